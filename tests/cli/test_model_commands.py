@@ -264,6 +264,19 @@ def test_a_file_is_imported_without_a_copy(user, model, tmp_path):
     assert sorted(file.name for file in own("x").parent.iterdir()) == ["another.gguf", "loose.gguf"]
 
 
+def test_every_command_takes_every_tag_of_ollama(user, model):
+    homes.in_ollama(user, model, "fake:8b")
+    homes.in_ollama(user, model, "fake")
+    assert listed()["ollama/fake:8b"]["other_names"] == ["fake:latest"]
+    assert said("list").count("fake") == 2
+    assert "ollama/fake:8b (fake:latest)" in said("list")
+    for name in ("fake", "fake:8b", "fake:latest", "ollama/fake"):
+        assert edgechat("run", name, "hi", "--max-tokens", "2").returncode == 0
+        assert json.loads(said("show", name, "--json"))["name"] == "ollama/fake:8b"
+        assert json.loads(said("plan", name, "--json"))["model"] == "ollama/fake:8b"
+        assert "ollama rm fake:8b; ollama rm fake:latest" in refusal("rm", name, "--yes")
+
+
 def test_what_other_tools_keep_is_imported_by_its_name_and_never_moved(user, model):
     blob = homes.in_ollama(user, model, "llama3.2:3b")
     assert "is not moved" in refusal("import", "ollama/llama3.2:3b", "--move")

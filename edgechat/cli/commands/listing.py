@@ -5,7 +5,7 @@ With --json, a list of objects is printed, most recently used first:
     kind             "model"; or "adapter" for LoRA adapters, which come last, and have name, format ("gguf"
                      or "peft"), base (the model that they are for), architecture, rank, size, place, path and
                      damage
-    name, full_name  the names that commands accept
+    name, full_name  the names that commands accept; other_names: further ones that Ollama has for the file
     model            its name in the catalogue, or null
     format           "gguf" or "mlx"
     quant, architecture, parameters, size (bytes), context (the tokens it was trained for)
@@ -90,8 +90,9 @@ def _cells(row: ModelRow) -> tuple[str, ...]:
     if row.use is not None:
         used = "loaded" if row.use.is_loaded else ago(time.time() - row.use.when)
     fits = "damaged" if row.glance.damage else "yes" if row.fits else "no"
+    others = f" ({', '.join(row.model.other_tags)})" if row.model.other_tags else ""
     return (
-        row.model.name,
+        row.model.name + others,
         f"{row.quant or '?'}{' MLX' * (row.model.found.format == 'mlx')}",
         mebibytes(row.model.size),
         str(row.glance.context or "?"),
@@ -148,6 +149,7 @@ def _object(row: ModelRow) -> dict[str, Any]:
         "kind": "model",
         "name": model.name,
         "full_name": model.full_name,
+        "other_names": list(model.other_tags),
         "model": model.entry.name if model.entry else None,
         "format": model.found.format,
         "quant": row.quant,
@@ -179,6 +181,7 @@ def _remote_object(row: RemoteRow) -> dict[str, Any]:
         "kind": "model",
         "name": model.name,
         "full_name": model.name,
+        "other_names": [],
         "parameters": model.n_params or None,
         "context": model.context or None,
         "last_used": speed.when if speed else None,
