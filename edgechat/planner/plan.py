@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from edgechat.models.formats.modalities import ModelKind
+from edgechat.models.local.model_defaults import ModelDefaults
 from edgechat.models.remote.model import HostedModel
 from edgechat.native.buffers import Buffer
 from edgechat.native.params import LoadParams
@@ -163,6 +164,8 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     where: RunConditions | None = None
     """What the speed depends on: the key for calibration."""
     kl_divergence: Divergence | None = None
+    defaults: ModelDefaults = ModelDefaults()
+    """What is kept beside the file, in Ollama's store."""
     sampling: SamplingDefaults = SamplingDefaults()
     """What settings.toml says, and below that what the model's makers recommend."""
     thinking_sampling: SamplingDefaults | None = None
@@ -244,6 +247,7 @@ def as_json(plan: LoadPlan) -> dict[str, Any]:
         "path": plan.model_path or None,
         "backend": plan.backend,
         "quant": plan.quant,
+        "defaults": msgspec.to_builtins(plan.defaults),
         "file_bytes": plan.file_bytes,
         "context": plan.context,
         "cache_type": plan.cache_type,

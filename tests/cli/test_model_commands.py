@@ -277,6 +277,56 @@ def test_every_command_takes_every_tag_of_ollama(user, model):
         assert "ollama rm fake:8b; ollama rm fake:latest" in refusal("rm", name, "--yes")
 
 
+LLAMA = "{{ .System }}<|start_header_id|>user<|end_header_id|>\n\n{{ .Prompt }}<|eot_id|>"
+
+
+def turn(role, text):
+    return f"<|start_header_id|>{role}<|end_header_id|>\n\n{text}<|eot_id|>"
+
+
+def test_what_ollama_keeps_beside_a_model_are_its_defaults(user):
+    plain = tiny("dense", mute=NOT_PRINTABLE, chat_template=None)
+    params = {"temperature": 0, "num_ctx": 512, "num_gpu": 99}
+    layers = {"params": params, "system": "Be brief.", "template": LLAMA}
+    homes.in_ollama(user, plain, "fake:8b", **layers)
+    homes.in_ollama(user, plain, "fake", **layers)
+    homes.in_ollama(
+        user, plain, "other", params={"temperature": 0, "num_ctx": 1 << 20}, template="{{ .Prompt }}"
+    )
+
+    def ask(*words):
+        run = edgechat("run", *words, "--max-tokens", "30", "--json")
+        assert run.returncode == 0, run
+        return json.loads(run.stdout)
+
+    whole = ask("fake", "hi")
+    asked = turn("user", "hi") + "<|start_header_id|>assistant<|end_header_id|>\n\n"
+    assert whole["usage"]["prompt_tokens"] == len(turn("system", "Be brief.") + asked)
+    assert whole["plan"]["context"] == 512
+    assert ask("fake", "hi")["text"] == whole["text"]
+    # What the user says counts.
+    mine = ask("fake:8b", "hi", "--system", "Sing.", "--ctx", "1024", "--temperature", "1.5", "--seed", "3")
+    assert mine["usage"]["prompt_tokens"] == len(turn("system", "Sing.") + asked)
+    assert mine["plan"]["context"] == 1024
+    assert mine["text"] != whole["text"]
+    # Another tag of the same file has its own.
+    other = ask("other", "hi")
+    assert other["usage"]["prompt_tokens"] == len(
+        "1user\nhi2\n1assistant\n"
+    )  # ChatML: marks are a token each
+    assert other["plan"]["context"] > 512
+    stopped = params | {"stop": [whole["text"][4:6]]}
+    homes.in_ollama(user, plain, "stops", **layers | {"params": stopped})
+    assert ask("stops", "hi")["text"] == whole["text"][: whole["text"].index(whole["text"][4:6])]
+    shown = said("show", "fake")
+    for part in ("none; the format of Llama 3", "temperature 0, context 512", "Be brief.", "num_gpu"):
+        assert part in shown
+    assert "Ollama's template for this model is not read" in said("show", "other")
+    assert "Do what you want." in shown
+    assert json.loads(said("show", "stops", "--json"))["defaults"]["stop"] == stopped["stop"]
+    assert "Ollama's parameters" in said("plan", "fake")
+
+
 def test_what_other_tools_keep_is_imported_by_its_name_and_never_moved(user, model):
     blob = homes.in_ollama(user, model, "llama3.2:3b")
     assert "is not moved" in refusal("import", "ollama/llama3.2:3b", "--move")

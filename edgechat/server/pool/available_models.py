@@ -23,6 +23,7 @@ from edgechat.chat.storage.store import Store, store_path
 from edgechat.models.formats.modalities import ModelKind
 from edgechat.models.hub.names import parse_model_name
 from edgechat.models.local.inventory import LocalModel, inventory
+from edgechat.models.local.ollama import is_blob
 from edgechat.models.local.resolve import ResolvedModel, entry_of, local_file, resolve
 from edgechat.models.local.stores import found_at
 from edgechat.models.remote.model import split_remote
@@ -92,7 +93,8 @@ class AvailableModels:
             self.default = AvailableModel(f"{engine}:{shown}", default, Path())
             return
         found = resolve(default)
-        self.default = AvailableModel(found.name, default if found.entry else str(found.path), found.path)
+        by_name = found.entry is not None or (is_blob(found.path) and not os.path.isfile(default))
+        self.default = AvailableModel(found.name, default if by_name else str(found.path), found.path)
         entry = entry_of(default)
         self._of_several = entry is not None and len(inventory().of(entry)) > 1
 
@@ -118,14 +120,15 @@ class AvailableModels:
 
     def _same(self, known: AvailableModel) -> AvailableModel:
         """Return the default where it is the same file, so that it is not loaded twice."""
-        same = known.path == self.default.path and not self._of_several
+        same = known.path == self.default.path and not self._of_several and not is_blob(known.path)
         return self.default if same or known.id == self.default.id else known
 
     def _known(self, one: LocalModel) -> AvailableModel:
         # A default that is no model of the list may have the name of one.
         named = one.full_name if one.name.casefold() == self.default.id.casefold() else one.name
         # By its path where its name may lead elsewhere: to a file in the server's folder.
-        return AvailableModel(named, one.name if one.entry is not None else str(one.path), one.path)
+        by_name = one.entry is not None or is_blob(one.path)  # of which Ollama may have several models
+        return AvailableModel(named, one.name if by_name else str(one.path), one.path)
 
     def card(self, known: AvailableModel) -> ModelCard:
         """Return what is told of a model."""

@@ -177,6 +177,20 @@ def test_a_later_system_message_is_never_lost_and_never_moved(path, end):
     assert sorted(said, key=text.index) == said
 
 
+@pytest.mark.parametrize("name", ["chatml", "refuses_system", "merges_system"])
+def test_a_models_own_system_prompt_holds_where_there_is_no_other(opened, name):
+    source = (FOLDER / f"{name}.jinja").read_text()
+    own = opened(ChatTemplate(source, bos="<s>", eos="</s>", system="Be brief."))
+    plain = opened(ChatTemplate(source, bos="<s>", eos="</s>"))
+    asked = [Message("user", "A question."), Message("assistant", "b"), Message("user", "c")]
+    text = own.render(asked)
+    assert text.count("Be brief.") == 1
+    assert text.index("Be brief.") < text.index("A question.")
+    if name != "refuses_system":
+        ruled = [Message("system", "Sing."), *asked]
+        assert own.render(ruled) == plain.render(ruled)
+
+
 def test_where_the_template_takes_them_later_system_messages_stay_what_they_are(opened):
     template = opened(ChatTemplate(None, bos="<s>", eos="</s>"))
     assert "<|im_start|>system\nFrom now on.<|im_end|>" in template.render(LATER)
