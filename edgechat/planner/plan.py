@@ -247,7 +247,6 @@ def as_json(plan: LoadPlan) -> dict[str, Any]:
         "path": plan.model_path or None,
         "backend": plan.backend,
         "quant": plan.quant,
-        "defaults": msgspec.to_builtins(plan.defaults),
         "file_bytes": plan.file_bytes,
         "context": plan.context,
         "cache_type": plan.cache_type,

@@ -12,6 +12,7 @@ import pytest
 
 from edgechat.base import paths
 from edgechat.cli.commands import listing, plan, show
+from edgechat.models.formats.gguf import read_header
 from edgechat.models.local import usage
 from edgechat.models.local.inventory import inventory
 from edgechat.planner import listing as planner_listing
@@ -23,6 +24,7 @@ from tests.kit import NOT_PRINTABLE, Spec, tiny
 from tests.kit.build import write
 from tests.kit.heads import with_head
 from tests.kit.projector_files import projector
+from tests.kit.shapes import Tensor
 from tests.terminal import Terminal, needs_tmux
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured", "user")]
@@ -325,6 +327,39 @@ def test_what_ollama_keeps_beside_a_model_are_its_defaults(user):
     assert "Do what you want." in shown
     assert json.loads(said("show", "stops", "--json"))["defaults"]["stop"] == stopped["stop"]
     assert "Ollama's parameters" in said("plan", "fake")
+
+
+def test_a_file_with_a_vision_tower_inside_is_told_and_imported_for_text(user, model, tmp_path):
+    spec, tower = Spec(mute=NOT_PRINTABLE), ("v.blk.0.attn_q.weight", "mm.0.weight", "a.conv1d.1.weight")
+    write(spec, tmp_path / "all.gguf", beside=[Tensor(name, (64, 32), 1.0) for name in tower])
+    homes.in_ollama(user, tmp_path / "all.gguf", "sees:4b")
+    row = listed()["ollama/sees:4b"]
+    assert (row["can_import"], row["fits"]) == (True, False)
+    assert "holds a vision tower (24 KiB)" in row["damage"]
+    assert "to import" in said("list")
+    for words in (
+        ("plan", "sees:4b"),
+        ("show", "sees:4b"),
+        ("run", "sees:4b", "hi"),
+        ("run", row["path"], "hi"),
+    ):
+        assert "edgechat import MODEL" in refusal(*words)
+    assert "hashes match" in said("verify", "sees:4b")
+    assert "only a part" in refusal("import", "sees:4b", "--move")
+    assert "edgechat run sees-4b" in said("import", "sees:4b")
+    text, whole = read_header(own("sees-4b.gguf")), read_header(Path(row["path"]))
+    assert {tensor.name for tensor in whole.tensors} - {tensor.name for tensor in text.tensors} == set(tower)
+    assert text.metadata == whole.metadata
+    assert [file.name for file in own("x").parent.iterdir()] == ["sees-4b.gguf"]
+    words = ("hi", "--max-tokens", "20", "--temperature", "0")
+    assert said_by("sees-4b", *words) == said_by(model, *words)
+    assert "exists" in refusal("import", "sees:4b")
+
+
+def said_by(*words):
+    run = edgechat("run", *words)
+    assert run.returncode == 0, run
+    return run.stdout
 
 
 def test_what_other_tools_keep_is_imported_by_its_name_and_never_moved(user, model):

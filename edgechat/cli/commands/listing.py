@@ -18,6 +18,7 @@ With --json, a list of objects is printed, most recently used first:
     projector        the path of that file, or null; no_vision: why it cannot be used, or null
     mtp              whether it can draft with layers of its own (MTP)
     damage           why it cannot be loaded, or null
+    can_import       whether `edgechat import` makes a copy of it that can be
     remote           null; of a model of another server {"server", "kind", "url", "ttft_ms", "decode_tps"},
                      the last two as measured here, or null. Such a model comes after the local ones, and
                      has null, false or an empty list where only a file would have a value
@@ -89,7 +90,9 @@ def _cells(row: ModelRow) -> tuple[str, ...]:
     used = ""
     if row.use is not None:
         used = "loaded" if row.use.is_loaded else ago(time.time() - row.use.when)
-    fits = "damaged" if row.glance.damage else "yes" if row.fits else "no"
+    fits = "yes" if row.fits else "no"
+    if row.glance.damage:
+        fits = "to import" if row.glance.can_import else "damaged"
     others = f" ({', '.join(row.model.other_tags)})" if row.model.other_tags else ""
     return (
         row.model.name + others,
@@ -170,6 +173,7 @@ def _object(row: ModelRow) -> dict[str, Any]:
         "no_vision": glance.no_vision or None,
         "mtp": glance.mtp,
         "damage": glance.damage or None,
+        "can_import": glance.can_import,
         "remote": None,
     }
 
@@ -193,6 +197,7 @@ def _remote_object(row: RemoteRow) -> dict[str, Any]:
         "vision": model.sees,
         "audio": model.hears,
         "mtp": False,
+        "can_import": False,
         "remote": {
             "server": model.server,
             "kind": model.kind,

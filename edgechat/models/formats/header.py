@@ -87,6 +87,8 @@ class ModelHeader:
     alignment: int
     file_size: int
     format: Format = "gguf"
+    table_offset: int = 0
+    """Bytes from the start of a GGUF file to its table of tensors."""
     types: Mapping[str, str] = field(default_factory=dict)
     """Of the metadata of a GGUF file, as the format calls them: 'uint32', 'string', 'array', ..."""
     vision_tensors: tuple[ModelTensor, ...] = ()
