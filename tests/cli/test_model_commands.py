@@ -356,6 +356,47 @@ def test_a_file_with_a_vision_tower_inside_is_told_and_imported_for_text(user, m
     assert "exists" in refusal("import", "sees:4b")
 
 
+@pytest.mark.parametrize(
+    "names", [("part1of3", "part2of3", "part3of3"), ("-split-a", "-split-b", "-split-c")]
+)
+def test_parts_of_a_model_that_was_split_by_bytes_are_joined(user, model, tmp_path, names):
+    data = model.read_bytes()
+    cuts = (0, 1000, len(data) // 2, len(data))  # the first ends amid the header
+    paths = [tmp_path / f"m.gguf{'' if name.startswith('-') else '.'}{name}" for name in names]
+    for at, path in enumerate(paths):
+        path.write_bytes(data[cuts[at] : cuts[at + 1]])
+    for at, path in enumerate(paths):
+        told = refusal("run", path, "hi")
+        assert f"is part {at + 1} of 3 of m.gguf" in told
+        assert "all are here" in told
+        assert f"edgechat import {path}" in told
+        assert told == refusal("plan", path)
+    paths[1].rename(tmp_path / "away")
+    for command in ("plan", "import"):
+        assert f"Not here: {paths[1].name}" in refusal(command, paths[0])
+    (tmp_path / "away").rename(paths[1])
+    assert "edgechat run m" in said("import", paths[1])
+    assert own("m.gguf").read_bytes() == data
+    assert "exists" in refusal("import", paths[0])
+    assert all(path.exists() for path in paths)
+    said("import", paths[0], "--name", "moved", "--move")
+    assert own("moved.gguf").read_bytes() == data
+    assert not any(path.exists() for path in paths)
+    assert said_by("m", "hi", "--max-tokens", "5", "--temperature", "0")
+
+
+def test_parts_that_are_no_model_are_not_joined(user, model, tmp_path):
+    data = model.read_bytes()
+    for number, part in ((1, data[:9000]), (2, data[9000:-1])):
+        (tmp_path / f"m.gguf.part{number}of2").write_bytes(part)
+    assert "truncated" in refusal("import", tmp_path / "m.gguf.part1of2")
+    (tmp_path / "x.gguf.part1of1").write_bytes(b"no model")
+    assert "is not a GGUF file" in refusal("import", tmp_path / "x.gguf.part1of1")
+    (tmp_path / "y.gguf.part3of2").write_bytes(data)
+    assert "is part" not in edgechat("run", tmp_path / "y.gguf.part3of2", "hi").stderr
+    assert not own("x").parent.exists() or not list(own("x").parent.iterdir())
+
+
 def said_by(*words):
     run = edgechat("run", *words)
     assert run.returncode == 0, run

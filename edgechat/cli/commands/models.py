@@ -27,6 +27,7 @@ _HOW = {
     "linked": "It is a hard link to your file, and takes no extra space.",
     "copied": "It is a copy; your file is no longer needed.",
     "moved": "The file was moved.",
+    "joined": "Its parts were joined; they are no longer needed.",
     "text": "It is a copy of the text model alone, without the vision tower: it reads no images.",
 }
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from edgechat.base.errors import ModelFileError
 from edgechat.base.text import mebibytes
+from edgechat.models.formats.byte_parts import byte_parts, part_error
 from edgechat.models.formats.gguf_cursor import MAX_HEADER, Buffer, Cursor, NeedMoreBytes, cut_short, damaged
 from edgechat.models.formats.header import ModelHeader, ModelTensor, Value
 from edgechat.models.formats.limits import AGAIN, MAX_PARTS, show
@@ -75,6 +76,8 @@ def read_header(path: Path) -> ModelHeader:
         if not stat.S_ISREG(info.st_mode):
             kind = "a folder" if stat.S_ISDIR(info.st_mode) else "not a regular file"
             raise ModelFileError(f"{path} is {kind}.", hint="Use a .gguf file.")
+        if (parts := byte_parts(path)) is not None:
+            raise part_error(path, parts)
 
         def read_first(n: int) -> bytes:
             with path.open("rb") as file:

@@ -2,6 +2,7 @@
 
 A file system that can clone does; else it gets a second name (a hard link); else it is copied. All or nothing
 of a split model or of an MLX model's folder appears, and nothing is ever overwritten. A projector comes too.
+Parts of a model that was split by bytes are joined.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Literal, NamedTuple
 from edgechat.base.errors import NotImported
 from edgechat.base.text import mebibytes, one_line
 from edgechat.models.choices import quant_label, without_label
+from edgechat.models.formats.byte_parts import ByteParts, byte_parts
 from edgechat.models.formats.gguf import read_header
 from edgechat.models.formats.header_reading import read_model
 from edgechat.models.formats.mlx.config import folder_name
@@ -28,13 +30,14 @@ from edgechat.models.formats.vision_inside import VisionInside
 from edgechat.models.hub.names import safe_path
 from edgechat.models.local import locations
 from edgechat.models.local.inventory import LocalModel
+from edgechat.models.local.joining import check_parts, join
 from edgechat.models.local.locations import Place
 from edgechat.models.local.resolve import find_models
 from edgechat.models.local.stores import models_in
 from edgechat.models.local.text_part import text_bytes, write_text_part
 
-How = Literal["cloned", "linked", "copied", "moved", "text"]
-"""text: the text model of a file that holds a vision tower, too, was copied."""
+How = Literal["cloned", "linked", "copied", "moved", "text", "joined"]
+"""text: the text model of a file that holds a vision tower, too, was copied. joined: parts of a file were."""
 
 _CHUNK = 4 << 20
 RESERVE = 1 << 26
@@ -63,6 +66,9 @@ def import_model(
 
     on_progress: called with bytes copied, and all. Raises ModelNotFound, ModelFileError, NotImported.
     """
+    path = Path(os.path.abspath(os.path.expanduser(file)))
+    if os.path.isfile(path) and (parts := byte_parts(path)) is not None:
+        return _import_parts(path, parts, name=name, move=move, on_progress=on_progress)
     model = find_models(file)[0]
     try:
         read_model(model.path)
@@ -112,6 +118,37 @@ def import_model(
             with contextlib.suppress(OSError):  # which it is where nothing came of it
                 targets[0].parent.rmdir()
     return ImportedModel(targets[0].parent if model.found.format == "mlx" else targets[0], how)
+
+
+def _import_parts(
+    path: Path, parts: ByteParts, *, name: str | None, move: bool, on_progress: Callable[[int, int], None]
+) -> ImportedModel:
+    """Join the parts of a model that was split by bytes, in our folder. move: remove them then."""
+    size = check_parts(path, parts)
+    folder = locations.own_folder()
+    target = folder / _file_name(Path(parts.whole), name)
+    if os.path.lexists(target):
+        raise name_in_use(target)
+    draft = folder / f".{uuid.uuid4().hex[:12]}{DRAFT}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_old_drafts(folder)
+        check_free(folder, size)
+        join(parts, draft, size, lambda n: on_progress(n, size))
+        rename_new(draft, target)
+        if move:
+            for part in parts.paths:
+                part.unlink()
+    except FileExistsError as error:
+        raise name_in_use(target) from error
+    except OSError as error:
+        raise NotImported(
+            f"{one_line(str(path))} cannot be joined in {folder}: {error.strerror or error}.",
+            hint="Check the permissions of the folder and the free disk space.",
+        ) from error
+    finally:
+        draft.unlink(missing_ok=True)
+    return ImportedModel(target, "joined")
 
 
 def _targets(folder: Path, model: LocalModel, name: str | None) -> list[Path]:
