@@ -288,7 +288,7 @@ def turn(role, text):
 
 def test_what_ollama_keeps_beside_a_model_are_its_defaults(user):
     plain = tiny("dense", mute=NOT_PRINTABLE, chat_template=None)
-    params = {"temperature": 0, "num_ctx": 512, "num_gpu": 99}
+    params = {"temperature": 0, "num_ctx": 512, "mirostat": 2}
     layers = {"params": params, "system": "Be brief.", "template": LLAMA}
     homes.in_ollama(user, plain, "fake:8b", **layers)
     homes.in_ollama(user, plain, "fake", **layers)
@@ -321,7 +321,7 @@ def test_what_ollama_keeps_beside_a_model_are_its_defaults(user):
     homes.in_ollama(user, plain, "stops", **layers | {"params": stopped})
     assert ask("stops", "hi")["text"] == whole["text"][: whole["text"].index(whole["text"][4:6])]
     shown = said("show", "fake")
-    for part in ("none; the format of Llama 3", "temperature 0, context 512", "Be brief.", "num_gpu"):
+    for part in ("none; the format of Llama 3", "temperature 0, context 512", "Be brief.", "mirostat"):
         assert part in shown
     assert "Ollama's template for this model is not read" in said("show", "other")
     assert "Do what you want." in shown

@@ -38,6 +38,24 @@ _SAMPLING = {
     "presence_penalty": "presence_penalty",
     "frequency_penalty": "frequency_penalty",
 }
+_OF_LOADING = frozenset(
+    [
+        "f16_kv",
+        "logits_all",
+        "low_vram",
+        "main_gpu",
+        "num_batch",
+        "num_gpu",
+        "num_keep",
+        "num_thread",
+        "numa",
+        "penalize_newline",
+        "use_mlock",
+        "use_mmap",
+        "vocab_only",
+    ]
+)
+"""Parameters of how Ollama loads a model, which nobody misses: edgechat plans that itself."""
 
 
 class OllamaLayers(NamedTuple):
@@ -80,8 +98,8 @@ def read_defaults(layers: OllamaLayers) -> ModelDefaults:
     unread: list[str] = []
     params = _params(layers.params, unread)
     sampling, context, stop = _sampling(params, unread), _context(params, unread), _stop(params, unread)
-    if params:
-        names = ", ".join(one_line(name, 40) for name in sorted(params)[:8])
+    if odd := sorted(params.keys() - _OF_LOADING):
+        names = ", ".join(one_line(name, 40) for name in odd[:8])
         unread.append(f"Parameters of Ollama that have no effect here: {names}.")
     template = _text(layers.template, "template", unread)
     found = recognized(template)

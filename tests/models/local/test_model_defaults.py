@@ -57,7 +57,8 @@ def test_parameters_become_the_models(tmp_path):
         ({"num_ctx": 10**30}, "num_ctx"),
         ({"stop": ["", 3, "x" * 999]}, "3 of Ollama's 3 stop texts"),
         ({"stop": ["x"] * 9 * MAX_STOPS}, "stop texts are not valid"),
-        ({"mirostat": 1, "num_gpu": 3}, "no effect here: mirostat, num_gpu"),
+        ({"mirostat": 1, "num_gpu": 3, "seed": 7}, "no effect here: mirostat, seed."),
+        ({"num_gpu": 3, "num_keep": 24}, None),
         ({"\x1b]0;x": 1}, "no effect here"),
     ],
 )
