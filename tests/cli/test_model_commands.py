@@ -21,6 +21,7 @@ from tests.cli import worlds
 from tests.cli.running import EDGECHAT, edgechat
 from tests.cli.transcripts import transcript
 from tests.kit import NOT_PRINTABLE, Spec, tiny
+from tests.kit.adapters import adapter
 from tests.kit.build import write
 from tests.kit.heads import with_head
 from tests.kit.projector_files import projector
@@ -327,6 +328,20 @@ def test_what_ollama_keeps_beside_a_model_are_its_defaults(user):
     assert "Do what you want." in shown
     assert json.loads(said("show", "stops", "--json"))["defaults"]["stop"] == stopped["stop"]
     assert "Ollama's parameters" in said("plan", "fake")
+
+
+def test_an_adapter_that_ollama_keeps_beside_a_model_is_applied(user, model, tmp_path):
+    file = adapter(tmp_path, Spec(mute=NOT_PRINTABLE))
+    params = {"temperature": 0}
+    homes.in_ollama(user, model, "tuned", params=params, adapter=file.read_bytes())
+    homes.in_ollama(user, model, "odd", params=params, adapter=b"GGUF no adapter")
+    homes.in_ollama(user, model, "plain", params=params)
+    words = ("hi", "--max-tokens", "20")
+    plain = said_by("plain", *words)
+    assert said_by("tuned", *words) == said_by(model, *words, "--temperature", "0", "--lora", file) != plain
+    assert said_by("odd", *words) == plain
+    assert json.loads(said("plan", "tuned", "--json"))["adapters"][0]["rank"] == 4
+    assert "is not applied" in said("plan", "odd")
 
 
 def test_a_file_with_a_vision_tower_inside_is_told_and_imported_for_text(user, model, tmp_path):

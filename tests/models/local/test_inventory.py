@@ -104,6 +104,9 @@ def test_every_tag_of_ollama_is_a_name_where_nothing_else_has_it(user, model, ot
     assert resolve("them/small-q4_0").path == here_
     assert resolve("guide").path.name == "guide.gguf"
     assert local_models("qwen3-4b") == []
+    with pytest.raises(ModelNotFound) as missing:
+        resolve("qwen3-4b")
+    assert "edgechat run ollama/qwen3-4b" in missing.value.hint
     assert resolve("ollama/qwen3-4b").path == coder
 
 
