@@ -17,10 +17,9 @@ from edgechat.base.errors import DoesNotFit, SettingsError
 from edgechat.base.text import mebibytes
 from edgechat.device.profile import DeviceProfile
 from edgechat.device.speed import best_threads
-from edgechat.models.formats.end_tokens import listed_ends
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.mtp import HeadFile, can_draft
-from edgechat.models.local.model_defaults import NO_DEFAULTS, ModelDefaults
+from edgechat.models.local.ollama.defaults import NO_DEFAULTS, ModelDefaults
 from edgechat.models.quality import loss_of_file
 from edgechat.native.params import CacheType
 from edgechat.planner import reasons
@@ -118,7 +117,7 @@ def plan(
         )
         model = model.with_draft(helper) if draft.requested else model
     asked = "as requested" if not notes else "the model's full context length"
-    ends, odd_ends = listed_ends(header)
+    ends, odd_ends = header.listed_ends
     notes = (*notes, *left_out, *([odd_ends] if odd_ends else []))
     load, why_context = _chosen_load(model, request, asked)
     if projector is not None and not model.fits(load):

@@ -33,12 +33,11 @@ from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import print_json
 from edgechat.models.adapters.local import known_adapter
-from edgechat.models.formats.end_tokens import ends_of
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.modalities import Modality, senses
 from edgechat.models.formats.mtp import can_draft, stated_layers, why_no_drafts
 from edgechat.models.local.inventory import LocalModel
-from edgechat.models.local.model_defaults import NO_DEFAULTS, ModelDefaults, in_words, system_in_words
+from edgechat.models.local.ollama.defaults import NO_DEFAULTS, ModelDefaults, in_words, system_in_words
 from edgechat.models.local.resolve import find_models
 from edgechat.models.local.usage import ModelUse, use_of
 from edgechat.planner.draft_plan import with_draft
@@ -133,8 +132,8 @@ def _rows(shown: ShownModel) -> Iterator[tuple[str, str]]:
     quant = model.quant or header.quant or "unknown"
     tool = " for MLX" if header.format == "mlx" else ""
     yield "Quantization", f"{quant}{tool}, {_bits(header):.1f} bits per weight"
-    if len(ends := ends_of(header)) > 1:
-        yield "Ends", f"tokens {', '.join(map(str, ends))} end a reply"
+    if len(header.ends) > 1:
+        yield "Ends", f"tokens {', '.join(map(str, header.ends))} end a reply"
     yield "Licence", _licence(shown) or "not stated"
     own = shown.defaults
     yield "Template", _template(header, own)
@@ -261,7 +260,7 @@ def _object(shown: ShownModel) -> dict[str, Any]:
         "format": header.format,
         "quant": model.quant or header.quant,
         "bits_per_weight": round(_bits(header), 2),
-        "end_tokens": list(ends_of(header)),
+        "end_tokens": list(header.ends),
         "licence": _licence(shown),
         "template": header.chat_template is not None,
         "defaults": to_builtins(shown.defaults),

@@ -1,7 +1,7 @@
 """GGUF files that hold a vision tower beside the text model, as Ollama made them until May 2026.
 
 llama.cpp refuses tensors that a text model does not have, so such a file is no model here; its text part is,
-in a file of its own (`models/local/text_part.py`).
+in a file of its own (`models/local/rewriting.py`).
 """
 
 from __future__ import annotations

@@ -30,11 +30,10 @@ from edgechat.models.formats.vision_inside import VisionInside
 from edgechat.models.hub.names import safe_path
 from edgechat.models.local import locations
 from edgechat.models.local.inventory import LocalModel
-from edgechat.models.local.joining import check_parts, join
 from edgechat.models.local.locations import Place
 from edgechat.models.local.resolve import find_models
+from edgechat.models.local.rewriting import check_parts, join, text_bytes, write_text_part
 from edgechat.models.local.stores import models_in
-from edgechat.models.local.text_part import text_bytes, write_text_part
 
 How = Literal["cloned", "linked", "copied", "moved", "text", "joined"]
 """text: the text model of a file that holds a vision tower, too, was copied. joined: parts of a file were."""
@@ -236,7 +235,7 @@ def _place_all(
 def _place_text_part(
     pairs: list[tuple[Path, Path]], *, move: bool, kept: set[Path], on_progress: Callable[[int, int], None]
 ) -> How:
-    """Import the text model alone, see `text_part.py`; it is never moved, and no projector is beside it."""
+    """Import the text model alone, see `rewriting.py`; it is never moved, and no projector is beside it."""
     source, target = pairs[0]
     total = text_bytes(read_header(source))
     check_free(target.parent, total)

@@ -26,10 +26,11 @@ from edgechat.models.formats.header import Format
 from edgechat.models.formats.limits import MAX_PARTS
 from edgechat.models.formats.mlx.config import is_language_model, read_config
 from edgechat.models.hub.names import valid_repo
-from edgechat.models.local import locations, ollama
+from edgechat.models.local import locations
 from edgechat.models.local.hashes import is_digest
 from edgechat.models.local.locations import Place
-from edgechat.models.local.model_defaults import OllamaLayers
+from edgechat.models.local.ollama import store as ollama
+from edgechat.models.local.ollama.defaults import OllamaLayers
 from edgechat.models.local.scan import MAX_FOLDERS, ModelPartFile, Skipped, file_at, list_names, names
 
 _GUIDE, _GUIDE_DRAFT = "guide.gguf", "guide-draft.gguf"

@@ -25,8 +25,8 @@ from edgechat.models.hub.listing import RemoteModel, resolve_remote
 from edgechat.models.hub.names import parse_model_name
 from edgechat.models.local.inventory import Inventory, LocalModel, inventory
 from edgechat.models.local.locations import Place
-from edgechat.models.local.model_defaults import ModelDefaults, read_defaults
-from edgechat.models.local.ollama import is_blob
+from edgechat.models.local.ollama.defaults import ModelDefaults, read_defaults
+from edgechat.models.local.ollama.store import is_blob
 from edgechat.models.local.resolve import entry_of, local_file, local_models, resolve
 from edgechat.models.local.scan import ModelPartFile
 from edgechat.models.local.stores import found_at, is_model_folder

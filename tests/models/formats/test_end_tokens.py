@@ -2,8 +2,8 @@
 
 import pytest
 
-from edgechat.models.formats.end_tokens import MOST, ends_of, listed_ends
 from edgechat.models.formats.gguf import read_header
+from edgechat.models.formats.limits import MAX_ENDS
 from tests.kit import tiny
 from tests.kit.tokenizers import END, N_BYTES_VOCAB
 
@@ -25,17 +25,17 @@ def header(tmp_path, listed, **more):
         ([65.0, 66.0], (), "2 of the 2 ends"),
         (["65"], (), "1 of the 1 ends"),
         ([True], (), "1 of the 1 ends"),
-        (list(range(MOST + 1)), (), f"lists {MOST + 1} tokens"),
+        (list(range(MAX_ENDS + 1)), (), f"lists {MAX_ENDS + 1} tokens"),
         ([1] * 2000, (), "lists 2000 tokens"),
         (65, (), ""),
     ],
 )
 def test_the_ids_of_the_list_are_tokens_or_left_out_with_a_word(tmp_path, listed, ends, note):
-    found, why = listed_ends(header(tmp_path, listed))
+    found, why = header(tmp_path, listed).listed_ends
     assert found == ends
     assert note in why
     assert bool(why) == bool(note)
 
 
 def test_single_ends_and_those_of_the_list_are_all_ends(tmp_path):
-    assert ends_of(header(tmp_path, [66, 65], eot_token_id=67, eom_token_id=9999)) == (65, 66, 67, END)
+    assert header(tmp_path, [66, 65], eot_token_id=67, eom_token_id=9999).ends == (65, 66, 67, END)

@@ -18,7 +18,7 @@ import msgspec
 
 from edgechat.base.paths import read_bytes
 from edgechat.base.text import flat, one_line
-from edgechat.models.formats.go_templates import recognized
+from edgechat.models.local.ollama.go_templates import recognized
 from edgechat.settings import SamplingDefaults
 
 MAX_PARAMS, MAX_TEXT = 1 << 16, 1 << 18

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from edgechat.models.local.model_defaults import MAX_ADAPTERS, OllamaLayers
+from edgechat.models.local.ollama.defaults import MAX_ADAPTERS, OllamaLayers
 
 MAX_MANIFESTS = 4096
 MAX_BYTES = 1 << 20

@@ -1,7 +1,11 @@
-"""A copy of the text model in a GGUF file that holds a vision tower, too; see `formats/vision_inside.py`."""
+"""Files that an import writes anew: parts of a model that are joined, and a text model taken out of a file.
+
+See `formats/byte_parts.py` and `formats/vision_inside.py`.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import struct
@@ -11,10 +15,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from edgechat.base.errors import NotImported
-from edgechat.models.formats.gguf import aligned, read_header
+from edgechat.models.formats.byte_parts import ByteParts, part_error
+from edgechat.models.formats.gguf import aligned, one_model, read_growing, read_header
 from edgechat.models.formats.header import ModelHeader, ModelTensor
 from edgechat.models.formats.skeleton import tensor_info
-from edgechat.models.formats.vision_inside import is_for_text
+from edgechat.models.formats.vision_inside import VisionInside, is_for_text
 
 _START = struct.Struct("<4sIQQ")
 """Magic, version, and how many tensors and entries follow."""
@@ -70,3 +75,40 @@ def _copy(old: BinaryIO, new: BinaryIO, n: int) -> None:
 
 def _pad(new: BinaryIO, alignment: int) -> None:
     new.write(bytes(-new.tell() % alignment))
+
+
+def check_parts(path: Path, parts: ByteParts) -> int:
+    """Return the bytes of all parts together, which must be a model. Raises ModelFileError."""
+    if parts.missing:
+        raise part_error(path, parts)
+    size = sum(part.stat().st_size for part in parts.paths)
+
+    def read_first(n: int) -> bytes:
+        found = b""
+        for part in parts.paths:
+            with part.open("rb") as file:
+                found += file.read(n - len(found))
+        return found
+
+    with contextlib.suppress(VisionInside):  # whoever runs it is told
+        one_model([read_growing(read_first, size, parts.whole)])
+    return size
+
+
+def join(parts: ByteParts, target: Path, size: int, on_progress: Callable[[int], None]) -> None:
+    """Write all parts into a new file of `size` bytes.
+
+    on_progress: called with the bytes written. Raises OSError, and NotImported if they change meanwhile.
+    """
+    with target.open("xb") as new:
+        for part in parts.paths:
+            with part.open("rb") as old:
+                while chunk := old.read(_CHUNK):
+                    new.write(chunk)
+                    on_progress(new.tell())
+        if new.tell() != size:
+            raise NotImported(
+                f"The parts of {parts.whole} were changed while they were joined.", hint="Try again."
+            )
+        new.flush()
+        os.fsync(new.fileno())
