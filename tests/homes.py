@@ -67,17 +67,24 @@ def in_ollama(
     *,
     host: str = "registry.ollama.ai/library",
     projector: Path | None = None,
+    **layers: object,
 ) -> Path:
-    """Leave a file as Ollama does, and perhaps its projector; return the blob."""
+    """Leave a file as Ollama does, perhaps with its projector and other layers; return the blob.
+
+    layers: their contents by kind: bytes, text, or what becomes JSON.
+    """
     root = home / ".ollama" / "models"
     kinds = {"model": source} | ({"projector": projector} if projector else {})
     blobs = {kind: root / "blobs" / f"sha256-{sha256(file)}" for kind, file in kinds.items()}
     for kind, target in blobs.items():
         if not target.exists():
             place(kinds[kind], target)
-    licence = b"Do what you want."
-    other = hashlib.sha256(licence).hexdigest()
-    (root / "blobs" / f"sha256-{other}").write_bytes(licence)
+    others = {}
+    for kind, content in ({"license": "Do what you want."} | layers).items():
+        text = content if isinstance(content, (bytes, str)) else json.dumps(content)
+        data = text.encode() if isinstance(text, str) else text
+        others[kind] = (hashlib.sha256(data).hexdigest(), len(data))
+        (root / "blobs" / f"sha256-{others[kind][0]}").write_bytes(data)
     manifest = {
         "schemaVersion": 2,
         "mediaType": "application/vnd.docker.distribution.manifest.v2+json",
@@ -91,7 +98,14 @@ def in_ollama(
                 }
                 for kind, file in kinds.items()
             ),
-            {"mediaType": "application/vnd.ollama.image.license", "digest": f"sha256:{other}", "size": 17},
+            *(
+                {
+                    "mediaType": f"application/vnd.ollama.image.{kind}",
+                    "digest": f"sha256:{digest}",
+                    "size": size,
+                }
+                for kind, (digest, size) in others.items()
+            ),
         ],
     }
     model, _, version = tag.partition(":")

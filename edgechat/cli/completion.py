@@ -48,7 +48,8 @@ def _local_models() -> Iterator[tuple[str, str]]:
     from edgechat.models.local.inventory import inventory
 
     for model in inventory().models:
-        yield model.name, f"{mebibytes(model.size)}, {model.place.value}"
+        for name in (model.name, *model.other_tags):
+            yield name, f"{mebibytes(model.size)}, {model.place.value}"
 
 
 def _documents() -> Iterator[tuple[str, str]]:

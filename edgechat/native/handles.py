@@ -27,6 +27,8 @@ from edgechat.native.params import LoadParams
 
 CACHE_TYPES = {"f16": lib.GGML_TYPE_F16, "q8_0": lib.GGML_TYPE_Q8_0, "q4_0": lib.GGML_TYPE_Q4_0}
 _PARTIAL = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+_NEVER_CHOSEN = -1e30
+"""A logit; unlike minus infinity, it can be multiplied by a probability of 0."""
 DECODE_OK, DECODE_NO_CELLS, DECODE_ABORTED = 0, 1, 2
 
 AdapterPointer = Any
@@ -130,6 +132,14 @@ class Model:
     def n_vocab(self) -> int:
         """Number of tokens."""
         return int(lib.llama_vocab_n_tokens(self.vocab))
+
+    @property
+    def suppressed(self) -> list[int]:
+        """Ids that the file says must never be generated: those of parts of images, and the like."""
+        count = ctypes.c_int32()
+        first = lib.llama_vocab_get_suppress_tokens(self.vocab, ctypes.byref(count))
+        ids = first[: count.value] if first else []
+        return [token for token in ids if 0 <= token < self.n_vocab]
 
     @property
     def train_context(self) -> int:
@@ -259,6 +269,7 @@ class Context:
         self._remote = device_handles(params.devices) if params.rpc else ()
         self.n_vocab = model.n_vocab
         """Width of a row of logits."""
+        self._suppressed = model.suppressed
         self.n_embd = int(lib.llama_model_n_embd_out(model.pointer)) if params.embeddings else 0
         """Size of an embedding; 0 if none are made."""
         self.n_pooled = int(lib.llama_model_n_cls_out(model.pointer)) if params.reranks else self.n_embd
@@ -359,7 +370,10 @@ class Context:
         first = ctypes.addressof(lib.llama_get_logits(self._pointer).contents)
         rows = (ctypes.c_float * (n_rows * self.n_vocab)).from_address(first)
         # np.ctypeslib.as_array takes five times as long.
-        return np.ndarray((n_rows, self.n_vocab), np.float32, memoryview(rows))
+        found = np.ndarray((n_rows, self.n_vocab), np.float32, memoryview(rows))
+        if self._suppressed:
+            found[:, self._suppressed] = _NEVER_CHOSEN
+        return found
 
     def use_adapters(self, adapters: Sequence[tuple[AdapterPointer, float]]) -> None:
         """Apply these LoRA adapters, with their scales, in all calls from now on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Collection
 from functools import lru_cache, partial
 from itertools import repeat
 
@@ -21,7 +22,8 @@ _FIRST = 5
 class NativeVocabulary:
     """The vocabulary of a loaded model, which must outlive it."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, ends: Collection[int] = ()) -> None:
+        """Take over a model's vocabulary. ends: ids that end a reply beside those that llama.cpp finds."""
         self._vocab = model.vocab
         self.size = int(lib.llama_vocab_n_tokens(self._vocab))
         self._bos_id = int(lib.llama_vocab_bos(self._vocab))
@@ -29,6 +31,7 @@ class NativeVocabulary:
         self.bos = self._text(self._bos_id)
         self.eos = self._text(int(lib.llama_vocab_eos(self._vocab)))
         self._piece = lru_cache(_REMEMBERED)(partial(self.piece_of, special=False))
+        self._ends = frozenset(ends)
         self.is_end = lru_cache(_REMEMBERED)(self._is_end)
 
     def infill(self) -> tuple[int, int, int] | None:
@@ -118,4 +121,4 @@ class NativeVocabulary:
 
     def _is_end(self, token: int) -> bool:
         """Say whether this token ends a generation."""
-        return bool(lib.llama_vocab_is_eog(self._vocab, token))
+        return token in self._ends or bool(lib.llama_vocab_is_eog(self._vocab, token))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from edgechat.native.params import CacheType
 
 _FILE = "glances.bin"
-_FORMAT = 6
+_FORMAT = 7
 MAX_MODELS = 2048
 _MAX_FILE_BYTES = 8 << 20
 _SPARE = 0.1
@@ -59,6 +59,9 @@ class HeaderSummary(msgspec.Struct, frozen=True, array_like=True):
     """Why the projector beside it cannot be used; a sentence."""
     mtp: bool = False
     """Whether it can draft with layers of its own (MTP), which may be in a file beside it."""
+
+    can_import: bool = False
+    """Whether `edgechat import` makes a model of it that can be loaded."""
 
     def fits(self, available: int) -> int:
         """Return the longest context in tokens with which it fits into so many bytes of RAM; 0: with none.
@@ -109,6 +112,7 @@ def glances(
 def _summarize(model: LocalModel) -> HeaderSummary:
     from edgechat.models.formats.header_reading import read_model
     from edgechat.models.formats.mtp import can_draft
+    from edgechat.models.formats.vision_inside import VisionInside
     from edgechat.planner.placement.projector import header_beside
 
     try:
@@ -127,6 +131,8 @@ def _summarize(model: LocalModel) -> HeaderSummary:
             no_vision=no_vision,
             mtp=can_draft(header) or model.found.head is not None,
         )
+    except VisionInside as error:
+        return HeaderSummary(damage=f"{error.message} {error.hint}", can_import=True)
     except ModelFileError as error:
         return HeaderSummary(damage=error.message)
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from edgechat.models.formats.modalities import ModelKind
+from edgechat.models.local.ollama.defaults import ModelDefaults
 from edgechat.models.remote.model import HostedModel
 from edgechat.native.buffers import Buffer
 from edgechat.native.params import LoadParams
@@ -143,6 +144,8 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     """What checkpoints of sequences that cannot be cut may take: part of what `memory` says."""
     buffers: tuple[Buffer, ...] = ()
     """The same by type of buffer, as llama.cpp's own allocator says; empty where the sizes are estimated."""
+    end_tokens: tuple[int, ...] = ()
+    """Ids that end a reply beside those that the backend finds by itself."""
     draft: DraftPlan | None = None
     """None: no model drafts for it."""
     head: HeadPlan | None = None
@@ -163,6 +166,8 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     where: RunConditions | None = None
     """What the speed depends on: the key for calibration."""
     kl_divergence: Divergence | None = None
+    defaults: ModelDefaults = ModelDefaults()
+    """What is kept beside the file, in Ollama's store."""
     sampling: SamplingDefaults = SamplingDefaults()
     """What settings.toml says, and below that what the model's makers recommend."""
     thinking_sampling: SamplingDefaults | None = None
@@ -192,6 +197,7 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
             quant=self.draft.quant,
             file_bytes=self.draft.file_bytes,
             forecast=self.draft.forecast,
+            end_tokens=self.end_tokens,  # its tokens are the same
         )
 
     @property

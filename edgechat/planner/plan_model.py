@@ -19,6 +19,7 @@ from edgechat.device.profile import DeviceProfile
 from edgechat.device.speed import best_threads
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.mtp import HeadFile, can_draft
+from edgechat.models.local.ollama.defaults import NO_DEFAULTS, ModelDefaults
 from edgechat.models.quality import loss_of_file
 from edgechat.native.params import CacheType
 from edgechat.planner import reasons
@@ -116,7 +117,8 @@ def plan(
         )
         model = model.with_draft(helper) if draft.requested else model
     asked = "as requested" if not notes else "the model's full context length"
-    notes = (*notes, *left_out)
+    ends, odd_ends = header.listed_ends
+    notes = (*notes, *left_out, *([odd_ends] if odd_ends else []))
     load, why_context = _chosen_load(model, request, asked)
     if projector is not None and not model.fits(load):
         model = replace(model, projector=None)
@@ -156,6 +158,7 @@ def plan(
         quant=header.quant,
         file_bytes=header.file_size,
         n_layers=header.n_layers,
+        end_tokens=ends,
         notes=notes,
         anyway=request.anyway,
         draft=draft_plan,
@@ -227,20 +230,38 @@ def plan_variant(
     no_head = ""
     if head is None and wish in (AUTO, MTP) and not can_draft(header):
         head, no_head = variant.head()
-    planned = plan(
-        variant.model,
-        header,
-        machine.profile,
-        request,
-        machine.measuring(header),
-        machine.history,
-        path=str(variant.path or ""),
-        draft=draft,
-        head=head,
-        projector=projector,
-        no_vision=no_vision,
-        nearest=nearest,
-    )
+    own = variant.defaults()
+
+    def planned_with(request: PlanRequest) -> LoadPlan:
+        return plan(
+            variant.model,
+            header,
+            machine.profile,
+            request,
+            machine.measuring(header),
+            machine.history,
+            path=str(variant.path or ""),
+            draft=draft,
+            head=head,
+            projector=projector,
+            no_vision=no_vision,
+            nearest=nearest,
+        )
+
+    request = with_own_adapters(request, own)
+    try:
+        planned = planned_with(with_own_context(request, own))
+    except DoesNotFit:
+        if own.context is None or request.context is not None:
+            raise
+        planned = planned_with(request)
+    if own != NO_DEFAULTS:
+        planned = msgspec.structs.replace(
+            planned,
+            defaults=own,
+            notes=(*planned.notes, *own.unread),
+            reasons=(*planned.reasons, *reasons.own_defaults(own, header)),
+        )
     if no_head:
         planned = msgspec.structs.replace(planned, notes=(*planned.notes, no_head))
     quant = variant.quant or planned.quant
@@ -253,6 +274,18 @@ def plan_variant(
         if figure
         else None,
     )
+
+
+def with_own_context(request: PlanRequest, own: ModelDefaults) -> PlanRequest:
+    """Return the request with the context that is kept beside the file, where no other is requested."""
+    return msgspec.structs.replace(request, context=request.context or own.context)
+
+
+def with_own_adapters(request: PlanRequest, own: ModelDefaults) -> PlanRequest:
+    """Return the request with the adapters that belong to the file, where no others are requested."""
+    if request.adapters is not None:
+        return request
+    return msgspec.structs.replace(request, usual_adapters=(*own.adapters, *request.usual_adapters))
 
 
 def threads_for(

@@ -26,7 +26,6 @@ from edgechat.planner.plan_model import plan_variant
 from edgechat.planner.ranking.candidates import Variant, variants
 from edgechat.planner.ranking.ranking import choose, rate
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest, with_settings, without_effect
-from edgechat.settings import SamplingDefaults
 
 
 def prepare(
@@ -79,7 +78,7 @@ def prepare(
         machine = machine.timed_for(file.header() for file in files)
         plan, variant = _best(files, machine, request)
         plan = with_draft(plan, variant, machine, request, insists=insists)
-    recommended = entry.sampling_for if entry else lambda _: SamplingDefaults()
+    recommended = entry.sampling_for if entry else lambda _: plan.defaults.sampling
     description = entry.description if entry else ""
     return msgspec.structs.replace(
         plan,

@@ -8,6 +8,7 @@ from edgechat.base.text import figure, mebibytes, one_line, seconds
 from edgechat.device.speed import DeviceSpeed
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.modalities import senses
+from edgechat.models.local.ollama.defaults import ModelDefaults, in_words, system_in_words
 from edgechat.native.params import AttentionKind
 from edgechat.planner.estimate.calibration import ChatUse
 from edgechat.planner.estimate.memory import recurrent_bytes
@@ -41,6 +42,16 @@ def context(header: ModelHeader, budget: Budget, load: LoadConfig, slower: bool)
         return f"Context {load.context}{cache}: enough for long conversations, and it fits comfortably."
     free = mebibytes(budget.ram)
     return f"Context {load.context}{cache}: more would leave too little of {free} for other programs."
+
+
+def own_defaults(own: ModelDefaults, header: ModelHeader) -> Iterator[str]:
+    """Yield what is taken over of what Ollama keeps beside a model."""
+    if words := in_words(own):
+        yield f"Ollama's parameters for this model hold where nothing else is set: {words}."
+    if own.system:
+        yield f"Ollama's system prompt for it is used where there is no other: {system_in_words(own)!r}."
+    if own.template and header.chat_template is None:
+        yield f"The file has no chat template; Ollama's is of the format of {own.chat_format}, which is used."
 
 
 def backend(header: ModelHeader, budget: Budget, request: PlanRequest) -> Iterator[str]:

@@ -12,6 +12,7 @@ import pytest
 
 from edgechat.base import paths
 from edgechat.cli.commands import listing, plan, show
+from edgechat.models.formats.gguf import read_header
 from edgechat.models.local import usage
 from edgechat.models.local.inventory import inventory
 from edgechat.planner import listing as planner_listing
@@ -20,9 +21,11 @@ from tests.cli import worlds
 from tests.cli.running import EDGECHAT, edgechat
 from tests.cli.transcripts import transcript
 from tests.kit import NOT_PRINTABLE, Spec, tiny
+from tests.kit.adapters import adapter
 from tests.kit.build import write
 from tests.kit.heads import with_head
 from tests.kit.projector_files import projector
+from tests.kit.shapes import Tensor
 from tests.terminal import Terminal, needs_tmux
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured", "user")]
@@ -262,6 +265,157 @@ def test_a_file_is_imported_without_a_copy(user, model, tmp_path):
     said("import", path, "--name", "another")
     assert {"loose", "another"} <= set(listed())
     assert sorted(file.name for file in own("x").parent.iterdir()) == ["another.gguf", "loose.gguf"]
+
+
+def test_every_command_takes_every_tag_of_ollama(user, model):
+    homes.in_ollama(user, model, "fake:8b")
+    homes.in_ollama(user, model, "fake")
+    assert listed()["ollama/fake:8b"]["other_names"] == ["fake:latest"]
+    assert said("list").count("fake") == 2
+    assert "ollama/fake:8b (fake:latest)" in said("list")
+    for name in ("fake", "fake:8b", "fake:latest", "ollama/fake"):
+        assert edgechat("run", name, "hi", "--max-tokens", "2").returncode == 0
+        assert json.loads(said("show", name, "--json"))["name"] == "ollama/fake:8b"
+        assert json.loads(said("plan", name, "--json"))["model"] == "ollama/fake:8b"
+        assert "ollama rm fake:8b; ollama rm fake:latest" in refusal("rm", name, "--yes")
+
+
+LLAMA = "{{ .System }}<|start_header_id|>user<|end_header_id|>\n\n{{ .Prompt }}<|eot_id|>"
+
+
+def turn(role, text):
+    return f"<|start_header_id|>{role}<|end_header_id|>\n\n{text}<|eot_id|>"
+
+
+def test_what_ollama_keeps_beside_a_model_are_its_defaults(user):
+    plain = tiny("dense", mute=NOT_PRINTABLE, chat_template=None)
+    params = {"temperature": 0, "num_ctx": 512, "mirostat": 2}
+    layers = {"params": params, "system": "Be brief.", "template": LLAMA}
+    homes.in_ollama(user, plain, "fake:8b", **layers)
+    homes.in_ollama(user, plain, "fake", **layers)
+    homes.in_ollama(
+        user, plain, "other", params={"temperature": 0, "num_ctx": 1 << 20}, template="{{ .Prompt }}"
+    )
+
+    def ask(*words):
+        run = edgechat("run", *words, "--max-tokens", "30", "--json")
+        assert run.returncode == 0, run
+        return json.loads(run.stdout)
+
+    whole = ask("fake", "hi")
+    asked = turn("user", "hi") + "<|start_header_id|>assistant<|end_header_id|>\n\n"
+    assert whole["usage"]["prompt_tokens"] == len(turn("system", "Be brief.") + asked)
+    assert whole["plan"]["context"] == 512
+    assert ask("fake", "hi")["text"] == whole["text"]
+    # What the user says counts.
+    mine = ask("fake:8b", "hi", "--system", "Sing.", "--ctx", "1024", "--temperature", "1.5", "--seed", "3")
+    assert mine["usage"]["prompt_tokens"] == len(turn("system", "Sing.") + asked)
+    assert mine["plan"]["context"] == 1024
+    assert mine["text"] != whole["text"]
+    # Another tag of the same file has its own.
+    other = ask("other", "hi")
+    assert other["usage"]["prompt_tokens"] == len(
+        "1user\nhi2\n1assistant\n"
+    )  # ChatML: marks are a token each
+    assert other["plan"]["context"] > 512
+    stopped = params | {"stop": [whole["text"][4:6]]}
+    homes.in_ollama(user, plain, "stops", **layers | {"params": stopped})
+    assert ask("stops", "hi")["text"] == whole["text"][: whole["text"].index(whole["text"][4:6])]
+    shown = said("show", "fake")
+    for part in ("none; the format of Llama 3", "temperature 0, context 512", "Be brief.", "mirostat"):
+        assert part in shown
+    assert "Ollama's template for this model is not read" in said("show", "other")
+    assert "Do what you want." in shown
+    assert json.loads(said("show", "stops", "--json"))["defaults"]["stop"] == stopped["stop"]
+    assert "Ollama's parameters" in said("plan", "fake")
+
+
+def test_an_adapter_that_ollama_keeps_beside_a_model_is_applied(user, model, tmp_path):
+    file = adapter(tmp_path, Spec(mute=NOT_PRINTABLE))
+    params = {"temperature": 0}
+    homes.in_ollama(user, model, "tuned", params=params, adapter=file.read_bytes())
+    homes.in_ollama(user, model, "odd", params=params, adapter=b"GGUF no adapter")
+    homes.in_ollama(user, model, "plain", params=params)
+    words = ("hi", "--max-tokens", "20")
+    plain = said_by("plain", *words)
+    assert said_by("tuned", *words) == said_by(model, *words, "--temperature", "0", "--lora", file) != plain
+    assert said_by("odd", *words) == plain
+    assert json.loads(said("plan", "tuned", "--json"))["adapters"][0]["rank"] == 4
+    assert "is not applied" in said("plan", "odd")
+
+
+def test_a_file_with_a_vision_tower_inside_is_told_and_imported_for_text(user, model, tmp_path):
+    spec, tower = Spec(mute=NOT_PRINTABLE), ("v.blk.0.attn_q.weight", "mm.0.weight", "a.conv1d.1.weight")
+    write(spec, tmp_path / "all.gguf", beside=[Tensor(name, (64, 32), 1.0) for name in tower])
+    homes.in_ollama(user, tmp_path / "all.gguf", "sees:4b")
+    row = listed()["ollama/sees:4b"]
+    assert (row["can_import"], row["fits"]) == (True, False)
+    assert "holds a vision tower (24 KiB)" in row["damage"]
+    assert "to import" in said("list")
+    for words in (
+        ("plan", "sees:4b"),
+        ("show", "sees:4b"),
+        ("run", "sees:4b", "hi"),
+        ("run", row["path"], "hi"),
+    ):
+        assert "edgechat import MODEL" in refusal(*words)
+    assert "hashes match" in said("verify", "sees:4b")
+    assert "only a part" in refusal("import", "sees:4b", "--move")
+    assert "edgechat run sees-4b" in said("import", "sees:4b")
+    text, whole = read_header(own("sees-4b.gguf")), read_header(Path(row["path"]))
+    assert {tensor.name for tensor in whole.tensors} - {tensor.name for tensor in text.tensors} == set(tower)
+    assert text.metadata == whole.metadata
+    assert [file.name for file in own("x").parent.iterdir()] == ["sees-4b.gguf"]
+    words = ("hi", "--max-tokens", "20", "--temperature", "0")
+    assert said_by("sees-4b", *words) == said_by(model, *words)
+    assert "exists" in refusal("import", "sees:4b")
+
+
+@pytest.mark.parametrize(
+    "names", [("part1of3", "part2of3", "part3of3"), ("-split-a", "-split-b", "-split-c")]
+)
+def test_parts_of_a_model_that_was_split_by_bytes_are_joined(user, model, tmp_path, names):
+    data = model.read_bytes()
+    cuts = (0, 1000, len(data) // 2, len(data))  # the first ends amid the header
+    paths = [tmp_path / f"m.gguf{'' if name.startswith('-') else '.'}{name}" for name in names]
+    for at, path in enumerate(paths):
+        path.write_bytes(data[cuts[at] : cuts[at + 1]])
+    for at, path in enumerate(paths):
+        told = refusal("run", path, "hi")
+        assert f"is part {at + 1} of 3 of m.gguf" in told
+        assert "all are here" in told
+        assert f"edgechat import {path}" in told
+        assert told == refusal("plan", path)
+    paths[1].rename(tmp_path / "away")
+    for command in ("plan", "import"):
+        assert f"Not here: {paths[1].name}" in refusal(command, paths[0])
+    (tmp_path / "away").rename(paths[1])
+    assert "edgechat run m" in said("import", paths[1])
+    assert own("m.gguf").read_bytes() == data
+    assert "exists" in refusal("import", paths[0])
+    assert all(path.exists() for path in paths)
+    said("import", paths[0], "--name", "moved", "--move")
+    assert own("moved.gguf").read_bytes() == data
+    assert not any(path.exists() for path in paths)
+    assert said_by("m", "hi", "--max-tokens", "5", "--temperature", "0")
+
+
+def test_parts_that_are_no_model_are_not_joined(user, model, tmp_path):
+    data = model.read_bytes()
+    for number, part in ((1, data[:9000]), (2, data[9000:-1])):
+        (tmp_path / f"m.gguf.part{number}of2").write_bytes(part)
+    assert "truncated" in refusal("import", tmp_path / "m.gguf.part1of2")
+    (tmp_path / "x.gguf.part1of1").write_bytes(b"no model")
+    assert "is not a GGUF file" in refusal("import", tmp_path / "x.gguf.part1of1")
+    (tmp_path / "y.gguf.part3of2").write_bytes(data)
+    assert "is part" not in edgechat("run", tmp_path / "y.gguf.part3of2", "hi").stderr
+    assert not own("x").parent.exists() or not list(own("x").parent.iterdir())
+
+
+def said_by(*words):
+    run = edgechat("run", *words)
+    assert run.returncode == 0, run
+    return run.stdout
 
 
 def test_what_other_tools_keep_is_imported_by_its_name_and_never_moved(user, model):

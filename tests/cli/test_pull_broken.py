@@ -21,7 +21,9 @@ from tests.cli.pulling import (
     variables,
 )
 from tests.hub import Fault
-from tests.kit import tiny
+from tests.kit import Spec, tiny
+from tests.kit.build import write
+from tests.kit.shapes import Tensor
 from tests.terminal import Terminal, needs_tmux
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
@@ -34,6 +36,14 @@ def test_wrong_bytes(hub, pull, hf_cache):
     assert "SHA-256" in complaint(pull(REPO))
     assert not list(hf_cache.glob("*/blobs/*"))
     assert not list(hf_cache.glob("*/snapshots/*/*"))
+
+
+def test_a_vision_tower_inside_is_told_before_anything_is_downloaded(hub, pull, hf_cache, tmp_path):
+    write(Spec(), tmp_path / "all-F32.gguf", beside=[Tensor("v.blk.0.attn_q.weight", (64, 32), 1.0)])
+    hub.add(REPO, {"all-F32.gguf": tmp_path / "all-F32.gguf"})
+    told = complaint(pull(REPO))
+    assert "all-F32.gguf holds a vision tower (8 KiB) beside the text model" in told
+    assert not list(hf_cache.glob("*/blobs/*"))
 
 
 def test_a_changed_file_starts_anew(hub, pull, hf_cache):

@@ -37,6 +37,31 @@ def test_a_real_model_answers(model):
     assert len(run.stdout) == 21
 
 
+@pytest.mark.parametrize("draft", ["none", "ngram"])
+def test_every_end_that_a_file_lists_ends_the_reply_and_is_not_shown(model, tmp_path, draft):
+    words = ("hi", "--max-tokens", "40", "--temperature", "0", "--draft", draft)
+    whole = edgechat("run", model, *words).stdout
+    at = next(at for at, letter in enumerate(whole) if at > 5 and letter not in whole[:at])
+    listed = {"tokenizer.ggml.eos_token_ids": [258, ord(whole[at]), 5000]}
+    ended = tiny("dense", mute=NOT_PRINTABLE, folder=tmp_path, overrides=listed)
+    run = edgechat("run", ended, *words, "--json")
+    found = json.loads(run.stdout)
+    assert (found["text"], found["finish_reason"]) == (whole[:at], "stop")
+    shown = json.loads(edgechat("show", ended, "--json").stdout)
+    assert shown["end_tokens"] == sorted([257, 258, ord(whole[at])])
+    assert any("1 of the 3 ends" in note for note in shown["plan"]["notes"])
+
+
+def test_tokens_that_a_file_suppresses_are_never_written(model, tmp_path):
+    words = ("hi", "--max-tokens", "40", "--temperature", "0")
+    whole = edgechat("run", model, *words).stdout
+    listed = {"tokenizer.ggml.suppress_tokens": [-1, ord(whole[0]), ord(whole[3])]}
+    suppressing = tiny("dense", mute=NOT_PRINTABLE, folder=tmp_path, overrides=listed)
+    text = edgechat("run", suppressing, *words).stdout
+    assert len(text) == len(whole)
+    assert not {whole[0], whole[3]} & set(text)
+
+
 def test_the_seed_repeats_the_answer(model):
     words = ("run", model, "hi", "--max-tokens", "30", "--temperature", "1.5")
     first, second, other = (edgechat(*words, "--seed", seed).stdout for seed in "778")

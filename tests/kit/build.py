@@ -7,7 +7,7 @@ import hashlib
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -123,14 +123,17 @@ def write(
     split_max_tensors: int = 0,
     tokenizer: list[KeyValue] | None = None,
     data: Callable[[Spec, Tensor, Type], weights.Bytes] | None = None,
+    beside: Sequence[Tensor] = (),
 ) -> None:
     """Write the model to `path`, one tensor at a time.
 
     split_max_tensors: spread it over files of so many tensors, `<stem>-00001-of-0000N.gguf`.
-    tokenizer, data: instead of the spec's tokenizer and of `data_of`.
+    tokenizer, data: instead of the spec's tokenizer and of `data_of`. beside: further tensors, sorted in.
     """
     tokenizer = tokenizer or tokenizer_of(spec)
     table = table_of(spec, n_tokens(tokenizer))
+    if beside:
+        table = sorted([*table, *beside], key=lambda tensor: tensor.name)
     architecture = spec.overrides.get("general.architecture", spec.shape.arch)
     writer = gguf.GGUFWriter(path, architecture, split_max_tensors=split_max_tensors)
     for key, value, kind, sub in _key_values(spec, tokenizer):

@@ -415,3 +415,49 @@ def test_thinking_has_a_field_of_its_own(tmp_path):
         deltas = [chunk.choices[0].delta for chunk in chunks]
         assert "".join(getattr(one, "reasoning_content", "") for one in deltas) == "hm"
         assert "".join(one.content or "" for one in deltas) == "one two"
+
+
+ARGUMENTS = ["", "null", "[1]", '"x"', '{"place": "Ro']
+BEGUN = {"role": "user", "content": "How is it?"}
+SAID = {"role": "user", "content": "Go on."}
+BEFORE = {
+    "/v1/chat/completions": lambda text: {
+        "messages": [BEGUN, {"role": "assistant", "tool_calls": [openai_call(text)]}, SAID]
+    },
+    "/v1/responses": lambda text: {
+        "input": [
+            BEGUN,
+            {"type": "function_call", "call_id": "a", "name": "weather", "arguments": text},
+            {"type": "function_call_output", "call_id": "a", "output": "no JSON"},
+            SAID,
+        ]
+    },
+    "/v1/messages": lambda text: {
+        "max_tokens": 9,
+        "messages": [
+            BEGUN,
+            {
+                "role": "assistant",
+                "content": [{"type": "tool_use", "id": "a", "name": "weather", "input": text}],
+            },
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "no JSON"}]},
+            SAID,
+        ],
+    },
+}
+
+
+def openai_call(text):
+    return {"id": "a", "type": "function", "function": {"name": "weather", "arguments": text}}
+
+
+def test_conversations_go_on_behind_calls_whose_arguments_are_no_object(tmp_path):
+    """Qwen's newer templates iterate them, and would fail."""
+    template = Path(__file__).parents[1].joinpath("engine/templates/calls/xml.jinja").read_text()
+    path = scripted.write(tmp_path / "iterates.gguf", reply="Well.", template=template)
+    with served(path, home=tmp_path) as server:
+        for place, before in BEFORE.items():
+            for text in ARGUMENTS:
+                status, answer = server.ask(place, {"model": "default", **before(text)})
+                assert status == 200, (place, text, answer)
+        assert server.figure("crashes_total") == 0

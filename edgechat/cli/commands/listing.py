@@ -5,7 +5,7 @@ With --json, a list of objects is printed, most recently used first:
     kind             "model"; or "adapter" for LoRA adapters, which come last, and have name, format ("gguf"
                      or "peft"), base (the model that they are for), architecture, rank, size, place, path and
                      damage
-    name, full_name  the names that commands accept
+    name, full_name  the names that commands accept; other_names: further ones that Ollama has for the file
     model            its name in the catalogue, or null
     format           "gguf" or "mlx"
     quant, architecture, parameters, size (bytes), context (the tokens it was trained for)
@@ -18,6 +18,7 @@ With --json, a list of objects is printed, most recently used first:
     projector        the path of that file, or null; no_vision: why it cannot be used, or null
     mtp              whether it can draft with layers of its own (MTP)
     damage           why it cannot be loaded, or null
+    can_import       whether `edgechat import` makes a copy of it that can be
     remote           null; of a model of another server {"server", "kind", "url", "ttft_ms", "decode_tps"},
                      the last two as measured here, or null. Such a model comes after the local ones, and
                      has null, false or an empty list where only a file would have a value
@@ -89,9 +90,12 @@ def _cells(row: ModelRow) -> tuple[str, ...]:
     used = ""
     if row.use is not None:
         used = "loaded" if row.use.is_loaded else ago(time.time() - row.use.when)
-    fits = "damaged" if row.glance.damage else "yes" if row.fits else "no"
+    fits = "yes" if row.fits else "no"
+    if row.glance.damage:
+        fits = "to import" if row.glance.can_import else "damaged"
+    others = f" ({', '.join(row.model.other_tags)})" if row.model.other_tags else ""
     return (
-        row.model.name,
+        row.model.name + others,
         f"{row.quant or '?'}{' MLX' * (row.model.found.format == 'mlx')}",
         mebibytes(row.model.size),
         str(row.glance.context or "?"),
@@ -148,6 +152,7 @@ def _object(row: ModelRow) -> dict[str, Any]:
         "kind": "model",
         "name": model.name,
         "full_name": model.full_name,
+        "other_names": list(model.other_tags),
         "model": model.entry.name if model.entry else None,
         "format": model.found.format,
         "quant": row.quant,
@@ -168,6 +173,7 @@ def _object(row: ModelRow) -> dict[str, Any]:
         "no_vision": glance.no_vision or None,
         "mtp": glance.mtp,
         "damage": glance.damage or None,
+        "can_import": glance.can_import,
         "remote": None,
     }
 
@@ -179,6 +185,7 @@ def _remote_object(row: RemoteRow) -> dict[str, Any]:
         "kind": "model",
         "name": model.name,
         "full_name": model.name,
+        "other_names": [],
         "parameters": model.n_params or None,
         "context": model.context or None,
         "last_used": speed.when if speed else None,
@@ -190,6 +197,7 @@ def _remote_object(row: RemoteRow) -> dict[str, Any]:
         "vision": model.sees,
         "audio": model.hears,
         "mtp": False,
+        "can_import": False,
         "remote": {
             "server": model.server,
             "kind": model.kind,

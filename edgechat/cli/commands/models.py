@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from edgechat.cli.terminal_io import confirm
 from edgechat.models.adapters.local import LocalAdapter, check_adapter, known_adapter, local_adapters
 from edgechat.models.adapters.peft import conversions
 from edgechat.models.formats.header_reading import read_model
+from edgechat.models.formats.vision_inside import VisionInside
 from edgechat.models.local.importing import import_model
 from edgechat.models.local.inventory import LocalModel, inventory
 from edgechat.models.local.locations import Place
@@ -25,6 +27,8 @@ _HOW = {
     "linked": "It is a hard link to your file, and takes no extra space.",
     "copied": "It is a copy; your file is no longer needed.",
     "moved": "The file was moved.",
+    "joined": "Its parts were joined; they are no longer needed.",
+    "text": "It is a copy of the text model alone, without the vision tower: it reads no images.",
 }
 
 
@@ -75,13 +79,19 @@ def verify_models(name: str | None) -> int:
     models = [model for model in models if model.path not in of_adapters] + adapters
     n_damaged = 0
     for model in models:
-        verification = _verified(model, check_adapter if model.path in of_adapters else read_model)
+        verification = _verified(model, check_adapter if model.path in of_adapters else _check)
         n_damaged += bool(verification.damage)
         print(_verdict(model, verification), flush=True)
     if len(models) > 1:
         what = "models and adapters" if adapters else "models"
         print(f"{len(models)} {what} checked, {n_damaged or 'none'} damaged.")
     return int(n_damaged > 0)
+
+
+def _check(path: Path) -> None:
+    """Raise ModelFileError unless a model can be read; one with a vision tower inside is as it should be."""
+    with contextlib.suppress(VisionInside):
+        read_model(path)
 
 
 def _adapters(name: str | None) -> list[LocalAdapter]:

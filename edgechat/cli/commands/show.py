@@ -5,7 +5,8 @@ With --json, one object is printed, or a list if the name matches several files:
     name, full_name, model, title, description
     architecture, parameters, layers, heads, kv_heads, head_length, experts, experts_used, vocabulary
     context, window (tokens; 0: none), format ("gguf" or "mlx"), quant, bits_per_weight
-    licence, template, thinking, size, files, place, repository, last_used
+    end_tokens (ids that end a reply), licence, template, thinking, size, files, place, repository, last_used
+    defaults        what Ollama keeps beside it: sampling, context, stop, system, chat_format, adapters
     vision, audio, projector, no_vision, mtp    as in `edgechat list --json`
     plan    as in `edgechat plan --json`; null if the model does not fit, and why_not says why
 
@@ -21,6 +22,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import to_builtins
+
 from edgechat import settings
 from edgechat.base.errors import DoesNotFit
 from edgechat.base.text import ago, figure, flat, mebibytes, one_line
@@ -34,6 +37,7 @@ from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.modalities import Modality, senses
 from edgechat.models.formats.mtp import can_draft, stated_layers, why_no_drafts
 from edgechat.models.local.inventory import LocalModel
+from edgechat.models.local.ollama.defaults import NO_DEFAULTS, ModelDefaults, in_words, system_in_words
 from edgechat.models.local.resolve import find_models
 from edgechat.models.local.usage import ModelUse, use_of
 from edgechat.planner.draft_plan import with_draft
@@ -64,6 +68,8 @@ class ShownModel:
     plan: LoadPlan | None
     why_not: str = ""
     modalities: tuple[Modality, ...] = ()
+    defaults: ModelDefaults = NO_DEFAULTS
+    """What Ollama keeps beside it."""
     no_vision: str = ""
     """Why its projector cannot be used."""
 
@@ -104,7 +110,7 @@ def _shown(model: LocalModel, machine: Machine) -> ShownModel:
     except DoesNotFit as error:
         why_not = error.message
     modalities = projector.modalities if projector is not None else ()
-    return ShownModel(model, header, use, plan, why_not, modalities, no_vision)
+    return ShownModel(model, header, use, plan, why_not, modalities, variant.defaults(), no_vision)
 
 
 def _rows(shown: ShownModel) -> Iterator[tuple[str, str]]:
@@ -126,8 +132,19 @@ def _rows(shown: ShownModel) -> Iterator[tuple[str, str]]:
     quant = model.quant or header.quant or "unknown"
     tool = " for MLX" if header.format == "mlx" else ""
     yield "Quantization", f"{quant}{tool}, {_bits(header):.1f} bits per weight"
+    if len(header.ends) > 1:
+        yield "Ends", f"tokens {', '.join(map(str, header.ends))} end a reply"
     yield "Licence", _licence(shown) or "not stated"
-    yield "Template", "its own" if header.chat_template else "none; ChatML is used"
+    own = shown.defaults
+    yield "Template", _template(header, own)
+    if own != NO_DEFAULTS:
+        yield "Parameters", flat(in_words(own)) or "none of its own"
+    if own.system:
+        yield "System", system_in_words(own)
+    if own.adapters:
+        yield "Adapters", "\n".join(f"  {flat(path)}" for path in own.adapters)
+    if own.unread:
+        yield "Unread", "\n".join(map(flat, own.unread))
     if model.entry is not None:
         yield "Thinking", _THINKING[model.entry.thinking]
     if header.format == "mlx" and (shown.modalities or shown.no_vision):
@@ -140,8 +157,8 @@ def _rows(shown: ShownModel) -> Iterator[tuple[str, str]]:
         )
     if projector := _projector(shown):
         yield "Projector", projector
-    if own := _own_layers(shown):
-        yield "Drafting", own
+    if drafting := _own_layers(shown):
+        yield "Drafting", drafting
     source = files.repo or ", ".join(files.tags)
     yield "Where", flat(f"{files.place.value}{f', {source}' if source else ''}")
     paths = [f"  {flat(str(file.path))}" for file in files.files]
@@ -149,6 +166,14 @@ def _rows(shown: ShownModel) -> Iterator[tuple[str, str]]:
     if shown.use is not None:
         yield "Last used", "loaded now" if shown.use.is_loaded else ago(time.time() - shown.use.when)
     yield "Plan", _plan(shown)
+
+
+def _template(header: ModelHeader, own: ModelDefaults) -> str:
+    if header.chat_template:
+        return "its own"
+    return (
+        f"none; the format of {own.chat_format}, as Ollama says" if own.template else "none; ChatML is used"
+    )
 
 
 def _projector(shown: ShownModel) -> str:
@@ -175,6 +200,8 @@ def _own_layers(shown: ShownModel) -> str:
 def _licence(shown: ShownModel) -> str | None:
     if shown.header.licence:
         return one_line(shown.header.licence)
+    if shown.defaults.licence:
+        return shown.defaults.licence
     return shown.model.entry.licence if shown.model.entry is not None else None
 
 
@@ -233,8 +260,10 @@ def _object(shown: ShownModel) -> dict[str, Any]:
         "format": header.format,
         "quant": model.quant or header.quant,
         "bits_per_weight": round(_bits(header), 2),
+        "end_tokens": list(header.ends),
         "licence": _licence(shown),
         "template": header.chat_template is not None,
+        "defaults": to_builtins(shown.defaults),
         "thinking": model.entry.thinking if model.entry else None,
         "size": model.size,
         "files": [str(file.path) for file in model.found.files],

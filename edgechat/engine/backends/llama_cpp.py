@@ -86,7 +86,7 @@ class LlamaCppBackend(LlamaCppModel):
 
     def __init__(self, plan: LoadPlan, on_progress: Callable[[float], None] | None = None) -> None:
         super().__init__(plan, on_progress, must_decode=True)
-        self.vocabulary: Vocabulary = NativeVocabulary(self._model)
+        self.vocabulary: Vocabulary = NativeVocabulary(self._model, plan.end_tokens)
         self.context = self._context.n_ctx
         self.chat_template = self._model.chat_template
         self._window = self._model.window

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from edgechat.base.errors import EngineError, SwitchUnknown, TemplateError
 from edgechat.base.process.child import Child, ChildLost, ChildNeverReady
@@ -74,13 +75,24 @@ class ChatTemplate:
     """A template and the process that renders it, which is restarted after an overrun."""
 
     def __init__(
-        self, source: str | None, *, bos: str = "", eos: str = "", process: TemplateProcess | None = None
+        self,
+        source: str | None,
+        *,
+        bos: str = "",
+        eos: str = "",
+        stop: Sequence[str] = (),
+        system: str = "",
+        process: TemplateProcess | None = None,
     ) -> None:
-        """`source` None: the model has no template, and ChatML is used."""
+        """`source` None: the model has no template, and ChatML is used.
+
+        stop: further texts that end a reply. system: the system prompt of conversations that have none.
+        """
         self.source = source or CHATML
         self.is_own = bool(source)
         # A model that does not know ChatML's end token may write it out.
-        self.stop = () if source else ("<|im_end|>",)
+        self.stop = (*stop, *(() if source else ("<|im_end|>",)))
+        self._system = system
         self.marks = thinking.marks_of(self.source)
         self.calls = format_of(self.source)
         self.can_switch_thinking = thinking.can_switch(self.source)
@@ -111,6 +123,7 @@ class ChatTemplate:
                 "This model's chat template has no switch for thinking.",
                 hint="Omit --think and --no-think.",
             )
+        messages = history.with_cut_calls(self._with_system(messages))
         if has_later_rules(messages) and not self._accepts_later_system():
             messages = history.with_rules_first(messages)
         if self.calls.told:
@@ -123,14 +136,27 @@ class ChatTemplate:
             **thinking.switch(think, effort),
         }
         answer = self._ask(Render(self.source, variables, date))
+        if answer.error is not None and any(message.calls for message in messages):
+            variables["messages"] = guard(history.as_dicts(messages, self.calls, text_arguments=True))
+            second = self._ask(Render(self.source, variables, date))
+            answer = answer if second.error is not None else second
         if answer.error is not None:
-            raise TemplateError(
-                f"The model's chat template rejected these messages: {answer.error}",
-                hint="Some models do not accept a system prompt, or require strictly alternating turns.",
-            )
+            raise _rejected(answer.error, answer.line)
         if len(answer.text) > TEXT_LIMIT:
             raise _overrun(f"wrote {len(answer.text)} characters")
         return answer.text
+
+    def _with_system(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return messages with the model's own system prompt, unless they have one."""
+        if not self._system or any(message.role == "system" for message in messages):
+            return messages
+        if self._accepts_system():
+            return [Message("system", self._system), *messages]
+        at = next((at for at, message in enumerate(messages) if message.role == "user"), None)
+        if at is None:
+            return messages
+        question = replace(messages[at], content=f"{self._system}\n\n{messages[at].content}")
+        return [*messages[:at], question, *messages[at + 1 :]]
 
     def _accepts_system(self) -> bool:
         """Say whether the template takes a system message."""
@@ -173,6 +199,19 @@ class ChatTemplate:
         if self._process is not None:
             self._process.close()
             self._process = None
+
+
+def _rejected(error: str, line: int | None) -> TemplateError:
+    if line is None:
+        return TemplateError(
+            f"The model's chat template rejected these messages: {error}",
+            hint="Some models do not accept a system prompt, or require strictly alternating turns.",
+        )
+    return TemplateError(
+        f"The model's chat template failed on these messages, in its line {line}: {error}",
+        hint="The template does not expect such messages, or has a fault; a newer copy of the model may have "
+        "a better one.",
+    )
 
 
 def _overrun(what: str) -> TemplateError:

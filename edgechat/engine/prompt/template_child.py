@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import functools
 import json
+import traceback
 from datetime import datetime
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -35,6 +37,8 @@ class Rendered(msgspec.Struct, frozen=True):
 
     text: str = ""
     error: str | None = None
+    line: int | None = None
+    """Where in the template an error is that it did not raise itself."""
 
 
 def render(request: Render) -> Rendered:
@@ -42,7 +46,22 @@ def render(request: Render) -> Rendered:
     try:
         return Rendered(_compiled(request.template, request.date).render(**request.variables))
     except Exception as error:
-        return Rendered(error=str(error)[:500] or type(error).__name__)
+        line = None if isinstance(error, _RefusedError) else _line_of(error)
+        return Rendered(error=str(error)[:500] or type(error).__name__, line=line)
+
+
+class _RefusedError(ValueError):
+    """The template has called raise_exception."""
+
+
+def _line_of(error: Exception) -> int | None:
+    """Return the line of the template that an error comes from, the innermost one."""
+    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if _is_template(frame)]
+    return lines[-1] if lines else getattr(error, "lineno", None)
+
+
+def _is_template(frame: FrameType) -> bool:
+    return frame.f_code.co_filename == "<template>"
 
 
 @functools.lru_cache(maxsize=4)
@@ -94,7 +113,7 @@ def _to_json(
 
 
 def _raise(message: str) -> None:
-    raise ValueError(message)
+    raise _RefusedError(message)
 
 
 def main() -> None:

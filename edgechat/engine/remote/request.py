@@ -14,7 +14,8 @@ from edgechat.base.errors import BadRequest, ImageError, SwitchUnknown
 from edgechat.base.images.image import PLACE, Image
 from edgechat.base.paths import read_bytes
 from edgechat.engine.kv.window import turns_of
-from edgechat.engine.types import ChatRequest, MediaFile, Message, Sampling, Tool
+from edgechat.engine.tool_calls.tools import arguments_text
+from edgechat.engine.types import ChatRequest, MediaFile, Message, Sampling, Tool, ToolCall
 from edgechat.models.remote.model import KINDS, HostedModel
 from edgechat.settings import RemoteKind
 
@@ -159,14 +160,17 @@ def _message(message: Message, model: HostedModel) -> dict[str, Any]:
     if message.role == "tool":
         sent["tool_call_id"] = message.call_id
     if message.calls:
-        sent["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in message.calls
-        ]
+        sent["tool_calls"] = list(map(_call, message.calls))
         sent["content"] = content or None
     if message.thinking and model.kind in _BY_TEMPLATE:  # for templates that show earlier thoughts of a round
         sent["reasoning_content"] = message.thinking
     return sent
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    """Return an earlier call; many servers refuse a conversation whose arguments are no JSON object."""
+    function = {"name": call.name, "arguments": arguments_text(call.arguments)}
+    return {"id": call.id, "type": "function", "function": function}
 
 
 def _parts(message: Message, model: HostedModel) -> Iterator[dict[str, Any]]:

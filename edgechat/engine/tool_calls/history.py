@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from edgechat.engine.tool_calls.formats import Format
-from edgechat.engine.tool_calls.tools import object_in, template_tool
+from edgechat.engine.tool_calls.tools import arguments_in, arguments_text, is_cut, template_tool
 from edgechat.engine.types import Message, Role, Tool, ToolCall
 
 _TOOLS_MESSAGE = """# Tools
@@ -28,23 +28,33 @@ To call one, write its name and its arguments as a JSON object between <tool_cal
 Its result comes back between <tool_response> tags. Call functions where they help, else answer as usual."""
 
 
-def as_dicts(messages: Sequence[Message], family: Format) -> list[dict[str, Any]]:
-    """Return messages in the form that the templates of a family take."""
+_CUT = "This call was cut off before its arguments were complete. It was not carried out."
+
+
+def as_dicts(
+    messages: Sequence[Message], family: Format, *, text_arguments: bool = False
+) -> list[dict[str, Any]]:
+    """Return messages in the form that the templates of a family take.
+
+    text_arguments: the arguments of calls are given as JSON text, not as objects.
+    """
     called: dict[str, str] = {}
     dicts = []
     for message in _one_call_each(messages) if family.single else messages:
         called |= {call.id: call.name for call in message.calls}
-        dicts.append(_as_dict(message, family, called))
+        dicts.append(_as_dict(message, family, called, text_arguments))
     return dicts
 
 
-def _as_dict(message: Message, family: Format, called: dict[str, str]) -> dict[str, Any]:
+def _as_dict(
+    message: Message, family: Format, called: dict[str, str], text_arguments: bool
+) -> dict[str, Any]:
     fields: dict[str, Any] = {"role": message.role, "content": message.content}
     # Templates that keep thoughts read them from here; the others never look.
     if message.thinking:
         fields["reasoning_content"] = message.thinking
     if message.calls:
-        fields["tool_calls"] = [_call(call, family) for call in message.calls]
+        fields["tool_calls"] = [_call(call, family, text_arguments) for call in message.calls]
         if family.before:
             before = "\n\n".join(text for text in (message.thinking, message.content) if text)
             fields |= {"content": "", family.before: before}
@@ -55,9 +65,9 @@ def _as_dict(message: Message, family: Format, called: dict[str, str]) -> dict[s
     return fields
 
 
-def _call(call: ToolCall, family: Format) -> dict[str, Any]:
-    arguments = object_in(call.arguments)
-    function = {"name": call.name, "arguments": call.arguments if arguments is None else arguments}
+def _call(call: ToolCall, family: Format, text_arguments: bool) -> dict[str, Any]:
+    arguments = arguments_text(call.arguments) if text_arguments else arguments_in(call.arguments)
+    function = {"name": call.name, "arguments": arguments}
     return {"id": _id(call.id, family), "type": "function", "function": function}
 
 
@@ -86,6 +96,25 @@ def _one_call_each(messages: Sequence[Message]) -> Iterable[Message]:
             yield from (result for result in results if result.call_id == call.id)
         call_ids = {call.id for call in message.calls}
         yield from (result for result in results if result.call_id not in call_ids)
+
+
+def with_cut_calls(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return messages in which each call that was cut off has a result: without another, it says so."""
+    if not any(message.calls for message in messages):
+        return messages
+    result: list[Message] = []
+    waiting: list[Message] = []
+    """The results that are due, if no others come."""
+    for message in messages:
+        if message.role == "tool":
+            waiting = [due for due in waiting if due.call_id != message.call_id]
+        else:
+            result += waiting
+            waiting = [
+                Message("tool", _CUT, call_id=call.id) for call in message.calls if is_cut(call.arguments)
+            ]
+        result.append(message)
+    return [*result, *waiting]
 
 
 def with_rules_first(messages: Sequence[Message]) -> list[Message]:
@@ -131,7 +160,7 @@ def in_words(messages: Sequence[Message], tools: Sequence[Tool], *, ruled: bool)
 
 
 def _call_text(call: ToolCall) -> str:
-    arguments = call.arguments if object_in(call.arguments) is not None else json.dumps(call.arguments)
+    arguments = arguments_text(call.arguments)
     return f'<tool_call>\n{{"name": {json.dumps(call.name)}, "arguments": {arguments}}}\n</tool_call>'
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +11,7 @@ import msgspec
 
 from edgechat.base.errors import BadRequest, SchemaError
 from edgechat.engine.tool_calls.call_parsing import Kinds
-from edgechat.engine.tool_calls.scan import is_shallow
+from edgechat.engine.tool_calls.scan import JsonScan, is_shallow
 from edgechat.engine.tool_calls.schemas import LONGEST_SCHEMA, SHORTER, relaxed
 from edgechat.engine.types import ChatRequest, Tool
 
@@ -109,6 +110,33 @@ def object_in(text: str) -> dict[str, Any] | None:
     except (msgspec.MsgspecError, OverflowError):
         return None
     return value if isinstance(value, dict) else None
+
+
+_NOTHING = ("", "null", '""')
+"""What models and clients write as the arguments of a call that has none."""
+
+
+def arguments_in(text: str) -> dict[str, Any]:
+    """Return the arguments of an earlier call; what is no JSON object as text in one, which names a cut."""
+    if text.strip() in _NOTHING:
+        return {}
+    found = object_in(text)
+    if found is not None:
+        return found
+    return {"unfinished_arguments" if is_cut(text) else "arguments": text}
+
+
+def arguments_text(text: str) -> str:
+    """Return the arguments of an earlier call as the text of a JSON object: as they are, if they are one."""
+    return text if object_in(text) is not None else json.dumps(arguments_in(text), ensure_ascii=False)
+
+
+def is_cut(text: str) -> bool:
+    """Say whether a text is the beginning of a JSON object or array that does not end."""
+    try:
+        return JsonScan().feed(text) is None
+    except ValueError:
+        return False
 
 
 def template_tool(tool: Tool) -> dict[str, Any]:

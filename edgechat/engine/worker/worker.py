@@ -159,7 +159,15 @@ def load(
     renderer = TemplateProcess()
     backend = open_backend(plan, _progress_reporter(send))
     vocabulary = backend.vocabulary
-    template = ChatTemplate(backend.chat_template, bos=vocabulary.bos, eos=vocabulary.eos, process=renderer)
+    own = plan.defaults
+    template = ChatTemplate(
+        backend.chat_template or own.template,
+        bos=vocabulary.bos,
+        eos=vocabulary.eos,
+        stop=own.stop,
+        system=own.system,
+        process=renderer,
+    )
     identity = partial(fingerprint_of, plan.model_path, backend.state_format)
     states = None if cache_policy.disk_bytes == 0 else KVStateStore(cache_policy.disk_bytes, identity)
     controller, history = Controller(StepCost(expected_shapes(plan.forecast))), DraftHistory(plan)

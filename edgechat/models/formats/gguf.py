@@ -16,11 +16,13 @@ from pathlib import Path
 
 from edgechat.base.errors import ModelFileError
 from edgechat.base.text import mebibytes
+from edgechat.models.formats.byte_parts import byte_parts, part_error
 from edgechat.models.formats.gguf_cursor import MAX_HEADER, Buffer, Cursor, NeedMoreBytes, cut_short, damaged
 from edgechat.models.formats.header import ModelHeader, ModelTensor, Value
 from edgechat.models.formats.limits import AGAIN, MAX_PARTS, show
 from edgechat.models.formats.mtp import is_head_alone
 from edgechat.models.formats.quants import REFUSED, GgmlType
+from edgechat.models.formats.vision_inside import check_text_only
 
 FIRST_READ = 8 << 20
 """Bytes of a remote file to read first; enough for most models."""
@@ -74,6 +76,8 @@ def read_header(path: Path) -> ModelHeader:
         if not stat.S_ISREG(info.st_mode):
             kind = "a folder" if stat.S_ISDIR(info.st_mode) else "not a regular file"
             raise ModelFileError(f"{path} is {kind}.", hint="Use a .gguf file.")
+        if (parts := byte_parts(path)) is not None:
+            raise part_error(path, parts)
 
         def read_first(n: int) -> bytes:
             with path.open("rb") as file:
@@ -190,6 +194,7 @@ def _require_language_model(header: ModelHeader) -> None:
             f"{header.path} contains layers that draft for a model, not the model.",
             hint="Use the model that it belongs to, and this file behind --draft.",
         )
+    check_text_only(header)
 
 
 def parse_header(data: Buffer, file_size: int, name: str = "the file") -> ModelHeader:
@@ -212,9 +217,20 @@ def parse_header(data: Buffer, file_size: int, name: str = "the file") -> ModelH
         types[key], metadata[key] = cursor.value(key)
     _check_tensors(name, n_tensors, metadata)
     alignment = _alignment(metadata, name)
+    table_offset = cursor.at
     tensors = _read_tensors(cursor, n_tensors, alignment)
     data_offset = aligned(cursor.at, alignment) if tensors else cursor.at
-    header = ModelHeader(name, version, metadata, tensors, data_offset, alignment, file_size, types=types)
+    header = ModelHeader(
+        name,
+        version,
+        metadata,
+        tensors,
+        data_offset,
+        alignment,
+        file_size,
+        table_offset=table_offset,
+        types=types,
+    )
     if header.end > file_size:
         raise cut_short(name, header.end - file_size, file_size)
     return header

@@ -10,10 +10,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from edgechat.base.errors import ModelFileError
-from edgechat.models.formats.limits import MAX_LAYERS, MAX_NUMBER
+from edgechat.models.formats.limits import MAX_ENDS, MAX_LAYERS, MAX_NUMBER
 from edgechat.models.formats.modalities import ModelKind
 from edgechat.models.formats.quants import FILE_TYPES, GgmlType
 
@@ -87,6 +87,8 @@ class ModelHeader:
     alignment: int
     file_size: int
     format: Format = "gguf"
+    table_offset: int = 0
+    """Bytes from the start of a GGUF file to its table of tensors."""
     types: Mapping[str, str] = field(default_factory=dict)
     """Of the metadata of a GGUF file, as the format calls them: 'uint32', 'string', 'array', ..."""
     vision_tensors: tuple[ModelTensor, ...] = ()
@@ -162,6 +164,34 @@ class ModelHeader:
         """Number of tokens."""
         tokens = self.metadata.get("tokenizer.ggml.tokens")
         return tokens.count if isinstance(tokens, GgufArray) else self.number("vocab_size")
+
+    @cached_property
+    def listed_ends(self) -> tuple[tuple[int, ...], str]:
+        """The ids in `tokenizer.ggml.eos_token_ids`, and a sentence about those that are no tokens, or ''.
+
+        Ollama's files of models with several ends of a reply have that array; llama.cpp reads single ids.
+        """
+        found = self.metadata.get("tokenizer.ggml.eos_token_ids")
+        if not isinstance(found, GgufArray):
+            return (), ""
+        if found.values is None or found.count > MAX_ENDS:
+            return (
+                (),
+                f"The file lists {found.count} tokens that end a reply, which cannot be; they are ignored.",
+            )
+        ends = [value for value in found.values if self._is_token(value)]
+        n_odd, n = found.count - len(ends), found.count
+        note = f"{n_odd} of the {n} ends of a reply that the file lists are no tokens; they are ignored."
+        return tuple(dict.fromkeys(ends)), note if n_odd else ""
+
+    @cached_property
+    def ends(self) -> tuple[int, ...]:
+        """All ids by which the file says that a reply ends, in ascending order."""
+        single = (self.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
+        return tuple(sorted({*filter(self._is_token, single), *self.listed_ends[0]}))
+
+    def _is_token(self, value: Value | None) -> TypeGuard[int]:
+        return type(value) is int and 0 <= value < self.vocab_size
 
     @cached_property
     def heads(self) -> tuple[int, ...]:

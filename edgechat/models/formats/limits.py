@@ -8,6 +8,8 @@ MAX_LAYERS = 512
 """As in llama.cpp."""
 MAX_NUMBER = 2**31 - 1
 """No count of a model's shape is larger."""
+MAX_ENDS = 64
+"""Tokens that end a reply; more are not listed by a file that is sound."""
 MAX_PARTS = 1000
 """Files of a split model."""
 

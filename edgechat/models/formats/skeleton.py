@@ -53,7 +53,7 @@ def encoded_header(
     """Return a GGUF header up to where the data of its tensors begins. Raises ModelFileError."""
     entries = [_metadata_entry(key, value, name) for key, value in metadata.items()]
     data = b"GGUF" + struct.pack("<IQQ", _VERSION, len(tensors), len(entries))
-    data += b"".join(entries) + b"".join(_tensor_info(tensor) for tensor in tensors)
+    data += b"".join(entries) + b"".join(tensor_info(tensor) for tensor in tensors)
     return data + bytes(-len(data) % alignment)
 
 
@@ -119,7 +119,7 @@ def _tensor_table(header: ModelHeader) -> tuple[list[ModelTensor], int]:
     return placed, at
 
 
-def _tensor_info(tensor: ModelTensor) -> bytes:
+def tensor_info(tensor: ModelTensor) -> bytes:
     """Return the entry of a tensor in a GGUF file's table."""
     shape = struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape)
     return _string(tensor.name) + shape + struct.pack("<IQ", tensor.type, tensor.offset)

@@ -2,6 +2,7 @@
 
 A file system that can clone does; else it gets a second name (a hard link); else it is copied. All or nothing
 of a split model or of an MLX model's folder appears, and nothing is ever overwritten. A projector comes too.
+Parts of a model that was split by bytes are joined.
 """
 
 from __future__ import annotations
@@ -21,16 +22,21 @@ from typing import Literal, NamedTuple
 from edgechat.base.errors import NotImported
 from edgechat.base.text import mebibytes, one_line
 from edgechat.models.choices import quant_label, without_label
+from edgechat.models.formats.byte_parts import ByteParts, byte_parts
+from edgechat.models.formats.gguf import read_header
 from edgechat.models.formats.header_reading import read_model
 from edgechat.models.formats.mlx.config import folder_name
+from edgechat.models.formats.vision_inside import VisionInside
 from edgechat.models.hub.names import safe_path
 from edgechat.models.local import locations
 from edgechat.models.local.inventory import LocalModel
 from edgechat.models.local.locations import Place
 from edgechat.models.local.resolve import find_models
+from edgechat.models.local.rewriting import check_parts, join, text_bytes, write_text_part
 from edgechat.models.local.stores import models_in
 
-How = Literal["cloned", "linked", "copied", "moved"]
+How = Literal["cloned", "linked", "copied", "moved", "text", "joined"]
+"""text: the text model of a file that holds a vision tower, too, was copied. joined: parts of a file were."""
 
 _CHUNK = 4 << 20
 RESERVE = 1 << 26
@@ -59,8 +65,19 @@ def import_model(
 
     on_progress: called with bytes copied, and all. Raises ModelNotFound, ModelFileError, NotImported.
     """
+    path = Path(os.path.abspath(os.path.expanduser(file)))
+    if os.path.isfile(path) and (parts := byte_parts(path)) is not None:
+        return _import_parts(path, parts, name=name, move=move, on_progress=on_progress)
     model = find_models(file)[0]
-    read_model(model.path)
+    try:
+        read_model(model.path)
+        place_all = _place_all
+    except VisionInside:
+        if move:
+            raise NotImported(
+                f"Of {one_line(file)} only a part is imported, so it is not moved.", hint="Omit --move."
+            ) from None
+        place_all = _place_text_part
     if model.place in (Place.OWN, Place.SHIPPED):
         raise NotImported(
             f"{model.name} is already in edgechat's folder.", hint=f"To use it: edgechat run {model.name}"
@@ -87,7 +104,7 @@ def import_model(
         targets[0].parent.mkdir(parents=True, exist_ok=True)
         remove_old_drafts(folder)
         pairs = list(zip(sources, targets, strict=True))
-        how = _place_all(pairs, move=move, kept=kept, on_progress=on_progress)
+        how = place_all(pairs, move=move, kept=kept, on_progress=on_progress)
     except FileExistsError as error:
         raise name_in_use(Path(error.filename2 or error.filename)) from error
     except OSError as error:
@@ -102,9 +119,42 @@ def import_model(
     return ImportedModel(targets[0].parent if model.found.format == "mlx" else targets[0], how)
 
 
+def _import_parts(
+    path: Path, parts: ByteParts, *, name: str | None, move: bool, on_progress: Callable[[int, int], None]
+) -> ImportedModel:
+    """Join the parts of a model that was split by bytes, in our folder. move: remove them then."""
+    size = check_parts(path, parts)
+    folder = locations.own_folder()
+    target = folder / _file_name(Path(parts.whole), name)
+    if os.path.lexists(target):
+        raise name_in_use(target)
+    draft = folder / f".{uuid.uuid4().hex[:12]}{DRAFT}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_old_drafts(folder)
+        check_free(folder, size)
+        join(parts, draft, size, lambda n: on_progress(n, size))
+        rename_new(draft, target)
+        if move:
+            for part in parts.paths:
+                part.unlink()
+    except FileExistsError as error:
+        raise name_in_use(target) from error
+    except OSError as error:
+        raise NotImported(
+            f"{one_line(str(path))} cannot be joined in {folder}: {error.strerror or error}.",
+            hint="Check the permissions of the folder and the free disk space.",
+        ) from error
+    finally:
+        draft.unlink(missing_ok=True)
+    return ImportedModel(target, "joined")
+
+
 def _targets(folder: Path, model: LocalModel, name: str | None) -> list[Path]:
     """Return the paths of the imported files; an MLX model gets a folder of its own."""
     if model.found.format == "gguf":
+        if name is None and model.place is Place.OLLAMA:  # its files are called by their hashes
+            name = model.found.tags[0].rpartition("/")[2].replace(":", "-")
         return [folder / _file_name(part.path, name) for part in model.found.files]
     model_folder = folder / check_name(folder_name(model.path).rpartition("/")[2] if name is None else name)
     if os.path.lexists(model_folder):
@@ -182,6 +232,22 @@ def _place_all(
     return "moved" if move else how
 
 
+def _place_text_part(
+    pairs: list[tuple[Path, Path]], *, move: bool, kept: set[Path], on_progress: Callable[[int, int], None]
+) -> How:
+    """Import the text model alone, see `rewriting.py`; it is never moved, and no projector is beside it."""
+    source, target = pairs[0]
+    total = text_bytes(read_header(source))
+    check_free(target.parent, total)
+    draft = target.with_name(f".{uuid.uuid4().hex[:12]}{DRAFT}")
+    try:
+        write_text_part(source, draft, lambda n: on_progress(n, total))
+        rename_new(draft, target)
+    finally:
+        draft.unlink(missing_ok=True)
+    return "text"
+
+
 def _offset(before: int, total: int, on_progress: Callable[[int, int], None]) -> Callable[[int], None]:
     return lambda n: on_progress(before + n, total)
 
@@ -245,15 +311,19 @@ def _cloned(source: Path, target: Path) -> bool:
     return True
 
 
-def _copy(source: Path, target: Path, on_progress: Callable[[int], None]) -> None:
-    size = source.stat().st_size
-    free = shutil.disk_usage(target.parent).free
+def check_free(folder: Path, size: int, hint: str = "Free some space.") -> None:
+    """Raise NotImported where a copy of so many bytes would not fit."""
+    free = shutil.disk_usage(folder).free
     if size + RESERVE > free:
         raise NotImported(
-            f"The copy needs {mebibytes(size)}, but the disk of {target.parent} has only {mebibytes(free)} "
-            "free.",
-            hint="Free some space, or move the file instead: --move",
+            f"The copy needs {mebibytes(size)}, but the disk of {folder} has only {mebibytes(free)} free.",
+            hint=hint,
         )
+
+
+def _copy(source: Path, target: Path, on_progress: Callable[[int], None]) -> None:
+    size = source.stat().st_size
+    check_free(target.parent, size, "Free some space, or move the file instead: --move")
     done = 0
     with source.open("rb") as old, target.open("xb") as new:
         while chunk := old.read(_CHUNK):

@@ -3,7 +3,8 @@
 A file of a model in the catalogue goes by that name, with the quantization after a colon where there are
 several. Any other goes by its file's name without the ending, unless a model that comes before has that name;
 then by its full name, which says where it is: 'owner/name:Q4_K_M' in the hub's cache, 'edgechat/...' in our
-own folder, 'lmstudio/...', 'llama.cpp/...'. Ollama's are 'ollama/llama3.2:3b'. An MLX model goes by its
+own folder, 'lmstudio/...', 'llama.cpp/...'. Ollama's are 'ollama/llama3.2:3b', each of its tags, and also
+without 'ollama/' where nothing else has that name. An MLX model goes by its
 folder's name, in the hub's cache its repository's. The full name is always understood, and so is the path.
 """
 
@@ -55,6 +56,11 @@ class LocalModel:
         return self.full_name if self.place is Place.ELSEWHERE else self.name
 
     @property
+    def other_tags(self) -> tuple[str, ...]:
+        """Ollama's further names of the same file."""
+        return self.found.tags[1:]
+
+    @property
     def place(self) -> Place:
         """The place where it is stored."""
         return self.found.place
@@ -94,9 +100,12 @@ class Inventory:
         with_entry = ((model, model.entry) for model in self.models if model.entry is not None)
         several = [model for model, entry in with_entry if wanted in map(str.casefold, entry.names)]
         remote = parse_model_name(name)
-        if several or remote is None:
+        if not several and remote is not None:
+            several = [model for model in self.models if _matches_hub_name(model, remote)]
+        if several or any(wanted in map(str.casefold, entry.names) for entry in catalogue()):
             return several
-        return [model for model in self.models if _matches_hub_name(model, remote)]
+        by_tag = self._by_name.get(f"ollama/{wanted}")
+        return [by_tag] if by_tag is not None else []
 
     @cached_property
     def _by_name(self) -> dict[str, LocalModel]:

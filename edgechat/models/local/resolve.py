@@ -44,7 +44,7 @@ def resolve(name: str) -> ResolvedModel:
     if entry is not None:
         path = local_file(entry)
         if path is None:
-            raise _not_downloaded(entry)
+            raise _not_downloaded(entry, name)
         return ResolvedModel(path, entry.name, entry)
     if not name.strip() or "\0" in name:
         raise _not_found(name)
@@ -160,16 +160,17 @@ def _first_part(path: Path) -> Path:
     return path.with_name(re.sub(r"-[0-9]{5}(-of-[0-9]{5}\.gguf)$", r"-00001\1", path.name))
 
 
-def _not_downloaded(entry: CatalogueEntry) -> ModelNotFound:
+def _not_downloaded(entry: CatalogueEntry, name: str) -> ModelNotFound:
     if entry.repo is None:
         return ModelNotFound(
             f"{entry.name} is part of edgechat, but {entry.file} is missing from this installation.",
             hint="Reinstall edgechat, or give the path of a GGUF file.",
         )
-    return ModelNotFound(
-        f"{entry.name} is in the catalogue, but not on this machine yet. {entry.description}",
-        hint=f"To download it: edgechat pull {entry.name}",
-    )
+    hint, tag = f"To download it: edgechat pull {entry.name}", f"ollama/{name.strip().lower()}"
+    if inventory().find(tag):
+        hint += f". To use the model that Ollama has by this name: edgechat run {tag}"
+    message = f"{entry.name} is in the catalogue, but not on this machine yet. {entry.description}"
+    return ModelNotFound(message, hint=hint)
 
 
 def _folder_error(name: str, path: Path) -> ModelNotFound:

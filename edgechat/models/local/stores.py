@@ -26,9 +26,11 @@ from edgechat.models.formats.header import Format
 from edgechat.models.formats.limits import MAX_PARTS
 from edgechat.models.formats.mlx.config import is_language_model, read_config
 from edgechat.models.hub.names import valid_repo
-from edgechat.models.local import locations, ollama
+from edgechat.models.local import locations
 from edgechat.models.local.hashes import is_digest
 from edgechat.models.local.locations import Place
+from edgechat.models.local.ollama import store as ollama
+from edgechat.models.local.ollama.defaults import OllamaLayers
 from edgechat.models.local.scan import MAX_FOLDERS, ModelPartFile, Skipped, file_at, list_names, names
 
 _GUIDE, _GUIDE_DRAFT = "guide.gguf", "guide-draft.gguf"
@@ -57,6 +59,8 @@ class FoundModel:
     """The commit there, of a file that a newer revision has in another version."""
     tags: tuple[str, ...] = ()
     """Its names in Ollama."""
+    layers: OllamaLayers | None = None
+    """What Ollama keeps beside it."""
     format: Format = "gguf"
     projector: ModelPartFile | None = None
     """The file that makes pictures or sound readable for it; several models may share it."""
@@ -93,7 +97,14 @@ def all_models(skipped: Skipped) -> Iterator[FoundModel]:
     for folder in _unique_folders(locations.ollama_folders()):
         for model in ollama.models(folder, skipped.note):
             file, projector = ModelPartFile(*model.file), model.projector and ModelPartFile(*model.projector)
-            yield FoundModel(Place.OLLAMA, model.tags[0], (file,), tags=model.tags, projector=projector)
+            yield FoundModel(
+                Place.OLLAMA,
+                model.tags[0],
+                (file,),
+                tags=model.tags,
+                projector=projector,
+                layers=model.layers,
+            )
 
 
 def found_at(path: Path) -> FoundModel | None:

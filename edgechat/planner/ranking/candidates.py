@@ -25,6 +25,8 @@ from edgechat.models.hub.listing import RemoteModel, resolve_remote
 from edgechat.models.hub.names import parse_model_name
 from edgechat.models.local.inventory import Inventory, LocalModel, inventory
 from edgechat.models.local.locations import Place
+from edgechat.models.local.ollama.defaults import ModelDefaults, read_defaults
+from edgechat.models.local.ollama.store import is_blob
 from edgechat.models.local.resolve import entry_of, local_file, local_models, resolve
 from edgechat.models.local.scan import ModelPartFile
 from edgechat.models.local.stores import found_at, is_model_folder
@@ -56,6 +58,8 @@ class Variant:
     projector: Callable[[], FoundProjector] = lambda: (None, "")
     """Reads the header of what makes pictures or sound readable for it, once, over the network where it has
     to. Without one it returns why, as a sentence, if the model could see or hear."""
+    defaults: Callable[[], ModelDefaults] = ModelDefaults
+    """Reads, once, what Ollama keeps beside the file."""
     head: Callable[[], FoundHead] = lambda: (None, "")
     """Reads the header of its drafting layers in a file of their own, once, as that of a projector; without
     them it returns why the file beside it cannot be used, if there is one."""
@@ -101,6 +105,8 @@ def of_local(model: LocalModel) -> Variant:
     found = model.found
     variant = _of_file(model.path, name, model.quant, model.entry, model.size, found.format)
     variant = _with_companions(variant, found.projector, found.head)
+    if found.layers is not None:
+        variant = replace(variant, defaults=cache(partial(read_defaults, found.layers)))
     if not model.missing_modalities:
         return variant
     missing = (
@@ -178,6 +184,8 @@ def everything(*, mlx: bool = False) -> list[list[Variant]]:
 def of_path(name: str) -> Variant:
     """Return the one file that `name` means to `resolve`. Raises ModelNotFound or ModelFileError."""
     resolved = resolve(name)
+    if is_blob(resolved.path) and (models := local_models(str(resolved.path))):
+        return of_local(models[0])
     stored = found_at(resolved.path)
     size, format = (stored.size, stored.format) if stored else (0, "gguf")
     variant = _of_file(resolved.path, resolved.name, None, resolved.entry, size, format)

@@ -105,11 +105,21 @@ def rated(files: Sequence[Variant], machine: Machine, request: PlanRequest) -> l
         except (HubError, ModelFileError) as error:
             failure = failure or error
     if not options:
-        raise failure or ModelFileError(
-            f"edgechat cannot read any of the {len(files)} models of this repository.",
-            hint="Choose another repository, or a model of the catalogue: edgechat plan",
-        )
+        raise failure or _unreadable(files)
     return options
+
+
+def _unreadable(files: Sequence[Variant]) -> ModelFileError:
+    """Return the error for files of which none can be read, with what is wrong with one of them."""
+    why = ""
+    try:
+        min(files, key=lambda file: abs(file.size - _EASY_TO_READ)).header()
+    except ModelFileError as error:
+        why = f" {error.message}"
+    return ModelFileError(
+        f"edgechat cannot read any of the {len(files)} models of this repository.{why}",
+        hint="Choose another repository, or a model of the catalogue: edgechat plan",
+    )
 
 
 def first_that_fits(machine: Machine, request: PlanRequest) -> RankedFile | None:

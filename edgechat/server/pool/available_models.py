@@ -23,7 +23,9 @@ from edgechat.chat.storage.store import Store, store_path
 from edgechat.models.formats.modalities import ModelKind
 from edgechat.models.hub.names import parse_model_name
 from edgechat.models.local.inventory import LocalModel, inventory
-from edgechat.models.local.resolve import ResolvedModel, entry_of, local_file, resolve
+from edgechat.models.local.locations import Place
+from edgechat.models.local.ollama.store import is_blob
+from edgechat.models.local.resolve import ResolvedModel, entry_of, find_models, local_file, resolve
 from edgechat.models.local.stores import found_at
 from edgechat.models.remote.model import split_remote
 from edgechat.planner.listing import HeaderSummary, glances
@@ -44,8 +46,13 @@ class AvailableModel:
     id: str
     """What clients call it."""
     wanted: str
-    """What the planner is asked for: its name in the catalogue, or its path."""
+    """What the planner is asked for: its name in the catalogue or in Ollama, or its path."""
     path: Path
+
+    @property
+    def identity(self) -> tuple[Path, str]:
+        """What is loaded once: a file, or one of the models that Ollama has of it."""
+        return self.path, self.wanted if is_blob(self.path) else ""
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +99,11 @@ class AvailableModels:
             self.default = AvailableModel(f"{engine}:{shown}", default, Path())
             return
         found = resolve(default)
-        self.default = AvailableModel(found.name, default if found.entry else str(found.path), found.path)
+        if is_blob(found.path) and (here := find_models(default)) and here[0].place is Place.OLLAMA:
+            self.default = AvailableModel(found.name, here[0].name, found.path)
+            return
+        wanted = default if found.entry else str(found.path)
+        self.default = AvailableModel(found.name, wanted, found.path)
         entry = entry_of(default)
         self._of_several = entry is not None and len(inventory().of(entry)) > 1
 
@@ -106,6 +117,8 @@ class AvailableModels:
         entry = entry_of(name)
         if entry is not None:
             path = local_file(entry)
+            if path is None and (tagged := inventory().find(f"ollama/{name.strip()}")):
+                return self._same(self._known(tagged[0]))  # Ollama's clients mean its model
             if path is None:
                 raise _not_here(entry.name)
             return self._same(AvailableModel(entry.name, entry.name, path))
@@ -118,18 +131,19 @@ class AvailableModels:
 
     def _same(self, known: AvailableModel) -> AvailableModel:
         """Return the default where it is the same file, so that it is not loaded twice."""
-        same = known.path == self.default.path and not self._of_several
+        same = known.identity == self.default.identity and not self._of_several
         return self.default if same or known.id == self.default.id else known
 
     def _known(self, one: LocalModel) -> AvailableModel:
         # A default that is no model of the list may have the name of one.
         named = one.full_name if one.name.casefold() == self.default.id.casefold() else one.name
         # By its path where its name may lead elsewhere: to a file in the server's folder.
-        return AvailableModel(named, one.name if one.entry is not None else str(one.path), one.path)
+        by_name = one.entry is not None or is_blob(one.path)  # of which Ollama may have several models
+        return AvailableModel(named, one.name if by_name else str(one.path), one.path)
 
     def card(self, known: AvailableModel) -> ModelCard:
         """Return what is told of a model."""
-        found = [one for one in inventory().models if one.path == known.path]
+        found = [one for one in inventory().models if self._known(one).identity == known.identity]
         if not found and known.path != Path() and (elsewhere := found_at(known.path)):
             found = [LocalModel(known.id, known.id, elsewhere, quant=elsewhere.quant)]
         if found:
@@ -138,7 +152,11 @@ class AvailableModels:
 
     def cards(self) -> list[ModelCard]:
         """Return all that can be loaded, the default first."""
-        models = [one for one in inventory().models if self._of_several or one.path != self.default.path]
+        models = [
+            one
+            for one in inventory().models
+            if self._of_several or self._known(one).identity != self.default.identity
+        ]
         found = [
             _card(self._known(one), one, glance)
             for one, glance in zip(models, glances(models), strict=True)

@@ -64,10 +64,11 @@ class ModelSlot:
         """Whether the model is loaded, or on its way in or out."""
         return self.engine is not None and self.engine.state is not EngineState.STOPPED
 
-    @property
-    def file(self) -> Path | None:
-        """What is loaded: of a model in several quantizations the planner chooses one. None: nothing."""
-        return Path(self.engine.plan.model_path) if self.engine is not None and self.is_ready else None
+    def has_loaded(self, known: AvailableModel) -> bool:
+        """Return whether a model is loaded here; of several quantizations the planner has chosen one."""
+        if self.engine is None or not self.is_ready or Path(self.engine.plan.model_path) != known.path:
+            return False
+        return self.known.identity[1] == known.identity[1]
 
     @property
     def places(self) -> int:

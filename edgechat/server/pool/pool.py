@@ -316,7 +316,7 @@ class Pool:
         known, adapters = self._available.default, ()
         if name not in DEFAULT_NAMES:
             known, adapters = await asyncio.to_thread(self._find, model)
-        slot = next((one for one in self._slots.values() if one.file == known.path), None)
+        slot = next((one for one in self._slots.values() if one.has_loaded(known)), None)
         if slot is None:
             slot = self._slots.setdefault(known.id, ModelSlot(known))
         self._by_requested_name[name] = slot, adapters

@@ -70,10 +70,10 @@ def test_thoughts_of_earlier_turns_are_there_for_who_wants_them():
     ("source", "complaint"),
     [
         ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
-        ("{% for %}", "rejected"),
-        ("{{ messages.nothing.at_all }}", "rejected"),
-        ("{{ ''.__class__.__mro__ }}", "rejected"),
-        ("{{ messages.append(1) }}", "rejected"),
+        ("{% for %}", r"failed on .* line 1"),
+        ("{{ messages.nothing.at_all }}", r"failed on .* line 1"),
+        ("{{ ''.__class__.__mro__ }}", r"failed on .* line 1"),
+        ("{{ messages.append(1) }}", r"failed on .* line 1"),
     ],
 )
 def test_a_template_that_fails_says_why(source, complaint):
@@ -175,6 +175,20 @@ def test_a_later_system_message_is_never_lost_and_never_moved(path, end):
         template.close()
     said = [message.content for message in messages]
     assert sorted(said, key=text.index) == said
+
+
+@pytest.mark.parametrize("name", ["chatml", "refuses_system", "merges_system"])
+def test_a_models_own_system_prompt_holds_where_there_is_no_other(opened, name):
+    source = (FOLDER / f"{name}.jinja").read_text()
+    own = opened(ChatTemplate(source, bos="<s>", eos="</s>", system="Be brief."))
+    plain = opened(ChatTemplate(source, bos="<s>", eos="</s>"))
+    asked = [Message("user", "A question."), Message("assistant", "b"), Message("user", "c")]
+    text = own.render(asked)
+    assert text.count("Be brief.") == 1
+    assert text.index("Be brief.") < text.index("A question.")
+    if name != "refuses_system":
+        ruled = [Message("system", "Sing."), *asked]
+        assert own.render(ruled) == plain.render(ruled)
 
 
 def test_where_the_template_takes_them_later_system_messages_stay_what_they_are(opened):

@@ -1,6 +1,7 @@
 """Tools, calls and results in prompts: rendered as each family's template has them."""
 
 import contextlib
+import json
 
 import pytest
 
@@ -141,19 +142,85 @@ def test_a_format_is_only_taken_from_a_template_that_knows_tools():
 # What clients may send.
 
 
-@pytest.mark.parametrize("name", SOURCES)
-@pytest.mark.parametrize(
-    "arguments", ["", "{", "[1]", "null", '{"a": 1e999}', f'{{"a": {"9" * 30}}}', "[" * 9999]
-)
-def test_arguments_that_are_no_object_are_rendered_or_refused_in_words(name, arguments):
+SHAPES = {
+    "": {},
+    " null\n": {},
+    '""': {},
+    "[1]": {"arguments": "[1]"},
+    '"x"': {"arguments": '"x"'},
+    "3": {"arguments": "3"},
+    "Bonn": {"arguments": "Bonn"},
+    '{"a": 1e999}': {"arguments": '{"a": 1e999}'},
+    f'{{"a": {"9" * 30}}}': {"arguments": f'{{"a": {"9" * 30}}}'},
+    "[" * 9999: {"arguments": "[" * 9999},
+    "{": {"unfinished_arguments": "{"},
+    '{"city": "Bo': {"unfinished_arguments": '{"city": "Bo'},
+    '{"days": -': {"unfinished_arguments": '{"days": -'},
+    '{"city": "a}\\': {"unfinished_arguments": '{"city": "a}\\'},
+    '[{"a": 1}': {"unfinished_arguments": '[{"a": 1}'},
+}
+"""Arguments as they are written, and what the model reads."""
+
+
+def called_with(arguments):
     call = ToolCall("call_a", "get_weather", arguments)
-    chat = (*ASKED, Message("assistant", "", calls=(call,)), Message("tool", "x", call_id="call_a"))
-    with refused("from a mapping") if name == "xml" else contextlib.nullcontext():
-        assert "get_weather" in template(SOURCES[name]).render(chat, tools=TOOLS)
+    return (*ASKED, Message("assistant", "", calls=(call, NOW)), Message("tool", "x", call_id="call_a"))
+
+
+@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("arguments", SHAPES)
+def test_arguments_that_are_no_object_become_one(name, arguments):
+    chat = called_with(arguments)
+    sound = called_with(json.dumps(SHAPES[arguments], ensure_ascii=False))
+    source = template(SOURCES[name])
+    assert source.render(chat, tools=TOOLS) == source.render(sound, tools=TOOLS)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_call_that_was_cut_off_is_told_as_such(name):
+    cut = Message("assistant", "", calls=(NOW, ToolCall("call_c", "get_weather", '{"city": "Bo')))
+    answered = (*ASKED, cut, Message("tool", "noon", call_id="call_b"))
+    source, more = template(SOURCES[name]), Message("user", "Go on.")
+    text = source.render((*answered, more), tools=TOOLS)
+    assert text.index("noon") < text.index("was cut off") < text.index("Go on.")
+    assert "was cut off" in source.render(answered, tools=TOOLS)
+    told = source.render((*answered, Message("tool", "no JSON", call_id="call_c"), more), tools=TOOLS)
+    assert "no JSON" in told
+    assert "was cut off" not in told
+
+
+TEXT_ONLY = """{# tools tool_calls <tool_call> #}{% for message in messages %}{{ message.content }}
+{% for call in message.tool_calls %}{{ call.function.name + '(' + call.function.arguments + ')' }}{% endfor %}
+{% endfor %}"""
+
+
+@pytest.mark.parametrize(
+    ("sent", "read"), [('{"b":2}', '{"b":2}'), ("", "{}"), ("[1]", '{"arguments": "[1]"}')]
+)
+def test_a_template_that_takes_arguments_as_text_gets_them_so(sent, read):
+    assert f"get_weather({read})" in template(TEXT_ONLY).render(called_with(sent), tools=TOOLS)
+
+
+@pytest.mark.parametrize(
+    ("source", "why", "about_turns"),
+    [
+        (
+            "{# tools tool_calls <tool_call> #}\n\n{{ messages[0].content + 1 }}",
+            "line 3: can only conc",
+            False,
+        ),
+        ("\n{% if %}", "line 2: Expected", False),
+        ("{{ raise_exception('Only user!') }}", "rejected these messages: Only user!", True),
+    ],
+)
+def test_an_error_of_a_template_names_its_cause_and_its_line(opened, source, why, about_turns):
+    with pytest.raises(TemplateError, match=why) as caught:
+        opened(ChatTemplate(source)).render(CALLED, tools=TOOLS)
+    assert ("system prompt" in caught.value.hint) == about_turns
 
 
 def refused(why):
-    return pytest.raises(TemplateError, match=f"rejected these messages: .*{why}")
+    return pytest.raises(TemplateError, match=f"(?:rejected|failed on) these messages.*: .*{why}")
 
 
 @pytest.mark.parametrize(

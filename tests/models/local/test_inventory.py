@@ -84,6 +84,32 @@ def test_every_place(user, model, other):
     assert known.found.files[0].digest == homes.sha256(other)
 
 
+def test_every_tag_of_ollama_is_a_name_where_nothing_else_has_it(user, model, other):
+    blob = homes.in_ollama(user, other, "fake:8b")
+    homes.in_ollama(user, other, "fake")
+    coder = homes.in_ollama(user, model, "coder:7b", host="registry.ollama.ai/them")
+    (found,) = [one for one in inventory().models if one.place is Place.OLLAMA and one.path == blob]
+    assert (found.name, found.other_tags) == ("ollama/fake:8b", ("fake:latest",))
+    for name in ("fake", "fake:latest", "fake:8b", "FAKE", "ollama/fake"):
+        assert resolve(name).path == blob, name
+    assert resolve("them/coder:7b").path == coder
+    # What has the name otherwise keeps it.
+    homes.in_ollama(user, model, "guide")
+    homes.in_ollama(user, model, "qwen3-4b")
+    homes.in_ollama(user, model, "small-q4_0", host="registry.ollama.ai/them")
+    here_ = homes.in_hub(user, tiny("moe"), "them/small-q4_0", "Small-Q4_0.gguf")
+    mine = homes.place(tiny("moe"), own("fake.gguf"))
+    assert resolve("fake").path == mine
+    assert resolve("fake:latest").path == blob
+    assert resolve("them/small-q4_0").path == here_
+    assert resolve("guide").path.name == "guide.gguf"
+    assert local_models("qwen3-4b") == []
+    with pytest.raises(ModelNotFound) as missing:
+        resolve("qwen3-4b")
+    assert "edgechat run ollama/qwen3-4b" in missing.value.hint
+    assert resolve("ollama/qwen3-4b").path == coder
+
+
 def test_a_repository_of_the_hub_by_its_names(user, model, other):
     four = homes.in_hub(user, model, "them/Small-GGUF", "Small-Q4_0.gguf")
     link = homes.in_hub(user, other, "them/Other-GGUF", "sub/Other-BF16.gguf")

@@ -119,6 +119,23 @@ def test_a_default_from_elsewhere_and_a_model_of_its_name_are_two(mine, tmp_path
     assert facts(cards["chatty"]) == facts(cards["edgechat/chatty"])
 
 
+@pytest.mark.parametrize("default", ["guide", "pirate", "ollama/plain:1b"])
+def test_models_of_ollama_that_share_a_file_are_two_and_tags_of_one_are_one(mine, tmp_path, default):
+    user = tmp_path / "user"
+    homes.in_ollama(user, tiny("moe"), "pirate", system="Be a pirate.")
+    homes.in_ollama(user, tiny("moe"), "plain:1b")
+    homes.in_ollama(user, tiny("moe"), "qwen3-4b")
+    shelf = AvailableModels(default)
+    pirate, plain = shelf.find("pirate"), shelf.find("plain:1b")
+    assert pirate.path == plain.path
+    assert (pirate.id, plain.id) == ("ollama/pirate:latest", "ollama/plain:1b")
+    # The catalogue's model of that name is not here.
+    assert shelf.find("ollama/plain:1b") == shelf.find("qwen3-4b") == plain
+    assert shelf.default.id in ("guide", pirate.id, plain.id)
+    ids = [card.id for card in shelf.cards()]
+    assert sorted(ids) == sorted({*ids, pirate.id, plain.id})
+
+
 def facts(card):
     return msgspec.structs.replace(card, id="", created=0)
 

@@ -48,6 +48,12 @@ async def test_arguments_of_calls_are_objects(url):
     assert "The arguments of a call are an object" in answer.text
 
 
+@pytest.mark.parametrize("sent", [{}, {"arguments": None}, {"arguments": {}}])
+async def test_a_call_may_have_no_arguments(url, sent):
+    answer = await OLLAMA.post(url, messages=[calling(function={"name": "weather"} | sent)])
+    assert answer.status_code == 200
+
+
 async def test_a_prompt_is_a_chat_or_text_to_continue():
     chat = await GENERATE.asked(prompt="Hello", system="Be short.")
     assert chat.messages == (Message("system", "Be short."), Message("user", "Hello"))

@@ -66,11 +66,16 @@ class CalledBefore(msgspec.Struct, frozen=True, kw_only=True):
     """The function of an earlier call."""
 
     name: str
-    arguments: Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
+    arguments: Annotated[Raw, Meta(extra_json_schema={"type": ["object", "null"]})] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
-        if not bytes(self.arguments).lstrip().startswith(b"{"):
+        if self.text != "null" and not self.text.lstrip().startswith("{"):
             raise ValueError("The arguments of a call are an object")
+
+    @property
+    def text(self) -> str:
+        """The arguments; 'null' for none."""
+        return "null" if isinstance(self.arguments, UnsetType) else bytes(self.arguments).decode()
 
 
 class CallBefore(msgspec.Struct, frozen=True, kw_only=True):
@@ -250,11 +255,7 @@ def _messages_of(sent: Sequence[OllamaMessage]) -> tuple[Message, ...]:
             raise Refusal("Only messages of the user and of tools can have images.", param=f"messages[{at}]")
         if message.role == "assistant":
             calls = tuple(
-                ToolCall(
-                    call.id or f"call_{at}_{number}",
-                    call.function.name,
-                    bytes(call.function.arguments).decode(),
-                )
+                ToolCall(call.id or f"call_{at}_{number}", call.function.name, call.function.text)
                 for number, call in enumerate(message.tool_calls or ())
             )
             waiting |= {call.id: call.name for call in calls}

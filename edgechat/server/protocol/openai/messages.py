@@ -120,15 +120,18 @@ MediaContent = (
 
 
 class FunctionBody(msgspec.Struct, frozen=True, kw_only=True):
-    """The function that was called, and its arguments: a JSON object, or its text. Others are ignored."""
+    """The function that was called, and its arguments: a JSON object, or its text; null for none.
+
+    Other fields are ignored.
+    """
 
     name: FunctionName
-    arguments: str | dict[str, Any]
+    arguments: str | dict[str, Any] | None = None
 
     def call(self, id: str) -> ToolCall:
         """Return the call as the engine takes it."""
-        if isinstance(self.arguments, str):
-            return ToolCall(id, self.name, self.arguments)
+        if self.arguments is None or isinstance(self.arguments, str):
+            return ToolCall(id, self.name, self.arguments or "{}")
         return ToolCall(id, self.name, msgspec.json.encode(self.arguments).decode())
 
 

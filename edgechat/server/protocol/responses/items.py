@@ -71,7 +71,7 @@ class CallItem(msgspec.Struct, frozen=True, kw_only=True):
     call_id: CallId
     name: Annotated[str, Meta(max_length=256)]
     namespace: Annotated[str, Meta(max_length=256)] | None = None
-    arguments: str = "{}"
+    arguments: str | None = None
     input: str = ""
     id: Echoed = None
     status: Echoed = None
@@ -81,7 +81,7 @@ class CallItem(msgspec.Struct, frozen=True, kw_only=True):
         """The call as the model has made it."""
         name = f"{self.namespace}{JOINT}{self.name}" if self.namespace else self.name
         if self.type == "function_call":
-            return ToolCall(self.call_id, name, self.arguments)
+            return ToolCall(self.call_id, name, self.arguments or "{}")
         return ToolCall(self.call_id, name, msgspec.json.encode({"input": self.input}).decode())
 
 

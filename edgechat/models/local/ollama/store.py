@@ -20,12 +20,16 @@ from typing import NamedTuple
 
 import msgspec
 
+from edgechat.models.local.ollama.defaults import MAX_ADAPTERS, OllamaLayers
+
 MAX_MANIFESTS = 4096
 MAX_BYTES = 1 << 20
 """Of a manifest, which are a kilobyte."""
 
 _MODEL = "application/vnd.ollama.image.model"
 _PROJECTOR = "application/vnd.ollama.image.projector"
+_BESIDE = "application/vnd.ollama.image."
+_ADAPTER = _BESIDE + "adapter"
 _LIST = "application/vnd.ollama.manifest.list.v2+json"
 _DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})", re.ASCII)
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,127}", re.ASCII)
@@ -65,13 +69,26 @@ class OllamaModel:
     file: OllamaBlob
     projector: OllamaBlob | None = None
     """What makes pictures or sound readable for it."""
+    layers: OllamaLayers | None = None
+    """What Ollama keeps beside it; tags of the same file with other layers are another model."""
 
 
 class _Digests(NamedTuple):
-    """The hashes of a model's file and of its projector."""
+    """The hashes of a model's file, of its projector, and of its other layers."""
 
     model: str
     projector: str | None
+    layers: _LayerDigests
+
+
+class _LayerDigests(NamedTuple):
+    """Those of `OllamaLayers`."""
+
+    params: str | None
+    system: str | None
+    template: str | None
+    license: str | None
+    adapters: tuple[str, ...]
 
 
 def models(root: Path, note: Note) -> Iterator[OllamaModel]:
@@ -82,21 +99,44 @@ def models(root: Path, note: Note) -> Iterator[OllamaModel]:
             digests = _digests(path, root, note) if tag not in named else None
             if digests is not None:
                 named[tag] = digests
-    tags: dict[str, list[str]] = {}
+    tags: dict[tuple[str, _LayerDigests], list[str]] = {}
     projectors: dict[str, str] = {}
     for tag, digests in named.items():
-        tags.setdefault(digests.model, []).append(tag)
+        tags.setdefault((digests.model, digests.layers), []).append(tag)
         if digests.projector is not None:
             projectors.setdefault(digests.model, digests.projector)
-    for digest, names in sorted(tags.items(), key=lambda pair: sorted(pair[1])):
+    for (digest, layers), names in sorted(tags.items(), key=lambda pair: sorted(pair[1])):
         file, of_it = _blob(root, digest, note), projectors.get(digest)
         if file is not None:
             ordered = sorted(names, key=lambda name: (name.endswith(":" + _TAG), name))
-            yield OllamaModel(tuple(ordered), file, _blob(root, of_it, note) if of_it else None)
+            projector = _blob(root, of_it, note) if of_it else None
+            yield OllamaModel(tuple(ordered), file, projector, _layers(root, layers))
+
+
+def _layers(root: Path, digests: _LayerDigests) -> OllamaLayers:
+    def path(digest: str | None) -> Path | None:
+        return _blob_path(root, digest) if digest else None
+
+    return OllamaLayers(
+        params=path(digests.params),
+        system=path(digests.system),
+        template=path(digests.template),
+        license=path(digests.license),
+        adapters=tuple(_blob_path(root, digest) for digest in digests.adapters),
+    )
+
+
+def is_blob(path: Path) -> bool:
+    """Return whether a path looks like one of Ollama's files."""
+    return path.parent.name == "blobs" and _DIGEST.fullmatch(path.name) is not None
+
+
+def _blob_path(root: Path, digest: str) -> Path:
+    return root / "blobs" / f"sha256-{digest}"
 
 
 def _blob(root: Path, digest: str, note: Note) -> OllamaBlob | None:
-    path = root / "blobs" / f"sha256-{digest}"
+    path = _blob_path(root, digest)
     try:
         info = os.stat(path)
     except OSError as error:
@@ -143,13 +183,22 @@ def _digests(path: Path, root: Path, note: Note) -> _Digests | None:
         choices = []
         for child in manifest.manifests[:16]:
             blob = _DIGEST.fullmatch(child.digest)
-            blob_manifest = _read(root / "blobs" / f"sha256-{blob[1].lower()}", note) if blob else child
+            blob_manifest = _read(_blob_path(root, blob[1].lower()), note) if blob else child
             if blob_manifest is not None:
                 choices.append(blob_manifest)
     for child in choices:
         model, projector = _digest(child, _MODEL), _digest(child, _PROJECTOR)
         if model is not None:
-            return _Digests(model, projector)
+            adapters = [_DIGEST.fullmatch(one.digest) for one in child.layers if one.media_type == _ADAPTER]
+            found = tuple(match[1].lower() for match in adapters[:MAX_ADAPTERS] if match)
+            layers = _LayerDigests(
+                params=_digest(child, _BESIDE + "params"),
+                system=_digest(child, _BESIDE + "system"),
+                template=_digest(child, _BESIDE + "template"),
+                license=_digest(child, _BESIDE + "license"),
+                adapters=found,
+            )
+            return _Digests(model, projector, layers)
     return None
 
 

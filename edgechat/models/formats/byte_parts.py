@@ -1,0 +1,72 @@
+"""Models that were split by bytes, an older custom: `m.gguf.part1of2`, or `m.gguf-split-a`.
+
+The parts are no GGUF files; one behind the other they are one. Those of today, `m-00001-of-00002.gguf`, are
+read as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import string
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgechat.base.errors import ModelFileError
+from edgechat.base.text import one_line
+from edgechat.models.formats.limits import MAX_PARTS
+
+_COUNTED = re.compile(r"(?P<whole>.+\.gguf)\.part(?P<number>\d{1,4})of(?P<count>\d{1,4})", re.I | re.S | re.A)
+_LETTERED = re.compile(r"(?P<whole>.+\.gguf)-split-(?P<letter>[a-z])", re.I | re.S | re.A)
+_NAMED = 4
+"""Missing parts that a message names."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByteParts:
+    """The parts of one model, in their order."""
+
+    whole: str
+    """The name of the file that they become."""
+    paths: tuple[Path, ...]
+    """All of them, whether they are here or not; of those with letters, up to the last that is here."""
+
+    @property
+    def missing(self) -> list[Path]:
+        """The parts that are not here."""
+        return [path for path in self.paths if not path.is_file()]
+
+
+def byte_parts(path: Path) -> ByteParts | None:
+    """Return the model that a file is a part of, by its name, or None."""
+    if counted := _COUNTED.fullmatch(path.name):
+        count = int(counted["count"])
+        if not 1 <= int(counted["number"]) <= count <= MAX_PARTS:
+            return None
+        width = len(counted["number"]) if counted["number"].startswith("0") else 1
+        start, end = path.name[: counted.start("number")], path.name[counted.end("number") :]
+        names = [f"{start}{number:0{width}}{end}" for number in range(1, count + 1)]
+        return ByteParts(counted["whole"], tuple(map(path.with_name, names)))
+    if lettered := _LETTERED.fullmatch(path.name):
+        letters = string.ascii_lowercase if lettered["letter"].islower() else string.ascii_uppercase
+        named = [path.with_name(path.name[:-1] + letter) for letter in letters]
+        last = max((at for at, one in enumerate(named) if os.path.isfile(one)), default=0)
+        return ByteParts(lettered["whole"], tuple(named[: last + 1]))
+    return None
+
+
+def part_error(path: Path, parts: ByteParts) -> ModelFileError:
+    """Return the error for a part that is taken for a model."""
+    number = parts.paths.index(path) + 1 if path in parts.paths else 1
+    missing = [one_line(one.name) for one in parts.missing]
+    what = f"{one_line(path.name)} is part {number} of {len(parts.paths)} of {one_line(parts.whole)}"
+    join = f"edgechat import {one_line(str(path), 300)}"
+    if not missing:
+        return ModelFileError(
+            f"{what}, which was split by bytes; all are here.", hint=f"To join them: {join}"
+        )
+    more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+    return ModelFileError(
+        f"{what}, which was split by bytes. Not here: {', '.join(missing[:_NAMED])}{more}.",
+        hint=f"Download all of them into the folder of this one, then join them: {join}",
+    )
