@@ -10,12 +10,13 @@ import contextlib
 import os
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
-from edgechat.base.errors import DocumentError
+from edgechat.base.errors import DocumentError, DocumentsUnwritable
+from edgechat.base.sqlite_file import open_read_only, remedy, why_unwritable
 from edgechat.base.text import flat, one_line
 from edgechat.documents.passages import Passage
 
@@ -156,22 +157,41 @@ class Collection:
     """The file of a collection, opened. Its methods raise DocumentError where the file cannot be used."""
 
     def __init__(self, path: Path, name: str) -> None:
-        """Open it, or create it; see `edgechat.documents.registry` for where collections are."""
+        """Open it, or create it; see `edgechat.documents.registry` for where collections are.
+
+        One that cannot be written, since the disk is full, say, can be read.
+        """
         self.name = name
         self.path = path
-        with self._translated(), contextlib.ExitStack() as undo:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # only its owner can read it
-            self._db = sqlite3.connect(
-                path, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS
-            )
+        self._unwritable: str | None = None
+        """Why it cannot be written."""
+        with self._translated():
+            try:
+                self._open(self._connect)
+            except (sqlite3.Error, OSError) as error:
+                self._unwritable = why_unwritable(path, error)
+                if self._unwritable is None or not path.exists():
+                    raise
+                self._open(lambda: open_read_only(path, seconds=_BUSY_SECONDS))
+            self._inode = path.stat().st_ino
+
+    def _connect(self) -> sqlite3.Connection:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))  # only its owner can read it
+        return sqlite3.connect(
+            self.path, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS
+        )
+
+    def _open(self, connect: Callable[[], sqlite3.Connection]) -> None:
+        with contextlib.ExitStack() as undo:
+            self._db = connect()
             undo.callback(self._db.close)
             self._db.create_function("spaced", 1, _spaced, deterministic=True)
-            self._db.execute("PRAGMA journal_mode = WAL")
+            if self._unwritable is None:
+                self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = NORMAL")  # what a power cut takes is read again
             self._db.execute("PRAGMA foreign_keys = ON")
             self._create()
-            self._inode = path.stat().st_ino
             undo.pop_all()
 
     def _create(self) -> None:
@@ -218,9 +238,11 @@ class Collection:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
-                raise DocumentError(
-                    f"The documents {self.name} cannot be written: the disk is full.", hint="Free some space."
+            why = self._unwritable or why_unwritable(self.path, error)
+            if why is not None:
+                raise DocumentsUnwritable(
+                    f"The documents {self.name} cannot be written: {why}.",
+                    hint=remedy(why),
                 ) from error
             what = one_line(str(error), 120)
             raise DocumentError(

@@ -1,5 +1,6 @@
 """Collections on the disk: index and passages agree whatever happens, and what cannot be used says so."""
 
+import contextlib
 import os
 import sqlite3
 import stat
@@ -11,6 +12,7 @@ import pytest
 from edgechat.base.errors import DocumentError
 from edgechat.documents.collection import Collection, File
 from edgechat.documents.passages import Passage
+from tests import disks
 from tests.documents import corpus
 
 
@@ -82,6 +84,31 @@ def test_a_full_disk_is_told(collection):
             corpus.put(collection, "b.txt", "many words here\n" * 10_000)
         assert failed.value.hint == "Free some space."
     assert [one.path for one in collection.files()] == ["a.txt"]
+
+
+def test_documents_are_read_on_a_read_only_disk(tmp_path):
+    (tmp_path / "data").mkdir()
+    path = tmp_path / "data" / "c.db"
+    with contextlib.closing(Collection(path, "c")) as collection:
+        corpus.put(collection, "a.txt", "Zebras are striped")
+    with disks.read_only(path.parent), contextlib.closing(Collection(path, "c")) as collection:
+        assert [one.path for one in collection.files()] == ["a.txt"]
+        assert [one.text for one in collection.document(collection.files()[0])] == ["Zebras are striped"]
+        with pytest.raises(DocumentError, match="c cannot be written: the disk is read-only"):
+            corpus.put(collection, "b.txt", "more")
+        with pytest.raises(DocumentError, match="new cannot be written: the disk is read-only"):
+            Collection(path.with_name("new.db"), "new")
+
+
+def test_documents_are_read_on_a_full_disk(small_disk):
+    path = small_disk / "c.db"
+    with contextlib.closing(Collection(path, "c")) as collection:
+        corpus.put(collection, "a.txt", "Zebras are striped")
+    disks.fill(small_disk)
+    with contextlib.closing(Collection(path, "c")) as collection:
+        assert [one.path for one in collection.files()] == ["a.txt"]
+        with pytest.raises(DocumentError, match="c cannot be written: the disk is full"):
+            corpus.put(collection, "b.txt", "more")
 
 
 def _broken():

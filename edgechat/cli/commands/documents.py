@@ -175,7 +175,7 @@ def _update(names: Sequence[str]) -> list[Update]:
             status.show(f"{verb} {progress.done:,} of {progress.total:,}: {progress.name}")
 
         try:
-            updates = await library.refresh(names, partial(show, "reading"))
+            updates = await library.refresh(names, partial(show, "reading"), must_write=True)
             await library.embed(names, partial(show, "embedding"))
         finally:
             await library.close()
