@@ -162,6 +162,7 @@ async def add_documents(
         await set_documents(session, conversation, (*chosen, name))
     counts = next(one.about for one in await asyncio.to_thread(known.known_collections) if one.name == name)
     left_out = f", {len(update.left_out):,} left out or not whole" if update.left_out else ""
+    left_out += f"; {update.others.about}" if update.others else ""
     more = "" if update.is_complete else " There are more files than edgechat looks at."
     return f"{name} is switched on in this conversation: {counts}{left_out}.{more}"
 

@@ -20,15 +20,19 @@ from edgechat.base.sqlite_file import open_read_only, remedy, why_unwritable
 from edgechat.base.text import flat, one_line
 from edgechat.documents.passages import Passage
 
-_VERSION = 2
+_VERSION = 3
 _BUSY_SECONDS = 10.0
+MOST_NAMES = 3
+"""Of files of kinds that are not read."""
 UNSPACED = "\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 """Characters of Chinese and Japanese, which have no spaces between words, for a regular expression."""
 _UNSPACED = re.compile(f"[{UNSPACED}]")
 # The index has no text of its own (content = 'searched'), so the triggers tell it what leaves. Porter's rules
 # take English endings off, and do other languages little harm, as questions go through them, too.
 _SCHEMA = """
-CREATE TABLE roots (path TEXT PRIMARY KEY, device TEXT NOT NULL DEFAULT '') WITHOUT ROWID;
+CREATE TABLE roots (
+    path TEXT PRIMARY KEY, device TEXT NOT NULL DEFAULT '', others TEXT NOT NULL DEFAULT '{}'
+) WITHOUT ROWID;
 CREATE TABLE files (
     id        INTEGER PRIMARY KEY,
     root      TEXT NOT NULL REFERENCES roots (path) ON DELETE CASCADE,
@@ -70,7 +74,35 @@ CREATE TRIGGER passage_removed AFTER DELETE ON passages BEGIN
         VALUES ('delete', OLD.id, spaced(OLD.heading), spaced(OLD.text));
 END;
 """
-_FROM_1 = "ALTER TABLE roots ADD COLUMN device TEXT NOT NULL DEFAULT '';"
+_FROM_2 = "ALTER TABLE roots ADD COLUMN others TEXT NOT NULL DEFAULT '{}';"
+_FROM_1 = f"ALTER TABLE roots ADD COLUMN device TEXT NOT NULL DEFAULT '';\n{_FROM_2}"
+
+
+class OtherFiles(msgspec.Struct, frozen=True):
+    """Files of a folder that are of kinds that are not read."""
+
+    count: int = 0
+    names: tuple[str, ...] = ()
+    """Of the first of them, as `File.name` has them."""
+
+    def __bool__(self) -> bool:
+        return self.count > 0
+
+    def __add__(self, more: OtherFiles) -> OtherFiles:
+        return OtherFiles(self.count + more.count, (self.names + more.names)[:MOST_NAMES])
+
+    @property
+    def about(self) -> str:
+        """What to tell users, if there are any."""
+        if self.count == 1:
+            return f"1 file is of a kind that is not read: {self.names[0]}"
+        return f"{self.count:,} files are of kinds that are not read: {listed(self.names, self.count)}"
+
+
+def listed(names: Sequence[str], count: int) -> str:
+    """Return the first names of so many things in a line."""
+    rest = f" and {count - len(names):,} more" if count > len(names) else ""
+    return f"{', '.join(names)}{rest}"
 
 
 class Root(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +114,7 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
     files: int
     """With text, as it was last read."""
     is_file: bool
+    others: OtherFiles = OtherFiles()
 
     @property
     def away(self) -> str:
@@ -105,9 +138,9 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""
     """SHA-256 of its bytes, hexadecimal; '' if it could not be read, and is worth another try."""
     unit: str = "line"
-    """How people name places in it: line, page, chapter, paragraph or row."""
+    """How people name places in it: line, page, chapter, cell, paragraph or row."""
     starts: tuple[int, ...] = ()
-    """Of each page or chapter: the number of its first line."""
+    """Of each page, chapter or cell: the number of its first line."""
     n_bytes: int = 0
     """Of its text, as UTF-8."""
     note: str = ""
@@ -172,7 +205,7 @@ class Collection:
                 self._unwritable = why_unwritable(path, error)
                 if self._unwritable is None or not path.exists():
                     raise
-                self._open(lambda: open_read_only(path, seconds=_BUSY_SECONDS))
+                self._open(self._connect_to_read)
             self._inode = path.stat().st_ino
 
     def _connect(self) -> sqlite3.Connection:
@@ -181,6 +214,16 @@ class Collection:
         return sqlite3.connect(
             self.path, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS
         )
+
+    def _connect_to_read(self) -> sqlite3.Connection:
+        """Return the file as it is, or if an earlier edgechat has made it, a copy in memory."""
+        db = open_read_only(self.path, seconds=_BUSY_SECONDS)
+        if db.execute("PRAGMA user_version").fetchone() == (_VERSION,):
+            return db
+        with contextlib.closing(db):
+            copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            db.backup(copy)
+        return copy
 
     def _open(self, connect: Callable[[], sqlite3.Connection]) -> None:
         with contextlib.ExitStack() as undo:
@@ -192,6 +235,7 @@ class Collection:
             self._db.execute("PRAGMA synchronous = NORMAL")  # what a power cut takes is read again
             self._db.execute("PRAGMA foreign_keys = ON")
             self._create()
+            self._db.execute(f"PRAGMA query_only = {self._unwritable is not None}")
             undo.pop_all()
 
     def _create(self) -> None:
@@ -199,7 +243,7 @@ class Collection:
         if version < _VERSION:
             with self.transaction():
                 (version,) = self._db.execute("PRAGMA user_version").fetchone()  # another program may have
-                for statement in _statements({0: _SCHEMA, 1: _FROM_1}.get(version, "")):
+                for statement in _statements({0: _SCHEMA, 1: _FROM_1, 2: _FROM_2}.get(version, "")):
                     self._db.execute(statement)
                 self._db.execute(f"PRAGMA user_version = {_VERSION}")
         elif version > _VERSION:
@@ -256,12 +300,19 @@ class Collection:
         """Return what the user has added, folders and files, sorted."""
         with self._translated():
             rows = self._db.execute(
-                "SELECT r.path, r.device, count(f.id) FILTER (WHERE f.n_bytes > 0), max(f.path = '') "
-                "FROM roots r LEFT JOIN files f ON f.root = r.path GROUP BY r.path ORDER BY r.path"
+                "SELECT r.path, r.device, r.others, count(f.id) FILTER (WHERE f.n_bytes > 0), "
+                "max(f.path = '') FROM roots r LEFT JOIN files f ON f.root = r.path "
+                "GROUP BY r.path ORDER BY r.path"
             ).fetchall()
         return [
-            Root(path=path, device=device, files=files, is_file=bool(is_file))
-            for path, device, files, is_file in rows
+            Root(
+                path=path,
+                device=device,
+                files=files,
+                is_file=bool(is_file),
+                others=msgspec.json.decode(others, type=OtherFiles),
+            )
+            for path, device, others, files, is_file in rows
         ]
 
     def add_root(self, path: str) -> None:
@@ -274,6 +325,12 @@ class Collection:
         with self.transaction():
             self._db.execute("UPDATE roots SET device = ? WHERE path = ?", (device, path))
 
+    def put_others(self, path: str, others: OtherFiles) -> None:
+        """Note which files of a folder that the user has added are of kinds that are not read."""
+        with self.transaction():
+            values = (msgspec.json.encode(others).decode(), path)
+            self._db.execute("UPDATE roots SET others = ? WHERE path = ?", values)
+
     def remove_root(self, path: str) -> None:
         """Remove a folder or a file, with its passages."""
         with self.transaction():
@@ -284,6 +341,12 @@ class Collection:
         with self._translated():
             rows = self._db.execute(f"SELECT {_FILE} FROM files ORDER BY root, path").fetchall()
         return [_file(row) for row in rows]
+
+    def left_out(self) -> list[File]:
+        """Return the files of which nothing is there, or not all, by their names; see `File.note`."""
+        with self._translated():
+            query = f"SELECT {_FILE} FROM files WHERE note != '' ORDER BY root, path"
+            return [_file(row) for row in self._db.execute(query)]
 
     def put(self, file: File, passages: Iterable[Passage] = ()) -> None:
         """Write a file in place of its former state, with its passages."""

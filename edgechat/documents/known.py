@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import count
 from pathlib import Path
@@ -12,7 +13,7 @@ import msgspec
 from edgechat.base.errors import DocumentError
 from edgechat.base.text import one_line
 from edgechat.documents import registry
-from edgechat.documents.collection import Counts, Root
+from edgechat.documents.collection import MOST_NAMES, Counts, File, OtherFiles, Root, listed
 from edgechat.documents.indexing import files_below, is_away
 
 MOST_FILES, MOST_BYTES = 2000, 100 * 10**6
@@ -29,6 +30,8 @@ class KnownCollection(msgspec.Struct, frozen=True, kw_only=True):
     """Of the roots: those that are out of reach now."""
     counts: Counts | None = None
     """None if it cannot be used."""
+    unread: tuple[str, ...] = ()
+    """What is not read of it, and why: a sentence without a full stop for each reason."""
     problem: str = ""
     """Why it cannot."""
     hint: str = ""
@@ -64,12 +67,28 @@ def known_collections() -> list[KnownCollection]:
     for name in registry.names():
         try:
             with closing(registry.open_collection(name)) as collection:
-                roots, counts = collection.roots(), collection.counts()
-            paths, away = tuple(root.path for root in roots), tuple(filter(is_away, roots))
-            known.append(KnownCollection(name=name, roots=paths, away=away, counts=counts))
+                roots, counts, files = collection.roots(), collection.counts(), collection.left_out()
+            known.append(
+                KnownCollection(
+                    name=name,
+                    roots=tuple(root.path for root in roots),
+                    away=tuple(filter(is_away, roots)),
+                    counts=counts,
+                    unread=tuple(_unread(roots, files)),
+                )
+            )
         except DocumentError as error:
             known.append(KnownCollection(name=name, problem=error.message, hint=error.hint or ""))
     return known
+
+
+def _unread(roots: Sequence[Root], left_out: Sequence[File]) -> Iterator[str]:
+    if others := sum((root.others for root in roots), OtherFiles()):
+        yield others.about
+    if left_out:
+        names = [f"{file.name} ({file.note})" for file in left_out[:MOST_NAMES]]
+        which = f"{len(left_out):,} documents are" if len(left_out) > 1 else "1 document is"
+        yield f"{which} not read, or not whole: {listed(names, len(left_out))}"
 
 
 def root_of(path: str) -> Path:
@@ -108,8 +127,9 @@ def free_name(root: Path) -> str:
 
 def survey(root: Path) -> FolderSurvey:
     """Return how many documents are in a folder, without reading them; for huge ones only a part."""
-    files, _, is_complete = files_below(root, most=_MOST_ENTRIES, seconds=_SECONDS)
-    return FolderSurvey(files=len(files), size=sum(file.size for file in files), is_complete=is_complete)
+    below = files_below(root, most=_MOST_ENTRIES, seconds=_SECONDS)
+    size = sum(file.size for file in below.files)
+    return FolderSurvey(files=len(below.files), size=size, is_complete=below.is_complete)
 
 
 def holds(name: str, path: str) -> bool:

@@ -100,6 +100,20 @@ def test_documents_are_read_on_a_read_only_disk(tmp_path):
             Collection(path.with_name("new.db"), "new")
 
 
+def test_those_of_an_older_edgechat_are_read_on_a_read_only_disk(tmp_path):
+    (tmp_path / "data").mkdir()
+    path = tmp_path / "data" / "c.db"
+    with contextlib.closing(Collection(path, "c")) as collection:
+        corpus.put(collection, "a.txt", "Zebras are striped")
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("ALTER TABLE roots DROP COLUMN others")
+        db.execute("PRAGMA user_version = 2")
+    with disks.read_only(path.parent), contextlib.closing(Collection(path, "c")) as collection:
+        assert [one.files for one in collection.roots()] == [1]
+        with pytest.raises(DocumentError, match="c cannot be written: the disk is read-only"):
+            corpus.put(collection, "b.txt", "more")
+
+
 def test_documents_are_read_on_a_full_disk(small_disk):
     path = small_disk / "c.db"
     with contextlib.closing(Collection(path, "c")) as collection:
@@ -168,6 +182,7 @@ def test_of_an_older_edgechat(tmp_path):
     old.close()
     with sqlite3.connect(path) as db:
         db.execute("ALTER TABLE roots DROP COLUMN device")
+        db.execute("ALTER TABLE roots DROP COLUMN others")
         db.execute("PRAGMA user_version = 1")
     db.close()
     opened = Collection(path, "old")

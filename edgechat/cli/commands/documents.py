@@ -66,6 +66,8 @@ def list_documents(*, json: bool) -> None:
     for one in known:
         for root in one.away:
             note(root.away)
+        for unread in one.unread:
+            note(f"{one.name}: {unread}.")
         if one.problem:
             note(f"{one.problem} {one.hint}")
 
@@ -190,6 +192,8 @@ def _update(names: Sequence[str]) -> list[Update]:
             note(f"{file.name}: {file.note}.")
         if (more := len(told.left_out) - _MOST_TOLD) > 0:
             note(f"{more:,} more files are left out, or not whole.")
+        if told.others:
+            note(f"{told.others.about}.")
         if not told.is_complete:
             note("there are more files than edgechat looks at; some are not in it.")
     return updates
@@ -227,6 +231,7 @@ def _as_json(one: KnownCollection) -> dict[str, object]:
         "passages": one.counts.passages,
         "bytes": one.counts.n_bytes,
         "embedded": one.counts.embedded,
+        "unread": list(one.unread),
     }
 
 
