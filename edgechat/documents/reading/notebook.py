@@ -41,14 +41,14 @@ class _Cell(msgspec.Struct):
     outputs: list[_Output] = []
 
 
-class _Named(msgspec.Struct):
+class _LanguageNames(msgspec.Struct):
     name: str = ""
     language: str = ""
 
 
 class _Metadata(msgspec.Struct):
-    language_info: _Named = msgspec.field(default_factory=_Named)
-    kernelspec: _Named = msgspec.field(default_factory=_Named)
+    language_info: _LanguageNames = msgspec.field(default_factory=_LanguageNames)
+    kernelspec: _LanguageNames = msgspec.field(default_factory=_LanguageNames)
 
 
 class _Worksheet(msgspec.Struct):
