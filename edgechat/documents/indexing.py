@@ -220,6 +220,8 @@ class FilesBelow(msgspec.Struct, kw_only=True):
     """Folders of which not all was looked at."""
     is_complete: bool = True
     """Whether it is all."""
+    entries: int = 0
+    """Files of all kinds and folders that were looked at."""
 
 
 def files_below(root: Path, *, most: int = MOST_FILES, seconds: float = _WALK_SECONDS) -> FilesBelow:
@@ -235,7 +237,11 @@ def files_below(root: Path, *, most: int = MOST_FILES, seconds: float = _WALK_SE
         if isinstance(error, FileNotFoundError):
             return FilesBelow()
         return FilesBelow(unread={root}, is_complete=False)
-    below = FilesBelow(unread={root / path for path in contents.unread}, is_complete=contents.is_complete)
+    below = FilesBelow(
+        unread={root / path for path in contents.unread},
+        is_complete=contents.is_complete,
+        entries=len(contents.paths),
+    )
     others = list[str]()
     for path in sorted(contents.paths):
         if path.endswith("/"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import count
@@ -11,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from edgechat.base.errors import DocumentError
-from edgechat.base.text import one_line
+from edgechat.base.text import mebibytes, one_line
 from edgechat.documents import registry
 from edgechat.documents.collection import MOST_NAMES, Counts, File, OtherFiles, Root, listed
 from edgechat.documents.indexing import files_below, is_away
@@ -19,6 +20,8 @@ from edgechat.documents.indexing import files_below, is_away
 MOST_FILES, MOST_BYTES = 2000, 100 * 10**6
 """Of a folder that becomes a collection by being named in a question."""
 _MOST_ENTRIES, _SECONDS = 20_000, 2.0
+_HUGE_BYTES = 10**9
+"""Some five minutes of reading; so many entries take a minute and a half, if all are documents."""
 
 
 class KnownCollection(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,11 +57,23 @@ class FolderSurvey(msgspec.Struct, frozen=True, kw_only=True):
     """Of all of them, in bytes."""
     is_complete: bool
     """Whether all of the folder was looked at."""
+    is_cut: bool = False
+    """Whether it was not for the number of its entries, or the time that took."""
 
     @property
     def is_large(self) -> bool:
         """Whether it takes long to read."""
         return not self.is_complete or self.files > MOST_FILES or self.size > MOST_BYTES
+
+    @property
+    def is_huge(self) -> bool:
+        """Whether it takes many minutes: nobody should begin that by a slip, as with / or a whole home."""
+        return self.is_cut or self.size > _HUGE_BYTES
+
+    @property
+    def about(self) -> str:
+        """How much there is to read, for a question."""
+        return f"{'more than ' * self.is_cut}{self.files:,} documents, {mebibytes(self.size)}"
 
 
 def known_collections() -> list[KnownCollection]:
@@ -127,9 +142,24 @@ def free_name(root: Path) -> str:
 
 def survey(root: Path) -> FolderSurvey:
     """Return how many documents are in a folder, without reading them; for huge ones only a part."""
+    began = time.monotonic()
     below = files_below(root, most=_MOST_ENTRIES, seconds=_SECONDS)
-    size = sum(file.size for file in below.files)
-    return FolderSurvey(files=len(below.files), size=size, is_complete=below.is_complete)
+    is_late = time.monotonic() - began > _SECONDS
+    return FolderSurvey(
+        files=len(below.files),
+        size=sum(file.size for file in below.files),
+        is_complete=below.is_complete,
+        is_cut=not below.is_complete and (is_late or below.entries >= _MOST_ENTRIES),
+    )
+
+
+def locations(name: str) -> dict[str, str]:
+    """Return the paths of the files of a collection, by their SHA-256; none if it cannot be used."""
+    try:
+        with closing(registry.open_collection(name)) as collection:
+            return {file.digest: str(file.location) for file in collection.files() if file.digest}
+    except DocumentError:
+        return {}
 
 
 def holds(name: str, path: str) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edgechat.base.errors import DocumentError, DocumentsUnwritable, DoesNotFit
-from edgechat.documents import registry
+from edgechat.documents import known, registry
 from edgechat.documents.collection import Collection
 from edgechat.documents.embedding import Embedder
 from edgechat.documents.indexing import update
@@ -238,3 +238,16 @@ async def test_each_batch_is_looked_for_behind_the_last(tmp_path, monkeypatch):
     assert await library.embed(["shed"]) == 40
     assert asked == [0, 17, 33, 41, 0]
     await library.close()
+
+
+def test_a_folder_with_too_many_entries_is_huge_and_a_deep_one_is_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(known, "_MOST_ENTRIES", 20)
+    deep = tmp_path.joinpath("deep", *"abcdefghijklmnop")
+    deep.mkdir(parents=True)
+    found = known.survey(tmp_path / "deep")
+    assert (found.is_complete, found.is_huge) == (False, False)
+    (tmp_path / "wide").mkdir()
+    for number in range(25):
+        (tmp_path / "wide" / f"{number}.txt").touch()
+    found = known.survey(tmp_path / "wide")
+    assert (found.is_huge, found.about) == (True, "more than 20 documents, 0 MiB")

@@ -21,7 +21,14 @@ from edgechat.documents import registry
 from edgechat.documents.collection import Collection, Counts
 from edgechat.documents.embedding import embedder_here
 from edgechat.documents.indexing import Progress, Update
-from edgechat.documents.known import KnownCollection, collection_at, free_name, known_collections, root_of
+from edgechat.documents.known import (
+    KnownCollection,
+    collection_at,
+    free_name,
+    known_collections,
+    root_of,
+    survey,
+)
 from edgechat.documents.library import DocumentLibrary, Given
 from edgechat.documents.reranking import reranker_here
 
@@ -29,12 +36,14 @@ _MOST_TOLD = 10
 """Files that are left out and named; of more, only the number is told."""
 
 
-def add(paths: Sequence[str], name: str | None) -> None:
-    """Add folders and files, and read them. Raises DocumentError."""
+def add(paths: Sequence[str], name: str | None, *, yes: bool) -> None:
+    """Add folders and files, and read them; huge ones after asking. Raises DocumentError."""
     roots = [root_of(path) for path in paths]
     if name is None:
         same = collection_at(roots[0])
         name = same.name if same is not None else free_name(roots[0])
+    if not yes:
+        _ask_about(name, roots)
     is_new = name not in registry.names()
     with closing(registry.create(name)) as collection:
         _check_apart(collection, roots)
@@ -197,6 +206,15 @@ def _update(names: Sequence[str]) -> list[Update]:
         if not told.is_complete:
             note("there are more files than edgechat looks at; some are not in it.")
     return updates
+
+
+def _ask_about(name: str, roots: Sequence[Path]) -> None:
+    """Ask before folders are read that take long, unless they were read before."""
+    known = next((one.roots for one in known_collections() if one.name == name), ())
+    for root in roots:
+        if str(root) not in known and (found := survey(root)).is_huge:
+            print(flat(f"{root}: {found.about}. Reading them takes long."))
+            confirm("Read them all?", "Nothing was added", "Name a smaller folder, or add --yes.")
 
 
 def _recommend_embedder() -> None:
