@@ -289,6 +289,11 @@ def test_version():
     assert edgechat("--version").stdout == f"edgechat {__version__}\n"
 
 
+def test_a_single_token_has_no_rate(script):
+    run = edgechat("run", script(reply="Hello there."), "hi", "--max-tokens", "1")
+    assert "\n1 token · first token " in run.stderr
+
+
 @needs_tmux
 def test_a_conversation_line_by_line(script, tmp_path):
     rules = [{"when": "second", "reply": "Goodbye."}, {"when": "slow", "reply": "ab " * 500}]
