@@ -127,9 +127,9 @@ def _entries(folder: Path, rules: _Rules) -> Iterator[str]:
 
 def _is_junction(entry: os.DirEntry[str]) -> bool:
     """Return whether an entry is Windows' other kind of link to a folder, which `is_dir` follows."""
-    if sys.platform != "win32":
-        return False
-    return entry.stat(follow_symlinks=False).st_reparse_tag == stat.IO_REPARSE_TAG_MOUNT_POINT
+    if sys.platform == "win32":
+        return entry.stat(follow_symlinks=False).st_reparse_tag == stat.IO_REPARSE_TAG_MOUNT_POINT
+    return False
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
