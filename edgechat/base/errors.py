@@ -138,6 +138,10 @@ class DocumentError(EdgechatError):
     """A document cannot be read, or a collection of documents not be used."""
 
 
+class DocumentsUnwritable(DocumentError):
+    """A collection of documents cannot be written: the disk is full, or read-only."""
+
+
 class ReaderMissing(DocumentError):
     """What reads a document is not installed, or does not start: nothing is wrong with the document."""
 

@@ -7,6 +7,8 @@ everywhere, cannot be bounded, and runs what a stranger's repository configures.
 from __future__ import annotations
 
 import os
+import stat
+import sys
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -111,16 +113,23 @@ def told_size(path: Path) -> str:
 
 
 def _entries(folder: Path, rules: _Rules) -> Iterator[str]:
-    """Yield the names of the files and folders in a folder; links to folders are left out."""
+    """Yield the names of the files and folders in a folder; links to folders, junctions too, are left out."""
     with os.scandir(folder) as entries:
         for entry in entries:
             name = entry.name
             if name.startswith(".") or not is_text(name) or "\n" in name:
                 continue
-            is_folder = entry.is_dir(follow_symlinks=False)
+            is_folder = entry.is_dir(follow_symlinks=False) and not _is_junction(entry)
             name += "/" * is_folder
             if (is_folder or _is_file(entry)) and not rules.ignore(name):
                 yield name
+
+
+def _is_junction(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry is Windows' other kind of link to a folder, which `is_dir` follows."""
+    if sys.platform == "win32":
+        return entry.stat(follow_symlinks=False).st_reparse_tag == stat.IO_REPARSE_TAG_MOUNT_POINT
+    return False
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:

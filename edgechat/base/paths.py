@@ -15,6 +15,7 @@ from edgechat.base.errors import FolderError
 UNFINISHED = ".part-"
 """With what the names of files begin that are being written."""
 _APP = "edgechat"
+_UNWRITABLE = (errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EACCES)
 
 
 def _folder(kind: str, default: str, *, write: bool = False) -> Path:
@@ -23,6 +24,8 @@ def _folder(kind: str, default: str, *, write: bool = False) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
+        if not write and error.errno in _UNWRITABLE and _is_missing(path):
+            return path  # what is not there is empty, and can be read on a full or a read-only disk, too
         raise FolderError(
             f"edgechat cannot make its folder {path}: {error.strerror}.",
             hint="Set EDGECHAT_HOME to a folder that you may write to.",
@@ -35,8 +38,17 @@ def _folder(kind: str, default: str, *, write: bool = False) -> Path:
     return path
 
 
+def _is_missing(path: Path) -> bool:
+    """Return whether a folder is certainly not there, as far as its parents may be looked into."""
+    parents = (parent for parent in path.parents if parent.is_dir())
+    return not os.path.lexists(path) and os.access(next(parents, path), os.X_OK)
+
+
 def config_dir() -> Path:
-    """Return the folder of settings.toml and of the user's own models.toml."""
+    """Return the folder of settings.toml and of the user's own models.toml.
+
+    Where it cannot be made, as on a read-only disk, it is missing; that goes for the others but `log_dir`.
+    """
     return _folder("config", platformdirs.user_config_dir(_APP, appauthor=False))
 
 

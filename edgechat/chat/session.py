@@ -452,7 +452,9 @@ class ChatSession:
             if self._needs_store:
                 raise
             self.on_note(f"{error.message} This conversation will be lost when edgechat closes.")
-            return await Store.in_memory()
+            if isinstance(error, FolderError):
+                return await Store.in_memory()
+            return await Store.copy(self._services.store_path())
 
     async def _last_used(self) -> str | None:
         return await remembered(await self.store())

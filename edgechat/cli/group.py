@@ -37,7 +37,8 @@ class CliGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as error:
-            similar = ", ".join(map(repr, difflib.get_close_matches(args[0], self.commands)))
+            near = difflib.get_close_matches(args[0], self.commands, n=1, cutoff=0.8)
+            similar = ", ".join(map(repr, near or difflib.get_close_matches(args[0], self.commands)))
             ctx.fail(f"{error.message} Did you mean {similar}?" if similar else error.message)
 
 

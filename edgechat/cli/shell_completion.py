@@ -89,7 +89,15 @@ def _for_zsh(items: list[CompletionItem[Any]]) -> str:
 
 
 def _quoted(text: str) -> str:
-    for character, quoted in (('"', '""'), ("'", "''"), ("$", "\\$"), ("`", "\\`"), (":", r"\\:")):
+    # A backslash is undone twice: by the quotes, then by _arguments.
+    for character, quoted in (
+        ("\\", 4 * "\\"),
+        ('"', '""'),
+        ("'", "''"),
+        ("$", "\\$"),
+        ("`", "\\`"),
+        (":", r"\\:"),
+    ):
         text = text.replace(character, quoted)
     return text
 

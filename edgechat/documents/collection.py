@@ -10,24 +10,29 @@ import contextlib
 import os
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
-from edgechat.base.errors import DocumentError
+from edgechat.base.errors import DocumentError, DocumentsUnwritable
+from edgechat.base.storage.sqlite_file import open_read_only, remedy, why_unwritable
 from edgechat.base.text import flat, one_line
 from edgechat.documents.passages import Passage
 
-_VERSION = 2
+_VERSION = 3
 _BUSY_SECONDS = 10.0
+MOST_NAMES = 3
+"""Of files of kinds that are not read."""
 UNSPACED = "\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 """Characters of Chinese and Japanese, which have no spaces between words, for a regular expression."""
 _UNSPACED = re.compile(f"[{UNSPACED}]")
 # The index has no text of its own (content = 'searched'), so the triggers tell it what leaves. Porter's rules
 # take English endings off, and do other languages little harm, as questions go through them, too.
 _SCHEMA = """
-CREATE TABLE roots (path TEXT PRIMARY KEY, device TEXT NOT NULL DEFAULT '') WITHOUT ROWID;
+CREATE TABLE roots (
+    path TEXT PRIMARY KEY, device TEXT NOT NULL DEFAULT '', others TEXT NOT NULL DEFAULT '{}'
+) WITHOUT ROWID;
 CREATE TABLE files (
     id        INTEGER PRIMARY KEY,
     root      TEXT NOT NULL REFERENCES roots (path) ON DELETE CASCADE,
@@ -69,7 +74,35 @@ CREATE TRIGGER passage_removed AFTER DELETE ON passages BEGIN
         VALUES ('delete', OLD.id, spaced(OLD.heading), spaced(OLD.text));
 END;
 """
-_FROM_1 = "ALTER TABLE roots ADD COLUMN device TEXT NOT NULL DEFAULT '';"
+_FROM_2 = "ALTER TABLE roots ADD COLUMN others TEXT NOT NULL DEFAULT '{}';"
+_FROM_1 = f"ALTER TABLE roots ADD COLUMN device TEXT NOT NULL DEFAULT '';\n{_FROM_2}"
+
+
+class OtherFiles(msgspec.Struct, frozen=True):
+    """Files of a folder that are of kinds that are not read."""
+
+    count: int = 0
+    names: tuple[str, ...] = ()
+    """Of the first of them, as `File.name` has them."""
+
+    def __bool__(self) -> bool:
+        return self.count > 0
+
+    def __add__(self, more: OtherFiles) -> OtherFiles:
+        return OtherFiles(self.count + more.count, (self.names + more.names)[:MOST_NAMES])
+
+    @property
+    def about(self) -> str:
+        """What to tell users, if there are any."""
+        if self.count == 1:
+            return f"1 file is of a kind that is not read: {self.names[0]}"
+        return f"{self.count:,} files are of kinds that are not read: {listed(self.names, self.count)}"
+
+
+def listed(names: Sequence[str], count: int) -> str:
+    """Return the first names of so many things in a line."""
+    rest = f" and {count - len(names):,} more" if count > len(names) else ""
+    return f"{', '.join(names)}{rest}"
 
 
 class Root(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +114,7 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
     files: int
     """With text, as it was last read."""
     is_file: bool
+    others: OtherFiles = OtherFiles()
 
     @property
     def away(self) -> str:
@@ -104,9 +138,9 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""
     """SHA-256 of its bytes, hexadecimal; '' if it could not be read, and is worth another try."""
     unit: str = "line"
-    """How people name places in it: line, page, chapter, paragraph or row."""
+    """How people name places in it: line, page, chapter, cell, paragraph or row."""
     starts: tuple[int, ...] = ()
-    """Of each page or chapter: the number of its first line."""
+    """Of each page, chapter or cell: the number of its first line."""
     n_bytes: int = 0
     """Of its text, as UTF-8."""
     note: str = ""
@@ -156,22 +190,52 @@ class Collection:
     """The file of a collection, opened. Its methods raise DocumentError where the file cannot be used."""
 
     def __init__(self, path: Path, name: str) -> None:
-        """Open it, or create it; see `edgechat.documents.registry` for where collections are."""
+        """Open it, or create it; see `edgechat.documents.registry` for where collections are.
+
+        One that cannot be written, since the disk is full, say, can be read.
+        """
         self.name = name
         self.path = path
-        with self._translated(), contextlib.ExitStack() as undo:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # only its owner can read it
-            self._db = sqlite3.connect(
-                path, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS
-            )
+        self._unwritable: str | None = None
+        """Why it cannot be written."""
+        with self._translated():
+            try:
+                self._open(self._connect)
+            except (sqlite3.Error, OSError) as error:
+                self._unwritable = why_unwritable(path, error)
+                if self._unwritable is None or not path.exists():
+                    raise
+                self._open(self._connect_to_read)
+            self._inode = path.stat().st_ino
+
+    def _connect(self) -> sqlite3.Connection:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))  # only its owner can read it
+        return sqlite3.connect(
+            self.path, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS
+        )
+
+    def _connect_to_read(self) -> sqlite3.Connection:
+        """Return the file as it is, or if an earlier edgechat has made it, a copy in memory."""
+        db = open_read_only(self.path, seconds=_BUSY_SECONDS)
+        if db.execute("PRAGMA user_version").fetchone() == (_VERSION,):
+            return db
+        with contextlib.closing(db):
+            copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            db.backup(copy)
+        return copy
+
+    def _open(self, connect: Callable[[], sqlite3.Connection]) -> None:
+        with contextlib.ExitStack() as undo:
+            self._db = connect()
             undo.callback(self._db.close)
             self._db.create_function("spaced", 1, _spaced, deterministic=True)
-            self._db.execute("PRAGMA journal_mode = WAL")
+            if self._unwritable is None:
+                self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = NORMAL")  # what a power cut takes is read again
             self._db.execute("PRAGMA foreign_keys = ON")
             self._create()
-            self._inode = path.stat().st_ino
+            self._db.execute(f"PRAGMA query_only = {self._unwritable is not None}")
             undo.pop_all()
 
     def _create(self) -> None:
@@ -179,7 +243,7 @@ class Collection:
         if version < _VERSION:
             with self.transaction():
                 (version,) = self._db.execute("PRAGMA user_version").fetchone()  # another program may have
-                for statement in _statements({0: _SCHEMA, 1: _FROM_1}.get(version, "")):
+                for statement in _statements({0: _SCHEMA, 1: _FROM_1, 2: _FROM_2}.get(version, "")):
                     self._db.execute(statement)
                 self._db.execute(f"PRAGMA user_version = {_VERSION}")
         elif version > _VERSION:
@@ -218,9 +282,11 @@ class Collection:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
-                raise DocumentError(
-                    f"The documents {self.name} cannot be written: the disk is full.", hint="Free some space."
+            why = self._unwritable or why_unwritable(self.path, error)
+            if why is not None:
+                raise DocumentsUnwritable(
+                    f"The documents {self.name} cannot be written: {why}.",
+                    hint=remedy(why),
                 ) from error
             what = one_line(str(error), 120)
             raise DocumentError(
@@ -234,12 +300,19 @@ class Collection:
         """Return what the user has added, folders and files, sorted."""
         with self._translated():
             rows = self._db.execute(
-                "SELECT r.path, r.device, count(f.id) FILTER (WHERE f.n_bytes > 0), max(f.path = '') "
-                "FROM roots r LEFT JOIN files f ON f.root = r.path GROUP BY r.path ORDER BY r.path"
+                "SELECT r.path, r.device, r.others, count(f.id) FILTER (WHERE f.n_bytes > 0), "
+                "max(f.path = '') FROM roots r LEFT JOIN files f ON f.root = r.path "
+                "GROUP BY r.path ORDER BY r.path"
             ).fetchall()
         return [
-            Root(path=path, device=device, files=files, is_file=bool(is_file))
-            for path, device, files, is_file in rows
+            Root(
+                path=path,
+                device=device,
+                files=files,
+                is_file=bool(is_file),
+                others=msgspec.json.decode(others, type=OtherFiles),
+            )
+            for path, device, others, files, is_file in rows
         ]
 
     def add_root(self, path: str) -> None:
@@ -252,6 +325,12 @@ class Collection:
         with self.transaction():
             self._db.execute("UPDATE roots SET device = ? WHERE path = ?", (device, path))
 
+    def put_others(self, path: str, others: OtherFiles) -> None:
+        """Note which files of a folder that the user has added are of kinds that are not read."""
+        with self.transaction():
+            values = (msgspec.json.encode(others).decode(), path)
+            self._db.execute("UPDATE roots SET others = ? WHERE path = ?", values)
+
     def remove_root(self, path: str) -> None:
         """Remove a folder or a file, with its passages."""
         with self.transaction():
@@ -262,6 +341,12 @@ class Collection:
         with self._translated():
             rows = self._db.execute(f"SELECT {_FILE} FROM files ORDER BY root, path").fetchall()
         return [_file(row) for row in rows]
+
+    def left_out(self) -> list[File]:
+        """Return the files of which nothing is there, or not all, by their names; see `File.note`."""
+        with self._translated():
+            query = f"SELECT {_FILE} FROM files WHERE note != '' ORDER BY root, path"
+            return [_file(row) for row in self._db.execute(query)]
 
     def put(self, file: File, passages: Iterable[Passage] = ()) -> None:
         """Write a file in place of its former state, with its passages."""

@@ -14,10 +14,10 @@ import msgspec
 
 from edgechat.base import paths
 from edgechat.base.errors import DocumentError, ReaderLost, ReaderMissing
-from edgechat.base.folders import walk
+from edgechat.base.folders import FolderContents, walk
 from edgechat.base.process.file_decoder import MAX_FILE_BYTES
 from edgechat.base.text import is_text
-from edgechat.documents.collection import Collection, File, Root
+from edgechat.documents.collection import MOST_NAMES, Collection, File, OtherFiles, Root
 from edgechat.documents.passages import passages_of
 from edgechat.documents.reading.kinds import is_secret, kind_of
 from edgechat.documents.reading.reader import DocumentReader
@@ -47,6 +47,8 @@ class Update(msgspec.Struct, kw_only=True):
     unchanged: int = 0
     left_out: list[File] = msgspec.field(default_factory=list)
     """Documents that are not in the collection, or not whole; their `note` says why."""
+    others: OtherFiles = OtherFiles()
+    """Files of kinds that are not read."""
     away: list[Root] = msgspec.field(default_factory=list)
     """Folders and files that are out of reach, and stay in the collection as they were."""
     is_complete: bool = True
@@ -73,21 +75,26 @@ def update(
     found: list[File] = []
     gone: list[File] = []
     for root in collection.roots():
-        files, unread, is_complete = files_below(Path(root.path))
+        below = files_below(Path(root.path))
         if is_away(root):  # asked after the walk, during which a drive may have been unplugged
             told.away.append(root)
             continue
         with suppress(OSError):  # a file that was deleted
             if (device := _device_of(Path(root.path))) != root.device:
                 collection.put_device(root.path, device)
-        found += files
-        told.is_complete &= is_complete
-        here = {file.path for file in files}
+        if below.others != root.others:
+            collection.put_others(root.path, below.others)
+        found += below.files
+        told.others += below.others
+        told.is_complete &= below.is_complete
+        here = {file.path for file in below.files}
         # What the walk did not reach is not gone.
         gone += (
             file
             for file in known.values()
-            if file.root == root.path and file.path not in here and unread.isdisjoint(file.location.parents)
+            if file.root == root.path
+            and file.path not in here
+            and below.unread.isdisjoint(file.location.parents)
         )
     collection.remove(gone)
     told.removed = sum(file.n_bytes > 0 for file in gone)
@@ -203,35 +210,59 @@ def _leave_out(collection: Collection, file: File, before: File | None, why: str
     return file
 
 
-def files_below(
-    root: Path, *, most: int = MOST_FILES, seconds: float = _WALK_SECONDS
-) -> tuple[list[File], set[Path], bool]:
-    """Return the documents below a folder, or that one file, folders that were not read, and if it is all.
+class FilesBelow(msgspec.Struct, kw_only=True):
+    """What is in a folder and below it."""
 
-    Documents with a note are not to be read. most, seconds: entries that are looked at, and for how long.
+    files: list[File] = msgspec.field(default_factory=list)
+    """The documents; those with a note are not to be read."""
+    others: OtherFiles = OtherFiles()
+    unread: set[Path] = msgspec.field(default_factory=set)
+    """Folders of which not all was looked at."""
+    is_complete: bool = True
+    """Whether it is all."""
+    entries: int = 0
+    """Files of all kinds and folders that were looked at."""
+
+
+def files_below(root: Path, *, most: int = MOST_FILES, seconds: float = _WALK_SECONDS) -> FilesBelow:
+    """Return what is below a folder, or that one file.
+
+    most, seconds: entries that are looked at, and for how long.
     """
     try:
         real = Path(os.path.realpath(root))  # a folder that the user has named may be a link
-        if not root.is_dir():
-            return list(_document(root, "", real)), set(), True
-        contents = walk(root, most=most, seconds=seconds)
+        is_folder = root.is_dir()
+        contents = walk(root, most=most, seconds=seconds) if is_folder else FolderContents([""])
     except OSError as error:
         if isinstance(error, FileNotFoundError):
-            return [], set(), True
-        return [], {root}, False
-    files = [
-        one
-        for path in sorted(contents.paths)
-        if not path.endswith("/")
-        for one in _document(root, path, real)
-    ]
-    return files, {root / path for path in contents.unread}, contents.is_complete
+            return FilesBelow()
+        return FilesBelow(unread={root}, is_complete=False)
+    below = FilesBelow(
+        unread={root / path for path in contents.unread},
+        is_complete=contents.is_complete,
+        entries=len(contents.paths),
+    )
+    others = list[str]()
+    for path in sorted(contents.paths):
+        if path.endswith("/"):
+            continue
+        if _is_document(root / path):
+            below.files += _document(root, path, real)
+        elif is_folder or root.is_file():
+            others.append(path)
+    names = tuple(File(root=str(root), path=path, size=0, changed=0).name for path in others[:MOST_NAMES])
+    below.others = OtherFiles(len(others), names)
+    return below
+
+
+def _is_document(location: Path) -> bool:
+    return kind_of(location) is not None or is_secret(location)
 
 
 def _document(root: Path, path: str, real: Path) -> Iterator[File]:
-    """Yield the file at a path below a folder, if it is a document. real: the folder, without links."""
+    """Yield the document at a path below a folder, if it is a file. real: the folder, without links."""
     location, target = root / path, real / path
-    if not is_text(str(location)) or (kind_of(location) is None and not is_secret(location)):
+    if not is_text(str(location)):
         return
     note = ""
     try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import count
 from pathlib import Path
@@ -10,14 +12,16 @@ from pathlib import Path
 import msgspec
 
 from edgechat.base.errors import DocumentError
-from edgechat.base.text import one_line
+from edgechat.base.text import mebibytes, one_line
 from edgechat.documents import registry
-from edgechat.documents.collection import Counts, Root
+from edgechat.documents.collection import MOST_NAMES, Counts, File, OtherFiles, Root, listed
 from edgechat.documents.indexing import files_below, is_away
 
 MOST_FILES, MOST_BYTES = 2000, 100 * 10**6
 """Of a folder that becomes a collection by being named in a question."""
 _MOST_ENTRIES, _SECONDS = 20_000, 2.0
+_HUGE_BYTES = 10**9
+"""Some five minutes of reading; so many entries take a minute and a half, if all are documents."""
 
 
 class KnownCollection(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +33,8 @@ class KnownCollection(msgspec.Struct, frozen=True, kw_only=True):
     """Of the roots: those that are out of reach now."""
     counts: Counts | None = None
     """None if it cannot be used."""
+    unread: tuple[str, ...] = ()
+    """What is not read of it, and why: a sentence without a full stop for each reason."""
     problem: str = ""
     """Why it cannot."""
     hint: str = ""
@@ -51,11 +57,23 @@ class FolderSurvey(msgspec.Struct, frozen=True, kw_only=True):
     """Of all of them, in bytes."""
     is_complete: bool
     """Whether all of the folder was looked at."""
+    is_cut: bool = False
+    """Whether it was not for the number of its entries, or the time that took."""
 
     @property
     def is_large(self) -> bool:
         """Whether it takes long to read."""
         return not self.is_complete or self.files > MOST_FILES or self.size > MOST_BYTES
+
+    @property
+    def is_huge(self) -> bool:
+        """Whether it takes many minutes: nobody should begin that by a slip, as with / or a whole home."""
+        return self.is_cut or self.size > _HUGE_BYTES
+
+    @property
+    def about(self) -> str:
+        """How much there is to read, for a question."""
+        return f"{'more than ' * self.is_cut}{self.files:,} documents, {mebibytes(self.size)}"
 
 
 def known_collections() -> list[KnownCollection]:
@@ -64,12 +82,28 @@ def known_collections() -> list[KnownCollection]:
     for name in registry.names():
         try:
             with closing(registry.open_collection(name)) as collection:
-                roots, counts = collection.roots(), collection.counts()
-            paths, away = tuple(root.path for root in roots), tuple(filter(is_away, roots))
-            known.append(KnownCollection(name=name, roots=paths, away=away, counts=counts))
+                roots, counts, files = collection.roots(), collection.counts(), collection.left_out()
+            known.append(
+                KnownCollection(
+                    name=name,
+                    roots=tuple(root.path for root in roots),
+                    away=tuple(filter(is_away, roots)),
+                    counts=counts,
+                    unread=tuple(_unread(roots, files)),
+                )
+            )
         except DocumentError as error:
             known.append(KnownCollection(name=name, problem=error.message, hint=error.hint or ""))
     return known
+
+
+def _unread(roots: Sequence[Root], left_out: Sequence[File]) -> Iterator[str]:
+    if others := sum((root.others for root in roots), OtherFiles()):
+        yield others.about
+    if left_out:
+        names = [f"{file.name} ({file.note})" for file in left_out[:MOST_NAMES]]
+        which = f"{len(left_out):,} documents are" if len(left_out) > 1 else "1 document is"
+        yield f"{which} not read, or not whole: {listed(names, len(left_out))}"
 
 
 def root_of(path: str) -> Path:
@@ -108,8 +142,24 @@ def free_name(root: Path) -> str:
 
 def survey(root: Path) -> FolderSurvey:
     """Return how many documents are in a folder, without reading them; for huge ones only a part."""
-    files, _, is_complete = files_below(root, most=_MOST_ENTRIES, seconds=_SECONDS)
-    return FolderSurvey(files=len(files), size=sum(file.size for file in files), is_complete=is_complete)
+    began = time.monotonic()
+    below = files_below(root, most=_MOST_ENTRIES, seconds=_SECONDS)
+    is_late = time.monotonic() - began > _SECONDS
+    return FolderSurvey(
+        files=len(below.files),
+        size=sum(file.size for file in below.files),
+        is_complete=below.is_complete,
+        is_cut=not below.is_complete and (is_late or below.entries >= _MOST_ENTRIES),
+    )
+
+
+def locations(name: str) -> dict[str, str]:
+    """Return the paths of the files of a collection, by their SHA-256; none if it cannot be used."""
+    try:
+        with closing(registry.open_collection(name)) as collection:
+            return {file.digest: str(file.location) for file in collection.files() if file.digest}
+    except DocumentError:
+        return {}
 
 
 def holds(name: str, path: str) -> bool:

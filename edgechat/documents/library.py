@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from edgechat.base.errors import EdgechatError
+from edgechat.base.errors import DocumentsUnwritable, EdgechatError
 from edgechat.documents import registry, retrieval
 from edgechat.documents.collection import Collection, Found, Root
 from edgechat.documents.indexing import Progress, Update, update
@@ -121,13 +121,16 @@ class DocumentLibrary:
         on_progress: Callable[[Progress], None] = lambda _progress: None,
         *,
         fresh_seconds: float = FRESH_SECONDS,
+        must_write: bool = False,
     ) -> list[Update]:
         """Bring collections up to date with the disk, those that were `fresh_seconds` ago left out.
 
-        Cancelling it stops it between two files. on_progress: is called on another thread. Raises
+        Cancelling it stops it between two files. on_progress: is called on another thread. Where a disk that
+        is full or read-only takes no changes, what was read last is searched, unless `must_write`. Raises
         DocumentError.
         """
         cancelled = threading.Event()
+        unwritable: list[DocumentsUnwritable] = []
 
         def work() -> dict[str, Update]:
             updates: dict[str, Update] = {}
@@ -136,7 +139,12 @@ class DocumentLibrary:
                     break
                 collection = self._collection(name)  # first: it may be another one than the fresh one
                 if time.monotonic() - self._fresh.get(name, -fresh_seconds) >= fresh_seconds:
-                    updates[name] = update(collection, on_progress, cancelled.is_set)
+                    try:
+                        updates[name] = update(collection, on_progress, cancelled.is_set)
+                    except DocumentsUnwritable as error:
+                        if must_write:
+                            raise
+                        unwritable.append(error)
                     if not cancelled.is_set():
                         self._fresh[name] = time.monotonic()
             return updates
@@ -146,6 +154,8 @@ class DocumentLibrary:
         except asyncio.CancelledError:
             cancelled.set()
             raise
+        for error in unwritable:
+            self.on_note(f"{error.message} What was read last is searched.")
         for name, told in updates.items():
             known, self._away[name] = self._away.get(name, []), told.away
             for root in told.away:
@@ -210,7 +220,8 @@ class DocumentLibrary:
         """
         try:
             if embed:
-                await self.embed(names, most=embed)
+                with suppress(DocumentsUnwritable):
+                    await self.embed(names, most=embed)
             return await self._nearest_of(names, question)
         except EdgechatError as error:
             await self._do_without_meaning(error)

@@ -55,7 +55,7 @@ def place_of(file: File, start: int, end: int, heading: str = "") -> str:
     if file.unit == "paragraph" and heading:
         return f"“{heading}”"
     unit = "row" if file.unit == "row" else "line"
-    if file.unit in ("page", "chapter") and file.starts:
+    if file.unit in ("page", "chapter", "cell") and file.starts:
         start, end = (max(1, bisect_right(file.starts, line)) for line in (start, end))
         unit = file.unit
     return f"{unit} {start}" if start == end else f"{unit}s {start}{_RANGE}{end}"

@@ -1,6 +1,7 @@
 """What is found below a folder, and what of it git ignores."""
 
 import subprocess
+import sys
 
 import pytest
 
@@ -97,3 +98,12 @@ def test_a_link_to_a_folder_is_not_followed(tmp_path):
 def test_a_folder_that_cannot_be_read_is_an_error_only_if_it_is_the_one_asked_for(tmp_path):
     with pytest.raises(FileNotFoundError):
         walk(tmp_path / "gone", most=10, seconds=10.0)
+
+
+@pytest.mark.skipif(sys.platform != "win32", reason="junctions are Windows' own")
+def test_junctions_are_not_followed(tmp_path):
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside" / "a.txt").touch()
+    link = ["cmd", "/c", "mklink", "/J", str(tmp_path / "inside" / "loop"), str(tmp_path)]
+    subprocess.run(link, check=True, capture_output=True)
+    assert walk(tmp_path, most=100, seconds=9.0).paths == ["inside/", "inside/a.txt"]

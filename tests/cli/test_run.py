@@ -13,7 +13,7 @@ from tests import scripted
 from tests.cli.running import EDGECHAT, complaint, edgechat
 from tests.kit import NOT_PRINTABLE, corrupt, pair, tiny
 from tests.planner.headers import little
-from tests.terminal import Terminal, needs_tmux
+from tests.terminal import Terminal, hostile, needs_tmux
 
 pytestmark = pytest.mark.slow
 
@@ -314,6 +314,11 @@ def test_version():
     assert edgechat("--version").stdout == f"edgechat {__version__}\n"
 
 
+def test_a_single_token_has_no_rate(script):
+    run = edgechat("run", script(reply="Hello there."), "hi", "--max-tokens", "1")
+    assert "\n1 token · first token " in run.stderr
+
+
 @needs_tmux
 def test_a_conversation_line_by_line(script, tmp_path):
     rules = [{"when": "second", "reply": "Goodbye."}, {"when": "slow", "reply": "ab " * 500}]
@@ -332,6 +337,73 @@ def test_a_conversation_line_by_line(script, tmp_path):
         terminal.until(lambda: terminal.screen.rstrip().endswith(">>>") and "Goodbye." in terminal.screen)
         terminal.press("C-d")
         terminal.until("left with 0")
+
+
+@needs_tmux
+def test_pasted_lines_are_one_question_and_more_can_be_typed(script, tmp_path):
+    rules = [{"when": "one\ntwo\nthree", "reply": "Pasted."}, {"when": "four\nfive\nsix", "reply": "Typed."}]
+    path = script(rules=rules)
+    with Terminal(tmp_path) as terminal:
+        terminal.run([*EDGECHAT, "run", str(path)])
+        terminal.until("Alt+Enter begins another line")
+        terminal.until(">>>")
+        terminal.paste("one\ntwo\nthree")
+        terminal.until("... three")
+        terminal.press("Enter")
+        terminal.until("Pasted.")
+        terminal.until("tokens/s")
+        terminal.until(">>>")
+        terminal.type("four")
+        terminal.press("M-Enter")
+        terminal.type("five")
+        terminal.press("Escape", "Enter")
+        terminal.ask("six")
+        terminal.until("Typed.")
+        terminal.until(lambda: terminal.screen.rstrip().endswith(">>>"))
+        terminal.press("C-d")
+        terminal.until("left with 0")
+
+
+@needs_tmux
+def test_history_and_completion_at_the_prompt(script, tmp_path):
+    path = script(rules=[{"when": "whales", "reply": "Of whales."}])
+    home = tmp_path / "home"
+    assert edgechat("run", path, "Tell me of \x1b]52;c;cHduZWQ=\x07\u202ewhales").returncode == 0
+    (tmp_path / "notes one.txt").touch()
+    (tmp_path / "notes \x1b]52;c;cHduZWQ=\x07.txt").touch()
+    with Terminal(tmp_path / "terminal", home=home) as terminal:
+        terminal.ask(f"cd {tmp_path}")
+        terminal.run([*EDGECHAT, "run", str(path)])
+        terminal.until(">>>")
+        terminal.press("Up")
+        terminal.until(">>> Tell me of ]52;c;cHduZWQ=whales")
+        terminal.press("Enter")
+        terminal.until("Of whales.")
+        terminal.until(lambda: terminal.screen.rstrip().endswith(">>>"))
+        terminal.press("C-r")
+        terminal.type("whal")
+        terminal.until("Tell me of ]52;c;cHduZWQ=whales", 5)
+        terminal.press("C-g", "C-u")
+        terminal.type("/att")
+        terminal.press("Tab")
+        terminal.until(">>> /attach")
+        terminal.type(" notes")
+        terminal.press("Tab")
+        terminal.until(">>> /attach notes one.txt")
+        assert hostile(terminal.raw) == []
+        terminal.press("C-c")
+
+
+@needs_tmux
+def test_what_is_typed_while_an_answer_streams_is_asked_next(script, tmp_path):
+    rules = [{"when": "slow", "reply": "ab " * 100}, {"when": "next", "reply": "Here."}]
+    with Terminal(tmp_path) as terminal:
+        terminal.run([*EDGECHAT, "run", str(script(rules=rules, token_ms=20))])
+        terminal.until(">>>")
+        terminal.ask("slow")
+        terminal.until("ab ab ab")
+        terminal.ask("next")
+        terminal.until("Here.")
 
 
 MARKDOWN = """# Title

@@ -1,5 +1,6 @@
 """Collections on the disk: index and passages agree whatever happens, and what cannot be used says so."""
 
+import contextlib
 import os
 import sqlite3
 import stat
@@ -11,6 +12,7 @@ import pytest
 from edgechat.base.errors import DocumentError
 from edgechat.documents.collection import Collection, File
 from edgechat.documents.passages import Passage
+from tests import disks
 from tests.documents import corpus
 
 
@@ -84,6 +86,45 @@ def test_a_full_disk_is_told(collection):
     assert [one.path for one in collection.files()] == ["a.txt"]
 
 
+def test_documents_are_read_on_a_read_only_disk(tmp_path):
+    (tmp_path / "data").mkdir()
+    path = tmp_path / "data" / "c.db"
+    with contextlib.closing(Collection(path, "c")) as collection:
+        corpus.put(collection, "a.txt", "Zebras are striped")
+    with disks.read_only(path.parent), contextlib.closing(Collection(path, "c")) as collection:
+        assert [one.path for one in collection.files()] == ["a.txt"]
+        assert [one.text for one in collection.document(collection.files()[0])] == ["Zebras are striped"]
+        with pytest.raises(DocumentError, match="c cannot be written: the disk is read-only"):
+            corpus.put(collection, "b.txt", "more")
+        with pytest.raises(DocumentError, match="new cannot be written: the disk is read-only"):
+            Collection(path.with_name("new.db"), "new")
+
+
+def test_those_of_an_older_edgechat_are_read_on_a_read_only_disk(tmp_path):
+    (tmp_path / "data").mkdir()
+    path = tmp_path / "data" / "c.db"
+    with contextlib.closing(Collection(path, "c")) as collection:
+        corpus.put(collection, "a.txt", "Zebras are striped")
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("ALTER TABLE roots DROP COLUMN others")
+        db.execute("PRAGMA user_version = 2")
+    with disks.read_only(path.parent), contextlib.closing(Collection(path, "c")) as collection:
+        assert [one.files for one in collection.roots()] == [1]
+        with pytest.raises(DocumentError, match="c cannot be written: the disk is read-only"):
+            corpus.put(collection, "b.txt", "more")
+
+
+def test_documents_are_read_on_a_full_disk(small_disk):
+    path = small_disk / "c.db"
+    with contextlib.closing(Collection(path, "c")) as collection:
+        corpus.put(collection, "a.txt", "Zebras are striped")
+    disks.fill(small_disk)
+    with contextlib.closing(Collection(path, "c")) as collection:
+        assert [one.path for one in collection.files()] == ["a.txt"]
+        with pytest.raises(DocumentError, match="c cannot be written: the disk is full"):
+            corpus.put(collection, "b.txt", "more")
+
+
 def _broken():
     yield Passage(1, 1, 0, "", "half of it")
     raise KeyError
@@ -141,6 +182,7 @@ def test_of_an_older_edgechat(tmp_path):
     old.close()
     with sqlite3.connect(path) as db:
         db.execute("ALTER TABLE roots DROP COLUMN device")
+        db.execute("ALTER TABLE roots DROP COLUMN others")
         db.execute("PRAGMA user_version = 1")
     db.close()
     opened = Collection(path, "old")

@@ -78,6 +78,19 @@ def test_new_changed_touched_and_gone(collection, folder):
     assert contents(collection) == {"a.md": "gamma", "c.txt": "delta"}
 
 
+def test_what_is_of_no_kind_that_is_read_is_counted_and_the_first_are_named(collection, folder):
+    told = update(collection)
+    assert told.others.about == "1 file is of a kind that is not read: folder/picture.png"
+    for name in ("a.zip", "b.bin", "sub/c.mp4", "Cargo.lock"):
+        (folder / name).touch()
+    told = update(collection)
+    names = "folder/Cargo.lock, folder/a.zip, folder/b.bin and 2 more"
+    assert told.others.about == f"5 files are of kinds that are not read: {names}"
+    assert [root.others for root in collection.roots()] == [told.others]
+    (folder / "picture.png").unlink()
+    assert update(collection).others.count == 4
+
+
 def test_one_file_is_a_root(collection, folder):
     collection.remove_root(str(folder))
     collection.add_root(str(folder / "a.md"))

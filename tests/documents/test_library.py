@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import pytest
 
-from edgechat.base.errors import DocumentError, DoesNotFit
-from edgechat.documents import registry
+from edgechat.base.errors import DocumentError, DocumentsUnwritable, DoesNotFit
+from edgechat.documents import known, registry
 from edgechat.documents.collection import Collection
 from edgechat.documents.embedding import Embedder
 from edgechat.documents.indexing import update
 from edgechat.documents.library import DocumentLibrary, Room
 from edgechat.documents.vectors import packed
+from tests import disks
 from tests.fakes import FakeEmbedder
 
 if TYPE_CHECKING:
@@ -108,6 +109,24 @@ async def test_what_is_away_is_told_once(library, folder):
         await library.refresh(["handbook"], fresh_seconds=0)
     assert notes == [f"{folder} is not there now; its 2 files are answered from what was indexed."] * 2
     assert await library.find(["handbook"], "zebra", PASSAGES)
+
+
+async def test_what_was_read_last_is_searched_on_a_read_only_disk(folder, home):
+    first = DocumentLibrary()
+    await first.refresh(["handbook"])
+    await first.close()
+    (folder / "new.txt").write_text("An okapi.\n")
+    notes: list[str] = []
+    with disks.read_only(home):
+        library = DocumentLibrary()
+        library.on_note = notes.append
+        assert await library.refresh(["handbook"]) == []
+        assert await library.find(["handbook"], "zebra", PASSAGES, embed=8)
+        with pytest.raises(DocumentsUnwritable):
+            await library.refresh(["handbook"], fresh_seconds=0, must_write=True)
+        await library.close()
+    told = "The documents handbook cannot be written: the disk is read-only. What was read last is searched."
+    assert notes == [told]
 
 
 async def test_cancelling_a_refresh_stops_it(folder):
@@ -219,3 +238,16 @@ async def test_each_batch_is_looked_for_behind_the_last(tmp_path, monkeypatch):
     assert await library.embed(["shed"]) == 40
     assert asked == [0, 17, 33, 41, 0]
     await library.close()
+
+
+def test_a_folder_with_too_many_entries_is_huge_and_a_deep_one_is_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(known, "_MOST_ENTRIES", 20)
+    deep = tmp_path.joinpath("deep", *"abcdefghijklmnop")
+    deep.mkdir(parents=True)
+    found = known.survey(tmp_path / "deep")
+    assert (found.is_complete, found.is_huge) == (False, False)
+    (tmp_path / "wide").mkdir()
+    for number in range(25):
+        (tmp_path / "wide" / f"{number}.txt").touch()
+    found = known.survey(tmp_path / "wide")
+    assert (found.is_huge, found.about) == (True, "more than 20 documents, 0 MiB")

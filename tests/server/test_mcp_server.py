@@ -77,6 +77,16 @@ async def test_a_search_tells_passages_with_places(handbook):
         assert "electric" in (await search(client, "lamp", collection="handbook"))[1]
 
 
+async def test_numbers_go_on_from_search_to_search_and_stay_with_their_passages():
+    async with client_of() as client:
+        first = (await search(client, "whale oil"))[1]
+        second = (await search(client, "Ships at night"))[1]
+        again = (await search(client, "whale oil"))[1]
+    assert "[1] handbook/lamps.md" in first
+    assert "[2] handbook/a b/café #1?.txt" in second
+    assert again == first
+
+
 async def test_a_damaged_collection_costs_itself_alone():
     (registry.folder() / "a.db").write_bytes(b"not a database" * 100)
     offered = OfferedDocuments(())

@@ -1,4 +1,4 @@
-"""The images of a folder; see `edgechat.base.file_library`."""
+"""The images of a folder; see `edgechat.base.storage.file_library`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import ClassVar
 import msgspec
 
 from edgechat.base.errors import ImageNotStored
-from edgechat.base.file_library import FileLibrary, digest_of
 from edgechat.base.images.decoding import Decoder, ImageFacts, name_of, read_file
 from edgechat.base.images.image import Image
+from edgechat.base.storage.file_library import FileLibrary, digest_of
 
 __all__ = ["ImageLibrary", "digest_of"]
 

@@ -1,4 +1,4 @@
-"""The sounds of a folder; see `edgechat.base.file_library`."""
+"""The sounds of a folder; see `edgechat.base.storage.file_library`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import ClassVar
 import msgspec
 
 from edgechat.base.errors import SoundNotStored
-from edgechat.base.file_library import FileLibrary, digest_of
 from edgechat.base.sound.decoding import SoundDecoder, SoundFacts
 from edgechat.base.sound.sound import Sound
+from edgechat.base.storage.file_library import FileLibrary, digest_of
 
 
 class SoundLibrary(FileLibrary[SoundFacts, Sound]):

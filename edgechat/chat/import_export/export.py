@@ -69,7 +69,16 @@ def _exported(turn: Turn, conversation: Conversation) -> ExportedTurn:
         )
         for image in turn.all_images
     )
+    values["attachments"] = tuple(map(_without_path, turn.attachments))
     return ExportedTurn(**values)
+
+
+def _without_path(file: Attachment) -> Attachment:
+    """Return a passage with the name of its document alone: where that is concerns nobody else."""
+    if file.source is None:
+        return file
+    source = msgspec.structs.replace(file.source, path=Path(file.source.path).name)
+    return msgspec.structs.replace(file, source=source)
 
 
 def counted(messages: int) -> str:

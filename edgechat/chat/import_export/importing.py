@@ -14,7 +14,9 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
+from functools import cache
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Never
 
 import msgspec
@@ -32,9 +34,10 @@ from edgechat.chat.import_export.format import (
     ExportedTurn,
 )
 from edgechat.chat.messages import title_of
-from edgechat.chat.records import AttachedImage, Chat, Role, ToolRound, ToolUse, Turn
+from edgechat.chat.records import AttachedImage, Attachment, Chat, Role, ToolRound, ToolUse, Turn
 from edgechat.chat.storage.rows import settings_of
 from edgechat.chat.storage.store import TITLE_LENGTH, Store
+from edgechat.documents.known import locations
 
 MOST_BYTES = 256 * 2**20
 """Of a file, with its images; those are a third larger in it."""
@@ -69,13 +72,29 @@ class ImportedChat(msgspec.Struct, frozen=True, kw_only=True):
 async def add_chat(store: Store, new: ImportedChat) -> None:
     """Store a conversation and those of its images that can be decoded. Raises StoreError.
 
-    The others are missing in it, as if they had been deleted.
+    The others are missing in it, as if they had been deleted. Passages lead to the documents that are on this
+    machine, too.
     """
-    turns = new.turns
+    turns = await asyncio.to_thread(_with_documents, new.turns)
     if new.files:
         added = await asyncio.to_thread(_add_images, store.images, new.files)
         turns = tuple(_with_sizes(turn, added) for turn in turns)
     await store.add(new.chat, turns)
+
+
+def _with_documents(turns: Sequence[Turn]) -> tuple[Turn, ...]:
+    """Return turns whose passages have the paths of the same documents here, or else their names alone."""
+    here = cache(locations)
+
+    def found(file: Attachment) -> Attachment:
+        if file.source is None:
+            return file
+        path = here(file.source.collection).get(file.source.digest, Path(file.source.path).name)
+        return msgspec.structs.replace(file, source=msgspec.structs.replace(file.source, path=path))
+
+    return tuple(
+        msgspec.structs.replace(turn, attachments=tuple(map(found, turn.attachments))) for turn in turns
+    )
 
 
 def _add_images(library: ImageLibrary, files: Mapping[str, bytes]) -> dict[str, Image]:

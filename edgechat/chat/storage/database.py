@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from edgechat.base.errors import StoreError
-from edgechat.chat.storage.file import connect, store_error
+from edgechat.chat.storage.file import connect, copy_in_memory, store_error
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -26,9 +26,15 @@ class Database:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._db: sqlite3.Connection | None = None
 
-    async def _connect(self, busy_ms: int) -> None:
-        """Open or create the file. Raises StoreError; a file that cannot be read is not changed."""
-        self._db = await self._on_thread(lambda: connect(self.path, busy_ms=busy_ms))
+    async def _connect(self, busy_ms: int, *, copied: Path | None = None) -> None:
+        """Open or create the file. Raises StoreError; a file that cannot be read is not changed.
+
+        copied: a file that cannot be written, of which a copy in memory is opened.
+        """
+        if copied is not None:
+            self._db = await self._on_thread(lambda: copy_in_memory(copied, busy_ms=busy_ms))
+        else:
+            self._db = await self._on_thread(lambda: connect(self.path, busy_ms=busy_ms))
 
     async def _disconnect(self) -> None:
         db, self._db = self._db, None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sqlite3
 import time
 from pathlib import Path
 
 from edgechat.base import paths
 from edgechat.base.errors import StoreError, StoreUnwritable
+from edgechat.base.storage.sqlite_file import open_read_only, remedy, why_unwritable
 from edgechat.chat.storage.migrations import migrate
 
 BUSY_MS = 5_000
@@ -28,22 +28,57 @@ def connect(path: Path | None, *, busy_ms: int) -> sqlite3.Connection:
     its schema is newer.
     """
     if path is not None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Created here, so that only its owner can read it; SQLite gives -wal and -shm the same mode.
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         path.chmod(0o600)
-    db = sqlite3.connect(
-        path or ":memory:", isolation_level=None, check_same_thread=False, timeout=busy_ms / 1000
-    )
+    db = _open(str(path or ":memory:"), busy_ms)
     try:
         if path is not None:
             _use_wal(db, busy_ms)
-        db.execute("PRAGMA foreign_keys = ON")
-        db.execute("PRAGMA secure_delete = ON")  # overwrite deleted content
-        migrate(db)
+        _set_up(db)
     except BaseException:
         db.close()
         raise
     return db
+
+
+def connect_to_read(path: Path, *, busy_ms: int) -> sqlite3.Connection:
+    """Open the file as `connect` does, or, if it cannot be written, a copy of it."""
+    try:
+        return connect(path, busy_ms=busy_ms)
+    except (sqlite3.Error, OSError) as error:
+        if not isinstance(store_error(path, error), StoreUnwritable):
+            raise
+        return copy_in_memory(path, busy_ms=busy_ms)
+
+
+def copy_in_memory(path: Path, *, busy_ms: int) -> sqlite3.Connection:
+    """Return a copy of a file that cannot be written; an empty one if there is no file.
+
+    A copy can be migrated, and conversations in it continued. Raises as `connect` does.
+    """
+    copy = _open(":memory:", busy_ms)
+    try:
+        copy.execute("PRAGMA temp_store = MEMORY")  # the disk of temporary files may be the one that is full
+        if path.exists():
+            with contextlib.closing(open_read_only(path, seconds=busy_ms / 1000)) as db:
+                db.backup(copy)
+        _set_up(copy)
+    except BaseException:
+        copy.close()
+        raise
+    return copy
+
+
+def _open(name: str, busy_ms: int) -> sqlite3.Connection:
+    return sqlite3.connect(name, isolation_level=None, check_same_thread=False, timeout=busy_ms / 1000)
+
+
+def _set_up(db: sqlite3.Connection) -> None:
+    db.execute("PRAGMA foreign_keys = ON")
+    db.execute("PRAGMA secure_delete = ON")  # overwrite deleted content
+    migrate(db)
 
 
 def damaged(path: Path, flaw: str) -> StoreError:
@@ -59,16 +94,16 @@ def store_error(path: Path, exc: sqlite3.Error | OSError) -> StoreError:
     code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return damaged(path, str(exc))
-    if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _is_disk_full(path)):
-        return StoreUnwritable(
-            f"The disk is full; the conversation cannot be saved to {path}.", hint="Free some space."
-        )
+    why = why_unwritable(path, exc)
+    if why is not None:
+        message = f"{why.capitalize()}; conversations cannot be saved to {path}."
+        return StoreUnwritable(message, hint=remedy(why))
     if getattr(exc, "sqlite_errorcode", 0) == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
         return deleted_meanwhile()
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StoreError(
             f"Another program has locked {path}.",
-            hint="Close the program that has the file open, then send again.",
+            hint="Close the program that has the file open, then try again.",
         )
     return StoreUnwritable(
         f"The conversations cannot be read or written: {path} ({exc}).",
@@ -87,13 +122,6 @@ def _use_wal(db: sqlite3.Connection, busy_ms: int) -> None:
             if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
-
-
-def _is_disk_full(path: Path) -> bool:
-    # SQLite reports an I/O error if there is no space for the 32 KiB of its -shm.
-    with contextlib.suppress(OSError):
-        return shutil.disk_usage(path.parent).free < 64 * 2**10
-    return False
 
 
 def deleted_meanwhile() -> StoreError:

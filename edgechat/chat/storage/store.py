@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgechat.base.errors import ChatNotFound, FolderError, ImageError, StoreError
+from edgechat.base.errors import ChatNotFound, FolderError, ImageError, StoreError, StoreUnwritable
 from edgechat.base.process.owner import Owner, this_process
 from edgechat.base.text import one_line
 from edgechat.chat.messages import title_of
@@ -43,6 +43,8 @@ class Store(Database):
         self._owner: Owner | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         """Of the images, if it is in memory."""
+        self._copied: Path | None = None
+        """The file that it is a copy of."""
         self._pending: dict[str, Turn] = {}
         """Replies that could not be written yet, by the turn's id."""
 
@@ -63,6 +65,25 @@ class Store(Database):
         await store._begin()
         return store
 
+    @classmethod
+    async def copy(cls, path: Path) -> Store:
+        """Return a copy in memory of a file that cannot be written. Raises StoreError.
+
+        Whatever is done with it, the file and its images stay as they are.
+        """
+        store = cls(None)
+        store._copied = path
+        await store._begin()
+        return store
+
+    @classmethod
+    async def open_to_read(cls, path: Path) -> Store:
+        """Open the file, or a copy of it if it cannot be written. Raises StoreError."""
+        try:
+            return await cls.open(path)
+        except StoreUnwritable:
+            return await cls.copy(path)
+
     @cached_property
     def images(self) -> ImageLibrary:
         """The files of the images in the conversations; its methods access the disk."""
@@ -70,8 +91,14 @@ class Store(Database):
 
         if self.path is not None:
             return ImageLibrary(_image_folder(self.path))
-        self._folder = tempfile.TemporaryDirectory(prefix="edgechat-images-")
-        return ImageLibrary(Path(self._folder.name))
+        stored = _image_folder(self._copied) if self._copied is not None else None
+        try:
+            self._folder = tempfile.TemporaryDirectory(prefix="edgechat-images-")
+        except OSError:  # no disk has room: those that are stored can be looked at
+            if stored is None:
+                raise
+            return ImageLibrary(stored)
+        return ImageLibrary(Path(self._folder.name), also=stored)
 
     @property
     def lasting(self) -> bool:
@@ -177,7 +204,8 @@ class Store(Database):
 
         Raises ChatNotFound.
         """
-        await self._call(statements.interrupt_orphans)
+        with contextlib.suppress(StoreUnwritable):  # what is stored can be read on a full disk, too
+            await self._call(statements.interrupt_orphans)
         chat = await self._call(lists.chat, chat_id, trashed=trashed)
         if chat is None:
             raise ChatNotFound(f"There is no conversation {chat_id!r}.")
@@ -253,7 +281,7 @@ class Store(Database):
 
     async def _begin(self) -> None:
         try:
-            await self._connect(BUSY_MS)
+            await self._connect(BUSY_MS, copied=self._copied)
             self._owner = await self._on_thread(this_process)
             await self._call(statements.interrupt_orphans)
             await self.purge(TRASH_DAYS * 86400.0)
@@ -271,7 +299,7 @@ class Store(Database):
         if chat_ids:
             images = await self._call(changes.images_of, chat_ids)
             deleted = await self._call(changes.delete_chats, chat_ids, only_trashed=only_trashed)
-            if images and with_images:
+            if images and with_images and self._copied is None:
                 unused = images - await self._call(changes.used_images)
                 await self._on_thread(lambda: self._remove_images(unused))
             await self._forget_states(deleted)

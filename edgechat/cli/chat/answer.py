@@ -147,14 +147,15 @@ class AnswerPrinter:
 
     def _print_timings(self, finished: Finished, context: int) -> None:
         usage, timings = finished.usage, finished.timings
+        n = usage.completion_tokens
         parts = [
-            f"{usage.completion_tokens} tokens",
-            f"{timings.decode_tps:.1f} tokens/s",
+            "1 token" if n == 1 else f"{n} tokens",
+            *([f"{timings.decode_tps:.1f} tokens/s"] if timings.decode_tps else []),
             f"first token {timings.ttft_ms:.0f} ms",
             f"context {min(usage.prompt_tokens + usage.completion_tokens, context)}/{context}",
         ]
         if finished.speculation is not None and (gain := by_drafts(finished.speculation.speedup, 2)):
-            parts.insert(2, gain)
+            parts.insert(-2, gain)
         if finished.reason in ENDS:
             parts.append(ENDS[finished.reason])
         print(" · ".join(parts), file=sys.stderr)

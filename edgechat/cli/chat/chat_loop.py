@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
@@ -17,6 +18,7 @@ from edgechat.base.errors import (
     LoadFailed,
     RemoteDenied,
     RemoteUnreachable,
+    StoreError,
 )
 from edgechat.base.text import one_line
 from edgechat.chat.attachments.images import keep_image, read_image
@@ -37,7 +39,7 @@ from edgechat.cli.chat.slash_commands import SlashCommands
 from edgechat.cli.chat.tool_consent import CommandLinePermission, TerminalQuestions, can_ask, unknown_names
 from edgechat.cli.output.layout import can_render
 from edgechat.cli.output.status import StatusLine
-from edgechat.cli.terminal_io import as_text, complain, note
+from edgechat.cli.terminal_io import as_text, complain, is_interactive, note
 from edgechat.engine.protocol import Engine
 from edgechat.engine.types import ModelInfo
 from edgechat.planner.drafting import asks_for_drafts
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
     from edgechat.documents.indexing import Progress
 
 _PROMPT = ">>> "
+_RECENT = 100
+"""Earlier questions that the arrow keys find."""
 _STOP_SECONDS = 5.0
 _LOG_LINE = 1024
 """How long the end of the program waits for an answer to stop."""
@@ -186,7 +190,8 @@ class ChatLoop:
         ) as error:  # which /model can change
             self.status.clear()
             complain(error.message, error.hint)
-        hint = "/help lists commands, Ctrl+C stops an answer, Ctrl+D ends."
+        lines = "Alt+Enter begins another line, " * self._edits
+        hint = f"/help lists commands, {lines}Ctrl+C stops an answer, Ctrl+D ends."
         name = one_line(self.engine.plan.model_name)
         if self.spoken:
             state = "is ready" if self.engine.model is not None else "does not answer yet"
@@ -207,22 +212,35 @@ class ChatLoop:
             if commands.ended:
                 return
 
+    @property
+    def _edits(self) -> bool:
+        """Whether questions are typed in an editor, which moves the cursor, and not line by line."""
+        return is_interactive() and not (self.spoken or os.environ.get("TERM") == "dumb")
+
     def _lines(self) -> Iterator[str]:
-        """Yield the lines that are typed, without blank ones."""
-        if not self.spoken:
-            with contextlib.suppress(ImportError):
-                import readline  # noqa: F401  (line editing and history for input(), which move the cursor)
+        """Yield what is typed, a question or a command at a time, without blank ones."""
+        read = self._read_line
+        if self._edits:
+            from edgechat.cli.chat.line_editor import QuestionPrompt
+
+            asked = list[str]()
+            with contextlib.suppress(StoreError):
+                asked = self.background.run(self.store.recent_questions(_RECENT))
+            read = QuestionPrompt(asked).read
         while True:
             try:
-                if self.spoken:  # on stderr, since stdout may be piped to another program
-                    print("You: ", end="", file=sys.stderr, flush=True)
-                line = as_text(input("" if self.spoken else _PROMPT))
+                line = as_text(read())
             except EOFError:
                 print(file=sys.stderr)
                 return
             self.status.heard()
             if line.strip():
                 yield line
+
+    def _read_line(self) -> str:
+        if self.spoken:  # on stderr, since stdout may be piped to another program
+            print("You: ", end="", file=sys.stderr, flush=True)
+        return input("" if self.spoken else _PROMPT)
 
     def add_documents(self, path: str) -> str:
         """Read a folder or file, and search it in this conversation; Ctrl+C stops that.

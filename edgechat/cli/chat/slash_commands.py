@@ -90,6 +90,10 @@ class SlashCommands:
         for command in commands_of("run"):
             _say(f"{command.usage}: {command.description}.")
         _say("Anything else is sent as a question; type //word to send one that begins with /word.")
+        _say(
+            "In a terminal, Alt+Enter, or Escape and then Enter, begins another line; several lines that are "
+            "pasted are one question. Up finds earlier questions, Ctrl+R searches them, Tab completes."
+        )
 
     def _new(self, _: str) -> None:
         self._target.start_conversation()

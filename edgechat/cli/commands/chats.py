@@ -32,7 +32,7 @@ from edgechat.base.errors import ChatBusy, NotWritten
 from edgechat.base.text import ago, flat, one_line
 from edgechat.chat.records import TRASH_DAYS, Chat, Hit, Listed, Turn
 from edgechat.chat.storage import lists
-from edgechat.chat.storage.file import BUSY_MS, connect, store_error, store_path
+from edgechat.chat.storage.file import BUSY_MS, connect_to_read, store_error, store_path
 from edgechat.cli.output.layout import styled, table
 from edgechat.cli.terminal_io import as_text, confirm, print_json, read_piped
 
@@ -68,11 +68,11 @@ def list_chats(*, limit: int, json: bool, trash: bool) -> None:
 def _listed(limit: int, *, trashed: bool) -> list[Listed]:
     """Return the first conversations, or those in the trash. Raises StoreError."""
     if trashed:  # opening the store deletes what is too old
-        return with_store(lambda store: store.trashed(limit))
+        return with_store(lambda store: store.trashed(limit), only_read=True)
     # Without the store, whose event loop takes longer to import than the rest of the command.
     path = store_path()
     try:
-        with contextlib.closing(connect(path, busy_ms=BUSY_MS)) as db:
+        with contextlib.closing(connect_to_read(path, busy_ms=BUSY_MS)) as db:
             return lists.listed(db, limit)
     except (sqlite3.Error, OSError) as error:
         raise store_error(path, error) from error
@@ -93,7 +93,7 @@ def show(prefix: str, *, json: bool) -> None:
 def search(words: Sequence[str], *, limit: int, json: bool) -> int:
     """Print what a search finds; return the exit code: 1 if nothing is found. Raises StoreError."""
     text = " ".join(words)
-    hits = with_store(lambda store: store.search(text, limit))
+    hits = with_store(lambda store: store.search(text, limit), only_read=True)
     if json:
         print_json([_hit_object(hit) for hit in hits])
     elif hits:
@@ -194,14 +194,17 @@ def restore(prefixes: Sequence[str]) -> None:
         print(f"Restored: {chat.id[:8]}  {one_line(chat.title)}")
 
 
-def with_store(work: Callable[[Store], Awaitable[T]]) -> T:
-    """Open the store of conversations for `work`, and return its result. Raises StoreError."""
+def with_store(work: Callable[[Store], Awaitable[T]], *, only_read: bool = False) -> T:
+    """Open the store of conversations for `work`, and return its result. Raises StoreError.
+
+    only_read: open a copy if it cannot be written.
+    """
     import asyncio
 
     from edgechat.chat.storage.store import Store
 
     async def open_and_work() -> T:
-        store = await Store.open(store_path())
+        store = await (Store.open_to_read if only_read else Store.open)(store_path())
         try:
             return await work(store)
         finally:
@@ -216,7 +219,7 @@ def _load(prefix: str) -> Conversation:
     async def load(store: Store) -> Conversation:
         return await Conversation.load(store, (await store.find(prefix)).id)
 
-    return with_store(load)
+    return with_store(load, only_read=True)
 
 
 async def _removable(store: Store, prefixes: Sequence[str], *, now: bool) -> list[Conversation]:

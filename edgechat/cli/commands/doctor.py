@@ -175,6 +175,7 @@ def _folders() -> Iterator[Finding]:
             yield Finding(Weight.BROKEN, error.message, why, error.hint or "")
             return  # the others would say the same
         try:
+            path.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=path):
                 pass
         except OSError as error:
@@ -212,7 +213,7 @@ def _check_model() -> None:
 
 def _check_chats() -> None:
     if store_path().exists():
-        with_store(lambda store: store.check())
+        with_store(lambda store: store.check(), only_read=True)
 
 
 def _disks() -> dict[Path, int]:

@@ -21,7 +21,14 @@ from edgechat.documents import registry
 from edgechat.documents.collection import Collection, Counts
 from edgechat.documents.embedding import embedder_here
 from edgechat.documents.indexing import Progress, Update
-from edgechat.documents.known import KnownCollection, collection_at, free_name, known_collections, root_of
+from edgechat.documents.known import (
+    KnownCollection,
+    collection_at,
+    free_name,
+    known_collections,
+    root_of,
+    survey,
+)
 from edgechat.documents.library import DocumentLibrary, Given
 from edgechat.documents.reranking import reranker_here
 
@@ -29,12 +36,14 @@ _MOST_TOLD = 10
 """Files that are left out and named; of more, only the number is told."""
 
 
-def add(paths: Sequence[str], name: str | None) -> None:
-    """Add folders and files, and read them. Raises DocumentError."""
+def add(paths: Sequence[str], name: str | None, *, yes: bool) -> None:
+    """Add folders and files, and read them; huge ones after asking. Raises DocumentError."""
     roots = [root_of(path) for path in paths]
     if name is None:
         same = collection_at(roots[0])
         name = same.name if same is not None else free_name(roots[0])
+    if not yes:
+        _ask_about(name, roots)
     is_new = name not in registry.names()
     with closing(registry.create(name)) as collection:
         _check_apart(collection, roots)
@@ -66,6 +75,8 @@ def list_documents(*, json: bool) -> None:
     for one in known:
         for root in one.away:
             note(root.away)
+        for unread in one.unread:
+            note(f"{one.name}: {unread}.")
         if one.problem:
             note(f"{one.problem} {one.hint}")
 
@@ -175,7 +186,7 @@ def _update(names: Sequence[str]) -> list[Update]:
             status.show(f"{verb} {progress.done:,} of {progress.total:,}: {progress.name}")
 
         try:
-            updates = await library.refresh(names, partial(show, "reading"))
+            updates = await library.refresh(names, partial(show, "reading"), must_write=True)
             await library.embed(names, partial(show, "embedding"))
         finally:
             await library.close()
@@ -190,9 +201,20 @@ def _update(names: Sequence[str]) -> list[Update]:
             note(f"{file.name}: {file.note}.")
         if (more := len(told.left_out) - _MOST_TOLD) > 0:
             note(f"{more:,} more files are left out, or not whole.")
+        if told.others:
+            note(f"{told.others.about}.")
         if not told.is_complete:
             note("there are more files than edgechat looks at; some are not in it.")
     return updates
+
+
+def _ask_about(name: str, roots: Sequence[Path]) -> None:
+    """Ask before folders are read that take long, unless they were read before."""
+    known = next((one.roots for one in known_collections() if one.name == name), ())
+    for root in roots:
+        if str(root) not in known and (found := survey(root)).is_huge:
+            print(flat(f"{root}: {found.about}. Reading them takes long."))
+            confirm("Read them all?", "Nothing was added", "Name a smaller folder, or add --yes.")
 
 
 def _recommend_embedder() -> None:
@@ -227,6 +249,7 @@ def _as_json(one: KnownCollection) -> dict[str, object]:
         "passages": one.counts.passages,
         "bytes": one.counts.n_bytes,
         "embedded": one.counts.embedded,
+        "unread": list(one.unread),
     }
 
 

@@ -25,12 +25,13 @@ def docs() -> None:
 @docs.command("add")
 @argument("paths", nargs=-1, required=True, metavar="PATH...", help="Folders and files.")
 @option("--name", metavar="NAME", help="What to call them. Default: the first folder's or file's own name.")
+@option("--yes", "-y", is_flag=True, help="Do not ask before reading a huge folder, such as a whole disk.")
 @debug_option
-def add(paths: tuple[str, ...], name: str | None) -> None:
+def add(paths: tuple[str, ...], name: str | None, yes: bool) -> None:
     """Add folders and files to documents, new ones or known ones, and read them."""
     from edgechat.cli.commands import documents as command
 
-    command.add([as_text(path) for path in paths], as_text(name) if name is not None else None)
+    command.add([as_text(path) for path in paths], as_text(name) if name is not None else None, yes=yes)
 
 
 @docs.command("list")

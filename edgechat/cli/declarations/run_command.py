@@ -33,8 +33,8 @@ _MOST_SEED = 2**64 - 1
 
 @command(
     "run",
-    epilog="In a terminal, without PROMPT, a conversation starts: /help lists its commands, Ctrl+C stops an "
-    "answer, Ctrl+D ends the program.",
+    epilog="In a terminal, without PROMPT, a conversation starts: /help lists its commands, Alt+Enter begins "
+    "another line, Ctrl+C stops an answer, Ctrl+D ends the program.",
 )
 @model_argument
 @argument(

@@ -1,4 +1,4 @@
-"""The child process that reads HTML, PDF, DOCX and EPUB; see `edgechat.documents.reading.reader`.
+"""The child process that reads HTML, notebooks, PDF, DOCX and EPUB; see `edgechat.documents.reading.reader`.
 
 A file of a few bytes can ask for hours or gigabytes, so what reads them runs in a process with limits on
 memory and time. Text goes back in parts: where the process ends amid a file, those before are kept.
@@ -24,7 +24,7 @@ MEMORY_LIMIT = 2**30
 _PART_SECONDS = 0.05
 """How much of the reading is lost where a page hangs; the first page never is."""
 
-ReadInChild = Literal["html", "pdf", "docx", "epub"]
+ReadInChild = Literal["html", "notebook", "pdf", "docx", "epub"]
 
 
 class ReadDocument(msgspec.Struct, frozen=True, tag=True):
@@ -99,10 +99,11 @@ class _DocumentReading:
 
 def _pieces(kind: ReadInChild, data: bytes) -> Iterator[str]:
     # Here, for they need what the parent does not.
-    from edgechat.documents.reading import office, pdf
+    from edgechat.documents.reading import notebook, office, pdf
 
     readers: dict[ReadInChild, Callable[[bytes], Iterator[str]]] = {
         "html": office.read_html,
+        "notebook": notebook.read_notebook,
         "pdf": pdf.read_pdf,
         "docx": office.read_docx,
         "epub": office.read_epub,

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Literal
 
-Kind = Literal["text", "markdown", "html", "code", "csv", "pdf", "docx", "epub"]
+Kind = Literal["text", "markdown", "html", "code", "csv", "notebook", "pdf", "docx", "epub"]
 
 _SUFFIXES: dict[Kind, str] = {
     "text": "txt text log rst adoc asciidoc org tex bib srt vtt nfo",
@@ -22,6 +22,7 @@ _SUFFIXES: dict[Kind, str] = {
         ts tsx typ v vb vhd vhdl vim vue wgsl xml xsd xsl xslt yaml yml zig zsh
     """,
     "csv": "csv tsv tab psv",
+    "notebook": "ipynb",
     "pdf": "pdf",
     "docx": "docx docm dotx",
     "epub": "epub",

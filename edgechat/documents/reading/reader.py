@@ -1,6 +1,6 @@
 """Untrusted documents as text: `DocumentReader` reads thousands of files, one after the other.
 
-Text, Markdown, code and CSV take no process; HTML, PDF, DOCX and EPUB one child for all of them.
+Text, Markdown, code and CSV take no process; HTML, notebooks, PDF, DOCX and EPUB one child for all of them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_TEXT = 16 * 2**20
 _SPARE_SECONDS = 2.0
 """Of the time limit, when no more is asked for: a page takes less."""
 
-PlaceUnit = Literal["line", "page", "chapter", "paragraph", "row"]
+PlaceUnit = Literal["line", "page", "chapter", "cell", "paragraph", "row"]
 
 _UNITS: dict[Kind, PlaceUnit] = {
     "text": "line",
@@ -40,6 +40,7 @@ _UNITS: dict[Kind, PlaceUnit] = {
     "csv": "row",
     "html": "paragraph",
     "docx": "paragraph",
+    "notebook": "cell",
     "pdf": "page",
     "epub": "chapter",
 }
@@ -56,7 +57,7 @@ class Extracted(msgspec.Struct, frozen=True):
     unit: PlaceUnit
     """How people name places in it. A row is a line; a paragraph is what blank lines surround."""
     starts: tuple[int, ...] = ()
-    """Of pages and chapters: the line, from 1, with which each begins; empty ones as the next one."""
+    """Of pages, chapters and cells: the line, from 1, with which each begins; empty ones as the next one."""
     is_cut: bool = False
     """It is longer than the bounds of size and time, or damaged further on."""
 
@@ -82,7 +83,7 @@ class DocumentReader(FileDecoder):
         name = name or self.name_of(source)
         data = source if isinstance(source, bytes) else self.read_file(source, name)
         kind = _kind(path, data)
-        if kind in ("html", "pdf", "docx", "epub"):
+        if kind in ("html", "notebook", "pdf", "docx", "epub"):
             return self._read_in_child(data, kind, name)
         try:
             text, is_cut = decoded_text(data, most=MAX_TEXT)

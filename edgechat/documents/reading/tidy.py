@@ -9,7 +9,7 @@ from itertools import chain
 from edgechat.base.text import printable
 
 PAGE = "\f"
-"""What each page or chapter begins with; no text has it."""
+"""What each page, chapter or cell begins with; no text has it."""
 LONGEST_LINE = 2000
 """Characters; longer ones are broken at spaces."""
 _LIGATURES = ("ff", "fi", "fl", "ffi", "ffl", "st", "st")

@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import closing, suppress
+from itertools import count
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote, unquote
 
@@ -23,7 +24,8 @@ from edgechat.chat.attachments.documents import attached_passage
 from edgechat.chat.messages import quoted
 from edgechat.documents import registry
 from edgechat.documents.collection import File
-from edgechat.documents.library import text_of
+from edgechat.documents.library import Given, text_of
+from edgechat.documents.source import PassageSource
 from edgechat.server.documents.asked import AskedDocuments
 from edgechat.server.documents.finding import ALL, QUESTION_LETTERS, RequestDocuments
 from edgechat.server.http.refusal import Refusal
@@ -44,6 +46,8 @@ _PASSAGES_BYTES = 12_000
 """Of what one search tells."""
 _MOST_LISTED = 500
 """Files of a collection; those of a larger one are searched, and read by the template."""
+_MOST_NUMBERED = 10_000
+"""Passages whose numbers are known; one that is told again after so many others gets a new one."""
 _MOST_LETTERS = 1 << 20
 """Of a file that is read as a resource."""
 _CUT = "\n\n[edgechat leaves out the rest of this file, which is longer than this.]"
@@ -66,6 +70,9 @@ class OfferedDocuments:
     def __init__(self, allowed: Sequence[str]) -> None:
         """allowed: the names of collections; none: whichever there are."""
         self._documents = RequestDocuments(allowed or (ALL,))
+        self._numbers: dict[PassageSource, int] = {}
+        """Of the passages that were told: by its number, the other program's answers cite each."""
+        self._next = count(1)
 
     async def close(self) -> None:
         """Close the collections."""
@@ -85,11 +92,20 @@ class OfferedDocuments:
         if not names:
             raise Refusal("There are no documents yet. To add some: edgechat docs add FOLDER")
         await self._documents.prepare(AskedDocuments(tuple(names)))
-        found = await self._documents.passages(names, asked.query, _PASSAGES_BYTES)
+        found = list(map(self._numbered, await self._documents.passages(names, asked.query, _PASSAGES_BYTES)))
         if not found:
             return "Nothing in these documents has a word of this."
         uris = "\n".join(dict.fromkeys(_uri(one.source.collection, one.document) for one in found))
         return f"{quoted(list(map(attached_passage, found)))}\n\nThe whole files, as resources:\n{uris}"
+
+    def _numbered(self, one: Given) -> Given:
+        """Return a passage with the number that it had before, or else the next one."""
+        place = msgspec.structs.replace(one.source, number=0)
+        if (number := self._numbers.get(place)) is None:
+            if len(self._numbers) >= _MOST_NUMBERED:
+                self._numbers.clear()
+            number = self._numbers[place] = next(self._next)
+        return msgspec.structs.replace(one, source=msgspec.structs.replace(place, number=number))
 
     async def page(self, cursor: str | None) -> tuple[list[tuple[str, File]], str | None]:
         """Return files with their URIs, and where the rest is: a page is a collection. Raises Refusal."""

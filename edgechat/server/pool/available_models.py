@@ -179,7 +179,7 @@ async def first_model(named: str | None = None) -> ChosenModel[ResolvedModel]:
 async def _last_used() -> str | None:
     with contextlib.suppress(StoreError, FolderError):
         if os.path.exists(store_path()):
-            store = await Store.open(store_path())
+            store = await Store.open_to_read(store_path())
             try:
                 return await remembered(store)
             finally:

@@ -143,9 +143,11 @@ class MarkdownStream:
                 yield from (shorter + closer for closer in closers)
         if "|" in shorter:
             lines = shorter.split("\n")
-            for above in (lines, lines[:-1]):
-                cells = above[-1].strip("> |").count("|") + 1 if above else 0
-                yield "\n".join([*above, f"{'|-' * cells}|", ""])
+            for above in (lines, lines[:-1], [*lines[:-1], f"{lines[-1]}z|"]):  # a first | may be a row's
+                row = above[-1] if above else ""
+                cells = row.strip("> |").count("|") + 1 if above else 0
+                inside = row[: len(row) - len(row.lstrip("> "))]  # a quotation, or an item of a list
+                yield "\n".join([*above, f"{inside}{'|-' * cells}|", ""])
 
 
 def _before_unfinished(lines: Sequence[RenderedLine]) -> tuple[int, int]:

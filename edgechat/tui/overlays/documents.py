@@ -100,6 +100,7 @@ class DocumentsScreen(AppDialog[None]):
         about = [Content(root) for root, row in zip(roots, rows, strict=True) if row <= _MOST_ROWS]
         if more := len(roots) - len(about):
             about.append(Content(f"… and {more:,} more").stylize("dim"))
+        about += [Content(one_line(text, 300)).stylize("dim") for text in shown.unread]
         about += [Content(one_line(text)).stylize("$warning") for text in (shown.problem, shown.hint) if text]
         lines = [*none, *about, Content(_ADD).stylize("dim")]
         details.update(Content("\n").join(lines))

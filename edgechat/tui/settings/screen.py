@@ -21,6 +21,7 @@ from edgechat.base.text import one_line, printable
 from edgechat.settings import Settings
 from edgechat.settings.reading import name_fault
 from edgechat.tui.settings.entries import SettingEntry, entries
+from edgechat.tui.settings.model_names import check_name
 from edgechat.tui.settings.row import SettingRow
 from edgechat.tui.terminal.screens import AppScreen, error_text
 from edgechat.tui.widgets.key_bar import KeyBar
@@ -203,6 +204,7 @@ class SettingsScreen(AppScreen[None]):
     async def _save(self, row: SettingRow | None, path: tuple[str, ...], value: Any) -> None:
         async with self._write_lock:  # keeps the order of the changes
             try:
+                await asyncio.to_thread(check_name, path, value, self._settings)
                 self._settings = await asyncio.to_thread(settings.change, path, value)
             except EdgechatError as error:
                 fault = error_text(error)

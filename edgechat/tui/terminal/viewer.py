@@ -28,7 +28,7 @@ def show_file(path: Path) -> None:
 
 def _command(path: Path) -> list[str]:
     # Code is shown as text: other programs may run it.
-    is_code = kind_of(path) == "code"
+    is_code = kind_of(path) in ("code", "notebook")
     if sys.platform == "darwin":
         return ["open", *(["-t"] if is_code else []), str(path)]
     if sys.platform == "win32":

@@ -1,7 +1,8 @@
 import json
 import time
-from contextlib import aclosing
+from contextlib import aclosing, closing
 
+import msgspec
 import pytest
 
 from edgechat.base.errors import NotAChat
@@ -10,6 +11,8 @@ from edgechat.chat.import_export import importing
 from edgechat.chat.import_export.export import to_json, to_markdown
 from edgechat.chat.import_export.importing import add_chat, parse_chat
 from edgechat.chat.records import Attachment, ChatSettings
+from edgechat.documents import registry
+from edgechat.documents.indexing import update
 from edgechat.documents.source import PassageSource
 from edgechat.settings import SamplingDefaults
 from tests.fakes import FakeEngine, thought
@@ -91,12 +94,34 @@ async def test_cited_places_are_listed_and_documents_stay_here(store, conversati
     assert text.endswith("`[1]` is code.\n\nSources:\n\n- [2] guide.md, lines 8–9\n")
     exported = to_json(conversation)
     assert "a.gguf" not in exported
+    assert "/h/" not in exported
     new = await brought_in(store, exported)
-    assert new.turns[0].attachments == tuple(passages)
+    assert [(file.name, file.text) for file in new.turns[0].attachments] == [
+        (file.name, file.text) for file in passages
+    ]
+    assert {file.source.path for file in new.turns[0].attachments} == {"guide.md"}
     assert new.settings == ChatSettings()
     settings = '"settings": {"documents": ["notes"], "adapters": ["b.gguf"]}'
     meddled = exported.replace('"chat": {', f'"chat": {{{settings},', 1)
     assert (await brought_in(store, meddled)).settings == ChatSettings()
+
+
+async def test_passages_lead_to_the_same_documents_where_they_are(store, conversation, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "guide.md").write_text("Words.")
+    with closing(registry.create("handbook")) as collection:
+        collection.add_root(str(tmp_path / "elsewhere"))
+        update(collection)
+        (file,) = collection.files()
+    sources = [
+        msgspec.structs.replace(passage(1, "a").source, digest=file.digest, number=number)
+        for number in (1, 2)
+    ]
+    other = msgspec.structs.replace(sources[1], digest="0" * 64)
+    await conversation.ask("What?", [Attachment("a", "a", sources[0]), Attachment("b", "b", other)])
+    new = await brought_in(store, to_json(conversation))
+    paths = [one.source.path for one in new.turns[0].attachments]
+    assert paths == [str(tmp_path / "elsewhere" / "guide.md"), "guide.md"]
 
 
 async def test_a_question_may_have_many_passages(store, conversation):

@@ -168,8 +168,9 @@ async def test_a_check_finds_what_opening_does_not(path, running):
 
 
 async def test_a_folder_that_cannot_be_written_is_told(tmp_path):
+    (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="cannot be read or written"):
-        await Store.open(tmp_path / "missing" / "chats.db")
+        await Store.open(tmp_path / "file" / "chats.db")
 
 
 async def test_a_disk_with_no_room_to_open_is_told(small_disk):

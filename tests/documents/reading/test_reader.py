@@ -2,6 +2,7 @@
 
 import builtins
 import io
+import json
 import zipfile
 
 import pytest
@@ -10,6 +11,7 @@ from edgechat.base.errors import DocumentError
 from edgechat.base.network.html_text import html_text
 from edgechat.base.process.file_decoder import NotDecodable
 from edgechat.documents.reading import office, pdf, reader
+from edgechat.documents.reading.notebook import MOST_OUTPUT
 from edgechat.documents.reading.reader import DocumentReader
 from edgechat.documents.reading.tidy import LONGEST_LINE, PAGE, tidied
 from tests.documents.reading.files import chapter, epub, word, word_of, written_pdf
@@ -244,3 +246,84 @@ def test_elements_that_are_never_closed():
         "<head><title>T</title><p>shown<svg><svg></svg>hidden</style></svg> too<ul><li>a</ol></ul></ul><td>b"
     )
     assert "".join(html_text(html)) == "# T\n\nshown too\n\n- a\n\nb"
+
+
+def notebook(*cells, **fields):
+    metadata = {"language_info": {"name": "python"}}
+    return json.dumps({"nbformat": 4, "metadata": metadata, "cells": list(cells)} | fields).encode()
+
+
+def code(source, *outputs):
+    return {"cell_type": "code", "source": source, "outputs": list(outputs)}
+
+
+def test_notebooks_are_read_a_cell_after_the_other(documents):
+    table = {"text/html": "<table>", "image/png": "aGk=" * 9999, "text/plain": ["   n\n", "0  1"]}
+    data = notebook(
+        {"cell_type": "markdown", "source": ["# Zebras\n", "\n", "We count."]},
+        code(
+            ["for n in range(2):\n", "    print(n)"],
+            {"output_type": "stream", "name": "stdout", "text": ["0\n", "1\n"]},
+            {"output_type": "execute_result", "data": table},
+        ),
+        code("", {"output_type": "display_data", "data": {"image/png": "aGk="}}),
+        code(
+            "1/0", {"output_type": "error", "ename": "ZeroDivisionError", "evalue": "\x1b[31mby zero\x1b[0m"}
+        ),
+    )
+    found = documents.read(data, name="a.ipynb")
+    assert found.text == (
+        "# Zebras\n\nWe count.\n\n"
+        "```python\nfor n in range(2):\n    print(n)\n```\n\n"
+        "```output\n0\n1\n```\n\n```output\n   n\n0  1\n```\n\n"
+        "```python\n1/0\n```\n\n```output\nZeroDivisionError: by zero\n```\n"
+    )
+    lines = found.text.split("\n")
+    assert [lines[start - 1] for start in found.starts] == ["# Zebras", "```python", "```python", "```python"]
+    assert found.unit == "cell"
+
+
+def test_notebooks_of_nbformat_3(documents):
+    outputs = [
+        {"output_type": "stream", "stream": "stdout", "text": ["out"]},
+        {"output_type": "pyout", "text": ["1"], "prompt_number": 1},
+        {"output_type": "pyerr", "ename": "Oops", "evalue": "no", "traceback": []},
+    ]
+    cells = [
+        {"cell_type": "heading", "level": 2, "source": ["Old"]},
+        {"cell_type": "code", "language": "julia", "input": ["x = 1"], "outputs": outputs},
+    ]
+    old = {"nbformat": 3, "worksheets": [{"cells": cells}]}
+    assert documents.read(json.dumps(old).encode(), name="a.ipynb").text == (
+        "## Old\n\n```julia\nx = 1\n```\n\n"
+        "```output\nout\n```\n\n```output\n1\n```\n\n```output\nOops: no\n```\n"
+    )
+
+
+def test_a_fence_in_a_cell_ends_no_block_and_long_outputs_are_cut(documents):
+    data = notebook(code("s = '''\n````\n'''"), code("log()", {"text": "x\n" * 9000}))
+    text = documents.read(data, name="a.ipynb").text
+    assert "`````python\ns = '''\n````\n'''\n`````\n" in text
+    assert text.count("x\n") == MOST_OUTPUT // 2
+    assert text.endswith("…\n```\n")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"nbformat": 4, "cells": [',
+        b"not json",
+        b'{"cells": []}',
+        b"[" * 100_000,
+        notebook(cells={"a": 1}),
+    ],
+)
+def test_what_is_no_notebook_is_told(documents, data):
+    with pytest.raises(DocumentError, match=r"^a.ipynb is not a notebook, or is damaged \(.+\)\.$"):
+        documents.read(data, name="a.ipynb")
+
+
+def test_a_cell_that_is_none_is_passed_over_and_keeps_its_number(documents):
+    odd = [7, {"cell_type": "code", "source": {"a": 1}}, code("x", {"data": {"text/plain": 1}})]
+    found = documents.read(notebook(*odd, {"cell_type": "raw", "source": "kept"}), name="a.ipynb")
+    assert (found.text, found.starts) == ("```python\nx\n```\n\nkept\n", (1, 1, 1, 5))

@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edgechat.base.file_library import digest_of
 from edgechat.base.images.image import PLACE, Image
 from edgechat.base.sound.sound import Sound
+from edgechat.base.storage.file_library import digest_of
 from edgechat.engine.types import Message, ToolCall
 from edgechat.server.media.request_media import RequestMedia
 from edgechat.server.protocol.decoding import UNREAD

@@ -92,6 +92,16 @@ def test_prose_is_written_word_by_word():
     assert seen == ["Hello", " world, this", " is bold", " and so"]
 
 
+@pytest.mark.parametrize("inside", ["", "> ", "- x\n\n  "])
+@pytest.mark.parametrize("after", ["$$\nx^2\n$$\nrest\n", "$$x$$ | y\n\nz\n", "$$ no | maths\nrest\n", "$$"])
+def test_a_table_before_a_formula_is_written_as_it_looks(inside, after):
+    between = inside.rpartition("\n")[2]
+    rows = f"\n{between}".join(["| a | b |", "|---|---|", "| one | two |"])
+    text = f"{inside}{rows}\n{after}"
+    for size in (1, 5):
+        assert written([text[at : at + size] for at in range(0, len(text), size)]) == whole(text)
+
+
 def test_a_table_waits_for_its_end():
     stream = MarkdownStream()
     stream.append("Look:\n\n| a | b |\n|---|---|\n| c |")

@@ -168,12 +168,20 @@ async def test_numbers_that_are_none():
 
 async def test_escape_gives_up_and_going_on_saves():
     async with opened("model", file='model = "guide"\n') as (pilot, one):
-        await press(pilot, "enter", *"-2", "escape")
+        await press(pilot, "enter", *"-draft", "escape")
         assert shown(one) == "guide"
-        await pilot.press("enter", *"-2", "down")
-        await saved(pilot, Settings(model="guide-2"))
+        await pilot.press("enter", *"-draft", "down")
+        await saved(pilot, Settings(model="guide-draft"))
         await pilot.until(lambda: one.editor is None)
         assert row(pilot, "context").has_focus
+
+
+@pytest.mark.parametrize("name", ["model", "draft", "embedding_model", "reranking_model"])
+async def test_a_model_that_is_nowhere_is_not_written(name):
+    async with opened(name) as (pilot, one):
+        await pilot.press("enter", *"guied", "enter")
+        await pilot.until(lambda: "no model of that name" in fault(one))
+        assert written() is None
 
 
 async def complete(pilot, one):

@@ -78,8 +78,10 @@ class FileLibrary(Generic[AnyFacts, AnyFile]):
     """By format."""
     not_stored: ClassVar[type[EdgechatError]]
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, also: Path | None = None) -> None:
+        """Take a folder; also: another one, in which files are found, and nothing is changed."""
         self._folder = folder
+        self._also = type(self)(also) if also is not None else None
         extensions = "|".join((*self.extensions.values(), "json"))
         self._own = re.compile(rf"{_DIGEST.pattern}\.({extensions})|{paths.UNFINISHED}[0-9a-f]+")
 
@@ -117,6 +119,10 @@ class FileLibrary(Generic[AnyFacts, AnyFile]):
 
     def get(self, digest: str) -> AnyFile | None:
         """Return a file; None if it is not there, or is a link or anything else but a file."""
+        own = self._get_own(digest)
+        return own if own is not None or self._also is None else self._also.get(digest)
+
+    def _get_own(self, digest: str) -> AnyFile | None:
         if _DIGEST.fullmatch(digest) is None:
             return None
         try:

@@ -1,0 +1,126 @@
+"""In the child process: the text of notebooks (.ipynb), of nbformat 3 and 4, a cell after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from edgechat.base.process.file_decoder import NotDecodable
+from edgechat.documents.reading.tidy import PAGE
+
+MOST_OUTPUT = 4000
+"""Characters of one output: a table's head says what is in it, a log's end is rarely looked for."""
+_AGAIN = "Save or download it again."
+_TEXTS = ("text/plain", "text/markdown", "text/latex")
+"""Of an output in several forms, the first of these is read; pictures and programs are not."""
+_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_FENCE = re.compile("`{3,}")
+
+Text = str | list[str]
+
+
+class _Output(msgspec.Struct):
+    output_type: str = ""
+    text: Text = ""
+    data: dict[str, msgspec.Raw] = {}
+    evalue: str = ""
+    ename: str = ""
+
+
+class _Cell(msgspec.Struct):
+    cell_type: str = ""
+    source: Text = ""
+    input: Text = ""
+    """Of code, in nbformat 3."""
+    language: str = ""
+    level: int = 1
+    """Of a heading, in nbformat 3."""
+    outputs: list[_Output] = []
+
+
+class _LanguageNames(msgspec.Struct):
+    name: str = ""
+    language: str = ""
+
+
+class _Metadata(msgspec.Struct):
+    language_info: _LanguageNames = msgspec.field(default_factory=_LanguageNames)
+    kernelspec: _LanguageNames = msgspec.field(default_factory=_LanguageNames)
+
+
+class _Worksheet(msgspec.Struct):
+    cells: list[msgspec.Raw] = []
+
+
+class _Notebook(msgspec.Struct):
+    nbformat: int
+    metadata: msgspec.Raw = msgspec.Raw(b"{}")
+    cells: list[msgspec.Raw] = []
+    worksheets: list[_Worksheet] = []
+    """Where nbformat 3 has the cells."""
+
+
+def read_notebook(data: bytes) -> Iterator[str]:
+    """Yield the cells, each after PAGE: prose as it is, code and outputs in fences. Raises NotDecodable.
+
+    A cell that is not as it should be is passed over, and keeps its number.
+    """
+    try:
+        notebook = msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"), type=_Notebook)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise NotDecodable(f"is not a notebook, or is damaged ({reason})", _AGAIN) from error
+    language = _language(notebook.metadata)
+    for raw in [*notebook.cells, *(cell for sheet in notebook.worksheets for cell in sheet.cells)]:
+        pieces = [PAGE]
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            pieces += _cell(msgspec.json.decode(raw, type=_Cell), language)
+        yield "".join(pieces)
+
+
+def _cell(cell: _Cell, language: str) -> Iterator[str]:
+    source = _joined(cell.source or cell.input)
+    match cell.cell_type:
+        case "code":
+            if source.strip():
+                yield _fenced(source, cell.language or language)
+            for output in cell.outputs:
+                if text := _text_of(output):
+                    yield _fenced(text, "output")
+        case "heading":
+            yield f"{'#' * min(max(cell.level, 1), 6)} {' '.join(source.split())}\n\n"
+        case _:
+            yield f"{source}\n\n"
+
+
+def _text_of(output: _Output) -> str:
+    """Return what an output shows as text, at most MOST_OUTPUT characters of it."""
+    text = _joined(output.text)
+    for kind in _TEXTS:
+        if not text and kind in output.data:
+            text = _joined(msgspec.json.decode(output.data[kind], type=Text))
+    if output.ename:
+        text = f"{output.ename}: {output.evalue}"
+    text = _COLOURS.sub("", text).strip("\n")
+    return text if len(text) <= MOST_OUTPUT else f"{text[:MOST_OUTPUT]}\n…"
+
+
+def _fenced(text: str, language: str) -> str:
+    """Return a block of code, in a fence that is longer than those in it."""
+    fence = "`" * max([2, *(len(found) for found in _FENCE.findall(text))]) + "`"
+    return f"{fence}{''.join(language.split())[:20]}\n{text.rstrip()}\n{fence}\n\n"
+
+
+def _language(metadata: msgspec.Raw) -> str:
+    try:
+        found = msgspec.json.decode(metadata, type=_Metadata)
+    except msgspec.MsgspecError:
+        return ""
+    return found.language_info.name or found.kernelspec.language
+
+
+def _joined(text: Text) -> str:
+    return text if isinstance(text, str) else "".join(text)
