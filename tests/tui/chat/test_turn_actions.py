@@ -11,19 +11,22 @@ pytestmark = pytest.mark.slow
 CODE = "Two ways:\n\n```python\nprint(1)\n```\n\nor\n\n```sh\necho 1\n```\n"
 
 
+async def copied(pilot, text):
+    await pilot.until(lambda: pilot.app.clipboard == text)
+
+
 async def test_a_turn_is_copied_and_its_code_piece_by_piece(scene):
     async with scene([CODE], notifications=True, say="How?") as pilot:
         await pilot.click_on("copy", see="Copied the code")  # above the first piece
-        assert pilot.app.clipboard == "print(1)\n"
+        await copied(pilot, "print(1)\n")
         await pilot.press("tab", "c")
-        assert pilot.app.clipboard == CODE
+        await copied(pilot, CODE)
         for wanted in ("print(1)\n", "echo 1\n", "print(1)\n"):
             await pilot.press("y")
-            await pilot.pause()
-            assert pilot.app.clipboard == wanted
+            await copied(pilot, wanted)
         await pilot.see("1 of 2")
         await pilot.press("up", "c")
-        assert pilot.app.clipboard == "How?"
+        await copied(pilot, "How?")
 
 
 async def test_escape_leads_back_to_the_prompt_and_so_does_text(scene):
@@ -111,7 +114,7 @@ async def test_a_double_click_makes_a_turn_the_current_one(scene):
         await pilot.click_on("An answer.", hidden="c Copy")
         await pilot.click_on("An answer.", times=2, shown="c Copy")
         await pilot.click_on("c Copy")
-        assert pilot.app.clipboard == "An answer."
+        await copied(pilot, "An answer.")
 
 
 async def test_turns_cannot_be_changed_while_a_reply_is_written(scene):
