@@ -116,6 +116,7 @@ async def test_another_wording_finds_other_passages_and_a_retry_keeps_them(scene
         assert controller.shown.turns[0].attachments == before
         await pilot.until(lambda: not pilot.app.screen.answering)
         await pilot.press("tab", "up", "e")
+        await pilot.until(lambda: "pump 7" in pilot.prompt.text)
         assert all(file.source is None for file in pilot.app.screen.pane.attachments)
         pilot.prompt.clear()
         await pilot.say("How is the pump 31 primed?", see="Three.")
