@@ -72,7 +72,7 @@ class OllamaEndpoints(Endpoints):
             own = served.model.embedding
             if own and body.dimensions not in (None, own):
                 raise Refusal(f"{served.name} produces embeddings with {own} dimensions.", param="dimensions")
-            embedded = await served.embed(f"embd-{secrets.token_hex(12)}", texts)
+            embedded = await served.embed(f"embd-{secrets.token_hex(12)}", texts, cut=body.truncate is True)
         if embedded is None:
             raise stopped()
         exchange.record_tokens(embedded.tokens, 0)
