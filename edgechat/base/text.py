@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 # C0 without tab and newline, DEL, and C1: whatever could begin an escape sequence or move the cursor.
 _CONTROL = "\x00-\x08\x0b-\x1f\x7f-\x9f"
@@ -112,6 +116,16 @@ def seconds(n: float) -> str:
     if n < 99.5:
         return f"{n:.0f} s" if n >= 9.95 else f"{n:.1f} s"
     return f"{n / 60:.0f} min" if n < 99.5 * 60 else f"{n / 3600:.0f} h"
+
+
+def local_time(at: float) -> datetime:
+    """Return the local time of so many seconds since 1970, or of 1970 if no calendar has it."""
+    from datetime import datetime  # 2 ms, which a start need not pay
+
+    try:
+        return datetime.fromtimestamp(at)
+    except (ValueError, OverflowError, OSError):
+        return datetime.fromtimestamp(0)
 
 
 def ago(n: float) -> str:

@@ -321,7 +321,7 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
     speculation: SpeculationStats | None = None
     """None if nothing was drafted."""
     stop_text: str | None = None
-    """The stop string that ended the reply, if one did."""
+    """The stop string of the request that ended the reply, if one did."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):

@@ -162,7 +162,12 @@ class FakeModels:
         return Translated(request_id, what, bytes(what))
 
     async def embed(
-        self, request_id: str, texts: tuple[str | tuple[int, ...], ...], *, query: str | None = None
+        self,
+        request_id: str,
+        texts: tuple[str | tuple[int, ...], ...],
+        *,
+        cut: bool = False,
+        query: str | None = None,
     ) -> Embedded | None:
         if query is not None:  # a text is the better the longer it is
             return Embedded(request_id, tuple(np.array([len(text)], "<f4").tobytes() for text in texts), 7)

@@ -6,6 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
+import httpx2
 import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -83,6 +84,19 @@ def test_what_cannot_be_embedded_is_said(client):
         client.chat.completions.create(**chat("hi") | {"model": "embedder"})
     with pytest.raises(openai.NotFoundError):
         client.embeddings.create(model="text-embedding-3-small", input="hi")
+
+
+@pytest.mark.parametrize("truncate", [None, False, True])
+def test_ollamas_clients_decide_whether_a_text_that_is_too_long_is_cut(server, truncate):
+    url, key = f"{server.url}/api/embed", {"Authorization": f"Bearer {server.key}"}
+    body = {"model": "embedder", "input": ["x" * 600, "hi"], "truncate": truncate}
+    answer = httpx2.post(url, json=body, headers=key, timeout=20)
+    if not truncate:
+        assert (answer.status_code, "512" in answer.json()["error"]) == (400, True)
+        return
+    told = answer.json()
+    assert (answer.status_code, len(told["embeddings"])) == (200, 2)
+    assert 512 < told["prompt_eval_count"] <= 512 + 4
 
 
 def test_metrics_name_endpoints_and_models_that_there_are(server, client):

@@ -416,6 +416,9 @@ CASES = (
 """Each screen is opened at one width, and then resized to the others: each is the first one of a third."""
 
 
+TINY = ((9, 3), (4, 1), (2, 5), (1, 24), (1, 1))
+"""Sizes of a terminal at which nothing can be read, and no screen may end the app."""
+
 NAMES = [f"{one.__name__.strip('_')} from {widths[0]}" for one, widths in CASES]
 
 
@@ -451,6 +454,9 @@ async def test_a_screen_looks_as_it_did(picture, widths, scene, tmp_path, monkey
             kept = KEPT / f"{picture.__name__.strip('_')}-{width}.svg"
             if not is_as_kept(kept, pilot.app.export_screenshot(title="edgechat"), tmp_path / kept.name):
                 wrong.append(kept.name)
+        for size in TINY:  # a tiling window manager or a dragged border passes through them
+            await pilot.resize_terminal(*size)
+            await pilot.pause()
     assert not wrong, f"They look otherwise now, as in {tmp_path}. See the top of {__file__}."
 
 

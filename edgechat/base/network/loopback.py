@@ -1,6 +1,9 @@
-"""Addresses of llama.cpp RPC servers; only those on this machine are accepted."""
+"""Addresses of this machine: of URLs, and of llama.cpp RPC servers, which are accepted nowhere else."""
 
 from __future__ import annotations
+
+import contextlib
+from urllib.parse import urlsplit
 
 HINT = "To use a server on another machine, forward its port: ssh -L 50052:127.0.0.1:50052 HOST"
 
@@ -20,3 +23,13 @@ def refusal(server: str) -> str:
         f"{server[:80]!r} is not a llama.cpp server on this machine: edgechat accepts only 127.0.0.1:PORT, "
         "because RPC servers have no access control."
     )
+
+
+def is_loopback(url: str) -> bool:
+    """Return whether a URL is of this machine, as its host says without being looked up."""
+    import ipaddress  # 3 ms, which a start without remotes need not pay
+
+    host = urlsplit(url).hostname or ""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"

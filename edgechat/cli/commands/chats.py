@@ -29,7 +29,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from edgechat.base.errors import ChatBusy, NotWritten
-from edgechat.base.text import ago, flat, one_line
+from edgechat.base.text import ago, flat, local_time, one_line
 from edgechat.chat.records import TRASH_DAYS, Chat, Hit, Listed, Turn
 from edgechat.chat.storage import lists
 from edgechat.chat.storage.file import BUSY_MS, connect_to_read, store_error, store_path
@@ -251,9 +251,7 @@ def _cells(listed: Listed) -> tuple[str, ...]:
 
 
 def _hit(hit: Hit, *, bold: bool) -> str:
-    from datetime import datetime
-
-    when = datetime.fromtimestamp(hit.created_at).strftime("%Y-%m-%d %H:%M")
+    when = local_time(hit.created_at).strftime("%Y-%m-%d %H:%M")
     who = {"user": "you", "assistant": "answer"}.get(hit.role, hit.role) if hit.turn_id else "title"
     line, at = "", 0
     for start, end in hit.marks if bold else ():

@@ -36,16 +36,21 @@ class Reply:
         stop: tuple[str, ...] = (),
         marks: Marks | None = None,
         *,
+        ends: tuple[str, ...] = (),
         thinking: bool = False,
         calls: Splitter | None = None,
     ) -> None:
-        """`thinking`: the prompt has opened the thought already. calls: splits calls off the answer."""
+        """ends: stop strings that nobody asked for, such as the end of a message in the template.
+
+        thinking: the prompt has opened the thought already. calls: splits calls off the answer.
+        """
         self.stopped = False
         self.stop_text: str | None = None
-        """The stop string that ended the answer."""
+        """The stop string that ended the answer, if it is one that was asked for."""
         self.n_shown = 0
         """Characters of the answer that were returned."""
-        self._stop = tuple(text for text in stop if text)
+        self._asked = tuple(text for text in stop if text)
+        self._stop = self._asked + tuple(text for text in ends if text)
         self._marks = marks
         self._calls = calls
         self._buffer = ""
@@ -162,7 +167,8 @@ class Reply:
         text = self._undecided + text
         stops = [(at, stop) for stop in self._stop if (at := text.find(stop)) >= 0]
         if stops:
-            at, self.stop_text = min(stops, key=lambda found: found[0])
+            at, stop = min(stops, key=lambda found: found[0])
+            self.stop_text = stop if stop in self._asked else None
             self.stopped = True
             shown, self._undecided = text[:at], ""
         else:

@@ -27,7 +27,7 @@ def reply_of(request: ChatRequest, template: ChatTemplate, *, thinking: bool) ->
             most=request.most_calls,
         )
     marks = None if begins_answer(request.messages) else template.marks
-    return Reply(request.stop + template.stop, marks, thinking=thinking, calls=calls)
+    return Reply(request.stop, marks, ends=template.stop, thinking=thinking, calls=calls)
 
 
 def grammar_of(

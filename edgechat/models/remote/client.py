@@ -23,9 +23,11 @@ from edgechat.base.errors import (
     RemoteFailed,
     RemoteUnreachable,
 )
+from edgechat.base.network.loopback import is_loopback
 from edgechat.base.network.offline import offline_by
+from edgechat.base.network.proxies import unusable_proxy
 from edgechat.base.text import mebibytes, one_line
-from edgechat.models.remote.model import is_loopback, root_of
+from edgechat.models.remote.model import root_of
 from edgechat.settings import RemoteServer
 
 if TYPE_CHECKING:
@@ -202,6 +204,9 @@ class RemoteClient:
                     f"{self.name} is not on this machine, and {switch} keeps edgechat offline.",
                     hint="Choose a model of this machine: edgechat list",
                 )
+            if not is_here and (unusable := unusable_proxy()) is not None:
+                why, hint = unusable
+                raise RemoteUnreachable(f"{self.name} cannot be reached: {why}.", hint=hint)
             self._secret = self._key()
             headers = {
                 "User-Agent": f"edgechat/{__version__}",

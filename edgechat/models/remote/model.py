@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Collection, Mapping
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -58,16 +56,6 @@ def split_remote(model: str, remotes: Collection[str]) -> tuple[str, str] | None
     """Return the server and the model of a name NAME/MODEL; None if it is a file, or NAME no remote."""
     name, _, id = model.partition("/")
     return (name, id) if id and name in remotes and not os.path.isfile(model) else None
-
-
-def is_loopback(url: str) -> bool:
-    """Return whether a URL is of this machine, as its host says without being looked up."""
-    import ipaddress  # 3 ms, which a start without remotes need not pay
-
-    host = urlsplit(url).hostname or ""
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
 
 
 def root_of(url: str) -> str:

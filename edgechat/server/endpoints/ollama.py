@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 
 import msgspec
 
+from edgechat.base.errors import ModelNotFound
 from edgechat.server.endpoints.base import Endpoints, stopped
 from edgechat.server.http.exchange import Exchange
 from edgechat.server.http.refusal import Refusal
@@ -20,7 +22,13 @@ from edgechat.server.protocol.ollama.models import (
     VersionBody,
     embed_answer,
 )
-from edgechat.server.protocol.ollama.request import GenerateBody, OllamaBody, OllamaChatBody, model_of
+from edgechat.server.protocol.ollama.request import (
+    GenerateBody,
+    OllamaBody,
+    OllamaChatBody,
+    model_of,
+    unloads,
+)
 
 
 class OllamaEndpoints(Endpoints):
@@ -41,12 +49,21 @@ class OllamaEndpoints(Endpoints):
         await self._answer(exchange, body, answers)
 
     async def _answer(self, exchange: Exchange, body: OllamaBody, answers: OllamaAnswers) -> None:
-        if body.unloads:
+        if not body.is_empty:
+            try:
+                await self._send(exchange, answers)
+            finally:
+                await self._unload_after(body.keep_alive, answers.requested_model)
+        elif unloads(body.keep_alive):
             await exchange.run_until_disconnect(self._unload(exchange, answers))
-        elif body.is_empty:
-            await exchange.run_until_disconnect(self._load(exchange, answers))
         else:
-            await self._send(exchange, answers)
+            await exchange.run_until_disconnect(self._load(exchange, answers))
+
+    async def _unload_after(self, keep_alive: str | float | None, model: str) -> None:
+        """Unload the model of an answer where the client wants that; the last one that uses it does it."""
+        if unloads(keep_alive):
+            with contextlib.suppress(ModelNotFound):  # then the answer says so
+                await self._models.unload(model)
 
     async def _load(self, exchange: Exchange, answers: OllamaAnswers) -> None:
         """Load a model: what clients want that send nothing to answer."""
@@ -62,7 +79,11 @@ class OllamaEndpoints(Endpoints):
 
     async def embed(self, exchange: Exchange) -> None:
         """POST /api/embed."""
-        await exchange.run_until_disconnect(self._embed(exchange, await self._body(exchange, EmbedBody)))
+        body = await self._body(exchange, EmbedBody)
+        try:
+            await exchange.run_until_disconnect(self._embed(exchange, body))
+        finally:
+            await self._unload_after(body.keep_alive, model_of(body.model))
 
     async def _embed(self, exchange: Exchange, body: EmbedBody) -> None:
         began, texts = time.monotonic(), body.texts
@@ -72,7 +93,7 @@ class OllamaEndpoints(Endpoints):
             own = served.model.embedding
             if own and body.dimensions not in (None, own):
                 raise Refusal(f"{served.name} produces embeddings with {own} dimensions.", param="dimensions")
-            embedded = await served.embed(f"embd-{secrets.token_hex(12)}", texts)
+            embedded = await served.embed(f"embd-{secrets.token_hex(12)}", texts, cut=body.truncate is True)
         if embedded is None:
             raise stopped()
         exchange.record_tokens(embedded.tokens, 0)

@@ -47,10 +47,16 @@ class ServedModel(Protocol):
         ...
 
     async def embed(
-        self, request_id: str, texts: tuple[str | tuple[int, ...], ...], *, query: str | None = None
+        self,
+        request_id: str,
+        texts: tuple[str | tuple[int, ...], ...],
+        *,
+        cut: bool = False,
+        query: str | None = None,
     ) -> Embedded | None:
         """Make an embedding of each text, or of its tokens; None where it was cancelled.
 
+        cut: take what fits of texts that are too long.
         query: score the texts as answers to it instead, by a reranking model.
         Raises EdgechatError.
         """

@@ -117,18 +117,24 @@ class PooledModel:
             raise
 
     async def embed(
-        self, request_id: str, texts: tuple[str | tuple[int, ...], ...], *, query: str | None = None
+        self,
+        request_id: str,
+        texts: tuple[str | tuple[int, ...], ...],
+        *,
+        cut: bool = False,
+        query: str | None = None,
     ) -> Embedded | None:
         """Make an embedding of each text, or of its tokens; None where it was cancelled.
 
+        cut: take what fits of texts that are too long.
         query: score the texts as answers to it instead, by a reranking model.
         Raises EdgechatError.
         """
         try:
-            found = await self._engine.embed(request_id, texts, query=query, may_load=False)
+            found = await self._engine.embed(request_id, texts, cut=cut, query=query, may_load=False)
         except EngineGone:
             await self._load_again(self._slot)
-            found = await self._engine.embed(request_id, texts, query=query, may_load=False)
+            found = await self._engine.embed(request_id, texts, cut=cut, query=query, may_load=False)
         if found is not None:
             self._metrics.embedded(self._slot.id, found)
             self._slot.trouble = ""

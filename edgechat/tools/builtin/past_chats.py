@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated
 
 import msgspec
 
 from edgechat.base.errors import StoreError
-from edgechat.base.text import one_line
+from edgechat.base.text import local_time, one_line
 from edgechat.tools.builtin.group import BuiltInGroup, BuiltInTool, ToolFailure
 
 MOST_FOUND = 20
@@ -55,5 +54,5 @@ def past_chats(search: SearchChats) -> BuiltInGroup:
 
 
 def _line(found: FoundInChats) -> str:
-    day = datetime.fromtimestamp(found.at).date().isoformat()
+    day = local_time(found.at).date().isoformat()
     return f"{day}, “{one_line(found.title, 80)}”, {found.role}: {one_line(found.snippet, 400)}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import httpx2
 
+from edgechat.base.network.loopback import is_loopback
 from edgechat.tools.config import ServerConfig
 
 if TYPE_CHECKING:
@@ -52,7 +53,11 @@ async def over_http(
     hooks = {"response": [bound]}
     async with (
         httpx2.AsyncClient(
-            headers=config.headers, timeout=timeout, follow_redirects=False, event_hooks=hooks
+            headers=config.headers,
+            timeout=timeout,
+            follow_redirects=False,
+            event_hooks=hooks,
+            trust_env=not is_loopback(config.url),  # nothing of this machine is reached through a proxy
         ) as http,
         streamable_http_client(config.url, http_client=http) as streams,
     ):

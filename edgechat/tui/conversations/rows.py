@@ -9,7 +9,7 @@ from datetime import date, datetime
 
 from textual.content import Content
 
-from edgechat.base.text import one_line
+from edgechat.base.text import local_time, one_line
 from edgechat.chat.records import TRASH_DAYS, Chat, Headline, Hit, Listed
 
 _GUTTER = 2
@@ -73,7 +73,7 @@ def rows_of(headlines: Sequence[Headline], today: date) -> list[Row]:
     last = ""
     for headline in headlines:
         chat = headline.chat
-        heading = "Pinned" if chat.pinned else _day(date.fromtimestamp(chat.updated_at), today)
+        heading = "Pinned" if chat.pinned else _day(local_time(chat.updated_at).date(), today)
         if heading != last:
             rows.append(HeadingRow(heading))
             last = heading
@@ -117,7 +117,7 @@ def lines_of(row: Row, width: int, *, is_first: bool, is_current: bool, writing:
         end = Content(f"{row.note} ").stylize(".faint") if row.note else Content("")
         end = Content(f"{_WRITING} ").stylize(".writing") if writing else end
         return [_title(row.chat, width, end, is_current)]
-    when = Content(f"{_when(datetime.fromtimestamp(row.hit.created_at), datetime.now())} ").stylize(".faint")
+    when = Content(f"{_when(local_time(row.hit.created_at), datetime.now())} ").stylize(".faint")
     return [_title(row.chat, width, when, is_current, strong=True), *_snippet(row.hit, width), Content("")]
 
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from textual.content import Content
 
+from edgechat.base.network.loopback import is_loopback
 from edgechat.base.text import figure, mebibytes, one_line, printable, rough_seconds, seconds
 from edgechat.models.quality import quality_class
 from edgechat.models.remote.listing import RemoteRow
-from edgechat.models.remote.model import KINDS, is_loopback
+from edgechat.models.remote.model import KINDS
 from edgechat.planner.plan import OWN_LAYERS, DeviceMemory, LoadPlan
 from edgechat.planner.ranking.first_models import ASSUMED_RATE, FirstModel
 from edgechat.tui.models.items import BEST, ModelGroup, ModelItem, speed

@@ -33,8 +33,10 @@ class EndSignals:
             self._task = self._loop.create_task(self._quit_and_hang_up(number))
 
     async def _quit_and_hang_up(self, number: int) -> None:
+        # `kill -HUP` leaves the terminal, whose modes must not stay as they are.
+        is_gone = number == getattr(signal, "SIGHUP", None) and not os.isatty(0)
         await self._quit()
-        if number == getattr(signal, "SIGHUP", None):
+        if is_gone:
             restore_hang_up()
             os.kill(os.getpid(), signal.SIGHUP)  # there is no terminal left to restore
 

@@ -8,6 +8,7 @@ from textual import events
 from textual.document._document import Document
 from textual.document._document_navigator import DocumentNavigator
 from textual.document._wrapped_document import WrappedDocument
+from textual.strip import Strip
 from textual.widgets import TextArea
 
 from edgechat.base.text import visible
@@ -42,6 +43,10 @@ class Area(TextArea):
     async def _on_key(self, event: events.Key) -> None:
         if await run_own_binding(self, event):
             self._restart_blink()
+
+    def render_line(self, y: int) -> Strip:
+        """Return what a line shows: nothing where there is no column to wrap the placeholder to."""
+        return super().render_line(y) if self.content_size.width else Strip.blank(self.size.width)
 
     def _set_document(self, text: str, language: str | None) -> None:
         # Like Textual's method, which has no hook for another class of document.

@@ -8,6 +8,7 @@ import pytest
 
 from edgechat.base.errors import BadRequest, PromptTooLong, RemoteUnreachable, SwitchUnknown, WrongKind
 from edgechat.base.images.image import PLACE, Image
+from edgechat.base.network.loopback import is_loopback
 from edgechat.base.network.offline import OFFLINE
 from edgechat.engine.types import (
     ChatRequest,
@@ -23,7 +24,7 @@ from edgechat.engine.types import (
     ToolCallArguments,
     ToolCallBegun,
 )
-from edgechat.models.remote.client import RemoteClient, is_loopback
+from edgechat.models.remote.client import RemoteClient
 from edgechat.models.remote.discovery import described, models_of
 from edgechat.models.remote.measured import measured_speeds, note_speed
 from edgechat.models.remote.metrics import ServerLoad, load_of
@@ -367,6 +368,14 @@ async def test_offline_only_this_machine_is_reached(raw, engine, monkeypatch):
     assert await events_of(engine)
     far = RemoteClient("desk", RemoteServer(url="http://desk.invalid"))
     with pytest.raises(RemoteUnreachable, match="EDGECHAT_OFFLINE keeps edgechat offline"):
+        await far.get("/v1/models")
+
+
+async def test_a_proxy_that_cannot_be_used_is_named_except_for_this_machine(raw, engine, monkeypatch):
+    monkeypatch.setenv("ALL_PROXY", "socks://127.0.0.1:7897")
+    assert await events_of(engine)
+    far = RemoteClient("desk", RemoteServer(url="http://desk.invalid"))
+    with pytest.raises(RemoteUnreachable, match="ALL_PROXY begins with socks://"):
         await far.get("/v1/models")
 
 

@@ -62,6 +62,22 @@ def test_what_may_begin_a_stop_string_is_held_back():
 
 
 @pytest.mark.parametrize(
+    ("text", "stop", "told"),
+    [
+        ("one<|im_end|>two", ("END",), None),
+        ("oneENDtwo<|im_end|>", ("END",), "END"),
+        ("one<|im_end|>END", ("END",), None),
+        ("one<|im_end|>", ("<|im_end|>",), "<|im_end|>"),
+        ("one<|im_end|>", ("", "<|im"), "<|im"),
+    ],
+)
+def test_the_end_of_a_message_is_not_told_as_a_stop_string_unless_asked_for(text, stop, told):
+    reply = Reply(stop, ends=("<|im_end|>",))
+    assert run(reply, in_bytes(text)) == ("one", "")
+    assert (reply.stopped, reply.stop_text) == (True, told)
+
+
+@pytest.mark.parametrize(
     ("text", "marks", "opened", "expected"),
     [
         ("<think>\nhm\n</think>\n\nyes", THINK, False, ("yes", "\nhm\n")),

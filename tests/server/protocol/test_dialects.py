@@ -255,7 +255,6 @@ IGNORED = [
     *each(MESSAGES, metadata={"user_id": "x"}, context_management={"edits": []}, service_tier="priority"),
     (MESSAGES, {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0]"),
     *each(OLLAMA, keep_alive="5m"),
-    *each(OLLAMA, keep_alive=0),
     (OLLAMA, {"options": {"num_ctx": 4096}}, "options.num_ctx"),
     *each(GENERATE, template="x", context=[1]),
 ]

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from edgechat.engine.types import Message, ToolCall
-from tests.server.dialects import GENERATE, OLLAMA, PIECES, WEATHER, named
+from tests.server.dialects import GENERATE, HELLO, OLLAMA, PIECES, WEATHER, named
 from tests.server.fakes import FakeModels, finished, serving, thought
 
 
@@ -87,6 +87,21 @@ async def test_ollama_stop_unloads_the_model_and_does_not_load_it(strict):
         assert (await client.chat(model="scripted", messages=[], keep_alive="0")).done_reason == "unload"
     assert (answer.done, answer.done_reason, answer.model) == (True, "unload", "scripted")
     assert (models.asked, models.unloaded) == ([], ["scripted", "scripted"])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("strict", [False, True])
+async def test_a_model_is_unloaded_after_the_answer_where_that_is_asked_for(stream, strict):
+    models = FakeModels(embedding=4)
+    async with OLLAMA.client(models, strict=strict) as client:
+        for keep_alive in (None, 0, "0s"):
+            chat = {"model": "default", "messages": HELLO, "keep_alive": keep_alive}
+            answer = await client.chat(**chat, stream=stream)
+            parts = [one.message.content async for one in answer] if stream else [answer.message.content]
+            assert "".join(parts) == "Hello there."
+        await client.embed(model="default", input="x", keep_alive=0)
+        await client.generate(model="default", prompt="x", keep_alive="0")
+    assert models.unloaded == ["default"] * 4
 
 
 async def test_what_cannot_be_is_refused():

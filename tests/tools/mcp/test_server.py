@@ -144,7 +144,9 @@ async def test_arguments_that_are_no_object_are_not_sent(program):
         assert result.text.startswith("Error: the arguments ")
 
 
-async def test_a_server_over_http(program):
+async def test_a_server_over_http(program, monkeypatch):
+    for name in ("HTTP_PROXY", "ALL_PROXY"):  # nothing of this machine is reached through a proxy
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -94,6 +94,15 @@ async def hears(pilot, *messages):
     assert pilot.app.told == list(messages)
 
 
+@pytest.mark.parametrize("ago", [9e15, -9e15, -4e9])
+async def test_a_time_that_no_calendar_has_is_shown_as_some_time(store, ago):
+    await put(store, "aaaaaaaa", "Of no day", ago=ago, said="A brown pelican flies")
+    async with sidebar(store, known=False) as (pilot, _):
+        assert [line.strip() for line in listed(pilot)][-1] == "Of no day"
+        await pilot.press("slash", *"pelican", see="1 found")
+        await pilot.see("A brown pelican flies")
+
+
 @pytest.mark.parametrize("width", [60, 100, 160])
 async def test_pinned_ones_come_first_and_then_the_days(store, width):
     async with sidebar(store, (width, 24), wide=width == 60) as (pilot, app):

@@ -69,7 +69,7 @@ def test_a_question_is_answered_and_the_way_out_is_clean(terminal, script):
     assert state_of(terminal) == before
 
 
-@pytest.mark.parametrize("leave", ["C-q", signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("leave", ["C-q", signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_leaving_in_mid_answer_leaves_the_terminal_as_it_was(terminal, script, leave):
     before = state_of(terminal)
     terminal.start(script(reply=LONG))

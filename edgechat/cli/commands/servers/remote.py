@@ -15,6 +15,7 @@ import msgspec
 
 from edgechat import settings
 from edgechat.base.errors import EdgechatError, SettingsError
+from edgechat.base.network.loopback import is_loopback
 from edgechat.base.text import figure, flat, one_line
 from edgechat.cli.output.layout import table
 from edgechat.cli.terminal_io import complain, confirm, note, print_json
@@ -23,7 +24,7 @@ from edgechat.engine.types import ChatRequest, Finished, Message, Timings
 from edgechat.models.remote.client import ASK_SECONDS
 from edgechat.models.remote.listing import RemoteListing, listing_of, rows_of
 from edgechat.models.remote.measured import forget_speeds
-from edgechat.models.remote.model import KINDS, is_loopback
+from edgechat.models.remote.model import KINDS
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import RemoteKind, RemoteServer, Settings
 from edgechat.settings.reading import remote_fault

@@ -6,6 +6,7 @@ of any size, wait without end where a server drips, and even its headers ask the
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +17,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from edgechat import __version__
 from edgechat.base.deadline import OutOfTime, ProgressWatch, run_within
-from edgechat.base.errors import HubError, HubUnreachable
+from edgechat.base.errors import HubError, HubUnreachable, SettingsError
+from edgechat.base.network.proxies import unusable_proxy
+from edgechat.base.text import one_line
 from edgechat.models.hub.endpoint import Endpoint, next_address
 from edgechat.models.hub.errors import CHECK, host, nonsense, refusal, unreachable
 
@@ -155,6 +158,9 @@ def ask_hub(hub: Endpoint, repo: str, seconds: float, work: Callable[[Client], T
     def run(watch: ProgressWatch) -> T:
         import httpx2
 
+        if (unusable := unusable_proxy()) is not None:
+            why, hint = unusable
+            raise unreachable(hub.url, why, hint=hint)
         try:
             limits = httpx2.Timeout(IDLE, connect=CONNECT)
             with httpx2.Client(timeout=limits, verify=_tls(), follow_redirects=False) as http:
@@ -178,10 +184,19 @@ def ask_hub(hub: Endpoint, repo: str, seconds: float, work: Callable[[Client], T
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """Return the TLS context; creating it takes 25 ms."""
+    """Return the TLS context; creating it takes 25 ms. Raises SettingsError."""
     import httpx2
 
-    return httpx2.create_ssl_context()
+    try:
+        return httpx2.create_ssl_context()
+    except OSError as error:  # an ssl.SSLError is one
+        name = next((name for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if os.environ.get(name)), None)
+        if name is None:
+            raise
+        raise SettingsError(
+            f"{name} is {one_line(os.environ[name], 80)!r}, which cannot be read as certificates.",
+            hint=f"Set it to a file in PEM format, or unset {name}.",
+        ) from error
 
 
 def _token() -> str | None:

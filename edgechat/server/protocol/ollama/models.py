@@ -119,7 +119,8 @@ class EmbedBody(msgspec.Struct, frozen=True, kw_only=True):
     model: Model = None
     input: str | Annotated[list[str], Meta(min_length=1, max_length=_MOST_TEXTS)]
     truncate: Annotated[
-        bool | None, no_effect("Ignored: texts that are too long for the model are refused.", False)
+        bool | None,
+        Meta(description="Take what fits of texts that are too long; without it they are refused."),
     ] = None
     dimensions: Annotated[
         int | None, Meta(description="Only the model's own number of dimensions is accepted.")

@@ -22,15 +22,12 @@ Images = Annotated[
     Annotated[list[str], Meta(max_length=256)] | None,
     Meta(description="Image files in base64, for models that can see; they come before the text."),
 ]
-KeepAlive = Annotated[
-    str | float | None, no_effect("Ignored: settings.toml says after how long a model is unloaded.")
-]
 _AT_ONCE = (0, "0", "0s", "0m", "0h")
-_KeepLoaded = Annotated[
+KeepAlive = Annotated[
     str | float | None,
     no_effect(
-        "0 without anything to answer unloads the model, unless it is in use. Otherwise ignored: "
-        "settings.toml says after how long a model is unloaded.",
+        "0 unloads the model after the answer, or at once without anything to answer, unless others use it. "
+        "Otherwise ignored: settings.toml says after how long a model is unloaded.",
         *_AT_ONCE,
     ),
 ]
@@ -40,6 +37,11 @@ Thinking = Annotated[
 ]
 _MOST_TOKENS = 2**31 - 1
 _SCHEMA_OF_TEXT = b'"json"'
+
+
+def unloads(keep_alive: str | float | None) -> bool:
+    """Return whether a model is to be unloaded once nothing is left to answer, as `ollama stop` asks for."""
+    return keep_alive in _AT_ONCE
 
 
 def model_of(sent: str | None) -> str:
@@ -157,22 +159,12 @@ class OllamaBody(msgspec.Struct, frozen=True, kw_only=True):
     ] = UNSET
     options: Options | None = None
     think: Thinking = None
-    keep_alive: _KeepLoaded = None
+    keep_alive: KeepAlive = None
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to answer: clients send that to load a model, or to unload it."""
         raise NotImplementedError
-
-    @property
-    def unloads(self) -> bool:
-        """Whether the model is to be unloaded, as `ollama stop` asks for."""
-        return self.is_empty and self.keep_alive in _AT_ONCE
-
-    @property
-    def overruled(self) -> tuple[str, ...]:
-        """The fields that other fields overrule."""
-        return ("keep_alive",) if self.keep_alive in _AT_ONCE and not self.is_empty else ()
 
     @property
     def schema(self) -> str | None:
