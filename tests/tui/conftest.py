@@ -1,12 +1,6 @@
 import pytest
-from textual import _wait
 
 from tests.tui.driving import Scenes
-
-# Each pause of a pilot waits until the app does nothing for so long. A fiftieth of a second was half of the
-# time of all tests of the app.
-_wait.SLEEP_GRANULARITY = 1 / 100
-_wait.SLEEP_IDLE = _wait.SLEEP_GRANULARITY / 20
 
 
 @pytest.fixture
