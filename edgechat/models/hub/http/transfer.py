@@ -194,7 +194,7 @@ def _tls() -> ssl.SSLContext:
         if name is None:
             raise
         raise SettingsError(
-            f"{name} is {one_line(os.environ[name], 80)!r}, which cannot be read as certificates.",
+            f"{name} is {one_line(os.environ[name], 300)!r}, which cannot be read as certificates.",
             hint=f"Set it to a file in PEM format, or unset {name}.",
         ) from error
 
