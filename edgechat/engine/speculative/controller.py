@@ -28,7 +28,7 @@ _ALLOWANCE = 0.005
 _FIRST_PURSE = 6.0
 _FULL_PURSE = 8.0
 _PROBE = 3.0  # what must be in the purse for a step that explores
-_FIRST_LOSS, _LOSS = 3.0, 0.01  # of a reply by one source: at first, and more for each token
+_FIRST_LOSS, _LOSS = 2.0, 0.01  # of a reply by one source: at first, and more for each token
 _MARGIN = 0.02  # by so much of a plain step a draft must be better than none
 _EXPLORE_EVERY, _EXPLORE_EVERY_IF_RICH = 48, 12
 """Steps after which one judges lengths by what they may be worth; fewer with a full purse."""

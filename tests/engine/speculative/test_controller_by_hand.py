@@ -77,7 +77,7 @@ def test_it_explores_now_and_then_with_something_in_the_purse(purse, steps):
 
 
 @pytest.mark.parametrize(
-    ("won", "n_tokens", "may"), [(-2.9, 0, True), (-3.0, 0, False), (-3.9, 100, True), (-4.1, 100, False)]
+    ("won", "n_tokens", "may"), [(-1.9, 0, True), (-2.0, 0, False), (-2.9, 100, True), (-3.1, 100, False)]
 )
 def test_a_reply_may_lose_a_few_steps_and_one_in_a_hundred(won, n_tokens, may):
     assert known().may_lose(won, n_tokens) is may
