@@ -84,6 +84,14 @@ class _Saving:
     tip: Node | None = None
     """... as it was."""
 
+    @property
+    def is_written(self) -> bool:
+        """Whether the state is on disk: not cancelled, refused, or lost to a fault of the disk's thread."""
+        done = self.writing
+        if done is None or not done.done() or done.cancelled() or done.exception() is not None:
+            return False
+        return done.result()
+
 
 @dataclass(slots=True, eq=False)
 class _Reading:
@@ -287,8 +295,8 @@ class ChatCache:
                     saving.writing = _done(False)
         for saving in self._saving:
             slot = saving.slot
-            if slot is not None and slot.tip is saving.tip and saving.writing and saving.writing.done():
-                slot.saved = len(saving.cached.saved) if saving.writing.result() else 0
+            if slot is not None and slot.tip is saving.tip and saving.is_written:
+                slot.saved = len(saving.cached.saved)
         self._saving = [
             saving for saving in self._saving if saving.writing is None or not saving.writing.done()
         ]

@@ -40,6 +40,7 @@ from edgechat.engine.types import (
     Embed,
     ErrorInfo,
     Failed,
+    Finished,
     ModelInfo,
     Persisted,
     Translate,
@@ -254,7 +255,8 @@ def serve(engine: EngineCore, pipe: Pipe, load_report: LoadReport) -> None:
         load_report.before_step(engine.n_running)
         events = engine.step()
         try:
-            beside = engine.scheduler.cache.cells_of_busy()
+            has_ended = any(isinstance(event, Finished) for event in events)
+            beside = engine.scheduler.cache.cells_of_busy() if has_ended else 0
             load_report.learn_from(events, engine.n_running, beside)  # first: a front end may leave then
         except Exception as error:  # nothing depends on what is learnt
             fault(error)

@@ -550,3 +550,15 @@ def test_with_plain_attention_a_chat_waits_on_disk_while_another_is_computed(mak
     assert not any(slot.chat == CHAT for slot in engine.scheduler.cache.slots)
     _, end, _ = ask(engine, "c", LONG, assistant(text), user("And?"))
     assert computed(end) <= len("And?<|im_end|>") + len("\n<|im_start|>assistant\n")
+
+
+def test_a_fault_while_a_state_is_written_ends_nothing(make, monkeypatch):
+    def fails(*_):
+        raise RuntimeError
+
+    monkeypatch.setattr(KVStateStore, "_save", fails)
+    engine = make(states=b"x")
+    text, _, _ = ask(engine, "a", LONG)
+    _, end, _ = ask(engine, "b", LONG, assistant(text), user("And?"))
+    assert end.reason == "stop"
+    assert not any(slot.saved for slot in engine.scheduler.cache.slots)
