@@ -43,8 +43,8 @@ _AGAIN = 3600.0
 """Seconds after which a disturbed measurement is repeated."""
 _CARD_NEEDS = 1 << 30
 """Bytes of free memory with which a card is measured."""
-_LARGE = 64 << 20
-"""Bytes of weights."""
+LARGE = 64 << 20
+"""Bytes of weights: smaller models are fast however they are loaded."""
 _WORTH_MEASURING = 0.02
 """Share of a model's weights from which on their type is."""
 _SLOWED: dict[Disturbance, str] = {
@@ -200,7 +200,7 @@ class Machine:
     def timed_for(self, headers: Iterable[ModelHeader]) -> Machine:
         """Return the machine with the speed of these models' types of weights, and of their attention.
 
-        Measures what is missing; small models are fast however they are loaded: nothing is measured for them.
+        Measures what is missing; nothing for models of less than `LARGE` bytes.
         """
         speed = self.profile.speed
         if self._dry is None or (speed is not None and not speed.measured):  # it is described
@@ -208,7 +208,7 @@ class Machine:
         types: set[GgmlType] = set()
         shapes: dict[AttentionShape, None] = {}
         for header in headers:
-            if header.format != "gguf" or header.weights_bytes < _LARGE:
+            if header.format != "gguf" or header.weights_bytes < LARGE:
                 continue
             sizes: Counter[GgmlType] = Counter()
             for tensor in header.tensors:
@@ -219,7 +219,7 @@ class Machine:
         if not types:
             return self
         try:
-            profile = with_attention(with_speeds(self.profile, {*COMMON, *types}), shapes)
+            profile = with_attention(with_speeds(self.profile, types), shapes)
         except ChildFailed:
             return self
         return Machine(profile, history=self.history, dry=self._dry)
@@ -241,15 +241,20 @@ class Machine:
         return measure
 
 
-def machine_for(described: MachineDescription, dry: DryRun, workers: Sequence[str] = ()) -> Machine:
+def machine_for(
+    described: MachineDescription,
+    dry: DryRun,
+    workers: Sequence[str] = (),
+    types: Collection[GgmlType] = (),
+) -> Machine:
     """Return this machine as it is now, changed as described; its speed is measured if it never was.
 
-    workers: see `current_profile`.
+    workers: see `current_profile`; types: of weights, whose kernels are measured.
     """
     profile = current_profile(dry, workers)
     if described.bandwidth is None:
         with contextlib.suppress(ChildFailed):  # `edgechat doctor` says why; it is guessed then
-            profile = with_speeds(profile)
+            profile = with_speeds(profile, types)
     # Measurements with this machine's memory do not apply to another's.
     history = Calibration.read() if described.bandwidth is None else Calibration()
     return Machine(described.over(profile), history=history, dry=dry)
@@ -269,9 +274,11 @@ def with_speeds(
         name: known for name, known in profile.card_speeds.items() if not refresh or known.link is not None
     }
     for card in profile.accelerators:
-        if not card.usable or card.free < _CARD_NEEDS or card.devices[0].startswith("RPC"):
-            continue  # of a server's card the network would be measured
+        if not card.usable or card.free < _CARD_NEEDS:
+            continue
         device = card.devices[0]
+        if device.startswith("RPC") or device == SIMULATED:
+            continue  # the network would be measured, or nothing is there
         known = cards.get(device)
         if known is None or _missing(known, types):
             cards[device] = measure_speed(

@@ -32,13 +32,13 @@ def test_a_model_is_pulled_and_answers(near, newcomer):
 def test_a_killed_download_goes_on_where_it_was(near, newcomer):
     size = 2_000_000
     near.add(REPO, {"tiny-F32.gguf": sized(size)})
-    near.fail("store", Fault(pause=0.01, piece=1 << 14))
+    near.fail("store", Fault(pause=0.05, piece=1 << 14))
     run = newcomer.start("pull", REPO, HF_ENDPOINT=near.url)
 
     def begun():
         return max((path.stat().st_size for path in newcomer.home.rglob("*.incomplete")), default=0)
 
-    until(lambda: begun() > size // 4)
+    until(lambda: begun() > size // 4, 60)
     run.kill()
     run.communicate()
     kept = begun()

@@ -71,6 +71,14 @@ def test_cards_are_measured_too(asked):
     assert with_speeds(found) == found
 
 
+def test_a_described_card_is_not_measured(asked, attended):
+    described = MachineDescription(vram=8 << 30).over(profile(knowing(COMMON)))
+    with DryRun() as dry:
+        Machine(described, dry=dry).timed_for([published("llama-3.1-8b")])
+    assert asked == []
+    assert attended == ["32/8 heads of 128"]
+
+
 def test_a_disturbed_measurement_is_repeated_later(asked):
     with_speeds(profile(knowing(COMMON, disturbed=True, measured=module.time.time())))
     assert asked == []
@@ -92,7 +100,7 @@ def test_the_types_of_a_large_model_are_measured(asked, attended):
     large = published("llama-3.1-8b")  # Q4_K_M: in Q4_K and Q6_K
     with DryRun() as dry:
         known = Machine(profile(knowing((GgmlType.Q4_K,))), dry=dry).timed_for([large])
-        assert asked == [("", {kind.name for kind in COMMON} - {"Q4_K"})]
+        assert asked == [("", {"Q6_K"})]
         assert known.timed_for([large]) is not known
         assert len(asked) == 1
         described = MachineDescription(bandwidth=1e11).over(profile(knowing(COMMON)))

@@ -23,14 +23,16 @@ from edgechat.models.formats.quants import GgmlType
 from edgechat.planner.estimate.rates import in_order
 
 TIME_LIMIT = 60.0
-"""Seconds; on an idle machine of two cores it takes 6 to 15, with kernels for the oldest processors 27."""
+"""Seconds; for the common types a machine of two cores takes 6 to 8, with the oldest kernels 27."""
 ATTENTION_LIMIT = 30.0
 """Seconds for one shape of attention; on an idle machine of two cores it takes two."""
 _MAX_SHAPES = 32
 """Shapes of attention that are stored, the newest."""
+USUAL = 2**27
+"""Bytes of weights that kernels compute with: they gain nothing from caches that hold all of them."""
 COMMON = (GgmlType.Q4_K, GgmlType.Q6_K, GgmlType.Q8_0, GgmlType.Q4_0, GgmlType.Q5_K, GgmlType.F16)
 """Types that are measured at once; others when a model has them."""
-_USUAL, _LARGEST = 2**27, 2**29
+_LARGEST = 2**29
 
 
 class ProbeTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,4 +163,4 @@ def _buffer(memory: Memory, root: Path) -> int:
     """Return how many bytes to read: several times the last-level cache, at most an eighth of free memory."""
     text = read_text(root / "sys/devices/system/cpu/cpu0/cache/index3/size").strip()
     last = int(text[:-1]) * 1024 if text.endswith("K") and text[:-1].isdigit() else 64 * 2**20
-    return min(max(_USUAL, 4 * last), _LARGEST, memory.available // 8)
+    return min(max(USUAL, 4 * last), _LARGEST, memory.available // 8)

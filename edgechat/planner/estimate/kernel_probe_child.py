@@ -39,7 +39,7 @@ from edgechat.models.formats.skeleton import write_skeleton
 from edgechat.native import logs
 from edgechat.native.handles import Context, Model
 from edgechat.native.params import AttentionKind, CacheType, LoadParams
-from edgechat.planner.estimate.kernel_probe import TIME_LIMIT, ProbeTask
+from edgechat.planner.estimate.kernel_probe import TIME_LIMIT, USUAL, ProbeTask
 
 _TILES = 64
 """Tokens of a call from which on llama.cpp computes in tiles, each weight once for many tokens."""
@@ -342,7 +342,7 @@ class KernelProbe:
         """
         if not self.task.is_processor:
             return self._curve(_LARGE, kind, base, range(len(ROWS)))
-        short, large = ROWS.index(_TILES), _SMALL.beyond(self.task.buffer, kind)
+        short, large = ROWS.index(_TILES), _SMALL.beyond(min(USUAL, self.task.buffer), kind)
         return (
             *self._curve(large, kind, base, range(short)),
             *self._curve(_SMALL, kind, base, range(short, len(ROWS))),

@@ -24,7 +24,8 @@ from edgechat.models.shipped_mlx import mlx_header_of
 from edgechat.planner.draft_plan import check_head, drafted, without_draft
 from edgechat.planner.drafting import MTP, asks_for_drafts
 from edgechat.planner.estimate.dry_run import DryRun
-from edgechat.planner.machine import Machine, MachineDescription, in_words, machine_for
+from edgechat.planner.estimate.kernel_probe import COMMON
+from edgechat.planner.machine import LARGE, Machine, MachineDescription, in_words, machine_for
 from edgechat.planner.placement.backends import runnable
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.plan_model import DraftCandidate
@@ -92,7 +93,8 @@ def pick(
     Raises NotADraft, DoesNotFit, HubError, ModelFileError, BackendMissing, SettingsError.
     """
     with DryRun() as dry:
-        machine = machine_for(MachineDescription(), dry, request.workers or ())
+        large = any(choice.total_bytes >= LARGE for source in sources for choice in source.choices)
+        machine = machine_for(MachineDescription(), dry, request.workers or (), COMMON if large else ())
         variants: list[Variant] = []
         origins: dict[int, tuple[RepoSource, ModelChoice]] = {}
         for source in sources:

@@ -14,6 +14,7 @@ from edgechat.models.local.inventory import LocalModel
 from edgechat.planner.draft_plan import with_draft
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
+from edgechat.planner.estimate.kernel_probe import COMMON
 from edgechat.planner.machine import Machine, MachineDescription, current_profile, in_words, machine_for
 from edgechat.planner.placement.backends import runnable, weighs_mlx
 from edgechat.planner.ranking.candidates import Variant, everything, of_local, variants
@@ -130,7 +131,7 @@ def _catalogue_on(
         models = everything(mlx=weighs_mlx(current_profile(), request))
         for files in models:  # read while the process starts
             next(samples(files), None)
-        machine = machine_for(described, dry, request.workers or ())
+        machine = machine_for(described, dry, request.workers or (), COMMON)
         yield runnable_models(models, machine.profile, request), machine
 
 
