@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from edgechat.engine.types import Message, ToolCall
+from edgechat.engine.types import Message, ToolCall, ToolCallArguments
 from tests.server.dialects import GENERATE, HELLO, OLLAMA, PIECES, WEATHER, named
-from tests.server.fakes import FakeModels, finished, serving, thought
+from tests.server.fakes import FakeModels, called, finished, serving, thought
 
 
 def calling(**call):
@@ -123,6 +123,17 @@ async def test_the_lines_of_a_stream():
     assert lines[0].message.thinking == "Hm."
     [call] = lines[3].message.tool_calls
     assert call.function.arguments == {"place": "Rome"}
+
+
+async def test_a_call_is_one_line_however_many_the_model_has_written():
+    arguments = '{\n  "place": "Rome",\n  "n": 12345678901234567890.10\n}'
+    script = [called("weather", "", "call_a"), ToolCallArguments("", arguments, 2), finished("tools")]
+    async with serving(FakeModels(script)) as url:
+        sent = OLLAMA.said(tools=[WEATHER])
+        whole, lines = await OLLAMA.post(url, **sent), await OLLAMA.post(url, **sent, stream=True)
+    assert [msgspec.json.decode(line)["done"] for line in lines.content.split(b"\n")[:-1]] == [False, True]
+    for told in (whole.content, lines.content):
+        assert b'"arguments":{"place":"Rome","n":12345678901234567890.10}' in told
 
 
 @pytest.mark.parametrize("dialect", [OLLAMA, GENERATE], ids=named)

@@ -34,6 +34,7 @@ from edgechat.server.protocol.ollama.request import (
     model_of,
 )
 from edgechat.server.protocol.schemas import arguments_object
+from edgechat.server.protocol.sse import in_one_line
 from edgechat.server.protocol.thinking import thinking_of
 
 DoneReason = Literal["stop", "length", "load", "unload"]
@@ -165,13 +166,13 @@ class OllamaAnswers(OneAnswer[OllamaLine]):
 
     def failure(self, refusal: Refusal) -> bytes:
         """Return an error as the last line."""
-        return error_body(refusal) + b"\n"
+        return in_one_line(error_body(refusal)) + b"\n"
 
     def _begin(self) -> bytes:
         return b""
 
     def _encode(self, told: OllamaLine) -> bytes:
-        return msgspec.json.encode(told) + b"\n"
+        return in_one_line(msgspec.json.encode(told)) + b"\n"
 
     def _events(self, event: RequestEvent) -> list[OllamaLine]:
         """Take an event of the engine; return the lines that tell of it."""
