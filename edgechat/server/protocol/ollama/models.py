@@ -147,6 +147,21 @@ class EmbedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     prompt_eval_count: int
 
 
+class EmbeddingsBody(msgspec.Struct, frozen=True, kw_only=True):
+    """A text to embed, as older clients ask for it."""
+
+    model: Model = None
+    prompt: str
+    options: Options | None = None
+    keep_alive: KeepAlive = None
+
+
+class EmbeddingsAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The embedding of a text; none of an empty one."""
+
+    embedding: Annotated[Raw, Meta(extra_json_schema=_VECTOR)]
+
+
 def embed_answer(model: str, embedded: Embedded, *, total: float, load: float) -> bytes:
     """Return the JSON of embeddings; total, load: seconds. For many numbers, call it in a thread."""
     return msgspec.json.encode(
