@@ -138,8 +138,9 @@ class OllamaEndpoints(Endpoints):
     async def show(self, exchange: Exchange) -> None:
         """POST /api/show."""
         body = await self._body(exchange, ShowBody)
-        card = await asyncio.to_thread(self._models.card, model_of(body.model or body.name))
-        await exchange.answer(200, msgspec.json.encode(ShownModelBody.of(card)))
+        name = model_of(body.model or body.name)
+        shown = await asyncio.to_thread(lambda: ShownModelBody.of(self._models.card(name)))
+        await exchange.answer(200, msgspec.json.encode(shown))
 
     async def version(self, exchange: Exchange) -> None:
         """GET /api/version."""
