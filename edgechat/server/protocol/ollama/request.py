@@ -35,7 +35,7 @@ _AT_ONCE = (0, "0", "0s", "0m", "0h")
 KeepAlive = Annotated[
     str | float | None,
     no_effect(
-        "0 unloads the model after the answer, or at once without anything to answer, unless others use it. "
+        "0 unloads the model once all answers that it writes are complete. "
         "Otherwise ignored: settings.toml says after how long a model is unloaded.",
         *_AT_ONCE,
     ),
