@@ -79,6 +79,7 @@ def make_app(
         _post("/api/chat", ollama.chat),
         _post("/api/generate", ollama.generate),
         _post("/api/embed", ollama.embed),
+        _post("/api/embeddings", ollama.embeddings),
         _post("/api/show", ollama.show),
         _get("/api/tags", ollama.tags),
         _get("/api/ps", ollama.loaded),

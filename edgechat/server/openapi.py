@@ -24,6 +24,8 @@ from edgechat.server.protocol.ollama.errors import OllamaError
 from edgechat.server.protocol.ollama.models import (
     EmbedAnswer,
     EmbedBody,
+    EmbeddingsAnswer,
+    EmbeddingsBody,
     ShowBody,
     ShownModelBody,
     TagList,
@@ -135,6 +137,8 @@ def _described() -> dict[str, Any]:
         GenerateLine,
         EmbedBody,
         EmbedAnswer,
+        EmbeddingsBody,
+        EmbeddingsAnswer,
         ShowBody,
         ShownModelBody,
         TagList,
@@ -197,6 +201,9 @@ def _described() -> dict[str, Any]:
             "ollamaGenerate", "Answer a prompt.", GenerateBody, GenerateLine, _LINES, OllamaError
         ),
         "/api/embed": _post("ollamaEmbed", "Create embeddings.", EmbedBody, EmbedAnswer, error=OllamaError),
+        "/api/embeddings": _post(
+            "ollamaEmbeddings", "Create an embedding.", EmbeddingsBody, EmbeddingsAnswer, error=OllamaError
+        ),
         "/api/show": _post("ollamaShow", "Return one model.", ShowBody, ShownModelBody, error=OllamaError),
         "/api/tags": {"get": _operation("ollamaTags", "List the models.", TagList, _GET, OllamaError)},
         "/api/ps": {"get": _operation("ollamaPs", "List the loaded models.", TagList, _GET, OllamaError)},

@@ -8,6 +8,7 @@ import secrets
 import time
 
 import msgspec
+from msgspec import Raw
 
 from edgechat.base.errors import ModelNotFound
 from edgechat.server.endpoints.base import Endpoints, stopped
@@ -16,6 +17,8 @@ from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.ollama.answer import GenerateAnswers, OllamaAnswers, OllamaChatAnswers
 from edgechat.server.protocol.ollama.models import (
     EmbedBody,
+    EmbeddingsAnswer,
+    EmbeddingsBody,
     ShowBody,
     ShownModelBody,
     TagList,
@@ -29,6 +32,7 @@ from edgechat.server.protocol.ollama.request import (
     model_of,
     unloads,
 )
+from edgechat.server.protocol.openai.embeddings import vector_json
 
 
 class OllamaEndpoints(Endpoints):
@@ -100,6 +104,27 @@ class OllamaEndpoints(Endpoints):
         took = {"total": time.monotonic() - began, "load": loaded - began}
         await exchange.answer(200, await asyncio.to_thread(embed_answer, served.name, embedded, **took))
 
+    async def embeddings(self, exchange: Exchange) -> None:
+        """POST /api/embeddings."""
+        body = await self._body(exchange, EmbeddingsBody)
+        try:
+            await exchange.run_until_disconnect(self._embed_one(exchange, body))
+        finally:
+            await self._unload_after(body.keep_alive, model_of(body.model))
+
+    async def _embed_one(self, exchange: Exchange, body: EmbeddingsBody) -> None:
+        """Embed a text; without one, load the model, as clients do that warm it up."""
+        async with self._models.serve(model_of(body.model)) as served:
+            exchange.record_model(served.name)
+            texts = (body.prompt,) if body.prompt else ()
+            embedded = await served.embed(f"embd-{secrets.token_hex(12)}", texts) if texts else None
+        if texts and embedded is None:
+            raise stopped()
+        if embedded is not None:
+            exchange.record_tokens(embedded.tokens, 0)
+        vector = vector_json(embedded.vectors[0]) if embedded is not None else Raw(b"[]")
+        await exchange.answer(200, msgspec.json.encode(EmbeddingsAnswer(embedding=vector)))
+
     async def tags(self, exchange: Exchange) -> None:
         """GET /api/tags."""
         cards = await asyncio.to_thread(self._models.names)
@@ -113,8 +138,9 @@ class OllamaEndpoints(Endpoints):
     async def show(self, exchange: Exchange) -> None:
         """POST /api/show."""
         body = await self._body(exchange, ShowBody)
-        card = await asyncio.to_thread(self._models.card, model_of(body.model or body.name))
-        await exchange.answer(200, msgspec.json.encode(ShownModelBody.of(card)))
+        name = model_of(body.model or body.name)
+        shown = await asyncio.to_thread(lambda: ShownModelBody.of(self._models.card(name)))
+        await exchange.answer(200, msgspec.json.encode(shown))
 
     async def version(self, exchange: Exchange) -> None:
         """GET /api/version."""

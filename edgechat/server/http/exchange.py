@@ -11,6 +11,8 @@ from starlette.types import Receive, Scope, Send
 
 from edgechat.server.http.refusal import ERROR_BODY, Refusal
 
+_KINDS = (b"application/json", b"application/x-www-form-urlencoded", b"")
+"""Of bodies that may be JSON."""
 _JSON = "application/json"
 _CLOSE = (("connection", "close"),)
 MODEL: Final = "edgechat.model"
@@ -159,9 +161,13 @@ class BodyMemory:
 
 
 def _check_kind(headers: dict[bytes, bytes]) -> None:
-    """Raise Refusal for what is not plain JSON: a web page's form can send that without being asked."""
+    """Raise Refusal for what is not plain JSON: a web page's form can send that without being asked.
+
+    Programs may leave the kind out, or say what `curl -d` says: a form always has a kind, and of that one its
+    braces and quotation marks are escaped. What scripts of pages send has an Origin, whatever its kind.
+    """
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-    if kind != b"application/json":
+    if kind not in _KINDS:
         raise Refusal("The body must be JSON: 'Content-Type: application/json'.", status=415)
     if headers.get(b"content-encoding", b"identity").lower() != b"identity":
         raise Refusal("Compressed bodies are not supported: send it without Content-Encoding.", status=415)

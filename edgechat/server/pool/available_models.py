@@ -24,6 +24,7 @@ from edgechat.models.formats.modalities import ModelKind
 from edgechat.models.hub.names import parse_model_name
 from edgechat.models.local.inventory import LocalModel, inventory
 from edgechat.models.local.locations import Place
+from edgechat.models.local.ollama.defaults import OllamaLayers
 from edgechat.models.local.ollama.store import is_blob
 from edgechat.models.local.resolve import ResolvedModel, entry_of, find_models, local_file, resolve
 from edgechat.models.local.stores import found_at
@@ -75,6 +76,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     """Whether messages may have images; None where it is not known."""
     hears: bool | None = None
     """Whether they may have sounds."""
+    layers: OllamaLayers | None = None
+    """Where Ollama keeps what belongs to it."""
     can_switch_thinking: bool = False
     """Of one that is loaded: before, its template has not been looked at."""
 
@@ -205,6 +208,7 @@ def _card(known: AvailableModel, one: LocalModel, glance: HeaderSummary) -> Mode
         n_params=glance.n_params,
         sees="vision" in glance.modalities,
         hears="audio" in glance.modalities,
+        layers=one.found.layers,
     )
 
 

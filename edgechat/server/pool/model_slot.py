@@ -39,6 +39,8 @@ class ModelSlot:
         """Requests that are with the engine: it is not unloaded meanwhile."""
         self.claimed = False
         """Whether it has to make room for another model: nobody new gets to the engine."""
+        self.leaving = False
+        """Whether a client wants it to be unloaded, once nobody uses it."""
         self.loading: asyncio.Task[None] | None = None
         self.awaiting = 0
         """Who waits for that."""
@@ -109,8 +111,8 @@ class ModelSlot:
         """Hear that a load has ended; how, only those that wait for it want to know."""
         if self.loading is task:
             self.loading = None
-        if not task.cancelled():
-            task.exception()
+        if task.cancelled() or task.exception() is not None:
+            self.leaving = False
 
     def seconds_until_free(self, places: int = 1) -> int:
         """Return when so many places are likely to be free, by how fast requests ended lately."""

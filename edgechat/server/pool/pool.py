@@ -268,10 +268,13 @@ class Pool:
                     yield PooledModel(slot, engine, self.metrics, arrived, self._load_again, adapters)
             finally:
                 slot.held -= 1
-                self._residency.request_left()
+                self._residency.request_left(slot)
 
     async def unload(self, model: str) -> str:
-        """Unload a model unless it is in use; return what clients call it. Raises ModelNotFound."""
+        """Unload a model, one in use after its last request; return what clients call it.
+
+        Raises ModelNotFound.
+        """
         slot, _ = await self._slot(model)
         await self._residency.unload(slot)
         return slot.id
@@ -309,6 +312,7 @@ class Pool:
             if slot.loading is not None:
                 slot.loading.cancel()
         await asyncio.gather(*map(_end, self._slots.values()))
+        await self._residency.ended()
 
     async def _slot(self, model: str) -> tuple[ModelSlot, tuple[str, ...]]:
         """Return the slot of a model, a new one if nobody has asked for it, and the adapters that are named.

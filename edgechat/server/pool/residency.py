@@ -59,10 +59,20 @@ class ResidencyManager:
         self._patience, self._on_note = patience, on_note
         self._load_lock = asyncio.Lock()
         self._changed = asyncio.Event()
+        self._ending: set[asyncio.Task[None]] = set()
+        """Models that are being unloaded after the last request has left."""
 
-    def request_left(self) -> None:
+    def request_left(self, slot: ModelSlot) -> None:
         """Hear that a request is no longer with its engine; whoever waits for room looks again."""
         self._changed.set()
+        if slot.leaving and not slot.held:
+            ending = asyncio.create_task(self.unload(slot))
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+
+    async def ended(self) -> None:
+        """Wait until the models are unloaded that requests left last."""
+        await asyncio.gather(*self._ending)
 
     async def load(self, slot: ModelSlot) -> None:
         """Wait for the load of a slot's model, which all that wait for it share; the last one stops it."""
@@ -85,9 +95,11 @@ class ResidencyManager:
         task.result()
 
     async def unload(self, slot: ModelSlot) -> None:
-        """Unload a model that nobody uses; one in use stays."""
-        if slot.loading is not None:
+        """Unload a model that nobody uses; one in use is unloaded by the last request that leaves it."""
+        if slot.loading is not None or slot.held:
+            slot.leaving = True
             return
+        slot.leaving = False
         async with self._load_lock:
             if slot.takes_memory and not slot.held:
                 try:

@@ -50,13 +50,18 @@ def answer_schema(sent: Raw | UnsetType | None, param: str) -> str:
 
 
 def arguments_object(text: str) -> Raw:
-    """Return a call's arguments as a JSON object; what is none, in an answer that was cut, stands in one."""
+    """Return a call's arguments as a JSON object in one line, however many the model has written.
+
+    What is no object, in an answer that was cut, stands in one.
+    """
     text = text or "{}"
     try:
         is_object = isinstance(msgspec.json.decode(text), dict)
     except msgspec.DecodeError:
         is_object = False
-    return Raw(text.encode() if is_object else msgspec.json.encode({"arguments": text}))
+    if is_object:  # formatted as text: numbers stay as they were written
+        return Raw(msgspec.json.format(text.encode(), indent=-1))
+    return Raw(msgspec.json.encode({"arguments": text}))
 
 
 def _text(schema: Raw | UnsetType | None) -> str:

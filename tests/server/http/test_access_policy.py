@@ -221,10 +221,7 @@ async def test_a_named_page_of_the_internet_may_ask_for_a_server_of_this_network
         assert (status, headers["access-control-allow-private-network"]) == (200, "true")
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/jsonx"],
-)
+@pytest.mark.parametrize("kind", ["text/plain", "multipart/form-data", "application/jsonx"])
 async def test_what_a_form_could_send_is_no_request(kind, models, url):
     status, _, said = await ask(url, "POST", CHATS, body=CHAT, Content_Type=kind)
     assert (status, said["error"]["type"]) == (415, "invalid_request_error")
@@ -233,6 +230,16 @@ async def test_what_a_form_could_send_is_no_request(kind, models, url):
     packed = await ask(url, "POST", CHATS, body=CHAT, Content_Encoding="gzip")
     assert packed[0] == 415
     assert len(models.requests) == 1
+
+
+@pytest.mark.parametrize("kind", [None, "application/x-www-form-urlencoded"])
+async def test_programs_need_not_say_that_they_send_json(kind, models, url):
+    """LiteLLM says nothing of what it sends to Ollama's API, and `curl -d` names a form."""
+    for path in (CHATS, "/api/chat", "/v1/messages"):
+        assert (await ask(url, "POST", path, body=CHAT, Content_Type=kind))[0] == 200
+    of_a_form = await ask(url, "POST", CHATS, body=b"%7B%22messages%22%3A=", Content_Type=kind)
+    of_a_page = await ask(url, "POST", CHATS, body=CHAT, Content_Type=kind, Origin="null")
+    assert (of_a_form[0], of_a_page[0], len(models.requests)) == (400, 403, 3)
 
 
 @pytest.mark.slow

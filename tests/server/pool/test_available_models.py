@@ -21,6 +21,7 @@ from edgechat.planner.request import PlanRequest
 from edgechat.server.factory import real_pool
 from edgechat.server.pool import available_models
 from edgechat.server.pool.available_models import AvailableModels, ModelCard, first_model
+from edgechat.server.protocol.ollama.models import ShownModelBody
 from edgechat.server.protocol.openai.listing import ModelList, ModelsQuery
 from tests import homes
 from tests.engine.worker.test_supervisor import workers
@@ -134,6 +135,22 @@ def test_models_of_ollama_that_share_a_file_are_two_and_tags_of_one_are_one(mine
     assert shelf.default.id in ("guide", pirate.id, plain.id)
     ids = [card.id for card in shelf.cards()]
     assert sorted(ids) == sorted({*ids, pirate.id, plain.id})
+
+
+def test_what_ollama_keeps_beside_a_model_is_shown_as_it_shows_it(mine, tmp_path):
+    params = {"stop": ["<|a|>", "\n"], "temperature": 0.6, "num_ctx": 4096}
+    texts = {"system": "Be a pirate.", "template": "{{ .Prompt }}", "license": "Do it.\nAll of it."}
+    homes.in_ollama(tmp_path / "user", tiny("moe"), "pirate", params=params, **texts)
+    homes.in_ollama(tmp_path / "user", tiny("dense"), "odd", params=b"[1", license=b"\xff" * 2**19)
+    shelf = AvailableModels("guide")
+    shown = {name: ShownModelBody.of(shelf.card(shelf.find(name))) for name in ("guide", "pirate", "odd")}
+    lines = ['stop "<|a|>"', 'stop "\\n"', "temperature 0.6", "num_ctx 4096"]
+    told = shown["pirate"].parameters.split("\n")
+    assert [" ".join(line.split()) for line in told] == lines
+    assert {line.index(line.split()[1]) for line in told} == {31}
+    assert {name: getattr(shown["pirate"], name) for name in texts} == texts
+    for other in (shown["guide"], shown["odd"]):
+        assert {getattr(other, name) for name in ("parameters", "system", "template", "license")} == {""}
 
 
 def facts(card):

@@ -219,6 +219,47 @@ async def test_who_leaves_while_another_model_is_unloaded_leaves_nothing_half_do
     assert pool.state[0] == "ready"
 
 
+async def test_a_model_that_is_stopped_while_it_answers_ends_after_its_last_request(make, machine):
+    pool = make()
+    asked = await begun(said(pool, "one", "slow"))
+    assert await pool.unload("one") == "one"
+    asked += await begun(said(pool, "one", "slow"))  # who comes later is answered, too
+    assert loaded(pool) == {"one"}
+    machine.go.set()
+    assert await asyncio.gather(*asked) == [LONG] * 2
+    await begun()
+    assert (loaded(pool), machine.taken) == (set(), {})
+    # That was it: it is loaded again, and stays.
+    assert await said(pool) == "I am one."
+    await begun()
+    assert loaded(pool) == {"one"}
+
+
+async def test_a_model_that_is_stopped_while_it_is_loaded_answers_who_waits_for_it(make, machine):
+    machine.add("one", held=True)
+    pool = make()
+    asked = await begun(said(pool))
+    await pool.unload("one")
+    machine.go.set()
+    assert await asyncio.gather(*asked) == ["I am one."]
+    await begun()
+    assert loaded(pool) == set()
+
+
+async def test_a_load_that_fails_forgets_that_the_model_was_stopped(make, machine):
+    machine.add("one", held=True, load_error="no such weights")
+    pool = make()
+    asked = await begun(said(pool))
+    await pool.unload("one")
+    machine.go.set()
+    with pytest.raises(LoadFailed):
+        await asked[0]
+    machine.add("one")
+    assert await said(pool) == "I am one."
+    await begun()
+    assert loaded(pool) == {"one"}
+
+
 async def test_a_request_whose_engine_has_died_waits_for_its_turn_like_any_other(make, machine):
     machine.add("large", size=10)
     pool = make()

@@ -546,3 +546,13 @@ async def test_models_are_listed():
         assert (shown.modelinfo or {})["llama.context_length"] == 4096
         with pytest.raises(OLLAMA.error):
             await client.show("other")
+
+
+@those()
+async def test_lines_of_a_stream_end_for_everybody_at_the_same_place(dialect):
+    """Clients with httpx cut lines where Unicode does, which is in the middle of a text of JSON."""
+    said = "a\x85b\u2028c\u2029d\ne"
+    async with serving(FakeModels([said])) as url:
+        lines = (await dialect.post(url, stream=True)).content.decode()
+    assert lines.splitlines() == lines.split("\n")[:-1]
+    assert said in "".join(dialect.text(piece) for piece in dialect.pieces(lines) if isinstance(piece, dict))

@@ -9,6 +9,8 @@ from tests.server.fakes import FakeModels, finished, thought
 CACHED = {"cache_control": {"type": "ephemeral"}}
 USE = {"type": "tool_use", "id": "a", "name": "weather", "input": {"place": "Rome"}}
 
+RESULT = {"type": "tool_result", "tool_use_id": "a"}
+
 
 def text(said, **more):
     return {"type": "text", "text": said, **more}
@@ -56,6 +58,43 @@ async def test_documents_of_text_are_read(source, read):
     asked = {"messages": [{"role": "user", "content": [block | CACHED, text("What colour?")]}]}
     request = await MESSAGES.asked(**asked)
     assert request.messages == (Message("user", f"Plants\n\n{read}\nWhat colour?"),)
+
+
+@pytest.mark.parametrize("hold", [lambda block: block, lambda block: RESULT | {"content": [block]}])
+async def test_what_a_search_has_found_is_read(hold):
+    found = {"type": "search_result", "source": "plants.md", "title": "Plants", "content": [text("Green.")]}
+    called = [{"role": "user", "content": "?"}, {"role": "assistant", "content": [USE]}]
+    asked = [*called, {"role": "user", "content": [RESULT, hold(found | CACHED)]}]
+    request = await MESSAGES.asked(messages=asked)
+    assert request.messages[-1].content == "Plants\n\nplants.md\n\nGreen."
+
+
+async def test_a_summary_of_earlier_messages_is_read():
+    blocks = [{"type": "compaction", "content": "We spoke of Rome.", "signature": "x"}, text("I know.")]
+    messages = [{"role": "assistant", "content": blocks}, {"role": "user", "content": "Go on."}]
+    request = await MESSAGES.asked(messages=messages)
+    assert "We spoke of Rome." in request.messages[0].content
+    assert "I know." in request.messages[0].content
+
+
+@pytest.mark.parametrize(
+    ("field", "code"),
+    [
+        ({"thread": {"type": "create"}}, {"details": {"error_code": "thread_unsupported_request"}}),
+        (
+            {"thread": {"type": "continue", "previous_message_id": "msg_1"}},
+            {"details": {"error_code": "thread_unsupported_request"}},
+        ),
+        ({"compaction": {"type": "summarize"}}, {}),
+    ],
+)
+async def test_what_needs_stored_conversations_is_refused_in_a_way_that_clients_understand(url, field, code):
+    """Anthropic's client begins a thread by itself where it runs tools, and sends what is new alone."""
+    answer = await MESSAGES.post(url, **field)
+    said = answer.json()["error"]
+    assert answer.status_code == 400
+    assert next(iter(field)) in said.pop("message")
+    assert said == {"type": "invalid_request_error", **code}
 
 
 @pytest.mark.parametrize("kind", ["base64", "url", "file", "nonsense"])

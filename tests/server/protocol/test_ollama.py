@@ -1,11 +1,13 @@
 """What only Ollama's protocol has: its lines, its prompts, and requests that load and unload models."""
 
+import json
+
 import msgspec
 import pytest
 
-from edgechat.engine.types import Message, ToolCall
+from edgechat.engine.types import Delta, Message, TokenLogprobs, ToolCall, ToolCallArguments
 from tests.server.dialects import GENERATE, HELLO, OLLAMA, PIECES, WEATHER, named
-from tests.server.fakes import FakeModels, finished, serving, thought
+from tests.server.fakes import FakeModels, called, finished, serving, thought
 
 
 def calling(**call):
@@ -125,6 +127,17 @@ async def test_the_lines_of_a_stream():
     assert call.function.arguments == {"place": "Rome"}
 
 
+async def test_a_call_is_one_line_however_many_the_model_has_written():
+    arguments = '{\n  "place": "Rome",\n  "n": 12345678901234567890.10\n}'
+    script = [called("weather", "", "call_a"), ToolCallArguments("", arguments, 2), finished("tools")]
+    async with serving(FakeModels(script)) as url:
+        sent = OLLAMA.said(tools=[WEATHER])
+        whole, lines = await OLLAMA.post(url, **sent), await OLLAMA.post(url, **sent, stream=True)
+    assert [msgspec.json.decode(line)["done"] for line in lines.content.split(b"\n")[:-1]] == [False, True]
+    for told in (whole.content, lines.content):
+        assert b'"arguments":{"place":"Rome","n":12345678901234567890.10}' in told
+
+
 @pytest.mark.parametrize("dialect", [OLLAMA, GENERATE], ids=named)
 async def test_a_stream_is_what_comes_where_nothing_is_said(dialect):
     async with serving(FakeModels(["Hi"])) as url:
@@ -141,3 +154,30 @@ async def test_texts_are_embedded():
             await client.embed(model="default", input="x", dimensions=3)
     assert [list(vector) for vector in embedded.embeddings] == [[3, 1, 2, 3], [1, 1, 2, 3]]
     assert embedded.prompt_eval_count == 7
+
+
+@pytest.mark.parametrize(("text", "vector"), [("abc", [3, 1, 2, 3]), ("", [])])
+async def test_a_text_is_embedded_for_older_clients(text, vector):
+    models = FakeModels(embedding=4)
+    async with OLLAMA.client(models) as client:
+        embedded = await client.embeddings(model="scripted:latest", prompt=text, keep_alive=0)
+    assert list(embedded.embedding) == vector
+    assert (models.asked, models.unloaded) == (["scripted"], ["scripted"])
+
+
+@pytest.mark.parametrize("dialect", [OLLAMA, GENERATE], ids=named)
+async def test_logprobs_come_with_their_tokens(dialect):
+    chances = TokenLogprobs(b"Hi", -0.5, ((b"Yo", -1.0),)), TokenLogprobs(b"\xe2\x82", -0.25, ())
+    models = FakeModels([Delta("", "Hi", False, 1, chances[:1]), Delta("", "", False, 2, chances[1:])])
+    async with serving(models) as url:
+        whole = (await dialect.post(url, logprobs=True, top_logprobs=1)).json()
+        lines = (await dialect.post(url, logprobs=True, stream=True)).text.splitlines()
+        without = (await dialect.post(url)).json()
+        refused = await dialect.post(url, top_logprobs=1)
+    first, second = whole["logprobs"]
+    other = {"token": "Yo", "logprob": -1.0, "bytes": [89, 111]}
+    assert first == {"token": "Hi", "logprob": -0.5, "bytes": [72, 105], "top_logprobs": [other]}
+    assert second["bytes"] == [226, 130]
+    assert [one for line in lines for one in json.loads(line).get("logprobs", ())] == [first, second]
+    assert ("logprobs" in without, refused.status_code) == (False, 400)
+    assert [one.logprobs for one in models.requests] == [1, 0, None]

@@ -121,6 +121,33 @@ def read_defaults(layers: OllamaLayers) -> ModelDefaults:
     )
 
 
+class LayerTexts(msgspec.Struct, frozen=True, kw_only=True):
+    """What Ollama keeps beside a model, as its own server shows it; '' for what is not there."""
+
+    parameters: str = ""
+    """A line for each, stop texts too: its name, spaces up to a width of 30, and its value as JSON."""
+    system: str = ""
+    template: str = ""
+    """In Go's template language."""
+    license: str = ""
+
+
+def layer_texts(layers: OllamaLayers) -> LayerTexts:
+    """Read the layers as they are; what cannot be read is left out."""
+    unread: list[str] = []
+    lines = [
+        f"{one_line(name, 40):<30} {json.dumps(value)}"
+        for name, values in _params(layers.params, unread).items()
+        for value in (values if isinstance(values, list) else [values])
+    ]
+    return LayerTexts(
+        parameters="\n".join(lines),
+        system=_text(layers.system, "system prompt", unread),
+        template=_text(layers.template, "template", unread),
+        license=_text(layers.license, "license", unread),
+    )
+
+
 def in_words(defaults: ModelDefaults) -> str:
     """Return the parameters in a line; '' for none."""
     words = [f"{name} {value:g}" for name, value in defaults.sampling.given().items()]

@@ -98,6 +98,38 @@ class DocumentBlock(msgspec.Struct, frozen=True, kw_only=True):
         return "\n\n".join(filter(None, (self.title, self.context, self.source.text)))
 
 
+class SearchResultBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """What the client's own search has found: it is read as a text with its title and source."""
+
+    type: Literal["search_result"]
+    source: str
+    title: str
+    content: Annotated[list[TextBlock], Meta(max_length=4096)]
+    citations: Echoed = None
+    cache_control: CacheHint = None
+
+    @property
+    def text(self) -> str:
+        """Title, source and text."""
+        return "\n\n".join(filter(None, (self.title, self.source, *(one.text for one in self.content))))
+
+
+class CompactionBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """A summary that stands for earlier messages: it is read as a text."""
+
+    type: Literal["compaction"]
+    content: str | None = None
+    encrypted_content: Echoed = None
+    signature: Echoed = None
+    tool_changes: Echoed = None
+    cache_control: CacheHint = None
+
+    @property
+    def text(self) -> str:
+        """The summary; '' where there is none."""
+        return self.content or ""
+
+
 class ThinkingBlock(msgspec.Struct, frozen=True, kw_only=True):
     """The thinking before an answer. The signature is not looked at."""
 
@@ -149,6 +181,11 @@ _KINDS: dict[str, type[Block]] = {
     "tool_use": ToolUseBlock,
     "tool_result": ToolResultBlock,
 }
+_READ_AS_TEXT: dict[str, type[DocumentBlock | SearchResultBlock | CompactionBlock]] = {
+    "document": DocumentBlock,
+    "search_result": SearchResultBlock,
+    "compaction": CompactionBlock,
+}
 _ATTRIBUTION = "x-anthropic-billing-header:"
 """The beginning of a block with an id of the request, by Claude Code: all after it would be read anew."""
 
@@ -176,7 +213,7 @@ def ignored_blocks(sent: Sequence[MessageParam]) -> list[str]:
         for at, message in enumerate(sent)
         if not isinstance(message.content, str)
         for number, block in enumerate(message.content)
-        if kind_of(block, f"messages[{at}].content[{number}]") not in (*_KINDS, "document")
+        if kind_of(block, f"messages[{at}].content[{number}]") not in (*_KINDS, *_READ_AS_TEXT)
     ]
 
 
@@ -255,8 +292,8 @@ def _located(
                     code="invalid_value",
                 )
             yield path, TextBlock(text=unread)
-        elif kind == "document":
-            yield path, TextBlock(text=decode(block, DocumentBlock, path).text)
+        elif kind in _READ_AS_TEXT:
+            yield path, TextBlock(text=decode(block, _READ_AS_TEXT[kind], path).text)
         elif kind in _KINDS:
             yield path, decode(block, _KINDS[kind], path)
 

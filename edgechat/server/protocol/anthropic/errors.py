@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from edgechat.server.http.refusal import Refusal
 
@@ -18,11 +19,18 @@ _TYPES = {
 }
 
 
+class MessagesErrorCode(msgspec.Struct, frozen=True):
+    """What went wrong, for programs: clients know `thread_unsupported_request`, and go on without threads."""
+
+    error_code: str
+
+
 class MessagesErrorDetail(msgspec.Struct, frozen=True):
     """What went wrong."""
 
     type: str
     message: str
+    details: MessagesErrorCode | UnsetType = UNSET
 
 
 class MessagesError(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,4 +43,5 @@ class MessagesError(msgspec.Struct, frozen=True, kw_only=True):
 def error_body(refusal: Refusal) -> bytes:
     """Return the JSON of a refusal."""
     kind = _TYPES.get(refusal.status, "api_error" if refusal.status >= 500 else "invalid_request_error")
-    return msgspec.json.encode(MessagesError(error=MessagesErrorDetail(kind, refusal.message)))
+    details = MessagesErrorCode(refusal.code) if refusal.code else UNSET
+    return msgspec.json.encode(MessagesError(error=MessagesErrorDetail(kind, refusal.message, details)))

@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from edgechat.engine.tool_calls.tools import check_choice, check_tools
 from edgechat.engine.types import ChatRequest, Priority, Sampling, Tool
 from edgechat.server.documents.asked import Docs
+from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.anthropic.blocks import (
     CacheHint,
     MessageParam,
@@ -161,11 +162,27 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
     service_tier: Annotated[str | None, no_effect("Ignored: there is one tier.", "auto", "standard_only")] = (
         None
     )
+    thread: Annotated[
+        dict[str, Any] | None, Meta(description="Refused: nothing is stored. Clients then send all messages.")
+    ] = None
+    compaction: Annotated[dict[str, Any] | None, Meta(description="Refused: nothing is summarized.")] = None
     container: Echoed = None
     context_management: Annotated[
         Raw | UnsetType, no_effect("Ignored: clients that set it leave out old results themselves.")
     ] = UNSET
     mcp_servers: Annotated[list[Any] | None, no_effect("Ignored: this server never uses the network.")] = None
+
+    def asked(self) -> ChatRequest:
+        """Return what the engine is asked, but for what depends on the model. Raises Refusal."""
+        if self.thread is not None:  # what a client leaves out with it would be missing
+            raise Refusal(
+                "Conversations are not stored here: send all messages, without `thread`.",
+                param="thread",
+                code="thread_unsupported_request",
+            )
+        if self.compaction is not None:
+            raise Refusal("Conversations are not summarized here: omit `compaction`.", param="compaction")
+        return super().asked()
 
     @property
     def hints_cache(self) -> bool:

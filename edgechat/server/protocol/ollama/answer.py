@@ -33,7 +33,9 @@ from edgechat.server.protocol.ollama.request import (
     Options,
     model_of,
 )
+from edgechat.server.protocol.openai.logprobs import TokenLogprob, logprob_of
 from edgechat.server.protocol.schemas import arguments_object
+from edgechat.server.protocol.sse import in_one_line
 from edgechat.server.protocol.thinking import thinking_of
 
 DoneReason = Literal["stop", "length", "load", "unload"]
@@ -77,6 +79,7 @@ class OllamaLine(msgspec.Struct, frozen=True, kw_only=True):
     prompt_eval_duration: int | UnsetType = UNSET
     eval_count: int | UnsetType = UNSET
     eval_duration: int | UnsetType = UNSET
+    logprobs: list[TokenLogprob] | UnsetType = UNSET
 
 
 class OllamaChatLine(OllamaLine, frozen=True, kw_only=True):
@@ -106,7 +109,9 @@ class OllamaAnswers(OneAnswer[OllamaLine]):
         think: bool | None,
         documents: AskedDocuments | None = None,
     ) -> None:
-        """think: what the settings say for models that can switch it."""
+        """think: what the settings say for models that can switch it. Raises Refusal."""
+        if body.top_logprobs and not body.logprobs:
+            raise Refusal("top_logprobs requires logprobs: true.", param="top_logprobs")
         super().__init__(
             model=model_of(body.model),
             streams=body.stream is not False,
@@ -123,6 +128,7 @@ class OllamaAnswers(OneAnswer[OllamaLine]):
         self._texts: list[str] = []
         self._thoughts: list[str] = []
         self._calls: list[OllamaCall] = []
+        self._logprobs: list[TokenLogprob] = []
         self._open: tuple[ToolCall, list[str]] | None = None
         """The call that is being written, and its arguments so far."""
 
@@ -143,6 +149,7 @@ class OllamaAnswers(OneAnswer[OllamaLine]):
             self._request,
             id=self._id,
             max_tokens=self._options.most_tokens,
+            logprobs=self._body.most_others,
             stop=self._options.stops,
             think=None if is_raw else think,
             effort=None if is_raw else effort,
@@ -152,7 +159,8 @@ class OllamaAnswers(OneAnswer[OllamaLine]):
     def whole(self) -> bytes:
         """Return the answer."""
         line = self._line("".join(self._texts), "".join(self._thoughts), self._calls, self._ends[0])
-        return msgspec.json.encode(line)
+        logprobs = self._logprobs if self._body.logprobs else UNSET
+        return msgspec.json.encode(msgspec.structs.replace(line, logprobs=logprobs))
 
     def empty(self, reason: Literal["load", "unload"]) -> bytes:
         """Return the answer to a request that only loads or unloads the model."""
@@ -165,20 +173,25 @@ class OllamaAnswers(OneAnswer[OllamaLine]):
 
     def failure(self, refusal: Refusal) -> bytes:
         """Return an error as the last line."""
-        return error_body(refusal) + b"\n"
+        return in_one_line(error_body(refusal)) + b"\n"
 
     def _begin(self) -> bytes:
         return b""
 
     def _encode(self, told: OllamaLine) -> bytes:
-        return msgspec.json.encode(told) + b"\n"
+        return in_one_line(msgspec.json.encode(told)) + b"\n"
 
     def _events(self, event: RequestEvent) -> list[OllamaLine]:
         """Take an event of the engine; return the lines that tell of it."""
         match event:
-            case Delta(text=text, thinking=thinking):
+            case Delta(text=text, thinking=thinking, chances=chances):
                 (self._thoughts if thinking else self._texts).append(text)
-                return [self._line("", text) if thinking else self._line(text)] if text else []
+                told = [logprob_of(one) for one in chances]
+                self._logprobs += told
+                if not (text or told):
+                    return []
+                line = self._line("", text) if thinking else self._line(text)
+                return [msgspec.structs.replace(line, logprobs=told or UNSET)]
             case ToolCallBegun(call=call):
                 called = self._close_call()
                 self._open = (call, [call.arguments])

@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from edgechat import __version__
 from edgechat.engine.types import Embedded
+from edgechat.models.local.ollama.defaults import LayerTexts, layer_texts
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.pool.available_models import ModelCard
 from edgechat.server.protocol.ollama.request import KeepAlive, Options
@@ -80,11 +81,13 @@ class ShowBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShownModelBody(msgspec.Struct, frozen=True, kw_only=True):
-    """A model in detail."""
+    """A model in detail. What Ollama keeps beside it is shown of its own models alone."""
 
     modelfile: str = ""
     parameters: str = ""
+    system: str = ""
     template: str = ""
+    license: str = ""
     details: ModelDetails
     model_info: dict[str, Any]
     capabilities: list[str]
@@ -92,14 +95,16 @@ class ShownModelBody(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, card: ModelCard) -> ShownModelBody:
-        """Return what is told of a model."""
+        """Return what is told of a model. Reads the disk: call it in a thread."""
         kind = card.architecture or "unknown"
+        texts = layer_texts(card.layers) if card.layers is not None else LayerTexts()
         info = {
             "general.architecture": kind,
             "general.parameter_count": card.n_params,
             f"{kind}.context_length": card.context,
         }
         return cls(
+            **msgspec.structs.asdict(texts),
             details=_details(card),
             model_info=info,
             capabilities=_capabilities(card),
@@ -145,6 +150,21 @@ class EmbedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     total_duration: int
     load_duration: int
     prompt_eval_count: int
+
+
+class EmbeddingsBody(msgspec.Struct, frozen=True, kw_only=True):
+    """A text to embed, as older clients ask for it."""
+
+    model: Model = None
+    prompt: str
+    options: Options | None = None
+    keep_alive: KeepAlive = None
+
+
+class EmbeddingsAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The embedding of a text; none of an empty one."""
+
+    embedding: Annotated[Raw, Meta(extra_json_schema=_VECTOR)]
 
 
 def embed_answer(model: str, embedded: Embedded, *, total: float, load: float) -> bytes:

@@ -13,7 +13,16 @@ from edgechat.engine.types import ChatRequest, Message, Sampling, ToolCall
 from edgechat.server.documents.asked import Docs
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.media import Part, image_of, message_of
-from edgechat.server.protocol.openai.generation import Factor, Model, Penalty, Seed, Stop, Whole, seed_of
+from edgechat.server.protocol.openai.generation import (
+    Factor,
+    Model,
+    Others,
+    Penalty,
+    Seed,
+    Stop,
+    Whole,
+    seed_of,
+)
 from edgechat.server.protocol.schemas import SchemaText, answer_schema, errors_about, tool_of
 from edgechat.server.protocol.strictness import no_effect
 from edgechat.settings import SamplingDefaults
@@ -26,7 +35,7 @@ _AT_ONCE = (0, "0", "0s", "0m", "0h")
 KeepAlive = Annotated[
     str | float | None,
     no_effect(
-        "0 unloads the model after the answer, or at once without anything to answer, unless others use it. "
+        "0 unloads the model once all answers that it writes are complete. "
         "Otherwise ignored: settings.toml says after how long a model is unloaded.",
         *_AT_ONCE,
     ),
@@ -160,6 +169,16 @@ class OllamaBody(msgspec.Struct, frozen=True, kw_only=True):
     options: Options | None = None
     think: Thinking = None
     keep_alive: KeepAlive = None
+    logprobs: Annotated[bool | None, Meta(description="Return the logprobs of the answer's tokens.")] = None
+    top_logprobs: Annotated[
+        Others | None,
+        Meta(description="... and of this many alternatives for each; requires logprobs."),
+    ] = None
+
+    @property
+    def most_others(self) -> int | None:
+        """How many alternatives of each token to tell; None: no logprobs."""
+        return int(self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def is_empty(self) -> bool:

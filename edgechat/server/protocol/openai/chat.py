@@ -11,7 +11,7 @@ from edgechat.engine.tool_calls.tools import check_choice, check_tools
 from edgechat.engine.types import ChatRequest, Overflow, Tool
 from edgechat.server.documents.asked import Docs
 from edgechat.server.http.refusal import Refusal
-from edgechat.server.protocol.openai.generation import GenerationBody, Labels, Tokens, limit
+from edgechat.server.protocol.openai.generation import GenerationBody, Labels, Others, Tokens, limit
 from edgechat.server.protocol.openai.messages import ChatMessage, FunctionName, as_messages
 from edgechat.server.protocol.schemas import SchemaText, answer_schema, errors_about, tool_of
 from edgechat.server.protocol.strictness import Echoed, no_effect
@@ -22,7 +22,6 @@ NoSearch = Annotated[
     no_effect("Ignored: this server does not search the web."),
 ]
 NoPrediction = Annotated[None, Meta(description="Only null is accepted: predictions are made without it.")]
-Others = Annotated[int, Meta(ge=0, le=20)] | Annotated[float, Meta(ge=0, le=20, multiple_of=1)]
 Strict = Annotated[
     bool | None,
     Meta(

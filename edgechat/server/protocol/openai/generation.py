@@ -30,6 +30,7 @@ Tokens = (
 Choices = (
     Annotated[int, Meta(ge=1, le=MOST_CHOICES)] | Annotated[float, Meta(ge=1, le=MOST_CHOICES, multiple_of=1)]
 )
+Others = Annotated[int, Meta(ge=0, le=20)] | Annotated[float, Meta(ge=0, le=20, multiple_of=1)]
 Seed = (
     Annotated[int, Meta(ge=-_SEEDS, le=_SEEDS - 1)]
     | Annotated[float, Meta(ge=-_SEEDS, lt=_SEEDS, multiple_of=1)]
