@@ -1,9 +1,10 @@
 """The guide: the engine of a tiny model whose answers the documentation that ships checks and completes.
 
-The model writes its first words, whose probability tells how well it knows the question, and the documentation is
-searched; how little the one knows and how much the other has make one number, `_merit`. From low to high, the model
-answers, both do (the likelier one first), or the documentation does, with page and heading, or says that it has
-nothing. Whoever loads the guide gets this engine from `local_engine`, so chats, commands and servers are the same.
+The model writes its first words, whose probability tells how well it knows the question, and the
+documentation is searched; how little the one knows and how much the other has make one number, `_merit`.
+From low to high, the model answers, both do (the likelier one first), or the documentation does, with page
+and heading, or has nothing and says so. Whoever loads the guide has this engine from `local_engine`, so the
+app, the commands and the server agree.
 """
 
 # ruff: noqa: D102  (`Engine` documents its methods)
@@ -12,8 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -26,6 +28,7 @@ from edgechat.engine.types import (
     CachePolicy,
     ChatRequest,
     Delta,
+    Dropped,
     Finished,
     Message,
     ModelInfo,
@@ -42,7 +45,7 @@ DECLINES = "I am a small guide that only knows edgechat;"
 _TOKENS = 8
 """The probability of so many tokens is looked at: an answer that it knows follows from its beginning."""
 # Chosen by the practice exams: `python packaging/guide/told.py --practice`.
-_BOTH, _FIRST, _ALONE = 1.3, 1.6, 1.9
+_BOTH, _FIRST, _ALONE = 1.3, 1.6, 2.1
 """From which merit on the documentation is quoted, comes first, and is all of the answer."""
 _LEAST = 0.4
 """A passage that covers less of a question does not answer it."""
@@ -51,7 +54,7 @@ _OR = "If that is not what you meant:"
 
 
 class Guide(EngineSupervisor):
-    """The engine of the guide. What is not a plain question, or has a limit of tokens, the model answers alone."""
+    """The engine of the guide. With tools, a schema or a limit of tokens the model answers alone."""
 
     async def start(self, on_progress: Callable[[float], None] | None = None) -> ModelInfo:
         model, _ = await asyncio.gather(super().start(on_progress), asyncio.to_thread(manual))
@@ -64,56 +67,72 @@ class Guide(EngineSupervisor):
         *,
         may_load: bool = True,
     ) -> AsyncGenerator[RequestEvent, None]:
-        asked = _question(request)
+        question = _question(request)
         own = msgspec.structs.replace(request, messages=_own_words(request.messages))
-        if asked is not None:
+        if question is not None:
             own = msgspec.structs.replace(own, logprobs=0)
         async with aclosing(super().stream(own, on_progress, may_load=may_load)) as events:
-            if asked is None:
-                async for event in events:
+            begun = _Begun() if question is None else await _begin(events)
+            hit, merit = Hit(), 0.0
+            if question is not None and not begun.is_cut:
+                hit = (await asyncio.to_thread(manual)).search(question)
+                merit = _merit(begun, hit)
+            if merit > _ALONE:
+                for event in begun.instead(_answer(hit)):
                     yield event
                 return
-            begun: list[RequestEvent] = []
-            text, chances = "", list[float]()
-            async for event in events:
-                begun.append(event)
-                if isinstance(event, Delta):
-                    text += event.text
-                    chances += (one.logprob for one in event.chances)
-                is_known = len(chances) >= _TOKENS and not DECLINES.startswith(text)
-                if is_known or isinstance(event, Finished):
-                    break
-            last = begun[-1]
-            if isinstance(last, Finished) and last.reason != "stop":
-                hit, merit = None, 0.0
-            else:
-                hit = (await asyncio.to_thread(manual)).search(asked)
-                merit = _merit(sum(chances[:_TOKENS]), hit)
-                if text.startswith(DECLINES) and merit <= _ALONE:
-                    merit = 0.0
-            if hit is not None and merit > _ALONE:
-                n = last.tokens if isinstance(last, Delta) else 0
-                for event in begun:
-                    if not isinstance(event, Delta | Finished):
-                        yield event
-                yield Delta(request.id, _answer(hit), thinking=False, tokens=n)
-                yield (
-                    last
-                    if isinstance(last, Finished)
-                    else Finished(
-                        request.id, "stop", Usage(_prompt_tokens(begun), 0, n), Timings(0.0, 0.0, 0.0)
-                    )
-                )
-                return
-            both = hit is not None and merit > _BOTH and hit.coverage >= _LEAST
-            if hit is not None and both and merit > _FIRST:
-                yield Delta(request.id, f"{hit.text}\n\n{_OR} ", thinking=False, tokens=0)
-            for event in begun:
-                for told in _told(event, hit if both and merit <= _FIRST else None):
+            quote = hit.text if merit > _BOTH and hit.coverage >= _LEAST else ""
+            if quote and merit > _FIRST:
+                yield Delta(request.id, f"{quote}\n\n{_OR}\n\n", thinking=False, tokens=0)
+                quote = ""
+            for event in begun.events:
+                for told in _told(event, quote, question):
                     yield told
             async for event in events:
-                for told in _told(event, hit if both and merit <= _FIRST else None):
+                for told in _told(event, quote, question):
                     yield told
+
+
+@dataclass(slots=True)
+class _Begun:
+    """The beginning of the model's reply."""
+
+    events: list[RequestEvent] = field(default_factory=list)
+    text: str = ""
+    logprobs: list[float] = field(default_factory=list)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it was cancelled, or found no room."""
+        last = self.events[-1] if self.events else None
+        return isinstance(last, Finished) and last.reason != "stop"
+
+    def instead(self, text: str) -> Iterator[RequestEvent]:
+        """Yield the events of a reply that has another text."""
+        last = self.events[-1]
+        tokens = last.tokens if isinstance(last, Delta) else 0
+        yield from (event for event in self.events if isinstance(event, Dropped | Prefill))
+        yield Delta(last.request_id, text, thinking=False, tokens=tokens)
+        if isinstance(last, Finished):
+            yield last
+            return
+        read = max((event.total for event in self.events if isinstance(event, Prefill)), default=0)
+        cached = max((event.cached for event in self.events if isinstance(event, Prefill)), default=0)
+        yield Finished(last.request_id, "stop", Usage(read, cached, tokens), Timings(0.0, 0.0, 0.0))
+
+
+async def _begin(events: AsyncIterator[RequestEvent]) -> _Begun:
+    """Read events until it is known how sure the model is, and whether it declines."""
+    begun = _Begun()
+    async for event in events:
+        begun.events.append(event)
+        if isinstance(event, Delta):
+            begun.text += event.text
+            begun.logprobs += (one.logprob for one in event.chances)
+        may_decline = len(begun.text) < len(DECLINES) and DECLINES.startswith(begun.text)
+        if isinstance(event, Finished) or (len(begun.logprobs) >= _TOKENS and not may_decline):
+            break
+    return begun
 
 
 @cache
@@ -154,9 +173,14 @@ def _question(request: ChatRequest) -> str | None:
     return last.content if last.role == "user" and not last.media else None
 
 
-def _merit(logprob: float, hit: Hit) -> float:
-    """Return how much better the documentation answers: the doubts of the model, and what was found."""
-    return 0.87 * math.sqrt(max(0.0, -logprob)) + 1.1 * hit.coverage + hit.score / 20
+def _merit(begun: _Begun, hit: Hit) -> float:
+    """Return how much better the documentation answers: the doubts of the model, and what was found.
+
+    Where the model declines, the documentation answers alone or not at all.
+    """
+    doubt = math.sqrt(max(0.0, -sum(begun.logprobs[:_TOKENS])))
+    merit = 0.87 * doubt + 1.1 * hit.coverage + hit.score / 20
+    return merit if merit > _ALONE or not begun.text.startswith(DECLINES) else 0.0
 
 
 def _answer(hit: Hit) -> str:
@@ -165,14 +189,16 @@ def _answer(hit: Hit) -> str:
     return f"{_NOTHING} The nearest page: {hit.passages[0].place}." if hit.passages else _NOTHING
 
 
-def _told(event: RequestEvent, after: Hit | None) -> list[RequestEvent]:
-    """Return an event of the model as it is passed on, and before its end what follows its words."""
-    if isinstance(event, Delta):
-        return [msgspec.structs.replace(event, chances=())] if event.text else []
-    if isinstance(event, Finished) and event.reason == "stop" and after is not None:
-        words = f"\n\n{_OR}\n\n{after.text}"
-        return [Delta(event.request_id, words, thinking=False, tokens=event.usage.completion_tokens), event]
-    return [event]
+def _told(event: RequestEvent, quote: str, question: str | None) -> Iterator[RequestEvent]:
+    """Yield an event of the model as it is passed on, and before its end what follows its words."""
+    if question is not None and isinstance(event, Delta):
+        if event.text:
+            yield msgspec.structs.replace(event, chances=())
+        return
+    if quote and isinstance(event, Finished) and event.reason == "stop":
+        tokens = event.usage.completion_tokens
+        yield Delta(event.request_id, f"\n\n{_OR}\n\n{quote}", thinking=False, tokens=tokens)
+    yield event
 
 
 def _own_words(messages: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -189,7 +215,3 @@ def _own_words(messages: tuple[Message, ...]) -> tuple[Message, ...]:
         elif kept and kept[-1].role == "user":
             kept.pop()
     return tuple(kept)
-
-
-def _prompt_tokens(events: list[RequestEvent]) -> int:
-    return max((event.total for event in events if isinstance(event, Prefill)), default=0)

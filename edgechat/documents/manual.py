@@ -1,8 +1,8 @@
 """The documentation that ships, cut into what answers a question: a row, an item, a command, a paragraph.
 
-Questions are short and a row of a table is, too, so BM25 (Robertson and Zaragoza, 2009) counts what each says,
-with its headings as further words (BM25F). Unlike the index of a collection it corrects typing errors by the
-words of the documentation, and its scores are the same from question to question, so that a threshold holds.
+BM25 (Robertson and Zaragoza, 2009) counts what each says, with its headings as further words (BM25F).
+Unlike the index of a collection, this corrects typing errors by the words of the documentation, and its
+scores are comparable between questions, so that a threshold holds.
 """
 
 from __future__ import annotations
@@ -24,29 +24,31 @@ _PASSAGES = 3
 _NEAR = 0.6
 _LONGEST = 500
 """Letters of a passage; of a longer paragraph its best sentences are taken."""
-# What the practice exams chose: the weights of title and headings, BM25's k and b, and of words that mean the same.
+# Chosen by the practice exams: the weights of title and headings, k and b of BM25, and of words alike.
 _TITLE, _HEADING, _K, _B, _ALIKE, _CORRECTED = 1.0, 0.5, 1.2, 0.45, 0.8, 0.8
 _BACKGROUND = {"architecture.md": 0.4, "reports.md": 0.4, "scale.md": 0.4, "phones.md": 0.6}
-"""Pages on how edgechat is made and what it does not do, and what they count beside the others."""
+"""Pages on what users do not do, and what they count beside others."""
 _LEAD, _HEADED, _DEFINED, _GLOSSARY, _PROGRAM = 1.1, 1.3, 1.6, 0.85, 0.5
-"""The first paragraph of a section; below a heading that is all of the question; a term where it is asked for; one where it is not; lines of a program."""
+"""The first paragraph of a section; below a heading that has the whole question; a term where it is asked
+for; one where it is not; lines of a program."""
 _DEFINITION = re.compile(
     r"(what|whats|what's|wat|explain|define)\b|.*\b(means?|meaning|explained)\b|^\W*\w+( \w+)?\W*$", re.DOTALL
 )
 _WORD = re.compile(r"[a-z0-9]+(?:\.[0-9]+)?")
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 _SENTENCE = re.compile(r"(?<=[.!?:])\s+(?=[A-Z`*\"“])")
-_SAYS_NOTHING = frozenset(
-    # Of questions to a program, these say nothing about the answer.
-    "a an the is are was were be been being am do does did doing done i me my mine we us our you your it its this that "  # noqa: E501
-    "these those and or but if then than as at by for from in into of on onto to with without out up down how what which "  # noqa: E501
-    "who whom whose when where why can could should would will shall may might must has have had having not no nor so too "  # noqa: E501
-    "very just only there here about over under again please hi hey ok want wants need needs like get gets got let lets "  # noqa: E501
-    "say says said tell tells thing things something anything stuff way ways use uses used using work works possible try "  # noqa: E501
-    "some any all each edgechat app program u im dont doesnt isnt cant s t m d re ve ll someone anybody make makes made go "  # noqa: E501
-    "goes going give gives given know mean means meaning whats now right look looks see good best old set setup explain "  # noqa: E501
-    "anyway however able trying own".split()
-)
+_EMPTY_WORDS = """
+a an the is are was were be been being am do does did doing done i me my mine we us our you your it its this
+that these those and or but if then than as at by for from in into of on onto to with without out up down
+how what which who whom whose when where why can could should would will shall may might must has have had
+having not no nor so too very just only there here about over under again please hi hey ok want wants need
+needs like get gets got let lets say says said tell tells thing things something anything stuff way ways use
+uses used using work works possible try some any all each edgechat app program u im dont doesnt isnt cant s
+t m d re ve ll someone anybody make makes made go goes going give gives given know mean means meaning whats
+now right look looks see good best old set setup explain anyway however able trying own
+"""
+"""Of a question to a program, what says nothing about the answer."""
+_SAYS_NOTHING = frozenset(_EMPTY_WORDS.split())
 _ALIKE_WORDS = """
 abort cancel halt: stop
 picture photo screenshot pic pictures: image
@@ -126,13 +128,13 @@ class Passage:
 class Hit:
     """What the documentation has for a question."""
 
-    passages: tuple[Passage, ...]
+    passages: tuple[Passage, ...] = ()
     """The best first; none if no word of the question is in the documentation."""
-    score: float
+    score: float = 0.0
     """Of the best, by BM25: some 5 for one telling word, 20 for several."""
-    coverage: float
+    coverage: float = 0.0
     """Which share of the question the best has, of its words by what they tell: 0 to 1."""
-    asked: frozenset[str]
+    asked: frozenset[str] = frozenset()
     """The stems that were looked for."""
 
     @property
@@ -181,7 +183,7 @@ class Manual:
                 covered[at] += min(value, most)
         stems_asked = frozenset(stem for stems in asked for stem, _ in stems)
         if not scores:
-            return Hit((), 0.0, 0.0, stems_asked)
+            return Hit()
         first = {stems[0][0] for stems in asked if stems}
         defines = _DEFINITION.match(question.lower()) is not None
         for at in scores:
@@ -240,7 +242,7 @@ class Manual:
             elif len(word) > 3 and (near := difflib.get_close_matches(word, self._vocabulary, 1, 0.8)):
                 stem = _stem(near[0])
                 found.append((stem, _CORRECTED))
-            alike = _alike().get(_stem(word)) or _alike().get(stem, ())
+            alike = _alike().get(_stem(word)) or _alike().get(stem, [])
             found += ((other, _ALIKE) for other in alike if other in self._known)
             asked.append(found)
         return asked

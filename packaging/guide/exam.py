@@ -1,9 +1,9 @@
 """The guide's exams: questions that the corpus refuses to make, and how its answers are marked.
 
-An answer of the model counts only if it is word for word that of an intent which answers the question; where the
-question is out of scope, of any that declines. One of the guide as users meet it, which may be in the words of the
-documentation, counts also if it has all facts of the question. What answers of the model name is held against
-edgechat itself, right or wrong.
+An answer of the model counts only if it is word for word that of an intent which answers the question; where
+the question is out of scope, of any that declines. One of the guide as users meet it, which may be in the
+words of the documentation, counts also if it has all facts of the question. What answers of the model name is
+held against edgechat itself, right or wrong.
 """
 
 from __future__ import annotations

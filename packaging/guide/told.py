@@ -1,6 +1,6 @@
 """Ask the guide as users meet it, in its worker and with the documentation, and count.
 
-    python packaging/guide/told.py [--practice] [--show]    both exams: that of the corpus, and that of newcomers
+    python packaging/guide/told.py [--practice] [--show]    both exams: the corpus', and newcomers'
 
 --practice: the exams by which its thresholds were chosen, instead of those that were held out.
 """
@@ -38,7 +38,7 @@ async def answer(guide: Guide, ask: str) -> tuple[str, float]:
 
 
 async def marked(corpus: Corpus, questions: Iterable[Asked], *, show: bool) -> str:
-    """Return a row of a table: right, declined, of them from the documentation, and the time to the first word."""
+    """Return a row of a table: right, declined, how many quote the documentation, and the first word."""
     guide = Guide(prepare("guide"))
     await guide.start()
     counts = {False: [0, 0], True: [0, 0]}
