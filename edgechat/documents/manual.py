@@ -144,7 +144,7 @@ class Hit:
         for one in self.passages:
             if one.place != place:
                 place = one.place
-                shown += f"{FROM if not shown else chr(10) * 2 + 'And from '}{place}:"
+                shown += f"\n\nAnd from {place}" if shown else f"{FROM}{place}"
             shown += f"\n\n{one.shown(set(self.asked))}"
         return shown
 
