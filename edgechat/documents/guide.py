@@ -205,7 +205,7 @@ def _own_words(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     """Return a chat with the model's own words alone, which it was trained to go on from."""
     kept: list[Message] = []
     for one in messages:
-        if one.role != "assistant":
+        if one.role != "assistant" or (one is messages[-1] and one.content.startswith((FROM, _NOTHING))):
             kept.append(one)
             continue
         parts = [part.strip() for part in one.content.split(_OR)]
