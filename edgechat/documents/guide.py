@@ -15,7 +15,7 @@ import asyncio
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -81,15 +81,15 @@ class Guide(EngineSupervisor):
                 for event in begun.instead(_answer(hit)):
                     yield event
                 return
-            quote = hit.text if merit > _BOTH and hit.coverage >= _LEAST else ""
+            quote = merit > _BOTH and hit.coverage >= _LEAST
             if quote and merit > _FIRST:
-                yield Delta(request.id, f"{quote}\n\n{_OR}\n\n", thinking=False, tokens=0)
-                quote = ""
+                yield Delta(request.id, f"{hit.text}\n\n{_OR}\n\n", thinking=False, tokens=0)
+            after = replace(hit, passages=hit.passages[:1]).text if quote and merit <= _FIRST else ""
             for event in begun.events:
-                for told in _told(event, quote, question):
+                for told in _told(event, after, question):
                     yield told
             async for event in events:
-                for told in _told(event, quote, question):
+                for told in _told(event, after, question):
                     yield told
 
 
@@ -189,15 +189,15 @@ def _answer(hit: Hit) -> str:
     return f"{_NOTHING} The nearest page: {hit.passages[0].place}." if hit.passages else _NOTHING
 
 
-def _told(event: RequestEvent, quote: str, question: str | None) -> Iterator[RequestEvent]:
+def _told(event: RequestEvent, after: str, question: str | None) -> Iterator[RequestEvent]:
     """Yield an event of the model as it is passed on, and before its end what follows its words."""
     if question is not None and isinstance(event, Delta):
         if event.text:
             yield msgspec.structs.replace(event, chances=())
         return
-    if quote and isinstance(event, Finished) and event.reason == "stop":
+    if after and isinstance(event, Finished) and event.reason == "stop":
         tokens = event.usage.completion_tokens
-        yield Delta(event.request_id, f"\n\n{_OR}\n\n{quote}", thinking=False, tokens=tokens)
+        yield Delta(event.request_id, f"\n\n{_OR}\n\n{after}", thinking=False, tokens=tokens)
     yield event
 
 
