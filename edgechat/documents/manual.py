@@ -108,7 +108,7 @@ class Passage:
         """Return it as Markdown; of a long paragraph the sentences that have most of the words asked for."""
         text = unlinked(self.text)
         if self.kind == "command":
-            return f"```\n{text}\n```"
+            return "```\n" + re.sub(" {3,}# ", "  # ", text) + "\n```"
         if self.kind == "row":
             first, *cells = (cell.strip() for cell in re.split(r"(?<!\\)\|", text.strip().strip("|")))
             return f"- {first if '`' in first else f'**{first}**'}: {'; '.join(filter(None, cells))}"
