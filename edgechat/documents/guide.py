@@ -50,7 +50,7 @@ _BOTH, _FIRST, _ALONE = 1.3, 1.6, 2.1
 _LEAST = 0.4
 """A passage that covers less of a question does not answer it."""
 _UNSURE = 1.1
-"""With more doubt and no passage, the model was wrong 3 of 3 times in the practice exams; with less, 1 of 9."""
+"""With more doubt and no passage, the model was wrong at practice 3 of 3 times; with less, 1 of 9."""
 _NOTHING = "The documentation does not say."
 _OR = "If that is not what you meant:"
 
