@@ -8,10 +8,10 @@ from functools import partial
 import msgspec
 
 from edgechat import settings
+from edgechat.documents.guide import local_engine
 from edgechat.engine.protocol import Engine, EngineState
 from edgechat.engine.remote.choice import remote_engine, remote_plan
 from edgechat.engine.types import CachePolicy
-from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
@@ -68,7 +68,7 @@ def _engine(
         return remote_engine(
             plan, settings.load(), idle_seconds=idle_seconds, on_note=on_note, on_state=on_state
         )
-    return EngineSupervisor(
+    return local_engine(
         plan, idle_seconds=idle_seconds, cache_policy=policy, on_state=on_state, on_note=on_note
     )
 

@@ -37,7 +37,7 @@ from shape import GUIDE
 TOPICS = (
     "talk", "product", "chats", "settings", "serve", "keys", "app", "commands", "models", "memory", "limits",
 )  # fmt: skip
-EXAMS = ("held_out", "practice")
+EXAMS = ("held_out", "practice", "newcomers", "newcomers_practice")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,15 @@
 """The guide's exams: questions that the corpus refuses to make, and how its answers are marked.
 
-An answer counts only if it is word for word that of an intent which answers the question; where the question
-is out of scope, of any that declines. What it names is held against edgechat itself, right or wrong.
+An answer of the model counts only if it is word for word that of an intent which answers the question; where
+the question is out of scope, of any that declines. One of the guide as users meet it, which may be in the
+words of the documentation, counts also if it has all facts of the question. What answers of the model name is
+held against edgechat itself, right or wrong.
 """
 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -25,6 +28,16 @@ class Asked:
     ask: str
     right: tuple[str, ...]
     declined: bool = False
+    says: tuple[str, ...] = ()
+    """Regular expressions, of which a right answer has all."""
+
+    def is_told(self, corpus: Corpus, said: str) -> bool:
+        """Whether an answer that may quote the documentation is right."""
+        if self.declined:
+            return said in corpus.declines
+        answers = {corpus.answers[corpus.about.get(name, name)] for name in self.right}
+        has_facts = bool(self.says) and all(re.search(one, said, re.IGNORECASE) for one in self.says)
+        return has_facts or any(answer in said for answer in answers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +89,13 @@ def exam(name: str) -> tuple[Case, ...]:
     single = [Case((_asked(one),)) for one in data["question"]]
     return (
         *single,
-        *(Case(tuple(map(_asked, one["turns"])), one.get("system", "")) for one in data["dialogue"]),
+        *(Case(tuple(map(_asked, one["turns"])), one.get("system", "")) for one in data.get("dialogue", ())),
     )
 
 
 def _asked(one: dict) -> Asked:
-    return Asked(one["ask"], tuple(one["right"]), one.get("declined", False))
+    right, says = tuple(one.get("right", ())), tuple(one.get("says", ()))
+    return Asked(one["ask"], right, one.get("declined", False), says)
 
 
 def unknown_names(corpus: Corpus, cases: Iterable[Case]) -> set[str]:

@@ -23,8 +23,8 @@ from edgechat.chat.generation_options import CommandLineOptions
 from edgechat.chat.storage.store import Store, store_path
 from edgechat.cli.chat.conversation import ConversationChoice
 from edgechat.cli.commands import run as command
+from edgechat.documents import guide
 from edgechat.engine.types import CachePolicy, Dropped
-from edgechat.engine.worker import supervisor
 from tests.cli.running import EDGECHAT, complaint, edgechat
 from tests.fakes import FakeEngine
 from tests.kit import tiny
@@ -278,7 +278,7 @@ def test_the_model_that_was_forgotten(script):
 
 
 class Replaying(FakeEngine):
-    """Stands in for EngineSupervisor."""
+    """Stands in for what `local_engine` returns."""
 
     made: Replaying
     script: tuple[Any, ...] = ("Hello.",)
@@ -291,7 +291,7 @@ class Replaying(FakeEngine):
 
 @pytest.fixture
 def engine(monkeypatch):
-    monkeypatch.setattr(supervisor, "EngineSupervisor", Replaying)
+    monkeypatch.setattr(guide, "local_engine", Replaying)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     yield Replaying
     Replaying.script = ("Hello.",)

@@ -24,6 +24,7 @@ SHIPPED = {
     "quality.txt.xz",
     "skeletons.bin",
     *(f"completion/{name}" for name in ("_edgechat", "edgechat.bash", "edgechat.fish", "edgechat.ps1")),
+    *(f"docs/{path.name}" for path in (ROOT / "docs").iterdir()),
 }
 
 pytestmark = pytest.mark.alone

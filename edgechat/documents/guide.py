@@ -1,0 +1,226 @@
+"""The guide: the engine of a tiny model whose answers the documentation that ships checks and completes.
+
+The model writes its first words, whose probability tells how well it knows the question, and the
+documentation is searched; how little the one knows and how much the other has make one number, `_merit`.
+From low to high, the model answers, both do (the likelier one first), or the documentation does, with page
+and heading, or has nothing and says so. Whoever loads the guide has this engine from `local_engine`, so the
+app, the commands and the server agree.
+"""
+
+# ruff: noqa: D102  (`Engine` documents its methods)
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from edgechat.base import paths
+from edgechat.documents.manual import FROM, Hit, Manual
+from edgechat.engine.protocol import EngineState
+from edgechat.engine.types import (
+    CachePolicy,
+    ChatRequest,
+    Delta,
+    Dropped,
+    Finished,
+    Message,
+    ModelInfo,
+    Prefill,
+    RequestEvent,
+    Timings,
+    Usage,
+)
+from edgechat.engine.worker.supervisor import EngineSupervisor
+from edgechat.planner.plan import LoadPlan
+
+DECLINES = "I am a small guide that only knows edgechat;"
+"""What all answers of the model to questions that are none of its own begin with."""
+_TOKENS = 8
+"""The probability of so many tokens is looked at: an answer that it knows follows from its beginning."""
+# Chosen by the practice exams: `python packaging/guide/told.py --practice`.
+_BOTH, _FIRST, _ALONE = 1.3, 1.6, 2.1
+"""From which merit on the documentation is quoted, comes first, and is all of the answer."""
+_LEAST = 0.4
+"""A passage that covers less of a question does not answer it."""
+_UNSURE = 1.1
+"""With more doubt and no passage, the model was wrong at practice 3 of 3 times; with less, 1 of 9."""
+_NOTHING = "The documentation does not say."
+_OR = "If that is not what you meant:"
+
+
+class Guide(EngineSupervisor):
+    """The engine of the guide. With tools, a schema or a limit of tokens the model answers alone."""
+
+    async def start(self, on_progress: Callable[[float], None] | None = None) -> ModelInfo:
+        model, _ = await asyncio.gather(super().start(on_progress), asyncio.to_thread(manual))
+        return model
+
+    async def stream(
+        self,
+        request: ChatRequest,
+        on_progress: Callable[[float], None] | None = None,
+        *,
+        may_load: bool = True,
+    ) -> AsyncGenerator[RequestEvent, None]:
+        question = _question(request)
+        own = msgspec.structs.replace(request, messages=_own_words(request.messages))
+        if question is not None:
+            own = msgspec.structs.replace(own, logprobs=0)
+        async with aclosing(super().stream(own, on_progress, may_load=may_load)) as events:
+            begun = _Begun() if question is None else await _begin(events)
+            hit, merit = Hit(), 0.0
+            if question is not None and not begun.is_cut:
+                hit = (await asyncio.to_thread(manual)).search(question)
+                merit = _merit(begun, hit)
+            if merit > _ALONE:
+                for event in begun.instead(_answer(hit)):
+                    yield event
+                return
+            quote = merit > _BOTH and hit.coverage >= _LEAST
+            if quote and merit > _FIRST:
+                yield Delta(request.id, f"{hit.text}\n\n{_OR}\n\n", thinking=False, tokens=0)
+            after = replace(hit, passages=hit.passages[:1]).text if quote and merit <= _FIRST else ""
+            for event in begun.events:
+                for told in _told(event, after, question):
+                    yield told
+            async for event in events:
+                for told in _told(event, after, question):
+                    yield told
+
+
+@dataclass(slots=True)
+class _Begun:
+    """The beginning of the model's reply."""
+
+    events: list[RequestEvent] = field(default_factory=list)
+    text: str = ""
+    logprobs: list[float] = field(default_factory=list)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it was cancelled, or found no room."""
+        last = self.events[-1] if self.events else None
+        return isinstance(last, Finished) and last.reason != "stop"
+
+    @property
+    def doubt(self) -> float:
+        """How little the model knows the question: 0 if it is certain, 1 if that is one in e likely."""
+        return math.sqrt(max(0.0, -sum(self.logprobs[:_TOKENS])))
+
+    def instead(self, text: str) -> Iterator[RequestEvent]:
+        """Yield the events of a reply that has another text."""
+        last = self.events[-1]
+        tokens = last.tokens if isinstance(last, Delta) else 0
+        yield from (event for event in self.events if isinstance(event, Dropped | Prefill))
+        yield Delta(last.request_id, text, thinking=False, tokens=tokens)
+        if isinstance(last, Finished):
+            yield last
+            return
+        read = max((event.total for event in self.events if isinstance(event, Prefill)), default=0)
+        cached = max((event.cached for event in self.events if isinstance(event, Prefill)), default=0)
+        yield Finished(last.request_id, "stop", Usage(read, cached, tokens), Timings(0.0, 0.0, 0.0))
+
+
+async def _begin(events: AsyncIterator[RequestEvent]) -> _Begun:
+    """Read events until it is known how sure the model is, and whether it declines."""
+    begun = _Begun()
+    async for event in events:
+        begun.events.append(event)
+        if isinstance(event, Delta):
+            begun.text += event.text
+            begun.logprobs += (one.logprob for one in event.chances)
+        may_decline = len(begun.text) < len(DECLINES) and DECLINES.startswith(begun.text)
+        if isinstance(event, Finished) or (len(begun.logprobs) >= _TOKENS and not may_decline):
+            break
+    return begun
+
+
+@cache
+def manual() -> Manual:
+    """Return the documentation that ships, read once: it takes a tenth of a second."""
+    found = Manual()
+    found.search("What is edgechat?")  # which makes the index
+    return found
+
+
+def local_engine(
+    plan: LoadPlan,
+    *,
+    idle_seconds: float,
+    cache_policy: CachePolicy,
+    replan: Callable[[], LoadPlan] | None = None,
+    on_state: Callable[[EngineState], None] | None = None,
+    on_note: Callable[[str], None],
+) -> EngineSupervisor:
+    """Return the engine of a model on this machine, not yet loaded: the guide's own for the guide."""
+    is_guide = Path(plan.model_path) == paths.shipped("guide.gguf")
+    return (Guide if is_guide else EngineSupervisor)(
+        plan,
+        idle_seconds=idle_seconds,
+        cache_policy=cache_policy,
+        replan=replan,
+        on_state=on_state,
+        on_note=on_note,
+    )
+
+
+def _question(request: ChatRequest) -> str | None:
+    """Return what is asked, if the answer may have any words and any length."""
+    is_free = request.text is None and not (request.tools or request.schema or request.stop)
+    if not is_free or request.logprobs is not None or request.max_tokens is not None or not request.messages:
+        return None
+    last = request.messages[-1]
+    return last.content if last.role == "user" and not last.media else None
+
+
+def _merit(begun: _Begun, hit: Hit) -> float:
+    """Return how much better the documentation answers: the doubts of the model, and what was found.
+
+    Where the model declines, the documentation answers alone or not at all; infinite where neither knows.
+    """
+    declines = begun.text.startswith(DECLINES)
+    if hit.coverage < _LEAST and begun.doubt > _UNSURE and not declines:
+        return math.inf
+    merit = 0.87 * begun.doubt + 1.1 * hit.coverage + hit.score / 20
+    return merit if merit > _ALONE or not declines else 0.0
+
+
+def _answer(hit: Hit) -> str:
+    if hit.coverage >= _LEAST:
+        return hit.text
+    return f"{_NOTHING} The nearest page: {hit.passages[0].place}." if hit.passages else _NOTHING
+
+
+def _told(event: RequestEvent, after: str, question: str | None) -> Iterator[RequestEvent]:
+    """Yield an event of the model as it is passed on, and before its end what follows its words."""
+    if question is not None and isinstance(event, Delta):
+        if event.text:
+            yield msgspec.structs.replace(event, chances=())
+        return
+    if after and isinstance(event, Finished) and event.reason == "stop":
+        tokens = event.usage.completion_tokens
+        yield Delta(event.request_id, f"\n\n{_OR}\n\n{after}", thinking=False, tokens=tokens)
+    yield event
+
+
+def _own_words(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Return a chat with the model's own words alone, which it was trained to go on from."""
+    kept: list[Message] = []
+    for one in messages:
+        if one.role != "assistant" or (one is messages[-1] and one.content.startswith((FROM, _NOTHING))):
+            kept.append(one)
+            continue
+        parts = [part.strip() for part in one.content.split(_OR)]
+        words = "".join(part for part in parts if not part.startswith((FROM, _NOTHING)))
+        if words:
+            kept.append(msgspec.structs.replace(one, content=words))
+        elif kept and kept[-1].role == "user":
+            kept.pop()
+    return tuple(kept)

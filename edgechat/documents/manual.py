@@ -1,0 +1,376 @@
+"""The documentation that ships, cut into what answers a question: a row, an item, a command, a paragraph.
+
+BM25 (Robertson and Zaragoza, 2009) counts what each says, with its headings as further words (BM25F).
+Unlike the index of a collection, this corrects typing errors by the words of the documentation, and its
+scores are comparable between questions, so that a threshold holds.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from edgechat.base import paths
+
+WHERE = "https://github.com/edgechat/edgechat/blob/main/docs/"
+_PASSAGES = 3
+"""Passages of an answer, at most, of those that score at least `_NEAR` of the best."""
+_NEAR = 0.6
+_LONGEST = 500
+"""Letters of a passage; of a longer paragraph its best sentences are taken."""
+# Chosen by the practice exams: the weights of title and headings, k and b of BM25, and of words alike.
+_TITLE, _HEADING, _K, _B, _ALIKE, _CORRECTED = 1.0, 0.5, 1.2, 0.45, 0.8, 0.8
+_BACKGROUND = {"architecture.md": 0.4, "reports.md": 0.4, "scale.md": 0.4, "phones.md": 0.6}
+"""Pages on what users do not do, and what they count beside others."""
+_LEAD, _HEADED, _DEFINED, _GLOSSARY, _PROGRAM = 1.1, 1.3, 1.6, 0.85, 0.5
+"""The first paragraph of a section; below a heading that has the whole question; a term where it is asked
+for; one where it is not; lines of a program."""
+_DEFINITION = re.compile(
+    r"(what|whats|what's|wat|explain|define)\b|.*\b(means?|meaning|explained)\b|^\W*\w+( \w+)?\W*$", re.DOTALL
+)
+_WORD = re.compile(r"[a-z0-9]+(?:\.[0-9]+)?")
+_LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+_SENTENCE = re.compile(r"(?<=[.!?:])\s+(?=[A-Z`*\"“])")
+_EMPTY_WORDS = """
+a an the is are was were be been being am do does did doing done i me my mine we us our you your it its this
+that these those and or but if then than as at by for from in into of on onto to with without out up down
+how what which who whom whose when where why can could should would will shall may might must has have had
+having not no nor so too very just only there here about over under again please hi hey ok want wants need
+needs like get gets got let lets say says said tell tells thing things something anything stuff way ways use
+uses used using work works possible try some any all each edgechat app program u im dont doesnt isnt cant s
+t m d re ve ll someone anybody make makes made go goes going give gives given know mean means meaning whats
+now right look looks see good best old set setup explain anyway however able trying own
+"""
+"""Of a question to a program, what says nothing about the answer."""
+_SAYS_NOTHING = frozenset(_EMPTY_WORDS.split())
+_ALIKE_WORDS = """
+abort cancel halt: stop
+picture photo screenshot pic pictures: image
+begin: start
+connect hook plug: launch
+delete remove erase: rm remove delete
+shortcut hotkey button: key
+dark light white black: theme
+broken corrupt corrupted damaged: damage verify
+slow quick: fast speed
+graphics video card nvidia: gpu
+notebook laptop computer pc box: machine
+update newer: upgrade
+catalog: catalogue
+password token: key
+internet online: network
+mac macbook: mac apple
+disk drive directory: folder
+pdfs pdf: pdf documents
+cli shell terminal commandline: command line
+chat chats discussion: conversation
+colour color: colours
+config configuration: settings
+question prompt message: prompt question
+"""
+"""What newcomers say, and what the documentation says."""
+_ENDINGS = (
+    ("ization", "iz"), ("isation", "iz"), ("izing", "iz"), ("ising", "iz"), ("ies", "y"), ("sses", "ss"),
+    ("ations", "at"), ("ation", "at"), ("ings", ""), ("ing", ""), ("edly", ""), ("ed", ""), ("es", ""),
+    ("ers", "er"), ("s", ""),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Passage:
+    """A piece of a page: a paragraph, an item of a list, a row of a table, or a command with its comment."""
+
+    page: str
+    """The file, 'app.md'."""
+    title: str
+    """The page's heading."""
+    headings: tuple[str, ...]
+    """Those below it, down to the passage."""
+    kind: str
+    """paragraph, item, row or command."""
+    text: str
+    is_lead: bool
+    """Whether it is the first paragraph below its heading."""
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people, as a link: '[The app, “Keys”](…)'."""
+        name = f"{self.title}, “{self.headings[-1]}”" if self.headings else self.title
+        return f"[{name}]({WHERE}{self.page}{'#' + _anchor(self.headings[-1]) if self.headings else ''})"
+
+    def shown(self, asked: set[str]) -> str:
+        """Return it as Markdown; of a long paragraph the sentences that have most of the words asked for."""
+        text = unlinked(self.text)
+        if self.kind == "command":
+            return "```\n" + re.sub(" {3,}# ", "  # ", text) + "\n```"
+        if self.kind == "row":
+            first, *cells = (cell.strip() for cell in re.split(r"(?<!\\)\|", text.strip().strip("|")))
+            return f"- {first if '`' in first else f'**{first}**'}: {'; '.join(filter(None, cells))}"
+        if len(text) <= _LONGEST:
+            return text
+        sentences, best, most = _SENTENCE.split(" ".join(text.split())), "", -1
+        for start in range(len(sentences)):
+            part, end = sentences[start], start + 1
+            while end < len(sentences) and len(part) + len(sentences[end]) < _LONGEST:
+                part, end = f"{part} {sentences[end]}", end + 1
+            if (count := len(asked & set(_stems(part)))) > most:
+                best, most = part, count
+        return best
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """What the documentation has for a question."""
+
+    passages: tuple[Passage, ...] = ()
+    """The best first; none if no word of the question is in the documentation."""
+    score: float = 0.0
+    """Of the best, by BM25: some 5 for one telling word, 20 for several."""
+    coverage: float = 0.0
+    """Which share of the question the best has, of its words by what they tell: 0 to 1."""
+    asked: frozenset[str] = frozenset()
+    """The stems that were looked for."""
+
+    @property
+    def text(self) -> str:
+        """The answer, in the words of the documentation, each with the page and heading that it is from."""
+        shown, place = "", ""
+        for one in self.passages:
+            if one.place != place:
+                place = one.place
+                shown += f"\n\nAnd from {place}" if shown else f"{FROM}{place}"
+            shown += f"\n\n{one.shown(set(self.asked))}"
+        return shown
+
+
+FROM = "From the documentation, "
+
+
+class Manual:
+    """The pages of a folder, to be searched: some 1,200 passages, and 2 ms for a question."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        """folder: None is the documentation that ships."""
+        pages = sorted((folder or paths.shipped("docs")).glob("*.md"))
+        self.passages = [one for page in pages for one in _passages(page)]
+
+    def search(self, question: str) -> Hit:
+        """Return what answers a question best, whether or not that is well."""
+        scores, covered, whole = defaultdict[int, float](float), defaultdict[int, float](float), 0.0
+        asked = self._asked(question)
+        bags, postings = self._index
+        mean = sum(self._lengths) / len(self._lengths)
+        for stems in asked:
+            if not stems:
+                whole += math.log(len(bags))
+                continue
+            most = max(weight * self._rarity(stem) for stem, weight in stems)
+            whole += most
+            best: dict[int, float] = {}
+            for stem, weight in stems:
+                for at in postings[stem]:
+                    count, size = bags[at][stem], self._lengths[at] / mean
+                    value = weight * self._rarity(stem) * count * (_K + 1)
+                    best[at] = max(best.get(at, 0.0), value / (count + _K * (1 - _B + _B * size)))
+            for at, value in best.items():
+                scores[at] += value
+                covered[at] += min(value, most)
+        stems_asked = frozenset(stem for stems in asked for stem, _ in stems)
+        if not scores:
+            return Hit()
+        first = {stems[0][0] for stems in asked if stems}
+        defines = _DEFINITION.match(question.lower()) is not None
+        for at in scores:
+            scores[at] *= self._weight(at, first, defines=defines)
+        order = sorted(scores, key=lambda at: (-scores[at], at))[:_PASSAGES]
+        top = scores[order[0]]
+        found = [self.passages[at] for at in order if scores[at] >= _NEAR * top]
+        if self._is_headed(found[0], first):
+            found = self._section(found[0])
+        # Together what is of one section, in the order of the best of each.
+        places = list(dict.fromkeys(one.place for one in found))
+        together = tuple(sorted(found, key=lambda one: places.index(one.place)))
+        said = set(bags[order[0]])
+        share = sum(max((w * self._rarity(s) for s, w in stems if s in said), default=0.0) for stems in asked)
+        return Hit(together, top, share / whole, stems_asked)
+
+    @staticmethod
+    def _is_headed(one: Passage, asked: set[str]) -> bool:
+        """Whether the heading above a passage has all that is asked for."""
+        return bool(asked and one.headings) and asked <= set(_stems(one.headings[-1]))
+
+    def _section(self, one: Passage) -> list[Passage]:
+        """Return the passages of a section, as many as make an answer that is not too long."""
+        found, letters = list[Passage](), 0
+        for other in self.passages:
+            if (other.page, other.headings) == (one.page, one.headings):
+                letters += len(other.text)
+                if found and letters > 2 * _LONGEST:
+                    break
+                found.append(other)
+        return found
+
+    def _weight(self, at: int, asked: set[str], *, defines: bool) -> float:
+        one = self.passages[at]
+        weight = _BACKGROUND.get(one.page, 1.0) * (_LEAD if one.is_lead else 1.0)
+        term = re.match(r"- \*\*(.+?)\*\*", one.text)
+        if defines and term and asked and asked <= set(_stems(term[1])):
+            weight *= _DEFINED
+        elif one.page == "glossary.md" and not defines:
+            weight *= _GLOSSARY
+        if self._is_headed(one, asked):
+            weight *= _HEADED
+        if one.kind == "command" and one.text.startswith(("{", "-d", '"')):
+            weight *= _PROGRAM
+        return weight
+
+    def _asked(self, question: str) -> list[list[tuple[str, float]]]:
+        """Return for each telling word its stem, if the documentation has it, and others for it, weighted."""
+        asked: list[list[tuple[str, float]]] = []
+        for word in dict.fromkeys(_words(question)):
+            if word in _SAYS_NOTHING:
+                continue
+            stem, found = _stem(word), list[tuple[str, float]]()
+            if stem in self._known:
+                found.append((stem, 1.0))
+            elif len(word) > 3 and (near := difflib.get_close_matches(word, self._vocabulary, 1, 0.8)):
+                stem = _stem(near[0])
+                found.append((stem, _CORRECTED))
+            alike = _alike().get(_stem(word)) or _alike().get(stem, [])
+            found += ((other, _ALIKE) for other in alike if other in self._known)
+            asked.append(found)
+        return asked
+
+    @cached_property
+    def _index(self) -> tuple[list[dict[str, float]], dict[str, list[int]]]:
+        """Of each passage how much it has of each stem; of each stem the passages that have it."""
+        bags: list[dict[str, float]] = []
+        postings: dict[str, list[int]] = defaultdict(list)
+        for at, one in enumerate(self.passages):
+            bag = defaultdict[str, float](float)
+            for weight, text in ((1.0, unlinked(one.text)), *((_HEADING, head) for head in one.headings)):
+                for stem in _stems(text):
+                    bag[stem] += weight
+            for stem in _stems(f"{one.title} {one.page[:-3].replace('-', ' ')}"):
+                bag[stem] += _TITLE
+            for stem in bag:
+                postings[stem].append(at)
+            bags.append(bag)
+        return bags, postings
+
+    @cached_property
+    def _lengths(self) -> list[int]:
+        return [len(list(_stems(unlinked(one.text)))) for one in self.passages]
+
+    @cached_property
+    def _known(self) -> Counter[str]:
+        """In how many passages each stem is; the name of a file is none of its words."""
+        return Counter(
+            stem
+            for one in self.passages
+            for stem in {*_stems(" ".join((unlinked(one.text), one.title, *one.headings)))}
+        )
+
+    @cached_property
+    def _vocabulary(self) -> list[str]:
+        words = {
+            word for one in self.passages for word in _words(f"{unlinked(one.text)} {' '.join(one.headings)}")
+        }
+        return sorted(word for word in words if len(word) > 3 and not word.isdigit())
+
+    def _rarity(self, stem: str) -> float:
+        n = self._known[stem]
+        return math.log(1 + (len(self.passages) - n + 0.5) / (n + 0.5))
+
+
+def unlinked(text: str) -> str:
+    """Return Markdown with the words of its links in their places."""
+    return _LINK.sub(r"\1", text)
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(re.sub(r"['’]s ", " ", text.lower()).replace("'", ""))
+
+
+def _stems(text: str) -> Iterator[str]:
+    return (_stem(word) for word in _words(text) if word not in _SAYS_NOTHING)
+
+
+def _stem(word: str) -> str:
+    for ending, rest in _ENDINGS:
+        if (
+            word.endswith(ending)
+            and len(word) - len(ending) >= 3
+            and not (ending == "s" and word.endswith("ss"))
+        ):
+            word = word[: -len(ending)] + rest
+            break
+    if len(word) > 3 and word[-1] == word[-2] and word[-1] not in "aeioulsz":
+        word = word[:-1]
+    word = word[:-1] if len(word) > 3 and word.endswith("e") else word
+    return f"{word[:-1]}y" if len(word) > 3 and word.endswith("i") else word
+
+
+def _alike() -> dict[str, list[str]]:
+    if not _ALIKE_STEMS:
+        for line in _ALIKE_WORDS.strip().splitlines():
+            said, _, meant = line.partition(":")
+            for word in said.split():
+                others = _ALIKE_STEMS.setdefault(_stem(word), [])
+                others += (_stem(other) for other in meant.split() if _stem(other) != _stem(word))
+    return _ALIKE_STEMS
+
+
+_ALIKE_STEMS: dict[str, list[str]] = {}
+
+
+def _passages(page: Path) -> Iterator[Passage]:
+    """Yield the passages of a page in order."""
+    headings, fenced, header, led = list[str](), False, False, False
+    block, kind = list[str](), ""
+
+    def ended() -> Iterator[Passage]:
+        nonlocal led
+        text = "\n".join(block).strip()
+        block.clear()
+        if text and headings:
+            is_lead, led = kind == "paragraph" and not led, led or kind == "paragraph"
+            yield Passage(page.name, headings[0], tuple(headings[1:]), kind, text, is_lead)
+
+    for line in page.read_text(encoding="utf-8").splitlines():
+        if line.startswith("```"):
+            yield from ended()
+            fenced = not fenced
+        elif fenced:
+            if not (block and line.startswith((" ", "}", "]", "END"))):
+                yield from ended()
+            kind = "command"
+            block.append(line)
+        elif heading := re.match(r"(#+) (.*)", line):
+            yield from ended()
+            headings[len(heading[1]) - 1 :] = [unlinked(heading[2])]
+            header = led = False
+        elif line.startswith("|"):
+            yield from ended()
+            if header and not re.fullmatch(r"\|[-| :]+", line):
+                kind = "row"
+                block.append(line)
+                yield from ended()
+            header = True
+        else:
+            header = False
+            if not line.strip() or re.match(r"(- |\d+\. )", line):
+                yield from ended()
+            kind = ("item" if re.match(r"(- |\d+\. )", line) else "paragraph") if not block else kind
+            block.append(line)
+    yield from ended()
