@@ -11,6 +11,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 LOCK := packaging/constraints.txt
+# pip with a line of progress, and a failure's cause instead of all that it said.
+INSTALL := $(BIN)/python packaging/install.py
 
 # llama.cpp is built from source. RPC gives it a device like a GPU on any machine, which tests need; a GPU
 # is built in by adding its flag: CMAKE_ARGS="-DGGML_RPC=ON -DGGML_CUDA=ON" make run
@@ -143,13 +145,13 @@ $(PACKAGE)/.installed: pyproject.toml $(LOCK) $(LLAMA) $(if $(filter Linux,$(she
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgechat needs Python 3.11 or newer: make PYTHON=python3.12 run")'
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 $(VENV)/.installed: pyproject.toml $(LOCK) packaging/binary/llama.cmake | $(VENV)/bin/python
 	@echo "Installing edgechat; llama.cpp is compiled for this machine, which takes some minutes the first time."
-	$(PIP) install --quiet -c $(LOCK) -e '.[documents,server,tools]'
+	@$(INSTALL) -c $(LOCK) -e '.[documents,server,tools]'
 	@$(BIN)/python -c 'import llama_cpp.mtmd_cpp' 2>/dev/null || { $(PIP) cache remove llama_cpp_python >/dev/null 2>&1; \
-	    $(PIP) install --quiet -c $(LOCK) --no-deps --force-reinstall llama-cpp-python; }
+	    $(INSTALL) -c $(LOCK) --no-deps --force-reinstall llama-cpp-python; }
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml $(LOCK) $(VENV)/.installed

@@ -1,0 +1,133 @@
+"""Run `pip install` with a line of progress: `python packaging/install.py -e .`, with pip's options.
+
+pip says nothing for the minutes that llama.cpp takes to compile, and everything once that fails. This shows
+what is compiled and how far it is, and of a failure its cause and the command that helps.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+LOG = Path("build") / "install.log"
+_COMPILED = re.compile(r"\[(\d+)/(\d+)\] Building .*?([^/\\]+)\.(?:o|obj)\b")
+_COLLECTED = re.compile(r"(?:Collecting|Downloading) ([^\s/;=<>~!\[(]+)")
+_QUIET = 15.0
+"""Seconds between two lines where there is no terminal."""
+_LAST = 5
+"""Lines that are shown of an error of another kind."""
+
+_COMPILERS = {
+    "apt-get": "sudo apt install build-essential",
+    "dnf": "sudo dnf install gcc-c++ make",
+    "pacman": "sudo pacman -S base-devel",
+    "zypper": "sudo zypper install gcc-c++ make",
+    "apk": "sudo apk add build-base linux-headers",
+    "xcode-select": "xcode-select --install",
+    "winget": 'winget install Microsoft.VisualStudio.2022.BuildTools --override "--add '
+    'Microsoft.VisualStudio.Workload.VCTools --passive"',
+}
+"""By the program that installs it."""
+_CAUSES: tuple[tuple[str, str, str], ...] = (
+    (
+        r"No space left on device|Errno 28",
+        "The disk is full.",
+        "Free 2 GB, then run the same command again: it goes on where it stopped.",
+    ),
+    (
+        r"fatal error: Killed|cannot allocate memory|virtual memory exhausted|out of memory",
+        "The memory was too small to compile two files at once.",
+        "CMAKE_BUILD_PARALLEL_LEVEL=1 make run",
+    ),
+    (
+        r"No CMAKE_C(XX)?_COMPILER could be found|CMAKE_C(XX)?_COMPILER not set|instance of Visual Studio",
+        "There is no C++ compiler, which llama.cpp needs.",
+        "{compiler}",
+    ),
+    (
+        r"from versions: none|NewConnectionError|ConnectTimeout|Name or service not known|nodename nor"
+        r"|Temporary failure in name|ProxyError|Connection refused|Network is unreachable|getaddrinfo failed",
+        "The package index cannot be reached.",
+        "Connect to a network and run the same command again: what was downloaded and compiled is kept.",
+    ),
+    (
+        r"CMake [\d.]+ or higher is required|Could not find CMake",
+        "CMake is missing or too old.",
+        "{python} -m pip install cmake ninja",
+    ),
+)
+"""What pip's output says, what that means, and the next command."""
+
+
+def progress(line: str) -> str | None:
+    """Return what is being done, of a line of pip's output that tells it."""
+    if found := _COMPILED.search(line):
+        done, of, name = found.groups()
+        return f"compiling llama.cpp, {done} of {of}: {name}"
+    if found := _COLLECTED.match(line.strip()):
+        return f"downloading {found[1]}"
+    return None
+
+
+def explain(output: str) -> str:
+    """Return why pip has failed and the next command, or its last words if that is unknown."""
+    for pattern, cause, command in _CAUSES:
+        if re.search(pattern, output, re.IGNORECASE):
+            return f"{cause}\n  {command.format(compiler=_compiler(), python=sys.executable)}"
+    lines = [line.strip() for line in output.splitlines() if re.search(r"\berror\b", line, re.IGNORECASE)]
+    return "\n".join(lines[-_LAST:]) or "pip did not say why."
+
+
+def _compiler() -> str:
+    """Return how to install a compiler here."""
+    known = (command for program, command in _COMPILERS.items() if shutil.which(program))
+    return next(known, "Install GCC or Clang with C++17.")
+
+
+def main() -> int:
+    """Install; returns pip's exit code."""
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-v", *sys.argv[1:]]
+    in_terminal = sys.stderr.isatty()
+    begun = said = time.monotonic()
+    LOG.parent.mkdir(exist_ok=True)
+    with (
+        LOG.open("w", encoding="utf-8") as log,
+        subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        ) as pip,
+    ):
+        assert pip.stdout is not None
+        for line in pip.stdout:
+            log.write(line)
+            now = time.monotonic()
+            if (what := progress(line)) is None or (not in_terminal and now < said + _QUIET):
+                continue
+            said = now
+            text = f"  {int(now - begun) // 60}:{int(now - begun) % 60:02d}  {what}"
+            width = shutil.get_terminal_size().columns - 1
+            print(f"\r{text[:width]:<{width}}" if in_terminal else text, end="", file=sys.stderr)
+            print(end="" if in_terminal else "\n", file=sys.stderr, flush=True)
+    if in_terminal:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    if pip.returncode:
+        output = LOG.read_text(encoding="utf-8", errors="replace")
+        print(f"The installation failed. {explain(output)}\nAll that pip said: {LOG}", file=sys.stderr)
+    return pip.returncode
+
+
+if __name__ == "__main__":
+    try:
+        code = main()
+    except KeyboardInterrupt:
+        code = 130
+    raise SystemExit(code)
