@@ -2,9 +2,9 @@
 
 The model writes its first words, whose probability tells how well it knows the question, and the
 documentation is searched; how little the one knows and how much the other has make one number, `_merit`.
-From low to high, the model answers, both do (the likelier one first), or the documentation does, with page
-and heading, or has nothing and says so. Whoever loads the guide has this engine from `local_engine`, so the
-app, the commands and the server agree.
+From low to high, the model answers, or names a page besides; both answer; or the documentation alone does,
+with page and heading, or has nothing and says so. Whoever loads the guide has this engine from
+`local_engine`, so the app, the commands and the server agree.
 """
 
 # ruff: noqa: D102  (`Engine` documents its methods)
@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -45,14 +46,17 @@ DECLINES = "I am a small guide that only knows edgechat;"
 _TOKENS = 8
 """The probability of so many tokens is looked at: an answer that it knows follows from its beginning."""
 # Chosen by the practice exams: `python packaging/guide/told.py --practice`.
-_BOTH, _FIRST, _ALONE = 1.3, 1.6, 2.1
-"""From which merit on the documentation is quoted, comes first, and is all of the answer."""
+_NAMED, _FIRST, _ALONE = 1.3, 1.6, 2.1
+"""From which merit on the documentation is pointed to, comes first, and is all of the answer.
+
+Quoted below the model's answer it was of use 3 times of 44."""
 _LEAST = 0.4
 """A passage that covers less of a question does not answer it."""
 _UNSURE = 1.1
 """With more doubt and no passage, the model was wrong at practice 3 of 3 times; with less, 1 of 9."""
 _NOTHING = "The documentation does not say."
 _OR = "If that is not what you meant:"
+_SEE = "More: "
 
 
 class Guide(EngineSupervisor):
@@ -73,6 +77,7 @@ class Guide(EngineSupervisor):
         own = msgspec.structs.replace(request, messages=_own_words(request.messages))
         if question is not None:
             own = msgspec.structs.replace(own, logprobs=0)
+        arrived = time.perf_counter()
         async with aclosing(super().stream(own, on_progress, may_load=may_load)) as events:
             begun = _Begun() if question is None else await _begin(events)
             hit, merit = Hit(), 0.0
@@ -80,13 +85,13 @@ class Guide(EngineSupervisor):
                 hit = (await asyncio.to_thread(manual)).search(question)
                 merit = _merit(begun, hit)
             if merit > _ALONE:
-                for event in begun.instead(_answer(hit)):
+                for event in begun.instead(_answer(hit), time.perf_counter() - arrived):
                     yield event
                 return
-            quote = merit > _BOTH and hit.coverage >= _LEAST
-            if quote and merit > _FIRST:
+            named = merit > _NAMED and hit.coverage >= _LEAST
+            if named and merit > _FIRST:
                 yield Delta(request.id, f"{hit.text}\n\n{_OR}\n\n", thinking=False, tokens=0)
-            after = replace(hit, passages=hit.passages[:1]).text if quote and merit <= _FIRST else ""
+            after = f"\n\n{_SEE}{hit.passages[0].place}" if named and merit <= _FIRST else ""
             for event in begun.events:
                 for told in _told(event, after, question):
                     yield told
@@ -114,18 +119,17 @@ class _Begun:
         """How little the model knows the question: 0 if it is certain, 1 if that is one in e likely."""
         return math.sqrt(max(0.0, -sum(self.logprobs[:_TOKENS])))
 
-    def instead(self, text: str) -> Iterator[RequestEvent]:
-        """Yield the events of a reply that has another text."""
+    def instead(self, text: str, seconds: float) -> Iterator[RequestEvent]:
+        """Yield the events of a reply that has another text, so many seconds after the request."""
         last = self.events[-1]
         tokens = last.tokens if isinstance(last, Delta) else 0
         yield from (event for event in self.events if isinstance(event, Dropped | Prefill))
         yield Delta(last.request_id, text, thinking=False, tokens=tokens)
-        if isinstance(last, Finished):
-            yield last
-            return
         read = max((event.total for event in self.events if isinstance(event, Prefill)), default=0)
         cached = max((event.cached for event in self.events if isinstance(event, Prefill)), default=0)
-        yield Finished(last.request_id, "stop", Usage(read, cached, tokens), Timings(0.0, 0.0, 0.0))
+        yield Finished(
+            last.request_id, "stop", Usage(read, cached, tokens), Timings(1000 * seconds, 0.0, 0.0)
+        )
 
 
 async def _begin(events: AsyncIterator[RequestEvent]) -> _Begun:
@@ -206,7 +210,7 @@ def _told(event: RequestEvent, after: str, question: str | None) -> Iterator[Req
         return
     if after and isinstance(event, Finished) and event.reason == "stop":
         tokens = event.usage.completion_tokens
-        yield Delta(event.request_id, f"\n\n{_OR}\n\n{after}", thinking=False, tokens=tokens)
+        yield Delta(event.request_id, after, thinking=False, tokens=tokens)
     yield event
 
 
@@ -217,7 +221,7 @@ def _own_words(messages: tuple[Message, ...]) -> tuple[Message, ...]:
         if one.role != "assistant" or (one is messages[-1] and one.content.startswith((FROM, _NOTHING))):
             kept.append(one)
             continue
-        parts = [part.strip() for part in one.content.split(_OR)]
+        parts = [part.split(f"\n\n{_SEE}")[0].strip() for part in one.content.split(_OR)]
         words = "".join(part for part in parts if not part.startswith((FROM, _NOTHING)))
         if words:
             kept.append(msgspec.structs.replace(one, content=words))

@@ -44,6 +44,13 @@ async def test_who_answers(guide):
     assert isinstance(events[-1], Finished)
     assert events[-1].reason == "stop"
     assert sum(isinstance(event, Finished) for event in events) == 1
+    assert events[-1].timings.ttft_ms > 0
+    said, _ = await told(guide, "How do I quantize a model?")
+    assert said.startswith("`edgechat quantize")
+    assert said.endswith(
+        "More: [Quantizing](https://github.com/edgechat/edgechat/blob/main/docs/quantizing.md)"
+    )
+    assert FROM not in said
     said, _ = await told(guide, "write a poem about my cat")
     assert said.startswith(DECLINES)
     said, _ = await told(guide, "can it make coffee in the worker protocol of zebras")
@@ -61,6 +68,11 @@ async def test_a_conversation_goes_on_from_the_models_own_words(guide):
     said, events = await told(guide, "connect codex", quoted, "hi")
     assert said.startswith("Hello!")
     assert events[-1].usage.prompt_tokens < 40
+    named, _ = await told(guide, "How do I quantize a model?")
+    words, more, _ = named.partition("\n\nMore: ")
+    assert more
+    chats = [await told(guide, "How do I quantize a model?", one, "and a theme?") for one in (named, words)]
+    assert chats[0][1][-1].usage.prompt_tokens == chats[1][1][-1].usage.prompt_tokens
 
 
 def test_declines_about_the_world_are_recognised(corpus):
