@@ -21,7 +21,7 @@ from edgechat.base import paths
 WHERE = "https://github.com/edgechat/edgechat/blob/main/docs/"
 _PASSAGES = 3
 """Passages of an answer, at most, of those that score at least `_NEAR` of the best."""
-_NEAR = 0.6
+_NEAR = 0.8
 _LONGEST = 500
 """Letters of a passage; of a longer paragraph its best sentences are taken."""
 # Chosen by the practice exams: the weights of title and headings, k and b of BM25, and of words alike.

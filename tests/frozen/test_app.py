@@ -56,15 +56,15 @@ def test_from_the_first_start_to_the_second(terminal, newcomer):
     terminal.until("Ask the guide")
     terminal.press("g")
     terminal.until("of 2,048 tokens")
-    terminal.ask("What is a quant?")
-    terminal.until("▌ What is a quant?")
-    terminal.until("fewer bits")
+    terminal.ask("How do I quantize a model?")
+    terminal.until("▌ How do I quantize a model?")
+    terminal.until("makes a smaller GGUF")
     terminal.until("tok/s")
 
     terminal.press("C-g")
     terminal.until("guide-draft, n-grams")
     terminal.press("Escape")
-    terminal.until("▌ What is a quant?")
+    terminal.until("▌ How do I quantize a model?")
     terminal.press("F2")
     terminal.until("▌ model")
     terminal.press("/")
@@ -78,10 +78,10 @@ def test_from_the_first_start_to_the_second(terminal, newcomer):
     terminal.press("Escape")  # the filter
     terminal.until("Filter by name or description")
     terminal.press("Escape")
-    terminal.until("▌ What is a quant?")
+    terminal.until("▌ How do I quantize a model?")
     terminal.press("C-q")
     terminal.until("left with 0")
-    assert "fewer bits" not in terminal.screen
+    assert "makes a smaller GGUF" not in terminal.screen
     assert terminal.modes() == before
 
     terminal.start()
@@ -89,9 +89,9 @@ def test_from_the_first_start_to_the_second(terminal, newcomer):
     assert "Welcome to edgechat" not in terminal.screen
     terminal.press("C-f")
     terminal.type("quant")
-    terminal.until("What is a quant?")
+    terminal.until("How do I quantize a model?")
     terminal.press("Enter")
-    terminal.until("fewer bits")
+    terminal.until("makes a smaller GGUF")
     terminal.press("C-q")
     terminal.until("left with 0")
     assert [role for role, _, _ in newcomer.turns()] == ["user", "assistant"]
