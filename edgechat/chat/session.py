@@ -488,7 +488,7 @@ def _engine(
         from edgechat.engine.remote.choice import remote_engine
 
         return remote_engine(plan, settings.load(), idle_seconds=idle_seconds, on_note=on_note)
-    from edgechat.documents.guide import local_engine
+    from edgechat.guide.engine import local_engine
 
     return local_engine(
         plan, idle_seconds=idle_seconds, cache_policy=cache_policy, replan=replan, on_note=on_note

@@ -8,10 +8,10 @@ from functools import partial
 import msgspec
 
 from edgechat import settings
-from edgechat.documents.guide import local_engine
 from edgechat.engine.protocol import Engine, EngineState
 from edgechat.engine.remote.choice import remote_engine, remote_plan
 from edgechat.engine.types import CachePolicy
+from edgechat.guide.engine import local_engine
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest

@@ -20,11 +20,14 @@ from exam import Marks, exam, invented, mark, right, stray, unknown_names
 from places import DATA
 from shape import GUIDE
 
+from edgechat.native import ggml
+
 STRAY = 300
 
 
 def load(path: Path, every: bool = False) -> llama_cpp.Llama:
     """A model on one thread; `every`: it keeps the scores of every token and not of the last one only."""
+    ggml.start()  # llama.cpp as edgechat uses it, without AMX
     return llama_cpp.Llama(
         str(path), n_ctx=2048, n_threads=1, n_threads_batch=1, logits_all=every, verbose=False
     )

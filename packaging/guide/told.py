@@ -17,9 +17,9 @@ from corpus import Corpus
 from exam import Asked, exam
 from shape import GUIDE
 
-from edgechat.documents.guide import Guide
-from edgechat.documents.manual import FROM
 from edgechat.engine.types import ChatRequest, Delta, Message
+from edgechat.guide.engine import Guide
+from edgechat.guide.manual import FROM
 from edgechat.planner.prepare import prepare
 
 HELD_OUT, PRACTICE = ("held_out", "newcomers"), ("practice", "newcomers_practice")

@@ -2,10 +2,10 @@
 
 import pytest
 
-from edgechat.documents.guide import DECLINES, Guide, local_engine
-from edgechat.documents.manual import FROM
 from edgechat.engine.types import CachePolicy, ChatRequest, Delta, Finished, Message, Sampling
 from edgechat.engine.worker.supervisor import EngineSupervisor
+from edgechat.guide.engine import DECLINES, Guide, local_engine
+from edgechat.guide.manual import FROM
 from edgechat.planner.prepare import prepare
 from tests.kit.build import tiny
 

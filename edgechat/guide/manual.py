@@ -83,7 +83,7 @@ _ENDINGS = (
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Passage:
+class Excerpt:
     """A piece of a page: a paragraph, an item of a list, a row of a table, or a command with its comment."""
 
     page: str
@@ -125,10 +125,10 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class Lookup:
     """What the documentation has for a question."""
 
-    passages: tuple[Passage, ...] = ()
+    passages: tuple[Excerpt, ...] = ()
     """The best first; none if no word of the question is in the documentation."""
     score: float = 0.0
     """Of the best, by BM25: some 5 for one telling word, 20 for several."""
@@ -160,7 +160,7 @@ class Manual:
         pages = sorted((folder or paths.shipped("docs")).glob("*.md"))
         self.passages = [one for page in pages for one in _passages(page)]
 
-    def search(self, question: str) -> Hit:
+    def search(self, question: str) -> Lookup:
         """Return what answers a question best, whether or not that is well."""
         scores, covered, whole = defaultdict[int, float](float), defaultdict[int, float](float), 0.0
         asked = self._asked(question)
@@ -183,7 +183,7 @@ class Manual:
                 covered[at] += min(value, most)
         stems_asked = frozenset(stem for stems in asked for stem, _ in stems)
         if not scores:
-            return Hit()
+            return Lookup()
         first = {stems[0][0] for stems in asked if stems}
         defines = _DEFINITION.match(question.lower()) is not None
         for at in scores:
@@ -191,23 +191,29 @@ class Manual:
         order = sorted(scores, key=lambda at: (-scores[at], at))[:_PASSAGES]
         top = scores[order[0]]
         found = [self.passages[at] for at in order if scores[at] >= _NEAR * top]
-        if self._is_headed(found[0], first):
+        if self._is_headed(found[0], first) and not (defines and self._is_term(found[0], first)):
             found = self._section(found[0])
         # Together what is of one section, in the order of the best of each.
         places = list(dict.fromkeys(one.place for one in found))
         together = tuple(sorted(found, key=lambda one: places.index(one.place)))
         said = set(bags[order[0]])
         share = sum(max((w * self._rarity(s) for s, w in stems if s in said), default=0.0) for stems in asked)
-        return Hit(together, top, share / whole, stems_asked)
+        return Lookup(together, top, share / whole, stems_asked)
 
     @staticmethod
-    def _is_headed(one: Passage, asked: set[str]) -> bool:
+    def _is_headed(one: Excerpt, asked: set[str]) -> bool:
         """Whether the heading above a passage has all that is asked for."""
         return bool(asked and one.headings) and asked <= set(_stems(one.headings[-1]))
 
-    def _section(self, one: Passage) -> list[Passage]:
+    @staticmethod
+    def _is_term(one: Excerpt, asked: set[str]) -> bool:
+        """Whether a passage explains a term that has all that is asked for."""
+        term = re.match(r"- \*\*(.+?)\*\*", one.text)
+        return term is not None and bool(asked) and asked <= set(_stems(term[1]))
+
+    def _section(self, one: Excerpt) -> list[Excerpt]:
         """Return the passages of a section, as many as make an answer that is not too long."""
-        found, letters = list[Passage](), 0
+        found, letters = list[Excerpt](), 0
         for other in self.passages:
             if (other.page, other.headings) == (one.page, one.headings):
                 letters += len(other.text)
@@ -219,8 +225,7 @@ class Manual:
     def _weight(self, at: int, asked: set[str], *, defines: bool) -> float:
         one = self.passages[at]
         weight = _BACKGROUND.get(one.page, 1.0) * (_LEAD if one.is_lead else 1.0)
-        term = re.match(r"- \*\*(.+?)\*\*", one.text)
-        if defines and term and asked and asked <= set(_stems(term[1])):
+        if defines and self._is_term(one, asked):
             weight *= _DEFINED
         elif one.page == "glossary.md" and not defines:
             weight *= _GLOSSARY
@@ -334,18 +339,18 @@ def _alike() -> dict[str, list[str]]:
 _ALIKE_STEMS: dict[str, list[str]] = {}
 
 
-def _passages(page: Path) -> Iterator[Passage]:
+def _passages(page: Path) -> Iterator[Excerpt]:
     """Yield the passages of a page in order."""
     headings, fenced, header, led = list[str](), False, False, False
     block, kind = list[str](), ""
 
-    def ended() -> Iterator[Passage]:
+    def ended() -> Iterator[Excerpt]:
         nonlocal led
         text = "\n".join(block).strip()
         block.clear()
         if text and headings:
             is_lead, led = kind == "paragraph" and not led, led or kind == "paragraph"
-            yield Passage(page.name, headings[0], tuple(headings[1:]), kind, text, is_lead)
+            yield Excerpt(page.name, headings[0], tuple(headings[1:]), kind, text, is_lead)
 
     for line in page.read_text(encoding="utf-8").splitlines():
         if line.startswith("```"):

@@ -2,8 +2,8 @@
 
 The model writes its first words, whose probability tells how well it knows the question, and the
 documentation is searched; how little the one knows and how much the other has make one number, `_merit`.
-From low to high, the model answers, or names a page besides; both answer; or the documentation alone does,
-with page and heading, or has nothing and says so. Whoever loads the guide has this engine from
+From low to high, the model answers; names a page, too, or quotes it with page and heading; or the
+documentation alone answers, or has nothing and says so. Whoever loads the guide has this engine from
 `local_engine`, so the app, the commands and the server agree.
 """
 
@@ -23,7 +23,6 @@ from pathlib import Path
 import msgspec
 
 from edgechat.base import paths
-from edgechat.documents.manual import FROM, Hit, Manual
 from edgechat.engine.protocol import EngineState
 from edgechat.engine.types import (
     CachePolicy,
@@ -39,6 +38,7 @@ from edgechat.engine.types import (
     Usage,
 )
 from edgechat.engine.worker.supervisor import EngineSupervisor
+from edgechat.guide.manual import FROM, Lookup, Manual
 from edgechat.planner.plan import LoadPlan
 
 DECLINES = "I am a small guide that only knows edgechat;"
@@ -46,10 +46,10 @@ DECLINES = "I am a small guide that only knows edgechat;"
 _TOKENS = 8
 """The probability of so many tokens is looked at: an answer that it knows follows from its beginning."""
 # Chosen by the practice exams: `python packaging/guide/told.py --practice`.
-_NAMED, _FIRST, _ALONE = 1.3, 1.6, 2.1
-"""From which merit on the documentation is pointed to, comes first, and is all of the answer.
+_NAMED, _QUOTED, _ALONE = 1.3, 1.6, 2.1
+"""From which merit on the documentation is pointed to, quoted below the model's words, and all of the answer.
 
-Quoted below the model's answer it was of use 3 times of 44."""
+Quoted where it is only pointed to, it was of use 3 times of 44."""
 _LEAST = 0.4
 """A passage that covers less of a question does not answer it."""
 _UNSURE = 1.1
@@ -80,7 +80,7 @@ class Guide(EngineSupervisor):
         arrived = time.perf_counter()
         async with aclosing(super().stream(own, on_progress, may_load=may_load)) as events:
             begun = _Begun() if question is None else await _begin(events)
-            hit, merit = Hit(), 0.0
+            hit, merit = Lookup(), 0.0
             if question is not None and not begun.is_cut:
                 hit = (await asyncio.to_thread(manual)).search(question)
                 merit = _merit(begun, hit)
@@ -88,10 +88,9 @@ class Guide(EngineSupervisor):
                 for event in begun.instead(_answer(hit), time.perf_counter() - arrived):
                     yield event
                 return
-            named = merit > _NAMED and hit.coverage >= _LEAST
-            if named and merit > _FIRST:
-                yield Delta(request.id, f"{hit.text}\n\n{_OR}\n\n", thinking=False, tokens=0)
-            after = f"\n\n{_SEE}{hit.passages[0].place}" if named and merit <= _FIRST else ""
+            after = ""
+            if merit > _NAMED and hit.coverage >= _LEAST:
+                after = f"{_OR}\n\n{hit.text}" if merit > _QUOTED else f"{_SEE}{hit.passages[0].place}"
             for event in begun.events:
                 for told in _told(event, after, question):
                     yield told
@@ -184,7 +183,7 @@ def _question(request: ChatRequest) -> str | None:
     return last.content if last.role == "user" and not last.media else None
 
 
-def _merit(begun: _Begun, hit: Hit) -> float:
+def _merit(begun: _Begun, hit: Lookup) -> float:
     """Return how much better the documentation answers: the doubts of the model, and what was found.
 
     Where the model declines, the documentation answers alone or not at all; infinite where neither knows.
@@ -196,7 +195,7 @@ def _merit(begun: _Begun, hit: Hit) -> float:
     return merit if merit > _ALONE or not declines else 0.0
 
 
-def _answer(hit: Hit) -> str:
+def _answer(hit: Lookup) -> str:
     if hit.coverage >= _LEAST:
         return hit.text
     return f"{_NOTHING} The nearest page: {hit.passages[0].place}." if hit.passages else _NOTHING
@@ -210,7 +209,7 @@ def _told(event: RequestEvent, after: str, question: str | None) -> Iterator[Req
         return
     if after and isinstance(event, Finished) and event.reason == "stop":
         tokens = event.usage.completion_tokens
-        yield Delta(event.request_id, after, thinking=False, tokens=tokens)
+        yield Delta(event.request_id, f"\n\n{after}", thinking=False, tokens=tokens)
     yield event
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.documents.manual import WHERE, Manual, unlinked
+from edgechat.guide.manual import WHERE, Manual, unlinked
 
 DOCS = Path(__file__).parents[2] / "docs"
 

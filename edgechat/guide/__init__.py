@@ -1,0 +1,1 @@
+"""The guide: what it knows, and what the documentation that ships adds."""
