@@ -190,7 +190,7 @@ def _key_values(spec: Spec, tokenizer: list[KeyValue]) -> Iterator[KeyValue]:
     plain |= {f"{spec.shape.arch}.{key}": value for key, value in metadata(spec.shape).items()}
     plain[f"{spec.shape.arch}.vocab_size"] = n_tokens(tokenizer)
     if spec.shape.pooling:  # [CLS] and [SEP], or an end
-        plain["tokenizer.ggml.token_type_count"] = 2
+        plain["tokenizer.ggml.token_type_count"] = spec.shape.token_types
         tokenizer = [one for one in tokenizer if one[0] != "tokenizer.ggml.add_bos_token"]
         plain |= {
             "tokenizer.ggml.add_bos_token": spec.shape.arch == "bert",

@@ -43,6 +43,8 @@ class Shape:
 
     4: a head scores the first token, or the last one, by which documents are ranked.
     """
+    token_types: int = 2
+    """Segments that an encoder tells apart; XLM-RoBERTa knows one."""
     tied: bool = False
     """The embeddings make the logits too: there is no output.weight."""
 
@@ -170,7 +172,7 @@ def _encoder(shape: Shape, n_vocab: int) -> Iterator[Tensor]:
     """Yield the tensors of a BERT."""
     e, f = shape.n_embd, shape.n_ff
     yield Tensor("token_embd.weight", (e, n_vocab), math.sqrt(e))
-    yield Tensor("token_types.weight", (e, 2), 1.0, plain=True)
+    yield Tensor("token_types.weight", (e, shape.token_types), 1.0, plain=True)
     yield Tensor("position_embd.weight", (e, shape.context_length), math.sqrt(e) / 2, plain=True)
     for name in ["token_embd_norm", *_norms_of_encoder(shape)]:
         yield Tensor(f"{name}.weight", (e,), None)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
+from edgechat.base.errors import LoadFailed
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.prompt.control_tokens import ControlTokens
 
 _DOCUMENT = "{document}"
+_ANOTHER = "Look for another file of the same model: this one was converted by an old or unusual program."
 _PLACES = re.compile(r"\{(query|document)\}")
 
 
@@ -30,6 +32,19 @@ class PairPrompt:
         """template: of the model's file, with '{query}' and '{document}' in it."""
         self._vocabulary, self._template = vocabulary, template
         self._control = ControlTokens(vocabulary)
+
+    def check(self) -> None:
+        """Raise LoadFailed where a query would not be told from a document: scores would mean nothing."""
+        if self._template is None and not self._vocabulary.around_pair()[1]:
+            raise LoadFailed(
+                "The model's file has neither a template for reranking nor a token between two texts.",
+                hint=_ANOTHER,
+            )
+        if self._template is not None and {*_PLACES.findall(self._template)} != {"query", "document"}:
+            raise LoadFailed(
+                "The template for reranking in the model's file has no place for {query} or for {document}.",
+                hint=_ANOTHER,
+            )
 
     def tokens(self, query: str, document: str) -> list[int]:
         """Return the ids of a pair."""

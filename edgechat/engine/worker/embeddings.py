@@ -57,9 +57,12 @@ class EmbeddingEngine:
     """One embedder, many requests. Not thread-safe: one thread submits, cancels and steps."""
 
     def __init__(self, embedder: LlamaCppEmbedder) -> None:
+        """Raise LoadFailed for a reranking model that cannot be used."""
         self.vocabulary = embedder.vocabulary
         self._embedder = embedder
         self._pairs = PairPrompt(embedder.vocabulary, embedder.rerank_template)
+        if embedder.reranks:
+            self._pairs.check()
         self._jobs: deque[_Job] = deque()
         self._batches = [0] * embedder.n_seq_max
         self._seconds = 0.0

@@ -182,7 +182,7 @@ class Numbers:
 
     longest, n_batch, n_seq_max, dimensions = 100, 30, 3, 2
     size = 1000
-    rerank_template = None
+    reranks, rerank_template = False, None
 
     def __init__(self):
         self.vocabulary = self

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from benchmarks.remote import served
-from edgechat.base.errors import ModelFileError, NotEmbeddable, PromptTooLong, WrongKind
+from edgechat.base.errors import LoadFailed, ModelFileError, NotEmbeddable, PromptTooLong, WrongKind
 from edgechat.engine.types import ChatRequest, Message
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.planner.prepare import prepare
 from tests.engine.worker.test_supervisor import workers
-from tests.kit import EMBEDDERS, RERANKERS, Spec, build, tiny
+from tests.kit import RERANKERS, Spec, build, tiny
 from tests.kit.rerankers import counting_reranker
 
 pytestmark = pytest.mark.slow
@@ -128,8 +128,24 @@ def test_a_chat_refuses_a_reranking_model(path):
         prepare(str(path))
 
 
-def test_a_model_without_its_head_is_refused():
-    """llama.cpp would take the first channel of the hidden state for the score."""
-    path = build(Spec(shape=EMBEDDERS["bert"], name="headless", overrides={"bert.pooling_type": 4}))
-    with pytest.raises(ModelFileError, match="without the classification head"):
+def test_a_classifier_is_refused():
+    """llama.cpp's score is that of the first class, whatever it stands for."""
+    labels = {"qwen3.classifier.output_labels": ["negative", "positive"]}
+    path = build(Spec(shape=RERANKERS["qwen3-reranker"], name="classifier", overrides=labels))
+    with pytest.raises(ModelFileError, match=r"sorts texts into classes \(.*negative, positive"):
         prepare(str(path), may_embed=True)
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        (None, "neither a template for reranking nor a token"),
+        ("Is it so? {query}", "no place for {query} or for {document}"),
+        ("Is it so? {document}", "no place for {query} or for {document}"),
+    ],
+)
+async def test_a_file_that_does_not_tell_query_from_document_is_refused(template, said, running):
+    overrides = {"tokenizer.chat_template.rerank": template, "tokenizer.ggml.add_eos_token": False}
+    path = build(Spec(shape=RERANKERS["qwen3-reranker"], name="unseparated", overrides=overrides))
+    with pytest.raises(LoadFailed, match=said):
+        await running(engine_of(path)).embed("r", DOCUMENTS, query=QUERY)
