@@ -23,8 +23,8 @@ from edgechat.chat.generation_options import CommandLineOptions
 from edgechat.chat.storage.store import Store, store_path
 from edgechat.cli.chat.conversation import ConversationChoice
 from edgechat.cli.commands import run as command
-from edgechat.guide import engine as guide
 from edgechat.engine.types import CachePolicy, Dropped
+from edgechat.guide import engine as guide
 from tests.cli.running import EDGECHAT, complaint, edgechat
 from tests.fakes import FakeEngine
 from tests.kit import tiny
