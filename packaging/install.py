@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 
 LOG = Path("build") / "install.log"
-_COMPILED = re.compile(r"\[(\d+)/(\d+)\] Building .*?([^/\\]+)\.(?:o|obj)\b")
+_STEP = re.compile(r"\[(\d+)/(\d+)\] ")
+_SOURCE = re.compile(r"([\w.-]+\.(?:c|cc|cpp|cxx|mm?|cu))(?!\w)")
 _COLLECTED = re.compile(r"(?:Collecting|Downloading) ([^\s/;=<>~!\[(]+)")
 _QUIET = 15.0
 """Seconds between two lines where there is no terminal."""
@@ -66,9 +67,8 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
 
 def progress(line: str) -> str | None:
     """Return what is being done, of a line of pip's output that tells it."""
-    if found := _COMPILED.search(line):
-        done, of, name = found.groups()
-        return f"compiling llama.cpp, {done} of {of}: {name}"
+    if (step := _STEP.search(line)) and (sources := _SOURCE.findall(line)):
+        return f"compiling llama.cpp, {step[1]} of {step[2]}: {sources[-1]}"
     if found := _COLLECTED.match(line.strip()):
         return f"downloading {found[1]}"
     return None

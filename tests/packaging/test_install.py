@@ -28,6 +28,10 @@ def install():
             "  [37/141] Building CXX object vendor/llama.cpp/src/CMakeFiles/llama.dir/llama-vocab.cpp.o",
             "compiling llama.cpp, 37 of 141: llama-vocab.cpp",
         ),
+        (
+            "  [1/142] /usr/bin/g++ -O3 -MF x/ggml.cpp.o.d -o x/ggml.cpp.o -c /tmp/a.b/ggml.cpp",
+            "compiling llama.cpp, 1 of 142: ggml.cpp",
+        ),
         (r"[2/9] Building C object ggml\src\ggml.dir\ggml.c.obj", "compiling llama.cpp, 2 of 9: ggml.c"),
         ("Collecting textual==8.3.0 (from edgechat==0.1.0)", "downloading textual"),
         (
