@@ -59,7 +59,7 @@ def test_the_server_keeps_to_its_description(server, tmp_path, phases, n_example
         check=False,
     )
     assert done.returncode == 0, done.stdout[-5000:]
-    assert "Tested: 28" in done.stdout
+    assert "Tested: 29" in done.stdout
     assert server.figure("crashes_total") == 0
     assert server.figure("running") == 0
 
