@@ -1,1 +1,1 @@
-"""The guide: what it knows, and what the documentation that ships adds."""
+"""The guide: its engine, and search in the shipped documentation."""

@@ -1,10 +1,9 @@
-"""The guide: the engine of a tiny model whose answers the documentation that ships checks and completes.
+"""The guide's engine: a tiny model, checked and completed by the shipped documentation.
 
-The model writes its first words, whose probability tells how well it knows the question, and the
-documentation is searched; how little the one knows and how much the other has make one number, `_merit`.
-From low to high, the model answers; names a page, too, or quotes it with page and heading; or the
-documentation alone answers, or has nothing and says so. Whoever loads the guide has this engine from
-`local_engine`, so the app, the commands and the server agree.
+The probability of the model's first words shows how well it knows the question. `_merit` combines that with
+how well the documentation covers it. As the merit rises, the model answers alone, adds a link to a page, or
+is followed by a quotation; above that the documentation answers alone, or says that it has no answer. The
+app, the commands and the server all get this engine from `local_engine`.
 """
 
 # ruff: noqa: D102  (`Engine` documents its methods)
@@ -42,9 +41,9 @@ from edgechat.guide.manual import FROM, Lookup, Manual
 from edgechat.planner.plan import LoadPlan
 
 DECLINES = "I am a small guide that only knows edgechat;"
-"""What all answers of the model to questions that are none of its own begin with."""
+"""The beginning of every answer to an off-topic question."""
 _TOKENS = 8
-"""The probability of so many tokens is looked at: an answer that it knows follows from its beginning."""
+"""Number of tokens whose probability is examined: a known answer follows from its beginning."""
 # Chosen by the practice exams: `python packaging/guide/told.py --practice`.
 _NAMED, _QUOTED, _ALONE = 1.3, 1.6, 2.1
 """From which merit on the documentation is pointed to, quoted below the model's words, and all of the answer.
@@ -79,9 +78,13 @@ class Guide(EngineSupervisor):
             own = msgspec.structs.replace(own, logprobs=0)
         arrived = time.perf_counter()
         async with aclosing(super().stream(own, on_progress, may_load=may_load)) as events:
-            begun = _Begun() if question is None else await _begin(events)
+            if question is None:
+                async for event in events:
+                    yield event
+                return
+            begun = await _begin(events)
             hit, merit = Lookup(), 0.0
-            if question is not None and not begun.is_cut:
+            if not begun.is_cut:
                 hit = (await asyncio.to_thread(manual)).search(question)
                 merit = _merit(begun, hit)
             if merit > _ALONE:
@@ -92,10 +95,10 @@ class Guide(EngineSupervisor):
             if merit > _NAMED and hit.coverage >= _LEAST:
                 after = f"{_OR}\n\n{hit.text}" if merit > _QUOTED else f"{_SEE}{hit.passages[0].place}"
             for event in begun.events:
-                for told in _told(event, after, question):
+                for told in _told(event, after):
                     yield told
             async for event in events:
-                for told in _told(event, after, question):
+                for told in _told(event, after):
                     yield told
 
 
@@ -121,14 +124,18 @@ class _Begun:
     def instead(self, text: str, seconds: float) -> Iterator[RequestEvent]:
         """Yield the events of a reply that has another text, so many seconds after the request."""
         last = self.events[-1]
-        tokens = last.tokens if isinstance(last, Delta) else 0
+        if isinstance(last, Finished):
+            usage = last.usage
+        else:
+            reads = [event for event in self.events if isinstance(event, Prefill)]
+            usage = Usage(
+                max((event.total for event in reads), default=0),
+                max((event.cached for event in reads), default=0),
+                last.tokens if isinstance(last, Delta) else 0,
+            )
         yield from (event for event in self.events if isinstance(event, Dropped | Prefill))
-        yield Delta(last.request_id, text, thinking=False, tokens=tokens)
-        read = max((event.total for event in self.events if isinstance(event, Prefill)), default=0)
-        cached = max((event.cached for event in self.events if isinstance(event, Prefill)), default=0)
-        yield Finished(
-            last.request_id, "stop", Usage(read, cached, tokens), Timings(1000 * seconds, 0.0, 0.0)
-        )
+        yield Delta(last.request_id, text, thinking=False, tokens=usage.completion_tokens)
+        yield Finished(last.request_id, "stop", usage, Timings(1000 * seconds, 0.0, 0.0))
 
 
 async def _begin(events: AsyncIterator[RequestEvent]) -> _Begun:
@@ -201,9 +208,9 @@ def _answer(hit: Lookup) -> str:
     return f"{_NOTHING} The nearest page: {hit.passages[0].place}." if hit.passages else _NOTHING
 
 
-def _told(event: RequestEvent, after: str, question: str | None) -> Iterator[RequestEvent]:
+def _told(event: RequestEvent, after: str) -> Iterator[RequestEvent]:
     """Yield an event of the model as it is passed on, and before its end what follows its words."""
-    if question is not None and isinstance(event, Delta):
+    if isinstance(event, Delta):
         if event.text:
             yield msgspec.structs.replace(event, chances=())
         return

@@ -275,7 +275,7 @@ class Manual:
 
     @cached_property
     def _known(self) -> Counter[str]:
-        """In how many passages each stem is; the name of a file is none of its words."""
+        """Number of passages that contain each stem; file names do not count."""
         return Counter(
             stem
             for one in self.passages

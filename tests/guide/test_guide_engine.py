@@ -2,9 +2,9 @@
 
 import pytest
 
-from edgechat.engine.types import CachePolicy, ChatRequest, Delta, Finished, Message, Sampling
+from edgechat.engine.types import CachePolicy, ChatRequest, Delta, Finished, Message, Sampling, Timings, Usage
 from edgechat.engine.worker.supervisor import EngineSupervisor
-from edgechat.guide.engine import DECLINES, Guide, local_engine
+from edgechat.guide.engine import DECLINES, Guide, _Begun, local_engine
 from edgechat.guide.manual import FROM
 from edgechat.planner.prepare import prepare
 from tests.kit.build import tiny
@@ -55,6 +55,16 @@ async def test_who_answers(guide):
     assert said.startswith(DECLINES)
     said, _ = await told(guide, "can it make coffee in the worker protocol of zebras")
     assert said.startswith("The documentation does not say. The nearest page: [")
+
+
+def test_a_page_instead_of_a_whole_answer_keeps_its_usage():
+    usage = Usage(12, 4, 3)
+    begun = _Begun(
+        [Delta("a", "No.", thinking=False, tokens=3), Finished("a", "stop", usage, Timings(5.0, 1.0, 1.0))]
+    )
+    told, finished = begun.instead("A page.", 0.02)
+    assert told == Delta("a", "A page.", thinking=False, tokens=3)
+    assert finished == Finished("a", "stop", usage, Timings(20.0, 0.0, 0.0))
 
 
 async def test_a_limit_of_tokens_is_the_models(guide):

@@ -126,7 +126,7 @@ class CompactionBlock(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The summary; '' where there is none."""
+        """The summary, or ''."""
         return self.content or ""
 
 

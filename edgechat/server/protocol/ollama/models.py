@@ -81,7 +81,7 @@ class ShowBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShownModelBody(msgspec.Struct, frozen=True, kw_only=True):
-    """A model in detail. What Ollama keeps beside it is shown of its own models alone."""
+    """A model in detail. Only models from Ollama have the texts that it stores with them."""
 
     modelfile: str = ""
     parameters: str = ""
