@@ -277,7 +277,8 @@ async def test_a_thousand_conversations_are_two_widgets(store):
     async with sidebar(store, (100, 30), known=False) as (pilot, app):
         await pilot.press("end", see="Number 1249")
         assert len(app.sidebar.query("*")) <= 4
-        await pilot.press("home", "pagedown", "pageup", see="Number 0")
+        # The heading of yesterday may stand where a page ends, and is skipped.
+        await pilot.press("home", "pagedown", "pageup", "pageup", see="Number 0")
 
 
 @pytest.mark.slow
