@@ -23,6 +23,7 @@ ROLES = {
     "program": "edgechat.base.process.program",
     "mcp": "edgechat.tools.mcp.child",
     "page": "edgechat.tools.builtin.page_child",
+    "amx": "edgechat.native.amx_trial",
     "devices": "edgechat.native.accelerators.devices",
     "projector": "edgechat.native.multimodal.probe",
     "gpu": "edgechat.device.gpu.sources",

@@ -1,6 +1,7 @@
 """What all tests share: a home of their own, so that no chat or log is the user's, and devices."""
 
 import gc
+import os
 from collections import Counter
 from functools import cache
 
@@ -13,6 +14,7 @@ from edgechat.device.cpu import choose_threads, read_cpu
 from edgechat.device.speed import store_speed
 from edgechat.models.catalogue import catalogue
 from edgechat.models.shipped import shipped_header, shipped_quants
+from edgechat.native import amx
 from edgechat.planner.estimate.rates import guessed
 from edgechat.planner.estimate.shape import shape_of
 from tests import disks, grids
@@ -22,6 +24,8 @@ from tests.scripted import PROGRAM
 from tests.terminal import needs_tmux
 
 pytest_plugins = ["tests.zygote"]
+
+os.environ[amx.VARIABLE] = "0"  # so that every machine computes the same, and weights take what files do
 
 # How long an example takes is the machine's affair; pytest's own timeout ends what hangs.
 # The same examples each time: what guards a merge must not fail by chance. The soak looks for new ones.

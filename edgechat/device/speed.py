@@ -12,6 +12,7 @@ import msgspec
 from edgechat.base import paths
 from edgechat.base.errors import FolderError
 from edgechat.device.cpu import Cpu, choose_threads, thread_counts
+from edgechat.native import amx
 from edgechat.native.params import AttentionKind
 
 ROWS = (1, 2, 4, 8, 16, 64, 512)
@@ -182,4 +183,5 @@ def _key(cpu: Cpu, device: str) -> str:
         build = importlib.metadata.version("llama-cpp-python")
     except importlib.metadata.PackageNotFoundError:
         build = "?"
-    return " | ".join(filter(None, (device, cpu.name, counts, f"llama-cpp-python {build}")))
+    kernels = f"llama-cpp-python {build}", amx.NAME if amx.is_used() else ""
+    return " | ".join(filter(None, (device, cpu.name, counts, *kernels)))

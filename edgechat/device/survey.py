@@ -21,6 +21,7 @@ from edgechat.device.gpu.mac import mac_sightings
 from edgechat.device.gpu.sources import read_source
 from edgechat.device.isa import read_instruction_sets
 from edgechat.device.profile import DeviceProfile, probe
+from edgechat.native import amx
 from edgechat.native.accelerators.devices import Build, DeviceInventory, read_inventory
 
 _T = TypeVar("_T")
@@ -45,6 +46,8 @@ class Survey:
     build: Build | None
     """None if llama.cpp did not work; then there is a Failure."""
     failures: tuple[Failure, ...] = ()
+    amx: str = ""
+    """Why the processor's AMX is not used, as the predicate of a sentence; empty: it is, or there is none."""
 
 
 def survey(measure: Callable[[DeviceProfile], DeviceProfile] | None = None) -> Survey:
@@ -65,7 +68,10 @@ def survey(measure: Callable[[DeviceProfile], DeviceProfile] | None = None) -> S
         found = profile
         profile = _query(failures, "speed", lambda: measure(found)) or profile
     instructions = read_instruction_sets() or (inventory.build.features if inventory else ())
-    return Survey(profile, instructions, inventory.build if inventory else None, tuple(failures))
+    if amx.is_used():
+        instructions += (amx.FEATURE,)
+    build = inventory.build if inventory else None
+    return Survey(profile, instructions, build, tuple(failures), amx.failure())
 
 
 def _inventory(failures: list[Failure]) -> DeviceInventory:

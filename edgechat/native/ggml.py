@@ -5,7 +5,9 @@ Devices, registries and buffer types are ggml's own pointers, as int.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -39,7 +41,14 @@ def text(raw: bytes | None) -> str:
 
 
 def start() -> None:
-    """Make llama.cpp ready to compute; harmless when it is. LoadFailed where it has nothing to compute with.
+    """Make llama.cpp ready to compute; harmless when it is. LoadFailed where nothing computes."""
+    load_backends()
+    with contextlib.nullcontext() if amx.computes_right(_folder()) else amx.refused():
+        weight_layouts()
+
+
+def load_backends() -> None:
+    """Load what computes. LoadFailed where there is nothing.
 
     A portable build (GGML_BACKEND_DL) has its backends as modules beside it, with one of the CPU for each
     generation of processors: the best of each kind is loaded, but only by whoever asks for it.
@@ -53,8 +62,6 @@ def start() -> None:
                 f"llama.cpp has no usable backend: none for this CPU could be loaded from {folder}.",
                 hint="Files are missing there or were changed. Reinstall edgechat.",
             )
-    with amx.refused():
-        _choose_weight_layouts()
 
 
 def _cpu_device() -> Any:
@@ -62,14 +69,27 @@ def _cpu_device() -> Any:
     return call("ggml_backend_dev_by_type", ctypes.c_void_p, ctypes.c_int(_CPU))
 
 
-def _choose_weight_layouts() -> None:
-    """Let the CPU backend choose the layouts that it may repack weights to, which it does once."""
+def weight_layouts() -> list[int]:
+    """Return the buffer types that the CPU may repack weights to; the first call decides which they are."""
     device = ctypes.c_void_p(_cpu_device())
     registry = ctypes.c_void_p(call("ggml_backend_dev_backend_reg", ctypes.c_void_p, device))
     name = ctypes.c_char_p(b"ggml_backend_dev_get_extra_bufts")
     choose = call("ggml_backend_reg_get_proc_address", ctypes.c_void_p, registry, name)
-    if choose:
-        ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(choose)(device)
+    if not choose:
+        return []
+    chosen = ctypes.CFUNCTYPE(ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p)(choose)(device)
+    return list(itertools.takewhile(bool, (chosen[index] for index in itertools.count()))) if chosen else []
+
+
+def cpu_buffers() -> int:
+    """Return the buffer type of the CPU, where weights lie as in their file."""
+    return int(ask("ggml_backend_dev_buffer_type", ctypes.c_void_p, _cpu_device()))
+
+
+def start_cpu() -> int:
+    """Return a backend that computes on the CPU; free it."""
+    nothing = ctypes.c_char_p(None)
+    return int(call("ggml_backend_dev_init", ctypes.c_void_p, ctypes.c_void_p(_cpu_device()), nothing))
 
 
 def _folder() -> Path:

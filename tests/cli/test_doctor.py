@@ -280,3 +280,10 @@ def test_a_packaged_program_has_other_remedies(monkeypatch):
     assert found_in(replace(HEALTHY, instruction_sets=(*FEATURES, "AVX_VNNI"))) == []
     (slow,) = found_in(replace(HEALTHY, instruction_sets=(*FEATURES, "NEON")))
     assert slow.weight is Weight.SLOW
+
+
+def test_a_failed_trial_of_amx_is_a_note():
+    (finding,) = found_in(replace(HEALTHY, amx="ended with SIGSEGV"))
+    assert finding.weight is Weight.NOTE
+    assert "its trial ended with SIGSEGV." in finding.what
+    assert "GCC 13" in finding.fix

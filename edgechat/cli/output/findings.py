@@ -57,6 +57,7 @@ def machine_findings(survey: Survey, disks: dict[Path, int]) -> Iterator[Finding
         yield from _unused(survey.profile.accelerators, survey.build)
         yield from _mlx(survey.profile)
         yield from _kernels(survey.instruction_sets, survey.build)
+        yield from _amx(survey.amx, survey.build)
         yield from _rpc(survey.build)
     if survey.profile.speed is not None:
         yield from _attention(survey.profile.speed)
@@ -159,6 +160,15 @@ def _kernels(instruction_sets: tuple[str, ...], build: Build) -> Iterator[Findin
     what = f"This build of llama.cpp does not use these instruction sets of the CPU: {listed}."
     why = "Models run at half speed or less." if grave else "Prompts are read somewhat more slowly."
     yield Finding(Weight.SLOW if grave else Weight.NOTE, what, why, rebuild(None, build)[1])
+
+
+def _amx(failure: str, build: Build) -> Iterator[Finding]:
+    """Yield a note where the matrix unit of a server's processor lies idle."""
+    if failure and not frozen():
+        what = f"AMX, the matrix unit of this processor, is not used: its trial {failure}."
+        why = "Prompts would be read up to 1.7 times as fast."
+        fix = "Compile llama.cpp with GCC 13 or newer, or with Clang:\n" + rebuild(None, build)[1]
+        yield Finding(Weight.NOTE, what, why, fix)
 
 
 def _attention(speed: DeviceSpeed) -> Iterator[Finding]:

@@ -8,11 +8,12 @@ from dataclasses import replace
 from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
+from edgechat.native import amx
 from edgechat.planner.placement.budget import RAM
 from edgechat.planner.plan import DeviceMemory, LoadPlan
 
-_COPIED = "_REPACK"
-"""Suffix of the names of buffers whose weights are not pages of the file."""
+_COPIED = ("_REPACK", amx.NAME)
+"""Suffixes of the names of buffers whose weights are not pages of the file."""
 
 
 def beside(profile: DeviceProfile, staying: Iterable[LoadPlan]) -> DeviceProfile:

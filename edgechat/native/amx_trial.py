@@ -1,0 +1,117 @@
+"""The child that multiplies matrices with AMX and without, and compares; broken kernels may end it."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+import numpy as np
+import numpy.typing as npt
+
+from edgechat.base.process.ask import answer
+from edgechat.native import amx, ggml
+from edgechat.native.quantization import tensors
+
+_TYPES = {
+    "F16": lib.GGML_TYPE_F16,
+    "Q4_0": lib.GGML_TYPE_Q4_0,
+    "Q4_1": lib.GGML_TYPE_Q4_1,
+    "Q8_0": lib.GGML_TYPE_Q8_0,
+    "Q4_K": lib.GGML_TYPE_Q4_K,
+    "Q5_K": lib.GGML_TYPE_Q5_K,
+    "Q6_K": lib.GGML_TYPE_Q6_K,
+    "IQ4_XS": lib.GGML_TYPE_IQ4_XS,
+}
+"""What llama.cpp has kernels for."""
+_COLUMNS, _ROWS = 512, 96
+"""Of the weights: two blocks of the K types; one block and a half of rows."""
+_TOKENS = (1, 40)
+"""One has a kernel without tiles; 40 are a full tile of 32 and a part of one."""
+_MOST_ERROR = 1e-3
+"""Of the products' length. Both round what they are given alike: seen were 5e-8 to 3e-7, of F16 2e-4."""
+_ARENA = 1 << 20
+
+Floats = npt.NDArray[np.float32]
+
+
+class _InitParams(ctypes.Structure):
+    """struct ggml_init_params."""
+
+    _fields_ = (("size", ctypes.c_size_t), ("memory", ctypes.c_void_p), ("no_alloc", ctypes.c_bool))
+
+
+def main() -> None:
+    """Answer with why AMX cannot be used; empty: it can."""
+    answer(lambda _request: _failure().encode())
+
+
+def _failure() -> str:
+    tensors.check()
+    ggml.load_backends()
+    layouts = {ggml.buffer_type_name(layout): layout for layout in ggml.weight_layouts()}
+    if amx.NAME not in layouts:
+        return "is not in this build of llama.cpp, or Linux does not grant it"
+    numbers = np.random.default_rng(0)
+    weights = numbers.standard_normal((_ROWS, _COLUMNS), np.float32)
+    wrong = []
+    for name, kind in _TYPES.items():
+        for n_tokens in _TOKENS:
+            given = numbers.standard_normal((n_tokens, _COLUMNS), np.float32)
+            plain = _product(kind, weights, given, ggml.cpu_buffers())
+            error = np.linalg.norm(_product(kind, weights, given, layouts[amx.NAME]) - plain)
+            if not error <= _MOST_ERROR * np.linalg.norm(plain) and name not in wrong:
+                wrong.append(name)
+    return f"gives wrong products of {', '.join(wrong)}" if wrong else ""
+
+
+def _product(kind: int, weights: Floats, given: Floats, layout: int) -> Floats:
+    """Return [n_tokens, n_rows] as ggml computes it from weights of a type that lie in such a buffer."""
+    stored, used = _arena(), _arena()
+    matrix = _matrix(stored, kind, weights.shape)
+    column = _matrix(used, lib.GGML_TYPE_F32, given.shape)
+    result = ggml.call("ggml_mul_mat", ctypes.c_void_p, used, matrix, column)
+    held = [_allocate(stored, layout), _allocate(used, ggml.cpu_buffers())]
+    packed = np.empty(ggml.call("ggml_nbytes", ctypes.c_size_t, matrix), np.uint8)
+    ggml.call(
+        "ggml_quantize_chunk",
+        ctypes.c_size_t,
+        ctypes.c_int(kind),
+        ctypes.c_void_p(weights.ctypes.data),
+        ctypes.c_void_p(packed.ctypes.data),
+        ctypes.c_int64(0),
+        ctypes.c_int64(weights.shape[0]),
+        ctypes.c_int64(weights.shape[1]),
+        ctypes.c_void_p(None),
+    )
+    tensors.write(tensors.at(matrix.value), packed)
+    tensors.write(tensors.at(column.value), given)
+    graph = ctypes.c_void_p(ggml.call("ggml_new_graph", ctypes.c_void_p, used))
+    ggml.call("ggml_build_forward_expand", None, graph, ctypes.c_void_p(result))
+    backend = ctypes.c_void_p(ggml.start_cpu())
+    if ggml.call("ggml_backend_graph_compute", ctypes.c_int, backend, graph) != 0:
+        raise RuntimeError("ggml cannot compute the product")
+    product: Floats = tensors.read(tensors.at(result), np.float32)[0, 0].copy()
+    ggml.call("ggml_backend_free", None, backend)
+    for buffer in held:
+        ggml.call("ggml_backend_buffer_free", None, buffer)
+    for arena in (stored, used):
+        ggml.call("ggml_free", None, arena)
+    return product
+
+
+def _arena() -> Any:
+    """Return a context for the descriptions of tensors."""
+    return ctypes.c_void_p(ggml.call("ggml_init", ctypes.c_void_p, _InitParams(_ARENA, None, True)))
+
+
+def _matrix(arena: Any, kind: int, shape: tuple[int, ...]) -> Any:
+    n_rows, n_columns = map(ctypes.c_int64, shape)
+    made = ggml.call("ggml_new_tensor_2d", ctypes.c_void_p, arena, ctypes.c_int(kind), n_columns, n_rows)
+    return ctypes.c_void_p(made)
+
+
+def _allocate(arena: Any, layout: int) -> Any:
+    """Return a buffer with the arena's tensors."""
+    name = "ggml_backend_alloc_ctx_tensors_from_buft"
+    return ctypes.c_void_p(ggml.call(name, ctypes.c_void_p, arena, ctypes.c_void_p(layout)))
