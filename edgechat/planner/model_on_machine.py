@@ -17,6 +17,7 @@ from edgechat.base.errors import DryRunFailed
 from edgechat.device.profile import DeviceProfile
 from edgechat.device.speed import DeviceSpeed
 from edgechat.models.formats.header import ModelHeader
+from edgechat.native import amx
 from edgechat.native.params import CacheType, LoadParams
 from edgechat.planner.drafting import NOBODY, DraftCosts, has_large_state, is_recurrent
 from edgechat.planner.estimate import calibration
@@ -317,8 +318,9 @@ class ModelOnMachine:
         except DryRunFailed as failed:
             return replace(load, source=f"estimated: {failed.message.removesuffix('.')}")
         needs = together(needs_of(breakdown, self.program), self._adapter_needs(load.layout))
-        if not load.layout.n:
-            # A matrix that input and output share may be counted twice; mapped, it is in memory once.
+        if not load.layout.n and not any(buffer.name == amx.NAME for buffer in breakdown.buffers):
+            # A matrix that input and output share may be counted twice; mapped, it is in memory once. Laid
+            # out for AMX, weights take more than in the file.
             needs[RAM] = replace(needs[RAM], weights=min(needs[RAM].weights, self.header.weights_bytes))
         return replace(load, needs=needs, source=EXACT, buffers=breakdown.buffers)
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgechat.native import amx
 from edgechat.native.buffers import Breakdown, Buffer
 from edgechat.planner.estimate.rates import guessed
 from edgechat.planner.model_on_machine import model_on_machine
@@ -85,3 +86,14 @@ def test_whatever_the_account_says_it_fits(name, a, b, more):
         assert on.budget.cards[-1].name in load.layout.devices  # the larger one
     assert sum(one.weights for one in load.needs.values()) >= on.header.weights_bytes
     assert load.total < 64 * GIB
+
+
+@pytest.mark.parametrize(("layout", "more"), [("CPU_REPACK", 0), (amx.NAME, 100 * MIB)])
+def test_weights_laid_out_for_amx_take_what_they_take(layout, more):
+    """A matrix that is told of twice counts once in RAM; what is packed for AMX is larger than in the file."""
+    on = loader("llama-3.1-8b")
+    file = on.header.weights_bytes
+    buffers = (Buffer("CPU", True, 100 * MIB), Buffer(layout, True, file))
+    load = replace(on, measure=lambda params: Breakdown(buffers, 0, params.context)).load(8192, "f16")
+    assert load.source == EXACT
+    assert load.needs[RAM].weights == file + more
