@@ -90,7 +90,7 @@ def test_whatever_the_account_says_it_fits(name, a, b, more):
 
 @pytest.mark.parametrize(("layout", "more"), [("CPU_REPACK", 0), (amx.NAME, 100 * MIB)])
 def test_weights_laid_out_for_amx_take_what_they_take(layout, more):
-    """A matrix that is told of twice counts once in RAM; what is packed for AMX is larger than in the file."""
+    """A matrix that is told of twice counts once in RAM; what is packed for AMX is larger than the file."""
     on = loader("llama-3.1-8b")
     file = on.header.weights_bytes
     buffers = (Buffer("CPU", True, 100 * MIB), Buffer(layout, True, file))
