@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import itertools
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,7 @@ def text(raw: bytes | None) -> str:
 def start() -> None:
     """Make llama.cpp ready to compute; harmless when it is. LoadFailed where nothing computes."""
     load_backends()
-    with contextlib.nullcontext() if amx.computes_right(_folder()) else amx.refused():
-        weight_layouts()
+    _lay_out()
 
 
 def load_backends() -> None:
@@ -67,6 +67,13 @@ def load_backends() -> None:
 def _cpu_device() -> Any:
     """Return the CPU device; None if no CPU backend is loaded."""
     return call("ggml_backend_dev_by_type", ctypes.c_void_p, ctypes.c_int(_CPU))
+
+
+@cache
+def _lay_out() -> None:
+    """Decide how weights are laid out, for as long as the process lives: a sandbox may come later."""
+    with contextlib.nullcontext() if amx.computes_right(_folder()) else amx.refused():
+        weight_layouts()
 
 
 def weight_layouts() -> list[int]:

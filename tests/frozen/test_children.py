@@ -42,7 +42,7 @@ COMMANDS = {
     ("speed",): ("device", "--refresh"),
     ("quantize",): ("quantize", "F16", "Q4_0", "--imatrix", "auto"),
 }
-SHORT = {"devices", "gpu"}
+SHORT = {"amx", "devices", "gpu"}
 """Gone before their parent could be killed; that they answer, test_commands.py sees."""
 SERVERS = {"grammar", "image", "sound"}
 """Of the server, for answers that follow a schema, images, and sounds."""
