@@ -66,6 +66,13 @@ class Sampler:
         return _penalises(self.sampling) or bool(self.sampling.bias) or self.constraint is not None
 
     @property
+    def n_candidates(self) -> int:
+        """How many of the highest logits are looked at; 0: all."""
+        if self.needs_logits:
+            return 0
+        return 1 if self.sampling.temperature <= 0 else max(0, self.sampling.top_k)
+
+    @property
     def number(self) -> float:
         """The random number for the next token; call `advance` once it is used."""
         return self._random_number(0)

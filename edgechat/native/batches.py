@@ -1,14 +1,24 @@
-"""What one call of llama.cpp computes: a llama_batch over arrays of our own."""
+"""What one call of llama.cpp takes, a llama_batch over arrays of our own, and which logits it gives.
+
+A row of logits is 600 kB with a vocabulary of 150,000 tokens, which takes 50 ms in a network of 100 Mbit/s.
+Top-k sampling looks at some dozens of them. llama.cpp can let a device choose these (its "backend sampling");
+what is done with them is the same everywhere (`engine/sampling.py`).
+"""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
 import numpy as np
 import numpy.typing as npt
+
+from edgechat.native.params import CANDIDATES_FROM, N_CANDIDATES, LoadParams
+
+_BYTES = 12
+"""Of a logit, a probability and an id, which llama.cpp has room for, for each token of the vocabulary."""
 
 
 class TokenBatch:
@@ -70,6 +80,68 @@ class EmbeddingBatch:
         self.native = _native(self._position, self._n_seq, self._seq_pointers, self._wanted)
         self.native.embd = pointer(self._embedding, ctypes.c_float)
         self.native.n_tokens = n
+
+
+def sends_candidates(params: LoadParams, n_layers: int, n_vocab: int) -> bool:
+    """Return whether logits are made on another machine, so many that it matters."""
+    makes_logits = params.gpu_layers > n_layers and params.devices[-1].startswith("RPC")
+    return bool(params.rpc) and makes_logits and n_vocab >= CANDIDATES_FROM and not params.embeddings
+
+
+class Candidates:
+    """A sampler for each sequence of a context, by which the device chooses its candidates. Close it."""
+
+    def __init__(self, n_seq_max: int, n_rows: int, n_vocab: int) -> None:
+        self._n_vocab = n_vocab
+        self._chains: dict[int, Any] = {seq: _chain() for seq in range(n_seq_max)}
+        configs = (lib.llama_sampler_seq_config * n_seq_max)()
+        for seq, chain in self._chains.items():
+            configs[seq] = lib.llama_sampler_seq_config(seq, ctypes.cast(chain, ctypes.c_void_p))
+        self._configs = configs
+        self.bytes = (_BYTES * n_vocab + 4) * n_rows
+        """Of llama.cpp's buffer for them."""
+
+    def configure(self, native: Any) -> None:
+        """Make the context's buffers for them; to add a sampler later computes anew what they take."""
+        native.samplers, native.n_samplers = self._configs, len(self._configs)
+        native.n_outputs_max_per_seq = 0
+
+    def use(self, context: Any, seqs: Collection[int], *, wanted: bool) -> None:
+        """Let these sequences have candidates, or all logits; takes some milliseconds if that is new."""
+        for seq in seqs:
+            if wanted == (seq in self._chains):
+                continue
+            if wanted:
+                self._chains[seq] = _chain()
+            lib.llama_set_sampler(context, seq, self._chains.get(seq) if wanted else None)
+            if not wanted:
+                lib.llama_sampler_free(self._chains.pop(seq))
+
+    def rows(self, context: Any, n_rows: int) -> npt.NDArray[np.float32]:
+        """Return [n_rows, n_vocab]: the candidates' logits, and -inf for all others."""
+        rows = np.full((n_rows, self._n_vocab), -np.inf, np.float32)
+        for row, at in zip(rows, range(-n_rows, 0), strict=True):
+            n = lib.llama_get_sampled_logits_count_ith(context, at)
+            ids = _numbers(lib.llama_get_sampled_candidates_ith(context, at), ctypes.c_int32, n)
+            row[ids] = _numbers(lib.llama_get_sampled_logits_ith(context, at), ctypes.c_float, n)
+        return rows
+
+    def close(self) -> None:
+        """Free them, after the context."""
+        while self._chains:
+            lib.llama_sampler_free(self._chains.popitem()[1])
+
+
+def _chain() -> Any:
+    """Return a chain of one sampler, which can be attached to a context once."""
+    chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
+    lib.llama_sampler_chain_add(chain, lib.llama_sampler_init_top_k(N_CANDIDATES))
+    return chain
+
+
+def _numbers(pointer: Any, kind: Any, n: int) -> npt.NDArray[Any]:
+    """Return numbers of C as an array, valid until the next call."""
+    return np.frombuffer((kind * n).from_address(ctypes.addressof(pointer.contents)), kind)
 
 
 def pointer(array: npt.NDArray[Any], kind: Any) -> Any:

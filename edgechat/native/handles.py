@@ -22,8 +22,8 @@ from edgechat.base.errors import DecodeFailed, LoadFailed
 from edgechat.native import ggml, logs
 from edgechat.native.accelerators import rpc
 from edgechat.native.accelerators.placement import Placement, device_handles, layer_devices
-from edgechat.native.batches import EmbeddingBatch, TokenBatch, pointer
-from edgechat.native.params import LoadParams
+from edgechat.native.batches import Candidates, EmbeddingBatch, TokenBatch, pointer, sends_candidates
+from edgechat.native.params import N_CANDIDATES, LoadParams
 
 CACHE_TYPES = {"f16": lib.GGML_TYPE_F16, "q8_0": lib.GGML_TYPE_Q8_0, "q4_0": lib.GGML_TYPE_Q4_0}
 _PARTIAL = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
@@ -259,9 +259,15 @@ class Context:
         native.embeddings = params.embeddings
         if params.embeddings and model.pooling is None:
             native.pooling_type = lib.LLAMA_POOLING_TYPE_MEAN
+        self._candidates: Candidates | None = None
+        if kind == lib.LLAMA_CONTEXT_TYPE_DEFAULT and sends_candidates(params, model.n_layers, model.n_vocab):
+            n_rows = max(params.n_seq_max, params.n_rows)
+            self._candidates = Candidates(params.n_seq_max, n_rows, model.n_vocab)
+            self._candidates.configure(native)
         logs.last_errors.clear()
         self._pointer = lib.llama_init_from_model(model.pointer, native)
         if not self._pointer:
+            self.close()
             raise logs.refusal()(
                 f"llama.cpp cannot create a context of {params.context} tokens: {logs.cause()}",
                 hint="Try a shorter context: --ctx 4096.",
@@ -277,6 +283,8 @@ class Context:
         n_rows = params.n_batch if params.embeddings else max(params.n_seq_max, params.n_rows)
         self.output_bytes = 4 * (self.n_vocab + self.n_embd) * n_rows
         """Size of llama.cpp's buffer for logits and embeddings: the most rows that a call may return."""
+        if self._candidates is not None:
+            self.output_bytes += self._candidates.bytes
         self.n_seq_max, self.n_outputs_max = params.n_seq_max, params.n_outputs_max
         self.n_batch = int(lib.llama_n_batch(self._pointer))
         """Tokens, or embeddings, of a call."""
@@ -303,18 +311,27 @@ class Context:
         return int(lib.llama_n_ctx(self._pointer))
 
     def decode(
-        self, runs: Sequence[tuple[int, int, Sequence[int], int]], *, abortable: bool = False
+        self,
+        runs: Sequence[tuple[int, int, Sequence[int], int]],
+        *,
+        n_candidates: int = 0,
+        abortable: bool = False,
     ) -> npt.NDArray[np.float32] | None:
         """Compute runs of (sequence, start position, tokens, wanted rows).
 
         Returns the rows [n, n_vocab], valid until the next call; None if no free cells were found.
+        n_candidates: how many of the highest logits matter; the others may be -inf. 0: all matter.
         abortable: `abort` ends the call early, on the processor; a recurrent state is then of no more use.
         Raises Aborted, or DecodeFailed.
         """
         n_rows = self._batch.fill(runs)
         if n_rows > (self.n_outputs_max or n_rows):
             raise ValueError(f"{n_rows} rows of logits are over the limit of {self.n_outputs_max}")
-        return self._decode(self._batch.native, n_rows, abortable=abortable)
+        has_all = True
+        if self._candidates is not None and n_rows:
+            has_all = not 0 < n_candidates <= N_CANDIDATES - len(self._suppressed)
+            self._candidates.use(self._pointer, {seq for seq, *_, n in runs if n}, wanted=not has_all)
+        return self._decode(self._batch.native, n_rows, has_all=has_all, abortable=abortable)
 
     def decode_embeddings(
         self,
@@ -340,13 +357,15 @@ class Context:
                 f"embeddings {embeddings.shape} at positions {positions.shape} are not this model's"
             )
         lib.llama_set_causal_attn(self.pointer, causal)
+        if self._candidates is not None and last_row:
+            self._candidates.use(self._pointer, {seq}, wanted=False)
         try:
             return self._decode(batch.native, int(last_row), abortable=abortable)
         finally:
             lib.llama_set_causal_attn(self.pointer, True)
 
     def _decode(
-        self, batch: lib.llama_batch, n_rows: int, *, abortable: bool
+        self, batch: lib.llama_batch, n_rows: int, *, has_all: bool = True, abortable: bool
     ) -> npt.NDArray[np.float32] | None:
         if abortable != self._abortable:
             callback = _IS_SET if abortable else _NEVER
@@ -367,10 +386,14 @@ class Context:
             lib.llama_synchronize(self._pointer)
             rpc.wait(self._remote)
             return np.empty((0, self.n_vocab), np.float32)
-        first = ctypes.addressof(lib.llama_get_logits(self._pointer).contents)
-        rows = (ctypes.c_float * (n_rows * self.n_vocab)).from_address(first)
-        # np.ctypeslib.as_array takes five times as long.
-        found = np.ndarray((n_rows, self.n_vocab), np.float32, memoryview(rows))
+        if has_all:
+            first = ctypes.addressof(lib.llama_get_logits(self._pointer).contents)
+            rows = (ctypes.c_float * (n_rows * self.n_vocab)).from_address(first)
+            # np.ctypeslib.as_array takes five times as long.
+            found = np.ndarray((n_rows, self.n_vocab), np.float32, memoryview(rows))
+        else:
+            assert self._candidates is not None
+            found = self._candidates.rows(self._pointer, n_rows)
         if self._suppressed:
             found[:, self._suppressed] = _NEVER_CHOSEN
         return found
@@ -483,6 +506,8 @@ class Context:
         if self._pointer:
             lib.llama_free(self._pointer)
             self._pointer = None
+        if self._candidates is not None:
+            self._candidates.close()
 
 
 def build() -> str:

@@ -8,6 +8,10 @@ import msgspec
 
 CacheType = Literal["f16", "q8_0", "q4_0"]
 AttentionKind = Literal["flash", "plain"]
+N_CANDIDATES = 128
+"""Logits of a row that a device of another machine sends; makers of models recommend a top-k of 20 to 64."""
+CANDIDATES_FROM = 8 * N_CANDIDATES
+"""Tokens of a vocabulary of which all logits would take much longer to send."""
 _LINE = 16
 """Numbers (int32) in a cache line."""
 

@@ -49,6 +49,8 @@ class BatchPart:
     start: int
     tokens: Seq[int]
     n_logits: int
+    n_candidates: int = 0
+    """How many of the highest logits of each row matter: the others may be -inf. 0: all matter."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,7 +180,9 @@ class LlamaCppBackend(LlamaCppModel):
         runs = [
             (part.seq, self.position_of(part.seq, part.start), part.tokens, part.n_logits) for part in parts
         ]
-        rows = self._context.decode(runs, abortable=abortable)
+        wanted = [part.n_candidates for part in parts if part.n_logits]
+        n_candidates = max(wanted) if all(wanted) and wanted else 0
+        rows = self._context.decode(runs, n_candidates=n_candidates, abortable=abortable)
         if rows is None:
             raise CacheFull
         if self._head is not None:

@@ -269,7 +269,8 @@ class Scheduler:
         stop = min(start + size, latest, run.start if run is not None else latest)
         last = stop == len(sequence.tokens)
         tokens = sequence.tokens[start:stop]
-        return sequence, BatchPart(sequence.slot.id, start, tokens, int(last and sequence.generates))
+        n_logits = int(last and sequence.generates)
+        return sequence, BatchPart(sequence.slot.id, start, tokens, n_logits, sequence.n_candidates)
 
     def _within_cache(self, planned: Planned) -> Planned:
         """Evict idle slots, then preempt the youngest sequence, until there are cells for the batch."""

@@ -94,6 +94,11 @@ class Sequence:
         return run is not None and self.slot is not None and run.start == self.slot.length
 
     @property
+    def n_candidates(self) -> int:
+        """How many of the highest logits its sampling looks at; 0: all."""
+        return 0 if self.request.logprobs is not None else self.sampler.n_candidates
+
+    @property
     def n_pending(self) -> int:
         """Tokens to be computed before the next one can be sampled."""
         return len(self.tokens) - (self.slot.length if self.slot else 0)

@@ -333,7 +333,7 @@ class Speculation:
         stream.draft = draft
         step.n_rows += len(draft.tokens)
         tokens = [*part.tokens, *draft.tokens]
-        return stream, BatchPart(part.seq, part.start, tokens, len(tokens))
+        return stream, BatchPart(part.seq, part.start, tokens, len(tokens), part.n_candidates)
 
     def _drop(self, drafter: RoundDrafter, error: Exception) -> None:
         """Go on without a drafter, which is broken."""

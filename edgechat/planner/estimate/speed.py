@@ -24,7 +24,7 @@ from edgechat.device.speed import (
     Seconds,
     attention_name,
 )
-from edgechat.native.params import AttentionKind, CacheType
+from edgechat.native.params import CANDIDATES_FROM, N_CANDIDATES, AttentionKind, CacheType
 from edgechat.planner.estimate.calibration import ChatUse, Correction
 from edgechat.planner.estimate.shape import Matrices, ModelShape, PlacedPart
 
@@ -295,7 +295,8 @@ def on_links(
     """Return the seconds that a call of so many tokens spends on links to other machines.
 
     Hidden states travel wherever the next part is on another device, through this machine; the output's
-    logits come back. llama.cpp sends without waiting, and waits once for what it asks back.
+    highest logits come back, each with its token. llama.cpp sends without waiting, and waits once for what
+    it asks back.
     """
     seconds, before = 0.0, None
     links = _links(placed, rates)
@@ -310,7 +311,8 @@ def on_links(
         before = device
     if before in links:
         n_logits = 1 if rows == _MICRO_BATCH else rows
-        seconds += links[before].round_trip + _FLOAT * shape.vocabulary * n_logits / links[before].down
+        numbers = shape.vocabulary if shape.vocabulary < CANDIDATES_FROM else 2 * N_CANDIDATES
+        seconds += links[before].round_trip + _FLOAT * numbers * n_logits / links[before].down
     return seconds
 
 

@@ -18,7 +18,7 @@ from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Delta, Message, Sampling
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.models.formats.gguf import read_model
-from edgechat.native.params import LoadParams
+from edgechat.native.params import N_CANDIDATES, LoadParams
 from edgechat.planner.plan import LoadPlan
 from tests.kit import KINDS, NOT_PRINTABLE, tiny
 from tests.planner.headers import dry_run
@@ -124,6 +124,102 @@ def spread(path, servers):
     (told,) = dry_run(read_model(path), [LoadParams.of(made)])
     fields = {name: getattr(made, name) for name in LoadPlan.__struct_fields__}
     return LoadPlan(**fields | {"buffers": told.buffers})
+
+
+def many(**changes):
+    """Return a model with so many tokens that another machine sends the highest logits alone."""
+    return tiny("dense", n_vocab=4096, logit_scale=1.0, mute=NOT_PRINTABLE, **changes)
+
+
+def all_on(servers):
+    rpc = tuple(server.address for server in servers)
+    return {"devices": ("RPC0",), "split": (KINDS["dense"].n_layers + 1,), "rpc": rpc}
+
+
+def test_a_device_elsewhere_sends_what_is_looked_at(servers, opened):
+    backend = opened(LlamaCppBackend(plan(many(), **all_on(servers))))
+
+    def rows(*wanted, at):
+        parts = [
+            BatchPart(seq, at, (5 + seq, 9, at % 200 + 7), n, n_candidates) for seq, n, n_candidates in wanted
+        ]
+        return np.array(backend.decode(parts))
+
+    def whole(*wanted, at):
+        for seq, *_ in wanted:
+            assert backend.truncate(seq, at)
+        return rows(*((seq, n, 0) for seq, n, _ in wanted), at=at)
+
+    for at, wanted in (
+        (0, ((0, 1, 40), (1, 3, 1))),
+        (3, ((1, 2, 20), (0, 1, 40))),
+        (6, ((0, 1, 0), (1, 1, 40), (2, 0, 0))[:2]),
+        (9, ((1, 1, 40), (0, 2, 64))),
+        (12, ((0, 1, N_CANDIDATES + 1), (1, 1, 1))),
+    ):
+        found = rows(*wanted, at=at)
+        expected = whole(*wanted, at=at)
+        has_all = any(n and not 0 < n_candidates <= N_CANDIDATES for _, n, n_candidates in wanted)
+        for row, true in zip(found, expected, strict=True):
+            likeliest = np.argsort(-true, kind="stable")[: len(true) if has_all else 100]
+            assert (row[likeliest] == true[likeliest]).all()
+            assert np.isfinite(row).sum() == (len(true) if has_all else N_CANDIDATES)
+
+
+def test_sampling_is_the_processors_however_logits_come(servers):
+    """What needs all logits gets them: no top-k, penalties, probabilities, a grammar."""
+    requests = [
+        ChatRequest(id=str(number), messages=QUESTION, max_tokens=12, **fields)
+        for number, fields in enumerate(
+            (
+                {"sampling": Sampling(seed=1)},
+                {"sampling": Sampling(seed=2, top_k=0)},
+                {"sampling": Sampling(temperature=0), "logprobs": 2},
+                {"sampling": Sampling(seed=3, top_k=100, top_p=1.0, min_p=0.0, temperature=1.5)},
+                {"sampling": Sampling(seed=4, presence_penalty=1.0)},
+                {"sampling": Sampling(temperature=0)},
+                {"sampling": Sampling(seed=5), "schema": '{"type": "object"}'},
+            )
+        )
+    ]
+
+    def answers(together, **changes):
+        backend = LlamaCppBackend(plan(many(), ngrams=True, n_outputs_max=16, **changes))
+        engine = EngineCore(backend, ChatTemplate(backend.chat_template), ngrams=True)
+        texts = dict.fromkeys((request.id for request in requests), "")
+        try:
+            for group in [requests] if together else [[request] for request in requests]:
+                for request in group:
+                    engine.submit(request)
+                while not engine.is_idle:
+                    for event in engine.step():
+                        if isinstance(event, Delta):
+                            texts[event.request_id] += event.text
+            return texts
+        finally:
+            engine.close()
+
+    expected = answers(together=False)
+    assert len(set(expected.values())) == len(requests) - 1  # two take the likeliest tokens
+    for together in (False, True):
+        assert answers(together, **all_on(servers)) == expected
+
+
+async def test_memory_for_candidates_is_planned(two):
+    rows = {"n_outputs_max": 8, "flash_attention": True}
+    made = plan(many(), **rows, **all_on(two))
+    (told,) = dry_run(read_model(many()), [LoadParams.of(made)])
+    (plain,) = dry_run(read_model(many()), [LoadParams.of(plan(many(), **rows))])
+    assert told.output == plain.output + 8 * (12 * 4096 + 4)
+    fields = {name: getattr(made, name) for name in LoadPlan.__struct_fields__}
+    engine = EngineSupervisor(LoadPlan(**fields | {"buffers": told.buffers}))
+    try:
+        model = await engine.start()
+        reply = "".join([e.text async for e in engine.stream(ask("r")) if isinstance(e, Delta)])
+    finally:
+        await engine.close()
+    assert {buffer.name: buffer for buffer in model.buffers} == {b.name: b for b in told.buffers}
+    assert reply
 
 
 @pytest.mark.parametrize("kind", KINDS_HERE)

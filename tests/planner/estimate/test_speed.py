@@ -197,11 +197,11 @@ def over(link, shape, split=()):
     return forecast(shape, Layout(devices, split).placed(shape), rates, PER_TOKEN)
 
 
-def test_a_link_costs_each_token_a_round_trip_a_state_and_its_logits():
+def test_a_link_costs_each_token_a_round_trip_a_state_and_its_highest_logits():
     shape = SHAPES["llama-3.1-8b"]
     link = Link(up=10e6, down=20e6, round_trip=0.005)
     more = over(link, shape).decoding(0) - over(None, shape).decoding(0)
-    assert more == pytest.approx(0.005 + 4 * 4096 / 10e6 + 4 * 128256 / 20e6)
+    assert more == pytest.approx(0.005 + 4 * 4096 / 10e6 + 8 * 128 / 20e6)
     # Through this machine to a second one, its state once there and once back.
     twice = over(link, shape, (16, 17)).decoding(0) - over(link, shape).decoding(0)
     assert twice == pytest.approx(0.005 + 4 * 4096 / 10e6 + 4 * 4096 / 20e6)
