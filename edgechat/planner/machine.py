@@ -46,7 +46,7 @@ _CARD_NEEDS = 1 << 30
 """Bytes of free memory with which a card is measured."""
 LARGE = 64 << 20
 """Bytes of weights: smaller models are fast however they are loaded."""
-_MEASURING = threading.Lock()
+_MEASURING = threading.RLock()
 """Two measurements at once, for the first screen and for a model chosen on it, would disturb each other."""
 _WORTH_MEASURING = 0.02
 """Share of a model's weights from which on their type is."""
@@ -222,7 +222,8 @@ class Machine:
         if not types:
             return self
         try:
-            profile = with_attention(with_speeds(self.profile, types), shapes)
+            with _MEASURING:  # all of it: somebody waits for this model
+                profile = with_attention(with_speeds(self.profile, types), shapes)
         except ChildFailed:
             return self
         return Machine(profile, history=self.history, dry=self._dry)
