@@ -487,7 +487,7 @@ def plan_of_server(model):
 
 
 def offline_world():
-    """Return what is found without a network: a model of Ollama, one in the downloads, one in no state."""
+    """Return what is found without a network: our own model, one of Ollama, and one in the downloads."""
     download = Path("/home/me/Downloads/mine.gguf")
     return replace(
         world(Path("/models")),
