@@ -1,11 +1,12 @@
-"""From an empty home to the first answer: the first start of the app, with a hub of 100 Mbit/s.
+"""From an empty home to the first answer, in seconds and keys: the guide's, a local model's, a download's.
 
     python -m benchmarks.first_answer [--model path.gguf] [--mbit 100] [--question "Why is the sky blue?"]
 
-The real app in a pseudo-terminal of 100 x 40. Two keys are pressed beside the question: Enter on the card
-that is highlighted, and Enter behind the question, while the model is downloaded. The hub is that of the
-tests, on loopback. It sends `--model`, by default one of 600 MiB with random weights, under the name of each
-card's file.
+The real app in a pseudo-terminal of 100 x 40, each time in a new home, with the keys that a user presses as
+soon as there is something to press them for: `g` and a question for the guide; without a network, Enter and a
+question for a model in the downloads; with one, Enter on the card that is highlighted, and the question while
+the model is downloaded. The hub is that of the tests, on loopback. It sends `--model`, by default one of
+600 MiB with random weights, under the name of each card's file. The letters of a question are not counted.
 """
 
 from __future__ import annotations
@@ -45,28 +46,68 @@ def serve(hub: Hub, model: Path, mbit: float) -> None:
             hub.add(entry.repo, {entry.file.format(quant=option.quant): data})
 
 
-def first_answer(question: str) -> None:
-    """Print what is to be seen, each with the seconds since the start."""
-    began = time.perf_counter()
+class Clock:
+    """The app in a new home; prints what is to be seen, with the seconds and the keys since the start."""
 
-    def until(sign: str, what: str, timeout: float = 180) -> None:
-        app.until(sign, timeout)
-        print(f"{what:<44}{time.perf_counter() - began:6.1f} s", flush=True)
+    def __init__(self, name: str, home: Path) -> None:
+        print(f"{name}:")
+        os.environ |= {"HOME": str(home), "EDGECHAT_HOME": str(home / "edgechat")}
+        os.environ["HF_HUB_CACHE"] = str(home / "hub")
+        self._keys, self._began = 0, time.perf_counter()
+        self.app = App(None, (40, 100))
 
-    app = App(None, (40, 100))
-    try:
-        until("Welcome to edgechat", "first screen")
-        until("First token", "cards")
-        app.type("\r")
-        until("on its way", "the prompt, while the model is downloaded")
-        app.type(question)
-        app.type("\r")
-        until("is answered as soon as", "the question waits")
-        until("Loading the model", "the model is here", 3600)
-        until("Writing", "first token", 600)
-        until("tok/s", "its speed", 600)
-    finally:
-        app.close()
+    def until(self, sign: str, what: str, timeout: float = 180) -> None:
+        self.app.until(sign, timeout)
+        seconds = time.perf_counter() - self._began
+        print(f"  {what:<44}{seconds:6.1f} s, {self._keys} keys", flush=True)
+
+    def press(self, key: str) -> None:
+        self._keys += 1
+        self.app.type(key)
+
+    def ask(self, question: str) -> None:
+        """Type a question, which takes the keys that it takes, and Enter."""
+        self.app.type(question)
+        self.press("\r")
+
+
+def ask_guide(home: Path) -> None:
+    clock = Clock("the guide", home)
+    clock.until("Ask the guide", "first screen")
+    clock.press("g")
+    clock.until("Ask something", "the prompt")
+    clock.ask("How do I switch to another model?")
+    clock.until("tok/s", "the answer")
+    clock.app.close()
+
+
+def ask_what_is_here(home: Path, model: Path, question: str) -> None:
+    (home / "Downloads").mkdir(parents=True)
+    (home / "Downloads" / "mine.gguf").symlink_to(model.resolve())
+    os.environ["EDGECHAT_OFFLINE"] = "1"
+    clock = Clock("a model in the downloads, without a network", home)
+    del os.environ["EDGECHAT_OFFLINE"]
+    clock.until("~/Downloads", "first screen")
+    clock.press("\r")
+    clock.until("Ask something", "the prompt, while the model is loaded")
+    clock.ask(question)
+    clock.until("Writing", "first token", 600)
+    clock.until("tok/s", "the answer", 600)
+    clock.app.close()
+
+
+def ask_download(home: Path, question: str) -> None:
+    clock = Clock("a model that is downloaded", home)
+    clock.until("Ask the guide", "first screen")
+    clock.until("First token", "cards")
+    clock.press("\r")
+    clock.until("on its way", "the prompt, while the model is downloaded")
+    clock.ask(question)
+    clock.until("is answered as soon as", "the question waits")
+    clock.until("Loading the model", "the model is here", 3600)
+    clock.until("Writing", "first token", 600)
+    clock.until("tok/s", "the answer", 600)
+    clock.app.close()
 
 
 def main() -> None:
@@ -80,11 +121,12 @@ def main() -> None:
         os.environ |= {"HF_ENDPOINT": hub.url, "HF_HUB_CACHE": f"{folder}/hub", "NO_PROXY": "*"}
         os.environ["EDGECHAT_HOME"] = f"{folder}/planning"
         serve(hub, model, options.mbit)
-        os.environ["EDGECHAT_HOME"] = f"{folder}/home"  # empty: the machine is measured again
-        size = model.stat().st_size
-        print(f"{model.name}, {size / 2**20:.0f} MiB at {options.mbit:.0f} Mbit/s:")
-        first_answer(options.question)
-        print(f"the download alone takes {8 * size / options.mbit / 1e6:.0f} s")
+        print(f"{model.name}, {model.stat().st_size / 2**20:.0f} MiB at {options.mbit:.0f} Mbit/s")
+        # In homes of their own: the machine is measured anew.
+        ask_guide(Path(folder) / "guide")
+        ask_what_is_here(Path(folder) / "here", model, options.question)
+        ask_download(Path(folder) / "download", options.question)
+        print(f"the download alone takes {8 * model.stat().st_size / options.mbit / 1e6:.0f} s")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ T = TypeVar("T")
 DEFAULT_MODEL = "guide"
 _PREFERENCE = "model"
 """The name under which the store has the model that was used last."""
+_DOWNLOADS = "downloads"
+"""The name under which it has the two downloads that go on at the next start, in two lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +76,17 @@ async def remember(store: Store, model: str) -> None:
 def lasting_name(model: str) -> str:
     """Return a name that is valid in other folders too: of a file, the absolute path."""
     return os.path.abspath(model) if os.path.isfile(model) else model
+
+
+async def remember_downloads(store: Store, awaited: str, follower: str) -> None:
+    """Go on next time with the downloads of these models; empty: none. Raises StoreError.
+
+    awaited: answers as soon as it is here. follower: a better one, which is offered then.
+    """
+    await store.set_preference(_DOWNLOADS, f"{awaited}\n{follower}")
+
+
+async def remembered_downloads(store: Store) -> tuple[str, str]:
+    """Return what `remember_downloads` was told last. Raises StoreError."""
+    awaited, _, follower = (await store.preference(_DOWNLOADS) or "").partition("\n")
+    return awaited, follower

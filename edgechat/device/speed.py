@@ -114,6 +114,10 @@ class DeviceSpeed(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether both kinds of attention were measured for a shape, with a cache in f16."""
         return all(attention_name(shape, "f16", kind) in self.attentions for kind in get_args(AttentionKind))
 
+    def lacks(self, shape: AttentionShape) -> bool:
+        """Return whether a shape was not measured yet, nor tried in vain."""
+        return not self.knows(shape) and str(shape) not in self.unmeasured
+
     @property
     def is_sound(self) -> bool:
         """Whether the figures are possible: anybody may have edited the file, and plans divide by them."""

@@ -25,6 +25,7 @@ from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.modalities import Modality, ModelKind
 from edgechat.models.local.inventory import Inventory, LocalModel, inventory
 from edgechat.models.local.locations import Place
+from edgechat.models.local.nearby import models_nearby
 from edgechat.models.local.resolve import find_models
 from edgechat.models.local.usage import ModelUse, uses
 
@@ -208,6 +209,15 @@ def rows(
     with contextlib.suppress(ModelFileError, ModelNotFound):  # it is gone
         elsewhere = find_models(current) if current and os.path.exists(current) else []
         models += [model for model in elsewhere if model.place is Place.ELSEWHERE]
+    return _listed(models, tell)
+
+
+def rows_nearby(listed: Sequence[ModelRow]) -> list[ModelRow]:
+    """Return the models in the downloads and in the working folder, but those that are listed already."""
+    return _listed(models_nearby(row.model.path for row in listed), lambda _name: None)
+
+
+def _listed(models: Sequence[LocalModel], tell: Callable[[str], None]) -> list[ModelRow]:
     summaries = glances(models, tell)
     used = uses()
     available = read_memory().available

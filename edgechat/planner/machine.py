@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -45,6 +46,8 @@ _CARD_NEEDS = 1 << 30
 """Bytes of free memory with which a card is measured."""
 LARGE = 64 << 20
 """Bytes of weights: smaller models are fast however they are loaded."""
+_MEASURING = threading.RLock()
+"""Two measurements at once, for the first screen and for a model chosen on it, would disturb each other."""
 _WORTH_MEASURING = 0.02
 """Share of a model's weights from which on their type is."""
 _SLOWED: dict[Disturbance, str] = {
@@ -219,7 +222,8 @@ class Machine:
         if not types:
             return self
         try:
-            profile = with_attention(with_speeds(self.profile, types), shapes)
+            with _MEASURING:  # all of it: somebody waits for this model
+                profile = with_attention(with_speeds(self.profile, types), shapes)
         except ChildFailed:
             return self
         return Machine(profile, history=self.history, dry=self._dry)
@@ -267,8 +271,15 @@ def with_speeds(
 
     types: of weights, whose kernels are measured; refresh: measure everything anew. Raises ChildFailed.
     """
+    with _MEASURING:
+        return _with_speeds(profile, types, refresh=refresh)
+
+
+def _with_speeds(profile: DeviceProfile, types: Collection[GgmlType], *, refresh: bool) -> DeviceProfile:
     speed = None if refresh else profile.speed
-    if speed is None or _missing(speed, types) or (speed.disturbed and time.time() - speed.measured > _AGAIN):
+    if not refresh and _is_due(speed, types):
+        speed = cached_speed(profile.cpu) or speed  # another thread has measured it meanwhile
+    if _is_due(speed, types):
         speed = measure_speed(profile.cpu, profile.memory, types=types, before=speed)
     cards = {
         name: known for name, known in profile.card_speeds.items() if not refresh or known.link is not None
@@ -301,9 +312,18 @@ def with_attention(profile: DeviceProfile, shapes: Iterable[AttentionShape]) -> 
     speed = profile.speed
     assert speed is not None
     for shape in shapes:
-        if not speed.knows(shape) and str(shape) not in speed.unmeasured:
-            speed = measure_attention(profile.cpu, profile.memory, shape, speed)
+        if speed.lacks(shape):
+            with _MEASURING:
+                speed = cached_speed(profile.cpu) or speed  # as above
+                if speed.lacks(shape):
+                    speed = measure_attention(profile.cpu, profile.memory, shape, speed)
     return replace(profile, speed=speed)
+
+
+def _is_due(speed: DeviceSpeed | None, types: Collection[GgmlType]) -> bool:
+    if speed is None or _missing(speed, types):
+        return True
+    return speed.disturbed and time.time() - speed.measured > _AGAIN
 
 
 def _missing(speed: DeviceSpeed, types: Collection[GgmlType]) -> bool:

@@ -1,3 +1,5 @@
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import msgspec
@@ -107,3 +109,23 @@ def test_the_types_of_a_large_model_are_measured(asked, attended):
         assert Machine(described, dry=dry).timed_for([large]).profile is described
     unmeasured = Machine(profile(None))
     assert unmeasured.timed_for([large]) is unmeasured, "it is no machine that is here"
+
+
+def test_two_threads_measure_one_after_the_other(monkeypatch):
+    """As the first screen compares all models while one of them is chosen."""
+    stored, running, most = [], [], []
+
+    def measure(_cpu, _memory, *, types, before, **_options):
+        running.append(types)
+        most.append(len(running))
+        time.sleep(0.1)
+        running.pop()
+        stored.append(knowing(types))
+        return stored[-1]
+
+    monkeypatch.setattr(module, "measure_speed", measure)
+    monkeypatch.setattr(module, "cached_speed", lambda _cpu: stored[-1] if stored else None)
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(with_speeds, [profile(None)] * 2))
+    assert (most, len(stored)) == ([1], 1)
+    assert found[0] == found[1]

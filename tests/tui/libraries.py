@@ -17,7 +17,7 @@ from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.models.catalogue import CatalogueEntry
 from edgechat.models.formats.header import ModelHeader
-from edgechat.models.formats.modalities import Modality
+from edgechat.models.formats.modalities import Modality, ModelKind
 from edgechat.models.hub.http.probing import HubReach
 from edgechat.models.local.inventory import LocalModel
 from edgechat.models.local.locations import Place
@@ -103,14 +103,23 @@ def row(
     modalities: tuple[Modality, ...] = (),
     no_vision: str = "",
     mtp: bool = False,
+    kind: ModelKind = "chat",
+    n_params: int = 0,
 ) -> ModelRow:
     found = FoundModel(
         place, name, (ModelPartFile(path, size, 0),), "Q4_K_M", tags=(name.removeprefix("ollama/"),)
     )
-    model = LocalModel(name, f"{place.value}/{name}", found, of, "Q4_K_M")
+    full_name = str(path) if place is Place.ELSEWHERE else f"{place.value}/{name}"
+    model = LocalModel(name, full_name, found, of, "Q4_K_M")
     use = ModelUse(str(path), used) if used is not None else None
     summary = HeaderSummary(
-        needs=((4096, GIB),), damage=damage, modalities=modalities, no_vision=no_vision, mtp=mtp
+        needs=((4096, GIB),),
+        damage=damage,
+        modalities=modalities,
+        no_vision=no_vision,
+        mtp=mtp,
+        kind=kind,
+        n_params=n_params,
     )
     return ModelRow(model, summary, use, 16 * GIB)
 
@@ -120,6 +129,7 @@ class Fake:
     """What a library of the tests knows; `gate` delays the comparison with the machine."""
 
     rows: Sequence[ModelRow] = ()
+    nearby: Sequence[ModelRow] = ()
     entries: Sequence[CatalogueEntry] = ()
     best: Sequence[RankedFile] = ()
     local: dict[Path, RankedFile] = field(default_factory=dict)
@@ -139,6 +149,7 @@ class Fake:
         functions = {
             "catalogue": lambda: self.entries,
             "inventory": lambda _current: self.rows,
+            "nearby": lambda _listed: self.nearby,
             "overview": self._overview,
             "survey": self._survey,
             "offline": lambda: self.offline,

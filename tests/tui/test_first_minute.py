@@ -73,3 +73,28 @@ async def test_a_better_model_is_offered_and_chosen(hub, home, scene):
         await pilot.press("f5", see="tiny-1b answers now")
         await pilot.press("enter", until=lambda: pilot.chat.session.model == "mid-8b")
         await pilot.gone("A better model")
+
+
+async def test_what_is_typed_at_once_stays_in_the_prompt(home, scene):
+    async with scene(["F1."], size=(100, 36), library=world(scene.path.parent).library()) as pilot:
+        for letters in ("How ", "big ", "may ", "models ", "be"):
+            await pilot.press(*letters)
+            assert pilot.in_chat
+        await pilot.until(lambda: chosen(pilot) == "card-1")  # once nothing more is typed
+        await pilot.press("g", until=lambda: pilot.in_chat)
+        assert pilot.prompt.text == "How big may models be"
+
+
+async def test_a_question_at_once_is_the_guides_and_the_next_start_asks_how_to_begin(home, scene):
+    library = world(scene.path.parent).library()
+    async with scene(["F1."], library=library) as pilot:
+        await pilot.press(*"Which key is help?", "enter", see="F1.")
+        await pilot.pause(1.5)
+        assert pilot.in_chat
+    async with scene([], library=library) as pilot:
+        await pilot.until(lambda: chosen(pilot) == "card-1")
+        await pilot.press("g", until=lambda: pilot.in_chat)
+    async with scene([], library=library) as pilot:
+        await pilot.see("it is.", gone="Loading")
+        await pilot.pause(0.5)
+        assert pilot.in_chat

@@ -10,6 +10,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from edgechat.documents.known import KnownCollection
 from edgechat.documents.source import PassageSource
 from edgechat.engine.types import Dropped
 from edgechat.models.hub.progress import ProgressSample
+from edgechat.models.local.locations import Place
 from edgechat.models.remote.model import HostedModel
 from edgechat.settings import Preset, SamplingDefaults, Settings
 from edgechat.tools.consent import Question
@@ -45,7 +47,7 @@ from tests.fakes import MODEL, FakeEngine, thought
 from tests.tui import rooms
 from tests.tui.chat.test_seeing import world as seeing_world
 from tests.tui.driving import plan
-from tests.tui.libraries import GIB, Fake, row
+from tests.tui.libraries import GIB, Fake, option, row
 from tests.tui.models.test_screen import world
 
 pytestmark = pytest.mark.slow
@@ -248,6 +250,10 @@ async def first_run(pilot):
     await pilot.see("★ recommended")
 
 
+async def offline_start(pilot):
+    await pilot.see("Models on this machine", "~33 tokens/s")
+
+
 async def waiting(pilot):
     """A question waits for a model that is being downloaded; nothing is, in fact."""
     await first_run(pilot)
@@ -354,7 +360,8 @@ Scene = Callable[[Pilot[None]], Awaitable[None]]
 SCENES = (
     *(empty, chat, markdown, turns, stopped, versions, found, attached, images, blind),
     *(commands, crash, window, parameters),
-    *(palette, help_, settings, conversations, trash, search, engine_room, first_run, waiting, switcher),
+    *(palette, help_, settings, conversations, trash, search, engine_room, first_run),
+    *(offline_start, waiting, switcher),
     *(models, calls, consent, tools, cited, passages, documents, server_gone, server_room),
 )
 
@@ -432,6 +439,8 @@ async def test_a_screen_looks_as_it_did(picture, widths, scene, tmp_path, monkey
     if picture in (conversations, trash, search):
         await write_conversations(scene.path)
     library = library_of(tmp_path) if picture in (first_run, waiting, switcher, models) else None
+    if picture is offline_start:
+        library = offline_world().library()
     if picture is blind:
         library = seeing_world(Path("/models"), is_here=True).library()
     presets = {"poet": Preset(system="You write haiku.", sampling=SamplingDefaults(temperature=1.2))}
@@ -475,6 +484,17 @@ def plan_of_server(model):
         server="desk", id="qwen3-32b", kind="vllm", url="http://desk.local:8000", context=32768
     )
     return msgspec.structs.replace(plan(model), remote=remote, context=32768)
+
+
+def offline_world():
+    """Return what is found without a network: our own model, one of Ollama, and one in the downloads."""
+    download = Path("/home/me/Downloads/mine.gguf")
+    return replace(
+        world(Path("/models")),
+        offline="EDGECHAT_OFFLINE",
+        nearby=[row("mine", download, place=Place.ELSEWHERE, n_params=7 * 10**9)],
+        local={download: option("mine", tps=33.0, path=download)},
+    )
 
 
 def library_of(tmp_path):

@@ -10,12 +10,14 @@ folder's name, in the hub's cache its repository's. The full name is always unde
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from edgechat.base.text import one_line
 from edgechat.models.catalogue import CatalogueEntry, catalogue
 from edgechat.models.choices import mlx_label
 from edgechat.models.formats.modalities import Modality
@@ -64,6 +66,16 @@ class LocalModel:
     def place(self) -> Place:
         """The place where it is stored."""
         return self.found.place
+
+    @property
+    def where(self) -> str:
+        """Where it is stored, for users: its place; outside the known ones its folder, '~/Downloads'."""
+        if self.place is not Place.ELSEWHERE:
+            return str(self.place.value)
+        folder, home = self.path.parent, Path(os.path.expanduser("~"))
+        if folder.is_relative_to(home):
+            folder = Path("~", folder.relative_to(home))
+        return one_line(str(folder))
 
     @property
     def size(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from enum import Enum
@@ -17,6 +18,7 @@ from edgechat.base import paths
 
 _MAX_POINTER = 4096
 _MAX_SETTINGS = 1 << 20
+_DOWNLOADS = re.compile(r'^XDG_DOWNLOAD_DIR="(?:\$HOME/)?([^"$]*)"', re.MULTILINE)
 
 
 class Place(Enum):
@@ -86,6 +88,13 @@ def ollama_folders() -> list[Path]:
     if sys.platform.startswith("linux"):
         folders += [Path("/usr/share/ollama/.ollama/models"), Path("/var/lib/ollama")]
     return folders
+
+
+def downloads_folder() -> Path:
+    """Return the folder into which browsers download; on Linux, desktops give it another name by language."""
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or _home() / ".config")
+    named = _DOWNLOADS.search(_read_text(config / "user-dirs.dirs", _MAX_SETTINGS))
+    return _home() / (named[1] if named else "Downloads")
 
 
 def _downloads_folders(settings: Path) -> Iterator[Path]:

@@ -6,8 +6,10 @@ entered, and what may not be read is skipped and noted.
 
 from __future__ import annotations
 
+import math
 import os
 import stat
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,14 +45,17 @@ class Skipped:
             self.found[path] = error.strerror or str(error)
 
 
-def names(root: Path, depth: int, skipped: Skipped) -> list[str]:
-    """Return the relative paths, with '/', of model files below a folder, `depth` levels deep."""
+def names(root: Path, depth: int, skipped: Skipped, until: float = math.inf) -> list[str]:
+    """Return the relative paths, with '/', of model files below a folder, `depth` levels deep.
+
+    until: the moment, by `time.monotonic`, at which that ends with what was found.
+    """
     files: list[str] = []
     ahead = [""]
     for n_folders, folder in enumerate(ahead):
-        if n_folders >= MAX_FOLDERS or len(files) >= MAX_FILES:
+        if n_folders >= MAX_FOLDERS or len(files) >= MAX_FILES or time.monotonic() >= until:
             break
-        folders, names_here = _scan_folder(root / folder, skipped)
+        folders, names_here = _scan_folder(root / folder, skipped, until)
         prefix = f"{folder}/" if folder else ""
         files += [prefix + name for name in names_here if safe_path(prefix + name)]
         if prefix.count("/") + 1 < depth:
@@ -58,13 +63,15 @@ def names(root: Path, depth: int, skipped: Skipped) -> list[str]:
     return sorted(files)[:MAX_FILES]
 
 
-def _scan_folder(folder: Path, skipped: Skipped) -> tuple[list[str], list[str]]:
+def _scan_folder(folder: Path, skipped: Skipped, until: float) -> tuple[list[str], list[str]]:
     """Return subfolders and model files of a folder, without hidden ones."""
     folders: list[str] = []
     names: list[str] = []
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
+                if time.monotonic() >= until:
+                    break
                 if entry.name.startswith("."):
                     continue
                 if entry.is_dir(follow_symlinks=False):

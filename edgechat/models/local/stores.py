@@ -12,6 +12,7 @@ Nothing in these folders is believed: see scan.py. The hub's cache:
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -126,9 +127,10 @@ def found_at(path: Path) -> FoundModel | None:
     return FoundModel(place, str(path), (file,))
 
 
-def models_in(folder: Path) -> list[FoundModel]:
-    """Return the GGUF models in a folder anywhere, not in those below it."""
-    return [model for model in _named_files(Place.ELSEWHERE, folder, 1, Skipped()) if model.format == "gguf"]
+def models_in(folder: Path, depth: int = 1, until: float = math.inf) -> list[FoundModel]:
+    """Return the GGUF models in a folder anywhere, `depth` levels deep; until: see `scan.names`."""
+    found = _named_files(Place.ELSEWHERE, folder, depth, Skipped(), until)
+    return [model for model in found if model.format == "gguf"]
 
 
 def is_model_folder(path: Path) -> bool:
@@ -155,9 +157,11 @@ def _sibling_shards(path: Path) -> list[str]:
     return [f"{match['stem']}-{i + 1:05}-of-{match['count']}.gguf" for i in range(count)]
 
 
-def _named_files(place: Place, root: Path, depth: int, skipped: Skipped) -> Iterator[FoundModel]:
+def _named_files(
+    place: Place, root: Path, depth: int, skipped: Skipped, until: float = math.inf
+) -> Iterator[FoundModel]:
     """Yield the models of a folder in which files are named after models."""
-    files = {name: file for name in names(root, depth, skipped) if (file := file_at(root / name))}
+    files = {name: file for name in names(root, depth, skipped, until) if (file := file_at(root / name))}
     for choice, parts in _usable_choices(files, mixed=True):
         yield FoundModel(
             place,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -11,6 +12,7 @@ from edgechat.models.formats.header import Format
 from edgechat.models.local.resolve import entry_of
 from edgechat.models.shipped import shipped_size
 from edgechat.models.shipped_mlx import mlx_header_of
+from edgechat.planner.listing import ModelRow
 from edgechat.planner.ranking.ranked_file import RankedFile
 from edgechat.planner.ranking.scoring import Verdict
 
@@ -22,6 +24,9 @@ _FAST, _BALANCED = 60.0, 300.0
 """Seconds within which a model of that role is downloaded, if there is one."""
 _DECENT = 2
 """The least published quality (6 to 1) of a model that is recommended."""
+_BILLION, _PER_DOUBLING = 2.1, 0.6
+"""The quality of a model with a billion parameters, and what twice as many add: least squares of the
+catalogue's 37 models for chat. It stands in for quality that is not published."""
 
 
 class Role(Enum):
@@ -78,6 +83,20 @@ def first_models(options: Iterable[RankedFile], rate: float = ASSUMED_RATE) -> t
         FirstModel(tuple(roles), files[key], sizes[key], is_recommended=Role.BALANCED in roles)
         for key, roles in by_file.items()
     )
+
+
+def standing(row: ModelRow, option: RankedFile | None) -> tuple[Verdict, bool, float, float]:
+    """Return what the models on this machine are compared by: the first to begin with is the greatest.
+
+    option: as it was compared with this machine. Before that it counts as fitting if it fits into RAM.
+    """
+    entry, n_params = row.model.entry, max(1, row.glance.n_params)
+    sized = _BILLION + _PER_DOUBLING * math.log2(n_params / 1e9)
+    quality = float(entry.quality) if entry is not None and entry.quality is not None else sized
+    if option is None or option.plan is None:
+        fits = row.fits and (option is None or option.verdict is not Verdict.TOO_LARGE)
+        return Verdict.FITS if fits else Verdict.TOO_LARGE, False, quality, 0.0
+    return option.verdict, is_quick(option), quality, option.predicted.decode_tps
 
 
 def is_quick(option: RankedFile) -> bool:

@@ -27,7 +27,12 @@ from edgechat.base.errors import (
 from edgechat.base.text import one_line
 from edgechat.chat.attachments.documents import without_passages
 from edgechat.chat.conversation import Conversation, nothing_to_continue
-from edgechat.chat.model_choice import DEFAULT_MODEL, lasting_name
+from edgechat.chat.model_choice import (
+    DEFAULT_MODEL,
+    lasting_name,
+    remember_downloads,
+    remembered_downloads,
+)
 from edgechat.chat.parameters import add_documents
 from edgechat.chat.records import AttachedImage, Attachment, Turn
 from edgechat.chat.session import ChatSession
@@ -88,6 +93,10 @@ class ChatController:
         self._save_timer: asyncio.TimerHandle | None = None
         self._is_closing = False
         self._idle_work: asyncio.Task[None] | None = None
+        self._is_named = session.model is not None
+        """Whether the user has named the model that answers."""
+        self._unfinished = ("", "")
+        """The downloads that the next start goes on with: see `remember_downloads`."""
         self._arrived: str | None = None
         """A model that was awaited, and is switched to once nothing is being answered."""
         self._reading: asyncio.Task[None] | None = None
@@ -116,7 +125,8 @@ class ChatController:
             engine = await session.engine()
             if session.plan is not None:
                 self._show_plan(session.plan)
-            if session.is_first_run and self._library is not None:
+            asks_how_to_begin = session.is_first_run and self._library is not None
+            if asks_how_to_begin:
                 view.show_first_run()
             self._show_load(0.0)
             info = await engine.start(self._show_load)
@@ -125,7 +135,9 @@ class ChatController:
             view.show_loaded()
             if info.no_draft and asks_for_drafts(self._draft_option):
                 self.add_note(info.no_draft)
-            await session.remember_model()
+            if not asks_how_to_begin:  # else once that is known
+                await session.remember_model()
+                await self._resume_downloads(store)
             self._started()
         except EngineClosed:
             pass  # another model was chosen meanwhile
@@ -688,8 +700,27 @@ class ChatController:
         """Let the model of a download answer once it is here. follower: the download of a better one."""
         downloads = self.downloads
         downloads.awaited, downloads.follower = pull, follower
+        self._remember_downloads()
         if pull is not None:
             self.awaited_changed(pull)  # it may be over already
+
+    async def _resume_downloads(self, store: Store) -> None:
+        """Go on with what was awaited when the app was closed. Raises StoreError."""
+        names = await remembered_downloads(store)
+        if any(names) and not self._is_named:
+            awaited, follower = (self.downloads.pulls.start(name) if name else None for name in names)
+            answers = self.session.model == DEFAULT_MODEL  # another one was chosen since
+            self.await_model(awaited if answers else None, follower or (None if answers else awaited))
+
+    def _remember_downloads(self) -> None:
+        """Let the next start go on with what has not come until then."""
+        names = self.downloads.unfinished
+        if names != self._unfinished and not self._is_closing:
+            self._unfinished = names
+            self.view.run_in_background(self._save_downloads(*names))
+
+    async def _save_downloads(self, awaited: str, follower: str) -> None:
+        await remember_downloads(await self.session.store(), awaited, follower)
 
     def ask_guide(self, question: str) -> None:
         """Ask the guide now, while another model is awaited. Raises EdgechatError."""
@@ -714,10 +745,12 @@ class ChatController:
                 text = f"{one_line(pull.name, 60)} was not downloaded. {pull.error.message}"
                 self.shown.transcript.add_problem(EdgechatError(text, hint=hint))
             self.view.refresh_chat()
+        self._remember_downloads()
         self._show_notice()
 
     def model_offered(self) -> None:
         """Show, or withdraw, the offer of another model."""
+        self._remember_downloads()
         self._show_notice()
         self.view.refresh_chat()
 
@@ -741,6 +774,7 @@ class ChatController:
         if "downloads" in self.__dict__:
             self.downloads.awaited = self.downloads.stand_in = None
             self.downloads.withdraw_offer(name)
+            self._remember_downloads()
         for opened in self._all:
             self._ask_next(opened)
         self._show_notice()

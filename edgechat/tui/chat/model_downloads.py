@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from edgechat.base.errors import HubUnreachable, OfflineMode
 from edgechat.base.text import figure, mebibytes, one_line, rough_seconds
 from edgechat.models.remote.model import KINDS
 from edgechat.planner.ranking.seeing import StandIn, local_model, seeing_model
@@ -83,7 +84,7 @@ class ModelDownloads:
     def _local_names(self) -> list[tuple[str, str]]:
         rows = self.library.inventory(self._listener.current_model)
         usable = (row.model for row in rows if not row.glance.damage)
-        local = [(model.chat_name, f"{mebibytes(model.size)}, {model.place.value}") for model in usable]
+        local = [(model.chat_name, f"{mebibytes(model.size)}, {model.where}") for model in usable]
         return [*local, *self._hosted]
 
     async def _ask_servers(self) -> None:
@@ -136,11 +137,18 @@ class ModelDownloads:
         # The models screen shows errors itself.
         elif pull.state is PullState.FAILED and pull.error is not None and self._view.is_current:
             self._view.show_error(pull.error)
+        if pull is self.follower and pull.is_over:
+            self._listener.model_offered()
 
     @property
     def is_awaiting(self) -> bool:
         """Whether a model is about to answer that is not loaded yet."""
         return self.awaited is not None and self.awaited.state not in (PullState.STOPPED, PullState.FAILED)
+
+    @property
+    def unfinished(self) -> tuple[str, str]:
+        """The names of what is awaited and of what follows it, or '', if their downloads may go on later."""
+        return _unfinished(self.awaited), _unfinished(self.follower)
 
     def _done(self, pull: Pull) -> None:
         self._names.clear()
@@ -171,6 +179,13 @@ class ModelDownloads:
             what = "A better model is ready" if is_better else "A model is ready"
             return f"{what}: {one_line(self.offered, 60)}. F5 switches to it."
         return ""
+
+
+def _unfinished(pull: Pull | None) -> str:
+    may_go_on = pull is not None and (
+        not pull.is_over or isinstance(pull.error, HubUnreachable | OfflineMode)
+    )
+    return pull.name if pull is not None and may_go_on else ""
 
 
 async def _end_of(task: asyncio.Task[None]) -> None:

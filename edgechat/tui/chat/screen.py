@@ -60,6 +60,8 @@ _ACTIONS = {
     "quit": "app.quit",
 }
 """The slash commands that are actions of the screen or the app."""
+_TYPING = 1.0
+"""Seconds without a key after which nobody is typing."""
 _SAME_ACTION = {"new": "new_chat", "retry": "retry", "search": "search", "think": "switch_thinking"}
 """Of other slash commands: the actions that do the same."""
 
@@ -553,6 +555,9 @@ class ChatScreen(ChatLayout):
         self.run_in_background(self._choose_first_model())
 
     async def _choose_first_model(self) -> None:
+        await self._pause_in_typing()
+        if self.controller.shown.is_answering or self.controller.shown.is_stored:
+            return  # the guide was asked at once; the next start asks how to begin
         from edgechat.tui.models.first_run import FirstRun, FirstRunChoice
         from edgechat.tui.models.screen import ModelsScreen
 
@@ -563,7 +568,15 @@ class ChatScreen(ChatLayout):
         if chosen is not None:
             if chosen.model != self.session.model:
                 await self.controller.switch_model(chosen.model)
+            else:
+                await self.session.remember_model()
             self.controller.await_model(chosen.pull, chosen.follower)
+
+    async def _pause_in_typing(self) -> None:
+        """Wait until nobody types in the prompt: other screens have other uses for the keys."""
+        typed = ""
+        while typed != (typed := self.prompt.text):
+            await asyncio.sleep(_TYPING)
 
     def action_use_stand_in(self) -> None:
         """Let the model answer that is offered instead."""

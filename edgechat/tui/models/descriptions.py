@@ -64,7 +64,7 @@ def _facts(item: ModelItem) -> Iterator[str]:
     if item.row is not None:
         if item.row.glance.mtp:
             yield "has layers to draft with (MTP)"
-        yield item.row.model.place.value
+        yield item.row.model.where
         if item.row.glance.n_params:
             n = item.row.glance.n_params
             yield f"{figure(n / 1e9)}B weights" if n >= 1e9 else f"{figure(n / 1e6)}M weights"
@@ -245,6 +245,6 @@ def _bits(rate: float) -> str:
 
 def describe_local(item: ModelItem) -> str:
     """Return size, place, verdict and speed of a model on this machine."""
-    where = item.row.model.place.value if item.row is not None else ""
+    where = one_line(item.row.model.where, 24) if item.row is not None else ""
     tps = f", {speed(item.speed, is_measured=item.is_measured)} tokens/s" if item.speed is not None else ""
     return f"{mebibytes(item.size)}, {where}, {item.verdict}{tps}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on, work
@@ -15,10 +16,10 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from edgechat.base.text import one_line, printable
-from edgechat.planner.ranking.first_models import Role
+from edgechat.planner.ranking.first_models import Role, standing
 from edgechat.planner.ranking.scoring import Verdict
 from edgechat.tui.models.descriptions import RECOMMENDED, caption, card, describe_local, roles
-from edgechat.tui.models.items import ModelGroup, ModelItem
+from edgechat.tui.models.items import ModelItem
 from edgechat.tui.models.known_models import KnownModels
 from edgechat.tui.models.pull import Pull
 from edgechat.tui.terminal.screens import AppScreen, error_text
@@ -100,8 +101,8 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
         self._local: list[ModelItem] = []
         self._last_card: Choice | None = None
         """The card that had the focus last."""
-        self._is_placed = False
-        """Whether the cursor is where something can be chosen: not on the line that stands for the cards."""
+        self._placed = ""
+        """Where the cursor was put; elsewhere, the user has put it."""
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(can_focus=False), Vertical(id="page"):
@@ -122,7 +123,6 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
     def on_mount(self) -> None:
         self._pulls.listen(self._pull_changed)
         self._show()
-        self.set_focus(self._choice("card-0"))
         self._load()
 
     def on_unmount(self) -> None:
@@ -146,13 +146,13 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
 
     @property
     def _cards(self) -> Sequence[FirstModel]:
-        """The models to begin with; without a network, those that are here."""
-        first = self._models.first
-        return [shown for shown in first if not shown.download] if self._no_network else first
+        """The models to begin with; none without a network, where those that are here come first."""
+        return () if self._no_network else self._models.first
 
     @property
     def _is_pending(self) -> bool:
-        return self._models.overview is None and self._models.problem is None
+        """Whether there may be cards soon."""
+        return self._models.overview is None and self._models.problem is None and not self._no_network
 
     @property
     def _no_network(self) -> str:
@@ -169,9 +169,8 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
     # The page.
 
     def _show(self) -> None:
-        local = [item for item in self._models.items("").values() if item.group is ModelGroup.HERE]
-        usable = [item for item in local if item.verdict not in _UNUSABLE and item.name != GUIDE]
-        self._local = usable[:_LOCAL]
+        at_cursor = self._local_at_cursor()
+        self._local = self._best_here()
         self._show_text("machine", self._machine())
         self._show_text("problem", self._problem())
         self._show_text("caption", caption(self._cards, self._models.rate))
@@ -189,8 +188,18 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
         self._show_line("both", "b", both, "offered once it is here")
         self._show_line("guide", "g", "Ask the guide", "a tiny model about edgechat")
         self._show_line("models", "m", "See all models", "which fit, and how fast")
-        self._place_cursor()
+        self._place_cursor(at_cursor)
         self.refresh_bindings()
+
+    def _best_here(self) -> list[ModelItem]:
+        """Return the models on this machine that can be chatted with, but the guide: the best first."""
+        standings = [
+            (standing(item.row, item.option), item)
+            for item in self._models.items("").values()
+            if item.row is not None and item.row.glance.kind == "chat" and item.name != GUIDE
+        ]
+        usable = [pair for pair in standings if pair[1].verdict not in _UNUSABLE]
+        return [item for _, item in sorted(usable, key=itemgetter(0), reverse=True)][:_LOCAL]
 
     def _show_text(self, id: str, text: str | Content) -> None:
         widget = self.query_one(f"#{id}", Static)
@@ -255,12 +264,20 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
     def _choices(self) -> list[Choice]:
         return [choice for choice in self.query(Choice) if choice.display]
 
-    def _place_cursor(self) -> None:
-        """Put the cursor where Enter does most good, unless it is on a line that is still there."""
-        is_first, self._is_placed = not (self._is_placed or self._is_pending), not self._is_pending
-        stays = self.focused in self._choices
-        if not stays or (is_first and self.focused is self._choice("card-0")):
-            self.set_focus(self._choice(self._default()))
+    def _local_at_cursor(self) -> ModelItem | None:
+        """Return the local model that the user has put the cursor on."""
+        kind, _, number = str(self.focused.id if self.focused is not None else "").partition("-")
+        is_local = kind == "local" and f"{kind}-{number}" != self._placed
+        return self._local[int(number) - 1] if is_local else None
+
+    def _place_cursor(self, at: ModelItem | None) -> None:
+        """Put the cursor where Enter does most good, or leave it where the user has: on the model `at`."""
+        keys = [item.key for item in self._local]
+        if at is not None and at.key in keys:
+            self.set_focus(self._choice(f"local-{keys.index(at.key) + 1}"))
+        elif self.focused not in self._choices or str(self.focused.id) == self._placed:
+            self._placed = self._default()
+            self.set_focus(self._choice(self._placed))
             self.call_after_refresh(self._scroll_to_cursor)
 
     def _scroll_to_cursor(self) -> None:
@@ -268,8 +285,6 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
             self.focused.scroll_visible(animate=False)
 
     def _default(self) -> str:
-        if self._no_network:
-            return GUIDE
         if self._cards or self._is_pending:
             recommended = (n for n, shown in enumerate(self._cards) if shown.is_recommended)
             return f"card-{next(recommended, 0)}"
@@ -325,7 +340,7 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
         if variant.path is None:
             return FirstRunChoice(GUIDE, self._pulls.start(variant.model))
         rows = self._models.rows
-        local_name = next((row.model.name for row in rows if row.model.path == variant.path), None)
+        local_name = next((row.model.chat_name for row in rows if row.model.path == variant.path), None)
         return FirstRunChoice(local_name or variant.model)
 
     def action_both(self) -> None:
@@ -338,8 +353,8 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
         self.dismiss(FirstRunChoice(GUIDE, self._pulls.current))
 
     def action_local(self, number: int) -> None:
-        if number <= len(self._local):
-            self.dismiss(FirstRunChoice(self._local[number - 1].name, self._pulls.current))
+        if number <= len(self._local) and (row := self._local[number - 1].row) is not None:
+            self.dismiss(FirstRunChoice(row.model.chat_name, self._pulls.current))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Allow what can be chosen now."""

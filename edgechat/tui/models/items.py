@@ -128,7 +128,7 @@ class ModelItem:
         if self.entry is not None:
             parts += [*self.entry.names, self.entry.description, self.entry.licence]
         if self.row is not None:
-            parts.append(self.row.model.place.value)
+            parts.append(self.row.model.where)
         return " ".join(parts).casefold()
 
 

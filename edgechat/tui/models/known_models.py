@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from edgechat.tui.models.library import ModelLibrary
     from edgechat.tui.models.pulls import Pulls
 
+_NEARBY_SECONDS = 5.0
+"""How long the downloads and the working folder are waited for: a share may hang, and macOS asks whether they
+may be read."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -65,13 +69,17 @@ class KnownModels:
         try:
             self.offline = await asyncio.to_thread(self._library.offline)
             hosting = asyncio.create_task(self._host(on_progress))
-            probing = asyncio.create_task(self._probe()) if probe and not self.offline else None
+            probing = asyncio.create_task(self._probe(on_progress)) if probe and not self.offline else None
             entries = await asyncio.to_thread(self._library.catalogue)
             done = [pull for pull in self._pulls.all if pull.state is PullState.DONE]
             rows = await asyncio.to_thread(self._library.inventory, self._current)
             self._listed_pulls, self.rows, self._entries = done, rows, entries
             on_progress()
-            overview = await _in_thread(self._library.overview, rows)
+            with contextlib.suppress(TimeoutError):
+                nearby = _in_thread(self._library.nearby, rows)
+                self.rows = [*rows, *await asyncio.wait_for(nearby, _NEARBY_SECONDS)]
+                on_progress()
+            overview = await _in_thread(self._library.overview, self.rows)
             await hosting
             if probing is not None:  # the choice of models depends on it
                 await probing
@@ -87,10 +95,11 @@ class KnownModels:
             self.hosted = await _in_thread(self._library.hosted)
             on_progress()
 
-    async def _probe(self) -> None:
+    async def _probe(self, on_progress: Callable[[], None]) -> None:
         with contextlib.suppress(EdgechatError):  # told when something is downloaded
             reach = await _in_thread(self._library.probe)
             self.unreachable, self._measured_rate = reach.problem, reach.rate
+            on_progress()
 
     # Surveys: the quantizations of one model, compared with this machine.
 

@@ -33,6 +33,8 @@ class ModelLibrary:
     """The models that can be named."""
     inventory: Callable[[str | None], Sequence[ModelRow]]
     """The models on this machine, most recently used first, and the one with this name wherever it is."""
+    nearby: Callable[[Sequence[ModelRow]], Sequence[ModelRow]]
+    """The models in the downloads and in the working folder, but those that are listed already."""
     overview: Callable[[Sequence[ModelRow]], SurveyOverview]
     """The catalogue and the local models, compared with this machine."""
     survey: Callable[[str], SurveyFindings]
@@ -59,6 +61,7 @@ class ModelLibrary:
         return cls(
             catalogue=_catalogue,
             inventory=_inventory,
+            nearby=_nearby,
             overview=partial(_overview, backend, workers),
             survey=partial(_survey, backend, workers),
             decide=partial(_decide, backend),
@@ -80,6 +83,12 @@ def _inventory(current: str | None) -> Sequence[ModelRow]:
     from edgechat.planner.listing import rows
 
     return rows(current=current)
+
+
+def _nearby(listed: Sequence[ModelRow]) -> Sequence[ModelRow]:
+    from edgechat.planner.listing import rows_nearby
+
+    return rows_nearby(listed)
 
 
 def _overview(backend: Backend | None, workers: Workers, rows: Sequence[ModelRow]) -> SurveyOverview:

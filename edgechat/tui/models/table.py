@@ -152,7 +152,7 @@ def _where(item: ModelItem) -> str:
         return ""
     if row.use is not None:
         return "loaded" if item.is_loaded else ago(time.time() - row.use.when)
-    return row.model.place.value
+    return row.model.where
 
 
 def _cell(text: str, column: Column) -> str:

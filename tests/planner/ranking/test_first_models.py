@@ -18,10 +18,13 @@ from edgechat.planner.ranking.first_models import (
     Role,
     download_bytes,
     first_models,
+    standing,
 )
 from edgechat.planner.ranking.ranked_file import RankedFile
 from edgechat.planner.ranking.scoring import Verdict
 from tests.properties import examples
+from tests.tui.libraries import entry as listed_entry
+from tests.tui.libraries import row
 
 GB = 10**9
 FAST, BALANCED, BEST = Role.FAST, Role.BALANCED, Role.BEST
@@ -188,3 +191,27 @@ def test_the_draft_model_is_downloaded_as_well():
 def test_no_models(rate):
     assert first_models([], rate) == ()
     assert first_models([option("huge", 90 * GB, worth=0, verdict=Verdict.TOO_LARGE)], rate) == ()
+
+
+def here(name, n_params, *, quality=None, option=None, available=16 * GB):
+    entry = listed_entry(name, quality) if quality is not None else None
+    one = row(name, Path(f"/m/{name}"), of=entry, n_params=int(n_params))
+    return name, standing(replace(one, available=available), option)
+
+
+def test_the_first_on_this_machine():
+    """What fits comes first, then what is quick, and then what is good: as published, or as its size says."""
+    models = [
+        here("quick and published", 4e9, quality=5, option=option("a", GB, worth=0)),
+        here("quick and larger", 8e9, option=option("b", GB, worth=0)),
+        here("quick and small", 1e9, option=option("c", GB, worth=0)),
+        here("poor as published", 9e9, quality=1, option=option("d", GB, worth=0)),
+        here("late", 30e9, option=option("e", GB, worth=0, first_token=99)),
+        here("not compared yet", 2e9),
+        here("slow", 30e9, option=option("f", GB, worth=0, verdict=Verdict.SLOW)),
+        here("too large", 70e9, option=option("g", GB, worth=0, verdict=Verdict.TOO_LARGE)),
+        here("unread", 0, available=0),
+    ]
+    assert [name for name, _ in sorted(models, key=lambda pair: pair[1], reverse=True)] == [
+        name for name, _ in models
+    ]

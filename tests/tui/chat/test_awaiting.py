@@ -210,3 +210,49 @@ async def test_the_guide_is_asked_only_where_it_is_loaded(path):
         await chat.controller.switch_model("mine")
         with pytest.raises(CommandError, match="mine answers now"):
             chat.controller.ask_guide("How?")
+
+
+async def begun_again(path, *, chosen="guide", error=None, stopped=False):
+    """Close the app while a model and a better one are awaited; return what the next start downloads."""
+    async with awaiting(path, model=None, questions=(), error=error) as chat:
+        controller, pulls = chat.controller, chat.controller.downloads.pulls
+        first, better = pulls.start(MODEL), pulls.start("qwen3-4b")
+        controller.await_model(first, better)
+        if error is not None:
+            chat.come()
+            await until(lambda: better.is_over)
+        if stopped:
+            pulls.stop(first)
+        if chosen != "guide":
+            await controller.switch_model(chosen)
+        await chat.view.settled()
+        await controller.session.remember_model()
+    async with awaiting(path, ["Hello."], model=None, questions=()) as chat:
+        controller = chat.controller
+        names = [pull.name for pull in controller.downloads.pulls.all]
+        awaited = controller.downloads.awaited
+        chat.come()
+        await until(lambda: all(pull.is_over for pull in controller.downloads.pulls.all))
+        await chat.view.settled()
+        return names, awaited and awaited.name, controller.session.model
+
+
+async def test_the_next_start_goes_on_with_what_was_awaited(path):
+    assert await begun_again(path) == ([MODEL, "qwen3-4b"], MODEL, ARRIVED)
+
+
+async def test_and_where_the_network_was_gone(path):
+    error = HubUnreachable("It is gone.")
+    assert await begun_again(path, error=error) == ([MODEL, "qwen3-4b"], MODEL, ARRIVED)
+
+
+async def test_but_not_with_what_cannot_come(path):
+    assert await begun_again(path, error=DoesNotFit("It does not fit.")) == ([], None, "guide")
+
+
+async def test_nor_with_what_was_stopped(path):
+    assert await begun_again(path, stopped=True) == (["qwen3-4b"], None, "guide")
+
+
+async def test_a_model_that_was_chosen_meanwhile_stays(path):
+    assert await begun_again(path, chosen="mine") == (["qwen3-4b"], None, "mine")

@@ -1,5 +1,6 @@
 """The first run: what is said of the machine, and what one begins with."""
 
+import threading
 from contextlib import asynccontextmanager
 
 import pytest
@@ -255,20 +256,76 @@ async def test_all_models(tmp_path):
 @pytest.mark.parametrize("width", [60, 100])
 async def test_without_a_network(tmp_path, width):
     async with opened(world(tmp_path, offline="EDGECHAT_OFFLINE"), (width, 40)) as pilot:
-        await pilot.see("EDGECHAT_OFFLINE keeps edgechat offline", hidden="mid-8b")
-        assert chosen(pilot) == "guide"
-        await pilot.press("up", "up", "up")
+        await pilot.see("EDGECHAT_OFFLINE keeps edgechat offline", hidden=("mid-8b", "Finding"))
         assert chosen(pilot) == "local-1"
         await pilot.press("enter")
         assert await result(pilot) == FirstRunChoice("mine")
+
+
+def collection(tmp_path):
+    """Return a world without a network, with models of several sizes and kinds."""
+    paths = {name: tmp_path / f"{name}.gguf" for name in ("tiny", "slow", "good", "large")}
+    return {
+        "offline": "EDGECHAT_OFFLINE",
+        "rows": [
+            row("tiny", paths["tiny"], used=9.0, n_params=10**8),
+            row("slow", paths["slow"], n_params=30 * 10**9),
+            row("searcher", tmp_path / "s.gguf", kind="embedding", n_params=10**9),
+            row("large", paths["large"], n_params=70 * 10**9),
+        ],
+        "nearby": [
+            row("broken", tmp_path / "b.gguf", place=Place.ELSEWHERE, damage="It is a web page."),
+            row("good", paths["good"], place=Place.ELSEWHERE, n_params=4 * 10**9),
+        ],
+        "local": {
+            paths["tiny"]: option("tiny", tps=90, path=paths["tiny"]),
+            paths["slow"]: option("slow", tps=2, verdict=Verdict.SLOW, path=paths["slow"]),
+            paths["good"]: option("good", tps=12, path=paths["good"]),
+            paths["large"]: option("large", verdict=Verdict.TOO_LARGE, path=paths["large"]),
+        },
+    }
+
+
+async def test_without_a_network_the_best_that_is_here_comes_first(tmp_path):
+    fake = world(tmp_path, **collection(tmp_path))
+    async with opened(fake, (120, 40)) as pilot:
+        await pilot.see(
+            "1  good", "~12 tokens/s", "2  tiny", "3  slow", hidden=("searcher", "broken", "large")
+        )
+        assert f"2.0 GiB, {str(tmp_path)[:23]}…, fits" in pilot.text
+        assert chosen(pilot) == "local-1"
+        await pilot.press("enter")
+        assert await result(pilot) == FirstRunChoice(str(tmp_path / "good.gguf"))
+
+
+async def test_the_cursor_stays_on_its_model_where_the_order_changes(tmp_path):
+    fake = world(tmp_path, **collection(tmp_path))
+    fake.gate.clear()
+    async with opened(fake) as pilot:
+        await pilot.see("1  large", "2  slow", "3  good")  # by size alone
+        assert chosen(pilot) == "local-1"
+        await pilot.press("down", "down")
+        fake.gate.set()
+        await pilot.see("1  good")
+        assert chosen(pilot) == "local-1"
+        await pilot.press("enter")
+        assert await result(pilot) == FirstRunChoice(str(tmp_path / "good.gguf"))
+
+
+async def test_downloads_that_cannot_be_listed_hold_nothing_up(tmp_path, monkeypatch):
+    monkeypatch.setattr("edgechat.tui.models.known_models._NEARBY_SECONDS", 0.1)
+    gate = threading.Event()
+    async with opened(world(tmp_path), nearby=lambda _listed: gate.wait(10)) as pilot:
+        await pilot.see("★ recommended", "1  mine")
+        gate.set()
 
 
 async def test_a_hub_that_is_not_there_is_told_at_once(hub, hf_cache, tmp_path):
     hub.stop()
     async with opened(world(tmp_path), probe=ModelLibrary.real().probe) as pilot:
         await pilot.see("Offline: 127.0.0.1 is not reachable", hidden="after it")
-        assert chosen(pilot) == "guide"
-        await pilot.press("enter")
+        await pilot.until(lambda: chosen(pilot) == "local-1")
+        await pilot.press("g")
         assert await result(pilot) == GUIDE
 
 
@@ -277,9 +334,8 @@ async def test_the_network_may_come_back(tmp_path):
     async with opened(fake) as pilot:
         await pilot.see("no route")
         fake.reach = HubReach()
-        await pilot.press("r", gone="no route")
-        await pilot.press("up", "up", "up", "up")
-        assert chosen(pilot) == "card-0"
+        await pilot.press("r", see="★ recommended", gone="no route")
+        await pilot.until(lambda: chosen(pilot) == "card-1")
 
 
 async def test_a_download_that_fails_later_is_no_dead_end(hub, hf_cache, tmp_path):
