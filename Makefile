@@ -4,7 +4,7 @@
 # make bench  the figures of benchmarks/RESULTS.md        make lock   pin the versions that were tested
 # make dist   the wheel and the source archive            make test-metal   what only a Mac can show
 # make package   the program that needs no Python         make smoke  try it in an empty environment
-# make docs   the documentation, in build/docs
+# make docs   the documentation, in build/docs            make catalogue  which of its entries are out of date
 
 PYTHON ?= python3
 VENV := .venv
@@ -36,7 +36,7 @@ LLAMA := $(PACKAGE)/wheels/$(shell sed -n 's/^llama_cpp_python==//p' $(LOCK))
 NUMPY := $(PACKAGE)/numpy/$(shell sed -n 's/^numpy==//p' $(LOCK))
 NO_BLAS := -Csetup-args=-Dblas=none -Csetup-args=-Dlapack=none -Csetup-args=-Dallow-noblas=true
 
-.PHONY: run check quick test test-alone test-times test-metal soak bench docs lock dist package smoke clean
+.PHONY: run check quick test test-alone test-times test-metal soak bench docs catalogue lock dist package smoke clean
 
 # The app where there is a terminal, one question to the guide where there is none.
 run: $(VENV)/.installed
@@ -105,6 +105,10 @@ bench: $(VENV)/.installed-dev
 # Strict: a broken link or anchor fails.
 docs: $(VENV)/.installed-dev
 	$(BIN)/python -m mkdocs build --strict
+
+# Fails where an entry was not looked at for two months, or is not what the hub says.
+catalogue: $(VENV)/.installed-dev
+	@$(BIN)/python packaging/catalogue/stale.py
 
 # Leaves dist/edgechat-VERSION-OS-ARCH and its archive. The first time llama.cpp is compiled for every processor.
 package: $(PACKAGE)/.installed
