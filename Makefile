@@ -4,7 +4,8 @@
 # make bench  the figures of benchmarks/RESULTS.md        make lock   pin the versions that were tested
 # make dist   the wheel and the source archive            make test-metal   what only a Mac can show
 # make package   the program that needs no Python         make smoke  try it in an empty environment
-# make docs   the documentation, in build/docs
+# make docs   the documentation, in build/docs            make catalogue  which of its entries are out of date
+# make test-engines   with real vLLM, Transformers and llama-server, 3.5 GB
 
 PYTHON ?= python3
 VENV := .venv
@@ -36,7 +37,8 @@ LLAMA := $(PACKAGE)/wheels/$(shell sed -n 's/^llama_cpp_python==//p' $(LOCK))
 NUMPY := $(PACKAGE)/numpy/$(shell sed -n 's/^numpy==//p' $(LOCK))
 NO_BLAS := -Csetup-args=-Dblas=none -Csetup-args=-Dlapack=none -Csetup-args=-Dallow-noblas=true
 
-.PHONY: run check quick test test-alone test-times test-metal soak bench docs lock dist package smoke clean
+.PHONY: run check quick test test-alone test-times test-metal test-engines soak bench docs catalogue lock dist package
+.PHONY: smoke clean
 
 # The app where there is a terminal, one question to the guide where there is none.
 run: $(VENV)/.installed
@@ -77,6 +79,12 @@ test-metal: $(VENV)/.installed-dev
 	EDGECHAT_METAL=1 $(BIN)/python -m benchmarks.streaming --backend mlx
 	EDGECHAT_METAL=1 $(BIN)/python -m benchmarks.speculation live --weights 4bit --pairs 0,0.05,useless
 
+# Real engines for processors, in an environment of their own: 3.5 GB, made once.
+ENGINES := $(CURDIR)/build/engines
+test-engines: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.engines.make $(ENGINES)
+	EDGECHAT_ENGINES=$(ENGINES) $(BIN)/python -m pytest -q -rsx -m engines tests/engines
+
 # One after the other, for it measures too; properties once more, with fifty times as many examples.
 soak: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q -m soak --timeout 3600 -o faulthandler_timeout=0
@@ -105,6 +113,10 @@ bench: $(VENV)/.installed-dev
 # Strict: a broken link or anchor fails.
 docs: $(VENV)/.installed-dev
 	$(BIN)/python -m mkdocs build --strict
+
+# Fails where an entry was not looked at for two months, or is not what the hub says.
+catalogue: $(VENV)/.installed-dev
+	@$(BIN)/python packaging/catalogue/stale.py
 
 # Leaves dist/edgechat-VERSION-OS-ARCH and its archive. The first time llama.cpp is compiled for every processor.
 package: $(PACKAGE)/.installed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable
+from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -81,6 +82,10 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Of a model that makes embeddings; None for others."""
     reranks: bool = False
     """Whether it scores texts as answers to a query, and nothing else."""
+    checked: date | None = None
+    """When it was last compared with its repository and with newer models."""
+    superseded: str | None = None
+    """Name of the entry that took its place: it is proposed only where it is on this machine."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -229,7 +234,7 @@ def _read_tables(path: Path) -> list[tuple[dict[str, Any], str]]:
 
 
 def _check_names(entries: Iterable[CatalogueEntry], path: Path) -> tuple[CatalogueEntry, ...]:
-    """Return the entries. Raises SettingsError for ambiguous names and unknown draft models."""
+    """Return the entries. Raises SettingsError for ambiguous names and for those of no entry."""
     checked_entries = tuple(entries)
     name_owner: dict[str, str] = {}
     for entry in checked_entries:
@@ -239,10 +244,11 @@ def _check_names(entries: Iterable[CatalogueEntry], path: Path) -> tuple[Catalog
             name_owner[name] = entry.name
     entry_names = {entry.name for entry in checked_entries}
     for entry in checked_entries:
-        if entry.draft is not None and (entry.draft not in entry_names or entry.draft == entry.name):
-            raise SettingsError(
-                f"{path}: the draft of {entry.name}, {entry.draft!r}, is not the name of another entry."
-            )
+        for what, other in (("draft", entry.draft), ("successor", entry.superseded)):
+            if other is not None and (other not in entry_names or other == entry.name):
+                raise SettingsError(
+                    f"{path}: the {what} of {entry.name}, {other!r}, is not the name of another entry."
+                )
     return checked_entries
 
 

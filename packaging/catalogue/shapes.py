@@ -38,6 +38,13 @@ def _gemma3(
     return _dense(layers, embd, heads, kv, 256, ff, vocab, context, attention__sliding_window=w, tied=True)
 
 
+def _lfm2(layers: int, full: tuple[int, ...], ff: int, vocab: int, **more: Any) -> Numbers:
+    """full: the layers with attention; the others are short convolutions. All have 2048 channels."""
+    numbers = _dense(layers, 2048, 32, 8, 64, ff, vocab, 128000, shortconv__l_cache=3, tied=True, **more)
+    heads = [8 if layer in full else 0 for layer in range(layers)]
+    return numbers | {"attention.head_count_kv": heads, "attention.layer_norm_rms_epsilon": 1e-5}
+
+
 def _encoder(
     layers: int, embd: int, heads: int, ff: int, vocab: int, context: int, pooling: int, **more: Any
 ) -> Numbers:
@@ -146,6 +153,19 @@ SHAPES: dict[str, tuple[str, Numbers]] = {
     "llama-3.1-8b": ("llama", _dense(32, 4096, 32, 8, 128, 14336, 128256, 131072) | _LLAMA3),
     "llama-3.3-70b": ("llama", _dense(80, 8192, 64, 8, 128, 28672, 128256, 131072) | _LLAMA3),
     "mistral-7b-v0.3": ("llama", _dense(32, 4096, 32, 8, 128, 14336, 32768, 32768)),
+    "ministral-3-8b": ("mistral3", _dense(34, 4096, 32, 8, 128, 14336, 131072, 262144)),
+    "granite-4.2-3b": ("granite", _dense(40, 2560, 40, 8, 64, 8192, 100352, 131072, logit_scale=1.0)),
+    "lfm2.5-1.2b": ("lfm2", _lfm2(16, (2, 5, 8, 10, 12, 14), 8192, 65536)),
+    "lfm2.5-8b-a1b": (
+        "lfm2moe",
+        _lfm2(24, (2, 6, 10, 14, 18, 21), 7168, 128000, expert_count=32, expert_used_count=4)
+        | {
+            "expert_feed_forward_length": 1792,
+            "expert_gating_func": 2,
+            "leading_dense_block_count": 2,
+            "rope.freq_base": 5_000_000.0,
+        },
+    ),
     "qwen3-0.6b": ("qwen3", _dense(28, 1024, 16, 8, 128, 3072, 151936, 40960, tied=True)),
     "qwen3-1.7b": ("qwen3", _dense(28, 2048, 16, 8, 128, 6144, 151936, 40960, tied=True)),
     "qwen3-4b": ("qwen3", _dense(36, 2560, 32, 8, 128, 9728, 151936, 40960, tied=True) | _LONG),
@@ -159,6 +179,7 @@ SHAPES: dict[str, tuple[str, Numbers]] = {
     "qwen3.5-9b": ("qwen35", _qwen35(32, 4096, 16, 4, 12288, 32, tied=False)),
     "qwen3.5-27b": ("qwen35", _QWEN35_27B),
     "qwen3.6-27b": ("qwen35", _QWEN35_27B),
+    "qwen3.8-27b": ("qwen35", _QWEN35_27B),
     "qwen3.5-35b-a3b": ("qwen35moe", _QWEN35_35B),
     "qwen3.6-35b-a3b": ("qwen35moe", _QWEN35_35B),
     "qwen2.5-coder-0.5b": ("qwen2", _dense(24, 896, 14, 2, 64, 4864, 151936, 32768, bias=True)),
@@ -225,6 +246,10 @@ PARAMETERS: dict[str, int] = {
     "llama-3.1-8b": 8_030_261_312,
     "llama-3.3-70b": 70_553_706_560,
     "mistral-7b-v0.3": 7_248_023_552,
+    "ministral-3-8b": 8_489_553_920,
+    "granite-4.2-3b": 3_659_737_600,
+    "lfm2.5-1.2b": 1_170_340_608,
+    "lfm2.5-8b-a1b": 8_467_856_832,
     "qwen3-0.6b": 596_049_920,
     "qwen3-1.7b": 1_720_574_976,
     "qwen3-4b": 4_022_468_096,
@@ -238,6 +263,7 @@ PARAMETERS: dict[str, int] = {
     "qwen3.5-9b": 8_953_803_264,
     "qwen3.5-27b": 26_895_998_464,
     "qwen3.6-27b": 26_895_998_464,
+    "qwen3.8-27b": 26_895_998_464,
     "qwen3.5-35b-a3b": 34_660_610_688,
     "qwen3.6-35b-a3b": 34_660_610_688,
     # The files of these two have an output of their own, though the models share it with their embeddings.

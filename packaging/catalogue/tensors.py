@@ -15,7 +15,7 @@ NOT_METADATA = ("tied", "bias", "rope_freqs", "rope_factors", "alike", "token_ty
 """Keys that only say which tensors there are."""
 
 _PLAIN = (
-    *("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight"),
+    *("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight", "shortconv.conv.weight"),
     *("position_embd.weight", "token_types.weight"),
 )
 
@@ -34,15 +34,18 @@ def plain(row: Row) -> bool:
 RANKED = 4
 """llama.cpp's number of a pooling type."""
 _BERTS = ("bert", "nomic-bert")
+_LFM2 = ("lfm2", "lfm2moe")
 
 
 def table(arch: str, numbers: Numbers) -> list[Row]:
     """Return all tensors of a model."""
     rows = [*(_bert_ends(arch, numbers) if arch in _BERTS else _ends(numbers))]
+    if arch in _LFM2:  # where llama.cpp keeps a wrong name
+        rows = [(name.replace("output_norm", "token_embd_norm"), shape) for name, shape in rows]
     if numbers.get("pooling_type") == RANKED:
         rows += _head_of_reranker(arch, numbers["embedding_length"])
     block = {"phi3": _phi3, "gemma4": _gemma4, "qwen35": _qwen35, "qwen35moe": _qwen35, "gpt-oss": _gpt_oss}
-    block |= dict.fromkeys(_BERTS, _bert)
+    block |= dict.fromkeys(_BERTS, _bert) | dict.fromkeys(_LFM2, _lfm2)
     for layer in range(numbers["block_count"]):
         rows += [
             (f"blk.{layer}.{name}", shape) for name, shape in block.get(arch, _block)(arch, numbers, layer)
@@ -91,7 +94,7 @@ def _bert_ends(arch: str, n: Numbers) -> Iterator[Row]:
 
 
 def _block(arch: str, n: Numbers, layer: int) -> Iterator[Row]:
-    """llama, smollm3, qwen2, qwen3, qwen3moe, gemma3, gemma-embedding."""
+    """llama, mistral3, granite, smollm3, qwen2, qwen3, qwen3moe, gemma3, gemma-embedding."""
     e, d = n["embedding_length"], n["attention.key_length"]
     q, kv = d * n["attention.head_count"], d * n["attention.head_count_kv"]
     yield "attn_norm.weight", (e,)
@@ -200,6 +203,23 @@ def _delta_net(n: Numbers) -> Iterator[Row]:
     yield from (("ssm_dt.bias", (heads,)), ("ssm_a", (heads,)), ("ssm_norm.weight", (state,)))
     yield from (("ssm_beta.weight", (e, heads)), ("ssm_alpha.weight", (e, heads)))
     yield "ssm_out.weight", (values, e)
+
+
+def _lfm2(arch: str, n: Numbers, layer: int) -> Iterator[Row]:
+    """Short convolutions, and attention in some layers; experts in all but the first ones of lfm2moe."""
+    e, d, heads = n["embedding_length"], n["attention.key_length"], n["attention.head_count_kv"][layer]
+    yield from (("attn_norm.weight", (e,)), ("ffn_norm.weight", (e,)))
+    if heads:
+        yield from _projections(e, d * n["attention.head_count"], d * heads)
+        yield from (("attn_q_norm.weight", (d,)), ("attn_k_norm.weight", (d,)))
+    else:
+        yield "shortconv.conv.weight", (n["shortconv.l_cache"], e)
+        yield from (("shortconv.in_proj.weight", (e, 3 * e)), ("shortconv.out_proj.weight", (e, e)))
+    if layer < n.get("leading_dense_block_count", n["block_count"]):
+        yield from _feed_forward(e, n["feed_forward_length"])
+    else:
+        yield from _experts(n)
+        yield "exp_probs_b.bias", (n["expert_count"],)
 
 
 def _gpt_oss(arch: str, n: Numbers, layer: int) -> Iterator[Row]:

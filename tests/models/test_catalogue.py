@@ -1,4 +1,5 @@
 import os
+from datetime import date
 
 import pytest
 
@@ -112,6 +113,7 @@ def test_the_shipped_catalogue_is_ranked_and_whole():
             assert len(set(entry.labels)) == len(entry.quants)
             for quant in entry.quants:
                 assert entry.quant_of(entry.file_for(quant)) in entry.labels
+            assert entry.checked
         if entry.switched_sampling is not None:
             assert entry.thinking in ("default-on", "default-off"), entry.name
 
@@ -162,6 +164,10 @@ def test_sampling_follows_the_switch():
         ('draft = "nobody"', "the draft of tiny, 'nobody'"),
         ('draft = "tiny"', "the draft of tiny, 'tiny'"),
         ('draft = "x"\nno_draft = "y"', "either draft or no_draft"),
+        ('superseded = "nobody"', "the successor of tiny, 'nobody'"),
+        ('superseded = "tiny"', "the successor of tiny, 'tiny'"),
+        ("checked = 2026", "checked = 2026"),
+        ('checked = "in May"', "checked = 'in May'"),
         ('thinking = "sometimes"', "thinking = 'sometimes'"),
         ("quality = 7", "quality = 7"),
         ('quants = ["Q4_0"]', "quant = 'Q8_0' is not one of its quants"),
@@ -211,6 +217,12 @@ def test_prefixes_stay_where_another_field_is_changed():
     own('[[model]]\nname = "embeddinggemma"\nlicence = "Other"')
     changed = next(entry for entry in catalogue() if entry.name == "embeddinggemma")
     assert (changed.licence, changed.embedding) == ("Other", before)
+
+
+def test_the_day_of_the_last_look_is_optional():
+    dated = GOOD.replace("[model.sampling]", "checked = 2026-11-28\n[model.sampling]")
+    own(dated + GOOD.replace("tiny", "other").replace("small", "o"))
+    assert [entry.checked for entry in catalogue()[-2:]] == [date(2026, 11, 28), None]
 
 
 def test_changes_are_seen(tmp_path):

@@ -174,10 +174,11 @@ def _recommended(entry: CatalogueEntry, format: Format) -> list[str]:
 def everything(*, mlx: bool = False) -> list[list[Variant]]:
     """Return the files of every model of the catalogue that is meant for chat, best first.
 
-    mlx: also those for MLX that are not here.
+    Of those that another took the place of, what is here. mlx: also those for MLX that are not here.
     """
     known = inventory()
-    models = (of_entry(entry, known, mlx=mlx) for entry in catalogue() if entry.quality is not None)
+    chat = [entry for entry in catalogue() if entry.quality is not None]
+    models = (of_entry(entry, known, local=entry.superseded is not None, mlx=mlx) for entry in chat)
     return [files for files in models if files]
 
 

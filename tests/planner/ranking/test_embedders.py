@@ -44,6 +44,16 @@ def test_none_is_ranked_among_chat_models():
 
 
 @pytest.mark.slow
+def test_a_superseded_model_is_proposed_only_where_it_is_here(user):
+    own(tiny(), "Mistral-7B-Instruct-v0.3-Q4_K_M.gguf")
+    older = {entry.name for entry in catalogue() if entry.superseded}
+    assert {"mistral-7b-v0.3", "qwen3.5-27b"} <= older
+    (files,) = (files for files in everything(mlx=True) if files[0].model in older)
+    assert [(file.model, file.quant, file.path is None) for file in files] == [
+        ("mistral-7b-v0.3", "Q4_K_M", False)
+    ]
+
+
 def test_the_first_that_fits_is_recommended(monkeypatch):
     found = recommended_embedder()
     assert found is not None

@@ -330,7 +330,7 @@ def test_a_class_of_quality_weighs_more_than_the_place_in_it():
 
 
 def test_a_short_context_costs_more_than_a_class():
-    better, worse = MODELS["qwen3.6-27b"][0], MODELS["gemma-4-26b-a4b"][0]
+    better, worse = MODELS["qwen3.8-27b"][0], MODELS["gemma-4-26b-a4b"][0]
     short = worth_of(better, "Q4_K_M", 2048, "q8_0", predicted())
     assert short < worth_of(worse, "Q4_K_M", 8192, "f16", predicted())
 

@@ -1,0 +1,129 @@
+"""Say which entries of the catalogue are to be looked at again: `make catalogue`.
+
+$ python packaging/catalogue/stale.py [--days N]
+
+Of each entry: whether it was looked at within N days (60), and where it differs from what the hub says of its
+repository. Without the hub, only the first. Fails where there is something to do. Then compare the entry with
+its repository, see whether a newer model of its size is better, and write the day into models.toml.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from datetime import date
+from pathlib import Path
+from typing import TypeVar
+
+import httpx2
+from huggingface_hub import HfApi, ModelInfo
+from huggingface_hub.errors import RepositoryNotFoundError
+
+from edgechat.base.deadline import OutOfTime, run_within
+from edgechat.base.network.offline import offline_by
+from edgechat.base.text import one_line
+from edgechat.engine.prompt.thinking import can_switch
+from edgechat.models.catalogue import CatalogueEntry, read_catalogue
+from edgechat.models.hub.endpoint import endpoint
+
+CATALOGUE = Path(__file__).parents[2] / "models.toml"
+DAYS = 60
+PATIENCE = 20.0
+"""Seconds for what the hub says of one repository."""
+UNREACHABLE = (httpx2.HTTPError, OSError, OutOfTime)
+
+T = TypeVar("T")
+
+
+def in_time(work: Callable[[], T]) -> T:
+    """Return what `work` does. Raises OutOfTime."""
+    return run_within(PATIENCE, PATIENCE, lambda watch: work())
+
+
+def stale(entry: CatalogueEntry, today: date, days: int) -> str | None:
+    """Return when an entry was looked at if that is longer ago than so many days, or never was."""
+    if entry.checked is None:
+        return "was never looked at."
+    age = (today - entry.checked).days
+    return f"was looked at {age} days ago, on {entry.checked}." if age > days else None
+
+
+def differences(entry: CatalogueEntry, api: HfApi) -> Iterator[str]:
+    """Yield where an entry is not what the hub says. Raises one of UNREACHABLE."""
+    assert entry.repo is not None
+    try:
+        info = in_time(lambda: api.model_info(entry.repo or "", timeout=PATIENCE))
+    except RepositoryNotFoundError:
+        yield f"has a repository that is not there: {entry.repo}."
+        return
+    yield from files(entry, [file.rfilename for file in info.siblings or ()])
+    yield from facts(entry, info)
+    for repo in entry.mlx.values():
+        if not in_time(lambda repo=repo: api.repo_exists(repo)):
+            yield f"has an MLX repository that is not there: {repo}."
+
+
+def files(entry: CatalogueEntry, there: Sequence[str]) -> Iterator[str]:
+    """Yield which quantizations are not there as single files."""
+    for quant in entry.quants:
+        file = entry.file_for(quant)
+        if file not in there:
+            parts = re.compile(rf"(.*/)?{re.escape(file.removesuffix('.gguf'))}-\d+-of-\d+\.gguf")
+            where = "only in parts" if any(map(parts.fullmatch, there)) else "not"
+            yield f"names {file}, which is {where} in {entry.repo}."
+
+
+def facts(entry: CatalogueEntry, info: ModelInfo) -> Iterator[str]:
+    """Yield what is said otherwise of licence, terms, context and the switch for thinking."""
+    card, gguf = info.card_data or {}, info.gguf or {}
+    licence = str(card.get("license_name") or card.get("license") or "")
+    if licence and plain(licence) != plain(entry.licence):
+        yield f"has the licence {entry.licence}, its repository {one_line(licence, 80)}."
+    if info.gated is not None and bool(info.gated) != entry.gated:
+        yield f"has gated = {str(entry.gated).lower()}, its repository {info.gated}."
+    context = gguf.get("context_length")
+    if context is not None and context != entry.context:
+        yield f"has a context of {entry.context}, its files of {context}."
+    template = gguf.get("chat_template")
+    if template and can_switch(template) != entry.thinking.startswith("default-"):
+        has = "a" if can_switch(template) else "no"
+        yield f"has thinking = {entry.thinking}, its template {has} switch."
+
+
+def plain(licence: str) -> str:
+    """Return a licence's name as everybody spells it: 'llama3.2'."""
+    return re.sub(r"[^a-z0-9.]", "", licence.lower())
+
+
+def main(arguments: Sequence[str] | None = None, *, today: date | None = None) -> None:
+    """Print what is to do, a line each. Exits with 1 if there is something."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--days", type=int, default=DAYS)
+    days = parser.parse_args(arguments).days
+    entries = [entry for entry in read_catalogue(CATALOGUE) if entry.repo is not None]
+    api = HfApi(endpoint=endpoint().url)
+    why_not = f"{offline_by()} is set" if offline_by() else None
+    found = asked = 0
+    for entry in entries:
+        said = [line for line in [stale(entry, today or date.today(), days)] if line]
+        if why_not is None:
+            try:
+                said += differences(entry, api)
+                asked += 1
+            except UNREACHABLE as error:
+                why_not = one_line(str(error) or type(error).__name__, 200)
+        for line in said:
+            print(f"{entry.name} {line}")
+        found += len(said)
+    if why_not is not None:
+        print(f"The hub was asked about {asked} of {len(entries)} entries only: {why_not}.")
+    print(f"{len(entries)} entries, {found} things to look at.")
+    sys.exit(found > 0)
+
+
+if __name__ == "__main__":
+    main()
