@@ -1,6 +1,7 @@
 """How fast the models of remote engines were: the last answers of each, in one file of the cache folder.
 
-Whatever is wrong with the file, it is as if nothing had been measured.
+In a second file, how long the programs that edgechat starts took to be ready. Whatever is wrong with the
+files, it is as if nothing had been measured.
 """
 
 from __future__ import annotations
@@ -56,5 +57,27 @@ def forget_speeds(server: str) -> None:
         paths.replace(_file(), msgspec.json.encode(kept))
 
 
-def _file() -> Path:
-    return paths.cache_dir() / "remote-speeds.json"
+def start_seconds(name: str) -> float | None:
+    """Return how long the last start of a model's program took, in seconds; None: it is not known."""
+    return _starts().get(name)
+
+
+def note_start(name: str, seconds: float) -> None:
+    """Remember a start. Errors are ignored."""
+    known = {**_starts(), name: round(seconds, 1)}
+    latest = list(known.items())[-MOST_REMEMBERED:]
+    with contextlib.suppress(OSError, FolderError):
+        paths.replace(_file("engine-starts"), msgspec.json.encode(dict(latest)))
+
+
+def _starts() -> dict[str, float]:
+    try:
+        return msgspec.json.decode(
+            paths.read_bytes(_file("engine-starts"), _MOST_BYTES), type=dict[str, float]
+        )
+    except (OSError, msgspec.MsgspecError, RecursionError, ValueError, FolderError):
+        return {}
+
+
+def _file(name: str = "remote-speeds") -> Path:
+    return paths.cache_dir() / f"{name}.json"

@@ -37,6 +37,14 @@ _PROGRAM, _ON_CARD = 2 * 2**30, 2**30
 """Bytes beside weights and cache: in RAM of Python and torch, on a card of CUDA's context and activations."""
 _MOST_SHARE = 0.95
 _LOOPBACK = "127.0.0.1"
+_CALL_PARSERS = {
+    "<function=": "qwen3_coder",
+    "[TOOL_CALLS]": "mistral",
+    "ipython": "llama3_json",
+    "<|channel|>": "openai",
+    "<|tool_call>": "gemma4",
+}
+"""What stands in a chat template -> vLLM's parser of such tool calls; all others get Hermes' and Qwen's."""
 _FITTING = 1.02
 """By which a load may exceed a budget: the formulas are no more exact."""
 
@@ -308,9 +316,14 @@ def _of_vllm(model: SafetensorsModel, placement: _Placement, _request: PlanReque
     # How the weights are quantized it reads itself, and has the faster kernels if it is not told.
     arguments = [model.argument, "--host", _LOOPBACK, "--port", PORT, "--served-model-name", model.name]
     arguments += ["--max-model-len", f"{placement.context}"]
+    # Without a parser it refuses every request that has tools.
+    parser = next((name for sign, name in _CALL_PARSERS.items() if sign in model.template), "hermes")
+    arguments += ["--enable-auto-tool-choice", "--tool-call-parser", parser]
     if placement.cards:
         arguments += ["--gpu-memory-utilization", _share(placement)]
         arguments += ["--tensor-parallel-size", f"{len(placement.cards)}"]
+    else:  # to compile takes a start a minute, and pays after some thousand tokens
+        arguments.append("--enforce-eager")
     return arguments
 
 
