@@ -4,7 +4,7 @@
 # make bench  the figures of benchmarks/RESULTS.md        make lock   pin the versions that were tested
 # make dist   the wheel and the source archive            make test-metal   what only a Mac can show
 # make package   the program that needs no Python         make smoke  try it in an empty environment
-# make docs   the documentation, in build/docs
+# make docs   the documentation, in build/docs            make test-engines   real vLLM, Transformers, llama-server
 
 PYTHON ?= python3
 VENV := .venv
@@ -36,7 +36,7 @@ LLAMA := $(PACKAGE)/wheels/$(shell sed -n 's/^llama_cpp_python==//p' $(LOCK))
 NUMPY := $(PACKAGE)/numpy/$(shell sed -n 's/^numpy==//p' $(LOCK))
 NO_BLAS := -Csetup-args=-Dblas=none -Csetup-args=-Dlapack=none -Csetup-args=-Dallow-noblas=true
 
-.PHONY: run check quick test test-alone test-times test-metal soak bench docs lock dist package smoke clean
+.PHONY: run check quick test test-alone test-times test-metal test-engines soak bench docs lock dist package smoke clean
 
 # The app where there is a terminal, one question to the guide where there is none.
 run: $(VENV)/.installed
@@ -76,6 +76,12 @@ test-metal: $(VENV)/.installed-dev
 	EDGECHAT_METAL=1 $(BIN)/python -m pytest -q tests/engine -k mlx
 	EDGECHAT_METAL=1 $(BIN)/python -m benchmarks.streaming --backend mlx
 	EDGECHAT_METAL=1 $(BIN)/python -m benchmarks.speculation live --weights 4bit --pairs 0,0.05,useless
+
+# Real engines for processors, in an environment of their own: 3.5 GB, made once.
+ENGINES := $(CURDIR)/build/engines
+test-engines: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.engines.make $(ENGINES)
+	EDGECHAT_ENGINES=$(ENGINES) $(BIN)/python -m pytest -q -rsx -m engines tests/engines
 
 # One after the other, for it measures too; properties once more, with fifty times as many examples.
 soak: $(VENV)/.installed-dev

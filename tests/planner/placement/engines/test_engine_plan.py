@@ -269,3 +269,28 @@ def _program(path):
     path.write_text("#!/bin/sh\n")
     path.chmod(0o755)
     return path
+
+
+@pytest.mark.parametrize(
+    ("template", "parser"),
+    [
+        ("", "hermes"),
+        ("<tool_call>{}", "hermes"),
+        ("<tool_call><function=", "qwen3_coder"),
+        ("[TOOL_CALLS]", "mistral"),
+    ],
+)
+def test_vllm_is_told_how_the_model_calls_tools(tmp_path, template, parser):
+    name = folder(tmp_path / "m")
+    if template:
+        (tmp_path / "m" / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    assert value(planned("vllm", name, machine()), "--tool-call-parser") == parser
+
+
+def test_vllm_compiles_for_cards_alone(tmp_path):
+    name = folder(tmp_path / "m")
+    eager = [
+        "--enforce-eager" in planned("vllm", name, one).program.command
+        for one in (machine(), machine(card(0, 24)))
+    ]
+    assert eager == [True, False]
