@@ -89,7 +89,7 @@ def planned(name, *args):
 
 def started(name, *args, **limits):
     plan = planned(name, *args)
-    return RemoteEngine(plan, StartedHost(plan.program, name=plan.model_name, **limits))
+    return RemoteEngine(plan, StartedHost(plan.program, plan.model_name, **limits))
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from edgechat.base.process.program import Program, ProgramStart
 from edgechat.base.text import one_line
 from edgechat.engine.worker.connection import open_log, tail
 from edgechat.models.remote.client import RemoteClient
-from edgechat.models.remote.measured import note_start, start_seconds
+from edgechat.models.remote.measured import EngineStart, engine_starts, note_start
 from edgechat.models.remote.model import KINDS
 from edgechat.planner.plan import API_KEY, PORT, ProgramPlan
 from edgechat.settings import RemoteServer
@@ -35,8 +35,8 @@ class StartedHost:
     def __init__(
         self,
         plan: ProgramPlan,
+        name: str,
         *,
-        name: str = "",
         start_seconds: float = START_SECONDS,
         silent_seconds: float = SILENT_SECONDS,
     ) -> None:
@@ -109,7 +109,7 @@ class StartedHost:
     async def _wait(self, server: RemoteServer, on_progress: Callable[[float], None]) -> None:
         assert self._program is not None
         began = heard = time.monotonic()
-        usual = start_seconds(self._name)
+        usual = engine_starts().get(self._name, EngineStart()).seconds
         size, client = -1, RemoteClient(self._plan.engine, server)
         try:
             while True:
@@ -118,7 +118,8 @@ class StartedHost:
                     how = f"signal {-code}" if code < 0 else f"exit code {code}"
                     raise self._failed(server, f"ended before it was ready ({how})")
                 if await _is_ready(client):
-                    await asyncio.to_thread(note_start, self._name, time.monotonic() - began)
+                    seconds = round(time.monotonic() - began, 1)
+                    await asyncio.to_thread(note_start, self._name, EngineStart(seconds))
                     return
                 now = time.monotonic()
                 if (written := self._log_size()) != size:
@@ -138,6 +139,7 @@ class StartedHost:
             return 0
 
     def _failed(self, server: RemoteServer, what: str) -> LoadFailed:
+        note_start(self._name, EngineStart(failure=what, log=str(self.log_path)))
         text = self.log_tail(_MOST_TAIL).replace(server.key or "\0", "…")
         lines = [one_line(line, 200) for line in text.splitlines() if line.strip()][-_SHOWN_LINES:]
         end = "".join(f"\n  {line}" for line in lines) or " it wrote nothing."

@@ -6,7 +6,7 @@ import re
 import time
 
 from edgechat.base.text import one_line
-from edgechat.models.remote.measured import start_seconds
+from edgechat.models.remote.measured import EngineStart, engine_starts
 from edgechat.models.remote.model import KINDS
 from edgechat.planner.plan import LoadPlan
 
@@ -35,7 +35,7 @@ class Starting:
     def __init__(self, plan: LoadPlan) -> None:
         assert plan.remote is not None
         self._label = KINDS[plan.remote.kind]
-        self._usual = start_seconds(plan.remote.name)
+        self._usual = engine_starts().get(plan.remote.name, EngineStart()).seconds
         self._began = time.monotonic()
         self._stage = ""
 

@@ -30,6 +30,17 @@ class MeasuredSpeed(msgspec.Struct, frozen=True):
     """Of the last answer, in seconds since 1970."""
 
 
+class EngineStart(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The last start of a program that edgechat starts."""
+
+    seconds: float = 0.0
+    """Until it was ready, the last time that it was; 0: never."""
+    failure: str = ""
+    """Why it was not ready; '': it was."""
+    log: str = ""
+    """The path of its log."""
+
+
 def measured_speeds() -> dict[str, MeasuredSpeed]:
     """Return what is remembered, by the names of the models: 'desk/qwen3-32b'."""
     try:
@@ -57,26 +68,24 @@ def forget_speeds(server: str) -> None:
         paths.replace(_file(), msgspec.json.encode(kept))
 
 
-def start_seconds(name: str) -> float | None:
-    """Return how long the last start of a model's program took, in seconds; None: it is not known."""
-    return _starts().get(name)
-
-
-def note_start(name: str, seconds: float) -> None:
-    """Remember a start. Errors are ignored."""
-    known = {**_starts(), name: round(seconds, 1)}
-    latest = list(known.items())[-MOST_REMEMBERED:]
-    with contextlib.suppress(OSError, FolderError):
-        paths.replace(_file("engine-starts"), msgspec.json.encode(dict(latest)))
-
-
-def _starts() -> dict[str, float]:
+def engine_starts() -> dict[str, EngineStart]:
+    """Return what is remembered of starts, by the names of the models: 'vllm:qwen3-8b'."""
     try:
         return msgspec.json.decode(
-            paths.read_bytes(_file("engine-starts"), _MOST_BYTES), type=dict[str, float]
+            paths.read_bytes(_file("engine-starts"), _MOST_BYTES), type=dict[str, EngineStart]
         )
     except (OSError, msgspec.MsgspecError, RecursionError, ValueError, FolderError):
         return {}
+
+
+def note_start(name: str, start: EngineStart) -> None:
+    """Remember the last start of a model's program. Errors are ignored."""
+    known = engine_starts()
+    before = known.pop(name, EngineStart())
+    known[name] = start if start.seconds else msgspec.structs.replace(start, seconds=before.seconds)
+    latest = list(known.items())[-MOST_REMEMBERED:]
+    with contextlib.suppress(OSError, FolderError):
+        paths.replace(_file("engine-starts"), msgspec.json.encode(dict(latest)))
 
 
 def _file(name: str = "remote-speeds") -> Path:

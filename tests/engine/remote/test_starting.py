@@ -3,7 +3,7 @@
 import pytest
 
 from edgechat.engine.remote.starting import Starting
-from edgechat.models.remote.measured import note_start
+from edgechat.models.remote.measured import EngineStart, note_start
 from edgechat.models.remote.model import HostedModel
 from edgechat.planner.plan import LoadPlan
 
@@ -54,5 +54,6 @@ def test_a_stage_stays_until_the_next_one():
 
 
 def test_the_time_of_the_last_start_is_shown():
-    note_start("vllm:m", 54.2)
+    note_start("vllm:m", EngineStart(54.2))
+    note_start("vllm:m", EngineStart(failure="ended before it was ready"))
     assert starting().line("") == "Starting vLLM, 0 s (54 s last time)"
