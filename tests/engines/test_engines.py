@@ -11,7 +11,6 @@ import asyncio
 import json
 import os
 import shutil
-import sys
 import time
 from pathlib import Path
 
@@ -19,7 +18,6 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from edgechat import settings
 from edgechat.base.errors import BadRequest, EngineCrashed, LoadFailed, PromptTooLong, RemoteDenied
 from edgechat.device.profile import probe
 from edgechat.engine.remote.engine import RemoteEngine, RunningHost
@@ -41,7 +39,6 @@ from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
 from edgechat.settings import EngineProgram, RemoteServer, Settings
 from tests.engines.make import environment, models
-from tests.terminal import Terminal, needs_tmux
 
 FOLDER = os.environ.get("EDGECHAT_ENGINES")
 LLAMA = os.environ.get("EDGECHAT_LLAMA_SERVER") or shutil.which("llama-server")
@@ -54,7 +51,9 @@ pytestmark = [
 ]
 NAMES = ("llama-server", "transformers", "vllm")
 ADD = Tool(
-    "add", "Adds two numbers.", '{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]}'
+    "add",
+    "Adds a word.",
+    '{"type":"object","properties":{"a":{"enum":["x","y"]}},"required":["a"],"additionalProperties":false}',
 )
 SCHEMA = json.dumps(
     {
@@ -176,16 +175,20 @@ async def test_tools_are_read(engine):
 
 async def test_a_required_tool_is_called(engine):
     events = await able(
-        engine, "required calls", tools=(ADD,), tool_choice="required", tool="add", max_tokens=400
+        engine,
+        "required calls",
+        tools=(ADD,),
+        tool_choice="required",
+        tool="add",
+        max_tokens=400,
+        sampling=Sampling(temperature=1.0, seed=1),  # the likeliest of noise may be blanks for ever
     )
     names = [event.call.name for event in events if isinstance(event, ToolCallBegun)]
     if not names and kind_of(engine) == "llama-server":
         pytest.skip("llama-server forces no call in the form of this template")
     assert names == ["add"]
     text = "".join(event.text for event in events if isinstance(event, ToolCallArguments))
-    if events[-1].reason in ("length", "context"):
-        pytest.skip("the model of noise wrote a number without an end")
-    assert list(json.loads(text)) == ["a"]
+    assert json.loads(text) in ({"a": "x"}, {"a": "y"})
 
 
 async def test_a_schema_is_followed(engine):
@@ -308,42 +311,3 @@ async def test_two_engines_at_once(own_home):
     finally:
         for one in both:
             await one.close()
-
-
-@pytest.fixture
-def home_with_vllm(home):
-    path = settings.settings_file()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    command = json.dumps(str(environment(Path(FOLDER, "venv")) / "vllm"))
-    path.write_text(f"[engines.vllm]\ncommand = {command}\n")
-    return home
-
-
-@needs_tmux
-def test_the_app(tmp_path, home_with_vllm):
-    folder, _ = models(Path(FOLDER, "models"))
-    with Terminal(tmp_path / "t", home=home_with_vllm) as terminal:
-        terminal.run([sys.executable, "-m", "edgechat", "--model", f"vllm:{folder}"])
-        terminal.until("started by edgechat: vLLM", 60)
-        terminal.ask("Hi")
-        terminal.until("Starting vLLM", 30)
-        terminal.until("loading the weights", 120)
-        terminal.until("Writing", 120)
-        terminal.press("Escape")
-        terminal.press("C-q")
-        terminal.until("left with 0", 60)
-        assert not terminal.processes("vllm")
-
-
-@needs_tmux
-def test_control_c_while_it_starts_ends_it_and_its_children(tmp_path, home_with_vllm):
-    folder, _ = models(Path(FOLDER, "models"))
-    with Terminal(tmp_path / "t", home=home_with_vllm) as terminal:
-        terminal.run([sys.executable, "-m", "edgechat", "run", "--engine", "vllm", str(folder), "Hi"])
-        terminal.until("Starting vLLM: ", 60)
-        running = terminal.processes("vllm")
-        assert len(running) > 1
-        terminal.press("C-c")
-        terminal.until("left with 130", 30)
-        _, alive = psutil.wait_procs(running, timeout=10)
-        assert not alive

@@ -76,6 +76,9 @@ def body_of(request: ChatRequest, model: HostedModel) -> dict[str, Any]:
         if request.tool_choice == "required":
             named = {"type": "function", "function": {"name": request.tool}}
             body["tool_choice"] = named if request.tool else "required"
+            if model.kind == "vllm":  # whose arguments are any JSON otherwise
+                for tool in body["tools"]:
+                    tool["function"]["strict"] = True
             if request.tool and model.kind == "llama-server":  # which takes an object for "auto"
                 body["tools"] = [_tool(tool) for tool in request.tools if tool.name == request.tool]
                 body["tool_choice"] = "required"

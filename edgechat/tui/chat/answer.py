@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from contextlib import aclosing, suppress
-from functools import partial
 from typing import Protocol
 
 from edgechat.base.errors import EdgechatError
@@ -18,24 +16,15 @@ from edgechat.chat.reply.calls import UseChanged
 from edgechat.chat.reply.reply_loop import ReplyEvent
 from edgechat.chat.reply.showing import name_of
 from edgechat.chat.session import ChatSession
-from edgechat.engine.protocol import Engine
-from edgechat.engine.remote.starting import LOG_BYTES, Starting
 from edgechat.engine.types import Delta, Dropped, ErrorInfo, Finished, Prefill, ToolCallBegun
 from edgechat.tools.consent import Permission
+from edgechat.tui.chat.loading import load_shown
 from edgechat.tui.chat.views import ChatView, TranscriptView
 
 _FRAME = 1 / 15
 _SLOWEST_FRAME = 0.5
 _PAUSE_PER_COST = 2
 """Painting takes at most a third of the time, so that keys are handled on a busy machine."""
-
-
-def _load_shown(observer: ReplyObserver, engine: Engine) -> Callable[[float], None]:
-    """Return what shows the progress of a load: of a program that edgechat starts, what it is doing."""
-    if engine.plan.program is None:
-        return partial(observer.show_activity, "Loading the model")
-    starting = Starting(engine.plan)
-    return lambda share: observer.show_activity(starting.line(engine.log_tail(LOG_BYTES)), share or None)
 
 
 class ReplyObserver(Protocol):
@@ -88,7 +77,7 @@ class ReplyEvents:
         has_tools = bool(session.chosen_tools(conversation.settings))
         observer.show_activity("Preparing the tools" if has_tools else "Waiting for the model")
         try:
-            show_load = _load_shown(observer, await session.engine())
+            show_load = load_shown(observer.show_activity, await session.engine())
             reply = session.answer(conversation, permission=permission, on_progress=show_load)
             async with aclosing(reply) as events:
                 async for event in events:

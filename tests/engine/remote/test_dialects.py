@@ -452,3 +452,5 @@ async def test_a_tool_that_must_be_called_is_named_as_the_server_knows_it(raw, k
     by_name = {"type": "function", "function": {"name": "sum"}}
     expected = (["sum"], "required") if kind == "llama-server" else (["add", "sum"], by_name)
     assert (names, raw.body["tool_choice"]) == expected
+    is_strict = [tool["function"].get("strict", False) for tool in raw.body["tools"]]
+    assert is_strict == [kind == "vllm"] * len(names)
