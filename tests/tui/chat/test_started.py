@@ -27,7 +27,7 @@ async def test_it_answers_and_ends_with_the_app(tmp_path):
     app = EdgechatApp(f"vllm:{model}", services=services, library=Fake(rows=[]).library())
     async with driven(app, size=(110, 40)) as pilot:
         await pilot.see("started by edgechat: vLLM", shown="What you write stays on this machine.")
-        await pilot.say("What are you?", shown="Starting vLLM, ")
+        await pilot.ask("What are you?", see="Starting vLLM, ")
         await pilot.see("Hello there")
         scripts = [one for one in map(psutil.Process, processes()) if str(SCRIPT) in one.cmdline()]
         assert len(scripts) == 1
