@@ -30,7 +30,7 @@ def home_with_vllm(home):
     return home
 
 
-def test_the_app(tmp_path, home_with_vllm):
+def test_the_app_goes_on_when_vllm_is_killed_in_an_answer(tmp_path, home_with_vllm):
     folder, _ = models(Path(FOLDER, "models"))
     with Terminal(tmp_path / "t", home=home_with_vllm) as terminal:
         terminal.run([sys.executable, "-m", "edgechat", "--model", f"vllm:{folder}"])
@@ -38,6 +38,14 @@ def test_the_app(tmp_path, home_with_vllm):
         terminal.ask("Hi")
         terminal.until("Starting vLLM", 30)
         terminal.until("loading the weights", 120)
+        terminal.until("Writing", 120)
+        for process in terminal.processes("vllm serve"):
+            process.kill()
+        terminal.until("the partial answer is kept", 30)
+        terminal.type("a draft")
+        terminal.until("a draft")
+        terminal.press("Enter")
+        terminal.until("Starting vLLM", 30)
         terminal.until("Writing", 120)
         terminal.press("Escape")
         terminal.press("C-q")

@@ -385,12 +385,7 @@ class RemoteEngine:
             if isinstance(error, LoadFailed):
                 raise
             raise RemoteUnreachable(error.message, hint=error.hint) from error
-        found = msgspec.structs.replace(
-            found,
-            url=remote.url,
-            is_started=remote.is_started,
-            has_tools=found.has_tools and remote.has_tools,
-        )
+        found = msgspec.structs.replace(found, url=remote.url, is_started=remote.is_started)
         self.plan = msgspec.structs.replace(
             self.plan, remote=found, context=found.context or self.plan.context
         )
