@@ -159,8 +159,9 @@ async def test_one_that_dies_in_an_answer_is_a_crash_and_the_next_question_start
     one = engine("fails")
     await one.start()
     for _ in range(2):
-        with pytest.raises(EngineCrashed):
+        with pytest.raises(EngineCrashed) as raised:
             await reply(one)
+        assert raised.value.hint == f"Ask again; the partial answer is kept. Its log: {one.log_path}"
         assert one.has_crashed
         while "out of memory" not in one.log_tail(4096):  # its last words come through another process
             await asyncio.sleep(0.02)
