@@ -20,6 +20,7 @@ from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.device.survey import Failure, Survey
+from edgechat.models.remote.measured import EngineStart, note_start
 from edgechat.native.accelerators.devices import Build
 from edgechat.planner.estimate.rates import guessed
 from tests.cli.running import edgechat
@@ -287,3 +288,16 @@ def test_a_failed_trial_of_amx_is_a_note():
     assert finding.weight is Weight.NOTE
     assert "its trial ended with SIGSEGV." in finding.what
     assert "GCC 13" in finding.fix
+
+
+def test_a_program_that_was_not_ready_is_told_with_its_log():
+    note_start("vllm:m", EngineStart(54.2))
+    assert not list(doctor.own_findings())
+    note_start(
+        "vllm:m", EngineStart(failure="ended before it was ready (exit code 1)", log="/logs/engine-1.log")
+    )
+    (finding,) = doctor.own_findings()
+    assert finding.what == "The program of vllm:m ended before it was ready (exit code 1)."
+    assert "/logs/engine-1.log" in finding.fix
+    note_start("vllm:m", EngineStart(20.0))
+    assert not list(doctor.own_findings())

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from edgechat.base.errors import (
@@ -41,6 +42,7 @@ from edgechat.cli.output.layout import can_render
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import as_text, complain, is_interactive, note
 from edgechat.engine.protocol import Engine
+from edgechat.engine.remote.starting import LOG_BYTES, Starting
 from edgechat.engine.types import ModelInfo
 from edgechat.planner.drafting import asks_for_drafts
 from edgechat.settings import Backend, RuntimeQuant, Settings
@@ -53,7 +55,6 @@ _PROMPT = ">>> "
 _RECENT = 100
 """Earlier questions that the arrow keys find."""
 _STOP_SECONDS = 5.0
-_LOG_LINE = 1024
 """How long the end of the program waits for an answer to stop."""
 _SAVE_SECONDS = 10.0
 """How long it then waits for the KV state of the conversation to be on disk."""
@@ -297,7 +298,8 @@ class ChatLoop:
         if is_first_load:
             self.status.say(f"Loading {one_line(self.engine.plan.model_name)}.")
         self.status.show("starting the engine")
-        start = self.background.begin(self.engine.start(self._show_load))
+        starting = Starting(self.engine.plan) if self.engine.plan.program is not None else None
+        start = self.background.begin(self.engine.start(partial(self._show_load, starting)))
         if self._renders:
             import edgechat.cli.chat.rendered  # noqa: F401  (0.3 s, which pass while the model loads)
         try:
@@ -337,14 +339,12 @@ class ChatLoop:
         self.status.clear()
         note(text)
 
-    def _show_load(self, progress: float) -> None:
+    def _show_load(self, starting: Starting | None, progress: float) -> None:
         plan = self.engine.plan
-        if plan.program is None:
+        if starting is None:
             self.status.show(f"loading {plan.model_name} {progress:.0%}")
-        else:  # which tells in its log how far it is
-            lines = self.engine.log_tail(_LOG_LINE).split("\n")
-            said = next((line for line in reversed(lines) if line.strip()), "")
-            self.status.show(f"starting {plan.program.engine}: {one_line(said, 100)}")
+        else:
+            self.status.show(starting.line(self.engine.log_tail(LOG_BYTES)))
 
     def _answer(self, prompt: str | None, *, is_only: bool = False) -> None:
         """Stream one answer; however it ends, it is stored.

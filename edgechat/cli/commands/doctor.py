@@ -41,6 +41,7 @@ from edgechat.models.formats.gguf import read_model
 from edgechat.models.local.inventory import inventory
 from edgechat.models.local.locations import hub_cache
 from edgechat.models.local.resolve import resolve
+from edgechat.models.remote.measured import engine_starts
 from edgechat.native.accelerators.devices import read_inventory
 from edgechat.planner.machine import check_build
 
@@ -142,6 +143,7 @@ def own_findings() -> Iterator[Finding]:
     """Yield what is wrong with edgechat's own folders and files."""
     yield from _folders()
     yield from _unreadable_folders()
+    yield from _failed_starts()
     reported: set[str] = set()
     for check, why in (
         (settings.load, "Commands fail, and the app opens without a model."),
@@ -195,6 +197,14 @@ def _unreadable_folders() -> Iterator[Finding]:
         what = f"The models in {one_line(str(path), 300)} cannot be read: {reason}."
         fix = "To use them, give your user permission to read the folder."
         yield Finding(Weight.NOTE, what, "`edgechat list` does not show them.", fix)
+
+
+def _failed_starts() -> Iterator[Finding]:
+    """Yield a note for each model whose program was not ready when it was started last."""
+    for name, start in list(engine_starts().items())[-_MOST_NOTES:]:
+        if start.failure:
+            what = f"The program of {one_line(name, 300)} {one_line(start.failure, 300)}."
+            yield Finding(Weight.NOTE, what, "That was its last start.", f"Read its log: {start.log}")
 
 
 def _check_guide() -> None:

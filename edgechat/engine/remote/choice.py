@@ -68,7 +68,7 @@ def remote_engine(
     """
     assert plan.remote is not None
     if plan.program is not None:
-        host = StartedHost(plan.program)
+        host = StartedHost(plan.program, plan.remote.name)
         return RemoteEngine(plan, host, idle_seconds=idle_seconds, on_note=on_note, on_state=on_state)
     server = settings.remotes.get(plan.remote.server)
     if server is None:

@@ -193,6 +193,8 @@ class RemoteEngine:
             if not isinstance(error, EngineGone):
                 await self._retire()
                 self.has_crashed = isinstance(error, EngineCrashed)
+                if self.log_path is not None:
+                    error.hint = f"{error.hint} Its log: {self.log_path}"
             raise
 
     async def _answer(

@@ -101,7 +101,7 @@ class RemoteReply:
         """Whether what comes now does not belong to the answer."""
         self._request = request
         self._client = client
-        self._text = Reply(marks=_THINK)
+        self._text = Reply(request.stop, _THINK)  # Transformers sends the stop string, too
         self._begun = time.perf_counter()
         self._first = self._last = 0.0
         self._tokens = 0

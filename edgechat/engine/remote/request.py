@@ -29,7 +29,7 @@ _KNOWN: Mapping[RemoteKind, tuple[str, ...]] = {
     "sglang": _ALL,
     "llama-server": _ALL,
     "edgechat": _ALL,
-    "transformers": _OPENAI,
+    "transformers": ("temperature", "top_p", "seed"),
     "lmstudio": (*_OPENAI, "top_k", "repetition_penalty"),
     "ollama": _OPENAI,
     "tgi": _OPENAI,
@@ -56,6 +56,8 @@ def body_of(request: ChatRequest, model: HostedModel) -> dict[str, Any]:
             f"LoRA adapters are for models of this machine, and {model.name} is on a server.",
             hint="Leave them out: /lora off, or without --lora.",
         )
+    if model.kind == "transformers":  # which ignores them, and says so in its log alone
+        _refuse_ignored(request, model)
     body: dict[str, Any] = {
         "model": model.id,
         "messages": [_message(message, model) for message in request.messages],
@@ -74,6 +76,12 @@ def body_of(request: ChatRequest, model: HostedModel) -> dict[str, Any]:
         if request.tool_choice == "required":
             named = {"type": "function", "function": {"name": request.tool}}
             body["tool_choice"] = named if request.tool else "required"
+            if model.kind == "vllm":  # whose arguments are any JSON otherwise
+                for tool in body["tools"]:
+                    tool["function"]["strict"] = True
+            if request.tool and model.kind == "llama-server":  # which takes an object for "auto"
+                body["tools"] = [_tool(tool) for tool in request.tools if tool.name == request.tool]
+                body["tool_choice"] = "required"
         if request.most_calls == 1:
             body["parallel_tool_calls"] = False
     if request.schema is not None:
@@ -88,6 +96,19 @@ def body_of(request: ChatRequest, model: HostedModel) -> dict[str, Any]:
     if model.kind == "edgechat":
         body |= {"overflow": request.overflow, "priority": request.priority}
     return body
+
+
+def _refuse_ignored(request: ChatRequest, model: HostedModel) -> None:
+    named = {
+        "JSON schemas": request.schema is not None,
+        "calls that are required": bool(request.tools) and request.tool_choice == "required",
+        "probabilities of tokens": request.logprobs is not None,
+    }
+    if asked := [name for name, is_set in named.items() if is_set]:
+        raise BadRequest(
+            f"{model.name} has no {' and no '.join(asked)} ({KINDS[model.kind]}).",
+            hint="Leave that out, or use --engine vllm or a GGUF file.",
+        )
 
 
 def without_oldest(messages: Sequence[Message]) -> tuple[int, tuple[Message, ...]]:

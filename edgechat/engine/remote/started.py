@@ -16,6 +16,7 @@ from edgechat.base.process.program import Program, ProgramStart
 from edgechat.base.text import one_line
 from edgechat.engine.worker.connection import open_log, tail
 from edgechat.models.remote.client import RemoteClient
+from edgechat.models.remote.measured import EngineStart, engine_starts, note_start
 from edgechat.models.remote.model import KINDS
 from edgechat.planner.plan import API_KEY, PORT, ProgramPlan
 from edgechat.settings import RemoteServer
@@ -34,13 +35,16 @@ class StartedHost:
     def __init__(
         self,
         plan: ProgramPlan,
+        name: str,
         *,
         start_seconds: float = START_SECONDS,
         silent_seconds: float = SILENT_SECONDS,
     ) -> None:
+        """name: of the model, by which the time of a start is remembered."""
         self.log_path: Path | None = None
         self._plan = plan
         self._start_seconds, self._silent_seconds = start_seconds, silent_seconds
+        self._name = name
         self._program: Program | None = None
         self._server: RemoteServer | None = None
 
@@ -105,14 +109,17 @@ class StartedHost:
     async def _wait(self, server: RemoteServer, on_progress: Callable[[float], None]) -> None:
         assert self._program is not None
         began = heard = time.monotonic()
+        usual = engine_starts().get(self._name, EngineStart()).seconds
         size, client = -1, RemoteClient(self._plan.engine, server)
         try:
             while True:
-                on_progress(0.0)
+                on_progress(min(0.99, (time.monotonic() - began) / usual) if usual else 0.0)
                 if (code := self._program.exit_code) is not None:
                     how = f"signal {-code}" if code < 0 else f"exit code {code}"
                     raise self._failed(server, f"ended before it was ready ({how})")
                 if await _is_ready(client):
+                    seconds = round(time.monotonic() - began, 1)
+                    await asyncio.to_thread(note_start, self._name, EngineStart(seconds))
                     return
                 now = time.monotonic()
                 if (written := self._log_size()) != size:
@@ -132,6 +139,7 @@ class StartedHost:
             return 0
 
     def _failed(self, server: RemoteServer, what: str) -> LoadFailed:
+        note_start(self._name, EngineStart(failure=what, log=str(self.log_path)))
         text = self.log_tail(_MOST_TAIL).replace(server.key or "\0", "…")
         lines = [one_line(line, 200) for line in text.splitlines() if line.strip()][-_SHOWN_LINES:]
         end = "".join(f"\n  {line}" for line in lines) or " it wrote nothing."
@@ -143,10 +151,13 @@ class StartedHost:
 
 
 async def _is_ready(client: RemoteClient) -> bool:
+    is_transformers = client.server.kind == "transformers"  # whose list fails without a cache of the hub
     try:
-        listed = await client.get("/v1/models", seconds=_ASK_SECONDS)
+        listed = await client.get("/health" if is_transformers else "/v1/models", seconds=_ASK_SECONDS)
     except EdgechatError:  # it does not listen yet, or still loads
         return False
+    if is_transformers:
+        return True
     return isinstance(listed, dict) and isinstance(listed.get("data"), list)
 
 

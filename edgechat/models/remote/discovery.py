@@ -56,6 +56,10 @@ async def models_of(client: RemoteClient) -> tuple[RemoteKind, list[HostedModel]
 
 async def described(client: RemoteClient, model: str) -> HostedModel:
     """Return one model of a server, with all that it tells. Raises EdgechatError."""
+    if (
+        client.server.kind == "transformers"
+    ):  # it lists what lies in the hub's cache, and runs what it is asked for
+        return _model(client, "transformers", {"id": model})
     kind, models = await models_of(client)
     found = next((one for one in models if one.id == model), None)
     if found is None and kind == "ollama":  # a tag is often left away
@@ -137,7 +141,7 @@ def _model(client: RemoteClient, kind: RemoteKind, entry: Mapping[str, Any]) -> 
         sees="image" in senses or entry.get("type") == "vlm",
         hears="audio" in senses,
         chats=not any(one in ("embedding", "embeddings") for one in kinds),
-        can_switch_thinking=kind in ("vllm", "sglang", "edgechat"),
+        can_switch_thinking=kind in ("vllm", "sglang", "edgechat", "transformers"),
     )
 
 

@@ -1,6 +1,7 @@
 """How fast the models of remote engines were: the last answers of each, in one file of the cache folder.
 
-Whatever is wrong with the file, it is as if nothing had been measured.
+In a second file, how long the programs that edgechat starts took to be ready. Whatever is wrong with the
+files, it is as if nothing had been measured.
 """
 
 from __future__ import annotations
@@ -27,6 +28,17 @@ class MeasuredSpeed(msgspec.Struct, frozen=True):
     decode_tps: float
     when: float
     """Of the last answer, in seconds since 1970."""
+
+
+class EngineStart(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The last start of a program that edgechat starts."""
+
+    seconds: float = 0.0
+    """Until it was ready, the last time that it was; 0: never."""
+    failure: str = ""
+    """Why it was not ready; '': it was."""
+    log: str = ""
+    """The path of its log."""
 
 
 def measured_speeds() -> dict[str, MeasuredSpeed]:
@@ -56,5 +68,25 @@ def forget_speeds(server: str) -> None:
         paths.replace(_file(), msgspec.json.encode(kept))
 
 
-def _file() -> Path:
-    return paths.cache_dir() / "remote-speeds.json"
+def engine_starts() -> dict[str, EngineStart]:
+    """Return what is remembered of starts, by the names of the models: 'vllm:qwen3-8b'."""
+    try:
+        return msgspec.json.decode(
+            paths.read_bytes(_file("engine-starts"), _MOST_BYTES), type=dict[str, EngineStart]
+        )
+    except (OSError, msgspec.MsgspecError, RecursionError, ValueError, FolderError):
+        return {}
+
+
+def note_start(name: str, start: EngineStart) -> None:
+    """Remember the last start of a model's program. Errors are ignored."""
+    known = engine_starts()
+    before = known.pop(name, EngineStart())
+    known[name] = start if start.seconds else msgspec.structs.replace(start, seconds=before.seconds)
+    latest = list(known.items())[-MOST_REMEMBERED:]
+    with contextlib.suppress(OSError, FolderError):
+        paths.replace(_file("engine-starts"), msgspec.json.encode(dict(latest)))
+
+
+def _file(name: str = "remote-speeds") -> Path:
+    return paths.cache_dir() / f"{name}.json"

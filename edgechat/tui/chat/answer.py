@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import aclosing, suppress
-from functools import partial
 from typing import Protocol
 
 from edgechat.base.errors import EdgechatError
@@ -19,6 +18,7 @@ from edgechat.chat.reply.showing import name_of
 from edgechat.chat.session import ChatSession
 from edgechat.engine.types import Delta, Dropped, ErrorInfo, Finished, Prefill, ToolCallBegun
 from edgechat.tools.consent import Permission
+from edgechat.tui.chat.loading import load_shown
 from edgechat.tui.chat.views import ChatView, TranscriptView
 
 _FRAME = 1 / 15
@@ -77,7 +77,7 @@ class ReplyEvents:
         has_tools = bool(session.chosen_tools(conversation.settings))
         observer.show_activity("Preparing the tools" if has_tools else "Waiting for the model")
         try:
-            show_load = partial(observer.show_activity, "Loading the model")
+            show_load = load_shown(observer.show_activity, await session.engine())
             reply = session.answer(conversation, permission=permission, on_progress=show_load)
             async with aclosing(reply) as events:
                 async for event in events:

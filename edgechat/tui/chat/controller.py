@@ -39,6 +39,7 @@ from edgechat.chat.session import ChatSession
 from edgechat.chat.storage.store import Store
 from edgechat.planner.drafting import asks_for_drafts
 from edgechat.planner.plan import LoadPlan
+from edgechat.tui.chat.loading import load_shown
 from edgechat.tui.chat.open_conversation import (
     OpenConversation,
     UnsentPrompt,
@@ -128,8 +129,8 @@ class ChatController:
             asks_how_to_begin = session.is_first_run and self._library is not None
             if asks_how_to_begin:
                 view.show_first_run()
-            self._show_load(0.0)
-            info = await engine.start(self._show_load)
+            self._show_load("Loading the model", 0.0)
+            info = await engine.start(load_shown(self._show_load, engine))
             if engine.plan.remote is not None:  # now it is known what it can do
                 self._show_plan(engine.plan)
             view.show_loaded()
@@ -662,7 +663,7 @@ class ChatController:
             plan = await session.switch_model(name)
             self._show_plan(plan)
             engine = await session.engine()
-            await engine.start(self._show_load)
+            await engine.start(load_shown(self._show_load, engine))
             if engine.plan.remote is not None:
                 self._show_plan(engine.plan)
             await session.remember_model()
@@ -680,9 +681,10 @@ class ChatController:
         self.shown.show_activity("")
         self.view.show_loaded()
 
-    def _show_load(self, share: float) -> None:
-        if not self.shown.is_answering:
-            self.shown.show_activity("Loading the model", share)
+    def _show_load(self, activity: str, share: float | None) -> None:
+        # A question that waits for a program waits with it; of others its reply shows the progress.
+        if not self.shown.is_answering or activity.startswith("Starting"):
+            self.shown.show_activity(activity, share)
 
     def _show_plan(self, plan: LoadPlan) -> None:
         """Show which model is loaded, and why."""

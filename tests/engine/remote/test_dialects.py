@@ -10,6 +10,7 @@ from edgechat.base.errors import BadRequest, PromptTooLong, RemoteUnreachable, S
 from edgechat.base.images.image import PLACE, Image
 from edgechat.base.network.loopback import is_loopback
 from edgechat.base.network.offline import OFFLINE
+from edgechat.engine.remote.engine import RemoteEngine, RunningHost
 from edgechat.engine.types import (
     ChatRequest,
     Delta,
@@ -28,7 +29,8 @@ from edgechat.models.remote.client import RemoteClient
 from edgechat.models.remote.discovery import described, models_of
 from edgechat.models.remote.measured import measured_speeds, note_speed
 from edgechat.models.remote.metrics import ServerLoad, load_of
-from edgechat.models.remote.model import root_of
+from edgechat.models.remote.model import HostedModel, root_of
+from edgechat.planner.plan import LoadPlan
 from edgechat.settings import RemoteServer
 from tests.engine.remote.raw import raw_server, said, streamed, text
 
@@ -405,3 +407,50 @@ def test_speeds_are_remembered():
     note_speed("desk/m", 200.0, 20.0)
     speed = measured_speeds()["desk/m"]
     assert (speed.ttft_ms, speed.decode_tps) == (130.0, 13.0)
+
+
+def transformers(raw):
+    """Return an engine of `transformers serve`: its list has what lies in the hub's cache alone, or fails."""
+    raw.answers["/v1/models"] = said({"detail": "no cache"}, 500)
+    server = RemoteServer(url=raw.url, kind="transformers")
+    remote = HostedModel(server="desk", id="/models/own", kind="transformers", url=raw.url)
+    plan = LoadPlan(model_path="", model_name=remote.name, context=1000, remote=remote)
+    return RemoteEngine(plan, RunningHost(server))
+
+
+async def test_transformers_is_asked_for_a_model_that_it_does_not_list(raw, running):
+    engine = running(transformers(raw))
+    assert texts(await events_of(engine, think=False)) == [("Hi", False)]
+    assert raw.body["model"] == "/models/own"
+    assert raw.body["chat_template_kwargs"] == {"enable_thinking": False}
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"schema": '{"type": "object"}'}, "no JSON schemas"),
+        ({"tools": (Tool("add"),), "tool_choice": "required"}, "no calls that are required"),
+        ({"logprobs": 2}, "no probabilities of tokens"),
+    ],
+)
+async def test_what_transformers_ignores_is_refused(raw, running, fields, named):
+    with pytest.raises(BadRequest, match=named):
+        await events_of(running(transformers(raw)), **fields)
+
+
+async def test_a_stop_string_that_a_server_sends_is_not_shown(raw, engine):
+    raw.chat(text("one, t"), text("wo."), text("", "stop"))
+    assert "".join(shown for shown, _ in texts(await events_of(engine, stop=("two",)))) == "one, "
+
+
+@pytest.mark.parametrize("kind", ["llama-server", "vllm"])
+async def test_a_tool_that_must_be_called_is_named_as_the_server_knows_it(raw, kind, running):
+    as_kind(raw, kind)
+    asked = {"tools": (Tool("add"), Tool("sum")), "tool_choice": "required", "tool": "sum"}
+    await events_of(running(raw.engine()), **asked)
+    names = [tool["function"]["name"] for tool in raw.body["tools"]]
+    by_name = {"type": "function", "function": {"name": "sum"}}
+    expected = (["sum"], "required") if kind == "llama-server" else (["add", "sum"], by_name)
+    assert (names, raw.body["tool_choice"]) == expected
+    is_strict = [tool["function"].get("strict", False) for tool in raw.body["tools"]]
+    assert is_strict == [kind == "vllm"] * len(names)

@@ -38,7 +38,7 @@ def engine(manner, *options, inherited=(), silent=60.0):
     )
     remote = HostedModel(server="vllm", id="tiny", kind="vllm", url="", is_started=True)
     plan = LoadPlan(model_path="", model_name=remote.name, context=256, remote=remote, program=start)
-    return RemoteEngine(plan, StartedHost(start, silent_seconds=silent))
+    return RemoteEngine(plan, StartedHost(start, remote.name, silent_seconds=silent))
 
 
 async def reply(one):
@@ -114,7 +114,7 @@ async def test_one_that_dies_at_once_is_told_with_the_end_of_its_log(running):
 async def test_one_that_cannot_be_started_says_why():
     start = ProgramPlan(engine="sglang", command=("/nowhere/sglang",))
     with pytest.raises(LoadFailed, match="SGLang ended") as raised:
-        await StartedHost(start).open(lambda _share: None)
+        await StartedHost(start, "sglang:m").open(lambda _share: None)
     assert "/nowhere/sglang cannot be started: No such file" in (raised.value.hint or "")
 
 
@@ -159,8 +159,9 @@ async def test_one_that_dies_in_an_answer_is_a_crash_and_the_next_question_start
     one = engine("fails")
     await one.start()
     for _ in range(2):
-        with pytest.raises(EngineCrashed):
+        with pytest.raises(EngineCrashed) as raised:
             await reply(one)
+        assert raised.value.hint == f"Ask again; the partial answer is kept. Its log: {one.log_path}"
         assert one.has_crashed
         while "out of memory" not in one.log_tail(4096):  # its last words come through another process
             await asyncio.sleep(0.02)

@@ -21,13 +21,14 @@ pytestmark = pytest.mark.slow
 async def test_it_answers_and_ends_with_the_app(tmp_path):
     path = settings.settings_file()
     path.parent.mkdir(parents=True, exist_ok=True)
-    command = json.dumps(shlex.join([sys.executable, str(SCRIPT), "ready"]))
+    command = json.dumps(shlex.join([sys.executable, str(SCRIPT), "ready", "--delay", "2"]))
     path.write_text(f"[engines.vllm]\ncommand = {command}\n")
     services, model = SessionServices.real(), folder(tmp_path / "tiny")
     app = EdgechatApp(f"vllm:{model}", services=services, library=Fake(rows=[]).library())
     async with driven(app, size=(110, 40)) as pilot:
         await pilot.see("started by edgechat: vLLM", shown="What you write stays on this machine.")
-        await pilot.say("What are you?", shown="Hello there")
+        await pilot.ask("What are you?", see="Starting vLLM, ")
+        await pilot.see("Hello there")
         scripts = [one for one in map(psutil.Process, processes()) if str(SCRIPT) in one.cmdline()]
         assert len(scripts) == 1
         await pilot.press("ctrl+g", see="environment:")

@@ -7,6 +7,7 @@ make for itself, by llama.cpp's allocator.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,12 +32,22 @@ from edgechat.planner.placement.engines.safetensors_model import SafetensorsMode
 from edgechat.planner.plan import API_KEY, PORT, DeviceMemory, LoadPlan, ProgramPlan
 from edgechat.planner.plan_model import CONTEXTS
 from edgechat.planner.request import ENOUGH, PlanRequest
-from edgechat.settings import EngineName, Settings
+from edgechat.settings import EngineName, EngineProgram, Settings
 
 _PROGRAM, _ON_CARD = 2 * 2**30, 2**30
 """Bytes beside weights and cache: in RAM of Python and torch, on a card of CUDA's context and activations."""
 _MOST_SHARE = 0.95
+_MANY_CORES = 8
+"""From which on vLLM may keep a core for its front end, as it does: of two, that is half of the speed."""
 _LOOPBACK = "127.0.0.1"
+_CALL_PARSERS = {
+    "<function=": "qwen3_coder",
+    "[TOOL_CALLS]": "mistral",
+    "ipython": "llama3_json",
+    "<|channel|>": "openai",
+    "<|tool_call>": "gemma4",
+}
+"""What stands in a chat template -> vLLM's parser of such tool calls; all others get Hermes' and Qwen's."""
 _FITTING = 1.02
 """By which a load may exceed a budget: the formulas are no more exact."""
 
@@ -77,11 +88,12 @@ def engine_plan(
     arguments = {"vllm": _of_vllm, "sglang": _of_sglang}.get(engine, _of_transformers)(
         model, placement, request
     )
-    environment = _card_choice(placement, profile) | (
-        {"VLLM_CPU_KVCACHE_SPACE": f"{max(1, math.ceil(model.cache_bytes(placement.context) / 2**30))}"}
-        if engine == "vllm" and not placement.cards
-        else {}
-    )
+    environment = _card_choice(placement, profile)
+    if engine == "vllm" and not placement.cards:
+        n_bytes = model.cache_bytes(placement.context)
+        environment["VLLM_CPU_KVCACHE_SPACE"] = f"{max(1, math.ceil(n_bytes / 2**30))}"
+        if len(profile.cpu.cores) < _MANY_CORES:
+            environment["VLLM_CPU_NUM_OF_RESERVED_CPU"] = "0"
     plan = LoadPlan(
         model_path="",
         model_name=f"{engine}:{model.name}",
@@ -308,9 +320,14 @@ def _of_vllm(model: SafetensorsModel, placement: _Placement, _request: PlanReque
     # How the weights are quantized it reads itself, and has the faster kernels if it is not told.
     arguments = [model.argument, "--host", _LOOPBACK, "--port", PORT, "--served-model-name", model.name]
     arguments += ["--max-model-len", f"{placement.context}"]
+    # Without a parser it refuses every request that has tools.
+    parser = next((name for sign, name in _CALL_PARSERS.items() if sign in model.template), "hermes")
+    arguments += ["--enable-auto-tool-choice", "--tool-call-parser", parser]
     if placement.cards:
         arguments += ["--gpu-memory-utilization", _share(placement)]
         arguments += ["--tensor-parallel-size", f"{len(placement.cards)}"]
+    else:  # compiling makes a start 50 s longer, and pays after 5,000 tokens (0.5B, two cores)
+        arguments.append("--enforce-eager")
     return arguments
 
 
@@ -346,6 +363,10 @@ def _with_program(
     command = (*command, *(config.engines[engine].args if engine in config.engines else ()))
     if any("\0" in word for word in command):
         raise EdgechatError(f"{one_line(id)} cannot stand in a command line.")
+    own = config.engines.get(engine, EngineProgram()).env
+    environment = {
+        name: value for name, value in environment.items() if not (name in own and name in os.environ)
+    }
     return msgspec.structs.replace(
         plan,
         remote=HostedModel(server=engine, id=id, kind=engine, url="", context=plan.context, is_started=True),

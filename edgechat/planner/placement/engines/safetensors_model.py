@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,7 +11,15 @@ from pathlib import Path
 from edgechat.base.errors import ModelFileError, ModelNotFound
 from edgechat.base.text import one_line
 from edgechat.models.choices import CONFIG
-from edgechat.models.formats.mlx.config import MAX_CONFIG, Config, bounded, folder_name, parse_config
+from edgechat.models.formats.mlx.config import (
+    MAX_CONFIG,
+    Config,
+    bounded,
+    folder_name,
+    parse_config,
+    parse_json,
+)
+from edgechat.models.formats.mlx.metadata import template_in
 from edgechat.models.hub.endpoint import Endpoint
 from edgechat.models.hub.http.transfer import ask_hub
 from edgechat.models.hub.listing import list_repo
@@ -20,6 +29,7 @@ from edgechat.models.local.locations import hub_cache
 from edgechat.settings import RuntimeQuant
 
 _TIME_LIMIT = 60.0
+_MAX_TOKENIZER = 2**24
 _BYTES: dict[RuntimeQuant, float] = {"nf4": 0.5 + 1 / 64 + 1 / 512, "int8": 1.0}
 """Of a weight: NF4 with a scale for 64 of them, which is a byte itself (QLoRA, section 3)."""
 _SLIDING = ("sliding_attention", "chunked_attention")
@@ -37,6 +47,8 @@ class SafetensorsModel:
     stored_bytes: int
     """Of all weights as they are stored."""
     is_here: bool
+    template: str = ""
+    """Its chat template; '' if that is not here."""
 
     @property
     def trained_context(self) -> int | None:
@@ -146,7 +158,17 @@ def _in_folder(folder: Path) -> SafetensorsModel:
         raise ModelFileError(f"{name} cannot be read: {error}.", hint="Check the folder.") from error
     # From the hub's cache a program takes it by its name, and completes it.
     in_cache = folder.parent.name == "snapshots" and folder.is_relative_to(hub_cache())
-    return SafetensorsModel(name, name if in_cache else str(folder), config, _total(sizes.items()), True)
+    argument = name if in_cache else str(folder)
+    return SafetensorsModel(name, argument, config, _total(sizes.items()), True, _template(folder))
+
+
+def _template(folder: Path) -> str:
+    with contextlib.suppress(OSError, ValueError, ModelFileError):
+        if (path := folder / "chat_template.jinja").is_file():
+            return bounded(path, MAX_CONFIG).decode("utf-8", "replace")
+        if (path := folder / "tokenizer_config.json").is_file():
+            return template_in(parse_json(bounded(path, _MAX_TOKENIZER), path.name)) or ""
+    return ""
 
 
 def _on_hub(repo: str, *, offline: bool) -> SafetensorsModel:

