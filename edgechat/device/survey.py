@@ -47,7 +47,7 @@ class Survey:
     """None if llama.cpp did not work; then there is a Failure."""
     failures: tuple[Failure, ...] = ()
     amx: str = ""
-    """Why the processor's AMX is not used, as the predicate of a sentence; empty: it is, or there is none."""
+    """Why AMX is not used ('ended with SIGSEGV'); empty if it is, or if the processor has none."""
 
 
 def survey(measure: Callable[[DeviceProfile], DeviceProfile] | None = None) -> Survey:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Protocol
 
 from edgechat.base.errors import EdgechatError
@@ -16,9 +18,10 @@ from edgechat.chat.reply.calls import UseChanged
 from edgechat.chat.reply.reply_loop import ReplyEvent
 from edgechat.chat.reply.showing import name_of
 from edgechat.chat.session import ChatSession
+from edgechat.engine.protocol import Engine
+from edgechat.engine.remote.starting import LOG_BYTES, Starting
 from edgechat.engine.types import Delta, Dropped, ErrorInfo, Finished, Prefill, ToolCallBegun
 from edgechat.tools.consent import Permission
-from edgechat.tui.chat.loading import load_shown
 from edgechat.tui.chat.views import ChatView, TranscriptView
 
 _FRAME = 1 / 15
@@ -169,3 +172,11 @@ class ReplyEvents:
         if problem is not None and (turn is None or turn.error != ErrorInfo.of(problem)):
             self._observer.transcript.add_problem(problem)
         self._observer.used = self._prompt_tokens + self._tokens or self._observer.used
+
+
+def load_shown(show: Callable[[str, float | None], None], engine: Engine) -> Callable[[float], None]:
+    """Return what shows the progress of a load: of a program that edgechat starts, what it is doing."""
+    if engine.plan.program is None:
+        return partial(show, "Loading the model")
+    starting = Starting(engine.plan)
+    return lambda share: show(starting.line(engine.log_tail(LOG_BYTES)), share or None)

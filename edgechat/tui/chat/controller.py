@@ -39,7 +39,7 @@ from edgechat.chat.session import ChatSession
 from edgechat.chat.storage.store import Store
 from edgechat.planner.drafting import asks_for_drafts
 from edgechat.planner.plan import LoadPlan
-from edgechat.tui.chat.loading import load_shown
+from edgechat.tui.chat.answer import load_shown
 from edgechat.tui.chat.open_conversation import (
     OpenConversation,
     UnsentPrompt,
