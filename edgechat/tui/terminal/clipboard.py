@@ -8,7 +8,10 @@ import binascii
 import os
 import re
 import shutil
+import signal
+import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -53,7 +56,7 @@ READERS = (
 async def image_on_clipboard() -> bytes | None:
     """Return the image on the clipboard, as a PNG file; None if there is none, or no program to read it."""
     for reader in _usable():
-        output = await _output_of(reader.command)
+        output = await asyncio.to_thread(_output_of, reader.command)
         with suppress(ValueError):
             if output and (data := reader.decode(output)):
                 return data
@@ -72,27 +75,30 @@ def _usable() -> list[ClipboardReader]:
     ]
 
 
-async def _output_of(command: tuple[str, ...]) -> bytes:
+def _output_of(command: tuple[str, ...]) -> bytes:
     """Return what a program writes, b\"\" if it fails or takes too long."""
-    null = asyncio.subprocess.DEVNULL
+    null = subprocess.DEVNULL
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command, stdin=null, stdout=asyncio.subprocess.PIPE, stderr=null
+        # In a session of its own, so that the children of a shell script end with it.
+        process = subprocess.Popen(
+            command, stdin=null, stdout=subprocess.PIPE, stderr=null, start_new_session=True
         )
     except OSError:
         return b""
     assert process.stdout is not None
-    output = bytearray()
-    try:
-        async with asyncio.timeout(_SECONDS):
-            while len(output) <= _MOST_BYTES and (part := await process.stdout.read(1 << 20)):
-                output += part
-            if len(output) <= _MOST_BYTES and await process.wait() == 0:
-                return bytes(output)
-    except TimeoutError:
-        pass
-    finally:
-        if process.returncode is None:
+    timer = threading.Timer(_SECONDS, _kill, (process,))
+    timer.start()
+    with process:
+        output = process.stdout.read(_MOST_BYTES + 1)
+        timer.cancel()
+        if len(output) > _MOST_BYTES:
+            _kill(process)
+    return output if process.returncode == 0 else b""
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with suppress(OSError):
+        if sys.platform == "win32":
             process.kill()
-            await process.wait()
-    return b""
+        else:
+            os.killpg(process.pid, signal.SIGKILL)
