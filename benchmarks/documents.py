@@ -39,8 +39,7 @@ import numpy.typing as npt
 from edgechat.base.errors import EngineError
 from edgechat.documents.collection import Collection, Found
 from edgechat.documents.embedding import plan_beside
-from edgechat.documents.reranking import SECONDS, Reranker
-from edgechat.documents.retrieval import RERANKED, search, text_of
+from edgechat.documents.retrieval import RERANKED, SECONDS, Reranker, search, text_of
 from tests.documents import corpus
 from tests.kit import RERANKERS, Spec, build
 

@@ -15,9 +15,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from edgechat.engine.backends.base import BatchPart
+from edgechat.engine.backends.base import BatchPart, Logits
 from edgechat.engine.backends.llama_cpp import LlamaCppBackend
-from edgechat.engine.backends.logits import Logits
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Delta, Message, Sampling

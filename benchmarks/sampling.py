@@ -14,7 +14,7 @@ import time
 
 import numpy as np
 
-from edgechat.engine.backends.logits import Logits
+from edgechat.engine.backends.base import Logits
 from edgechat.engine.sampling import Sampler
 from edgechat.engine.types import Sampling
 

@@ -39,12 +39,10 @@ from edgechat.engine.backends.base import Backend, BatchPart
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.sampling import Sampler
-from edgechat.engine.scheduling.draft import Draft
-from edgechat.engine.scheduling.draft_sources import MOST, Source
+from edgechat.engine.scheduling.draft import MOST, Draft, Source
 from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.controller import Controller, DraftChoice, DraftOffer, Rounds
-from edgechat.engine.speculative.model_drafter import ModelDrafter
-from edgechat.engine.speculative.round_drafter import DraftRequest
+from edgechat.engine.speculative.drafters import DraftRequest, ModelDrafter
 from edgechat.engine.speculative.speculation import verify
 from edgechat.engine.speculative.step_cost import StepCost
 from edgechat.engine.types import ChatRequest, Finished, Message, Sampling

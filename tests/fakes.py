@@ -36,7 +36,7 @@ from edgechat.engine.worker.kinds import cannot_embed
 from edgechat.planner.plan import LoadPlan
 
 if TYPE_CHECKING:
-    from edgechat.documents.vectors import Vectors
+    from edgechat.documents.embedding import Vectors
 
 Step = str | float | EdgechatError | Prefill | Delta | Dropped | ToolCall
 """A word to say, seconds to wait, an error to raise, an event as it is, or a call of a tool."""

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from edgechat.documents.source import PassageSource
+from edgechat.documents.citations import PassageSource
 from edgechat.engine.types import ErrorInfo, FinishReason, Timings, Usage
 from edgechat.settings import Preset, SamplingDefaults
 

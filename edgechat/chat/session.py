@@ -288,7 +288,7 @@ class ChatSession:
         if self._documents is None:
             from edgechat.documents.embedding import embedder_here
             from edgechat.documents.library import DocumentLibrary
-            from edgechat.documents.reranking import reranker_here
+            from edgechat.documents.retrieval import reranker_here
 
             self._documents = DocumentLibrary(
                 partial(embedder_here, self._loads), partial(reranker_here, self._loads)

@@ -15,11 +15,11 @@ from typing import Literal, TypeVar
 from edgechat import settings
 from edgechat.base.errors import FolderError, ServerRefused, SettingsError
 from edgechat.base.process.ask import ChildFailed
+from edgechat.device.cpu import read_instruction_sets
 from edgechat.device.gpu import amdgpu
 from edgechat.device.gpu.accelerators import GpuReading, merge, sightings_of
 from edgechat.device.gpu.mac import mac_sightings
 from edgechat.device.gpu.sources import read_source
-from edgechat.device.isa import read_instruction_sets
 from edgechat.device.profile import DeviceProfile, probe
 from edgechat.native import amx
 from edgechat.native.accelerators.devices import Build, DeviceInventory, read_inventory

@@ -19,15 +19,15 @@ import msgspec
 
 from edgechat.base.errors import DocumentsUnwritable, EdgechatError
 from edgechat.documents import registry, retrieval
+from edgechat.documents.citations import PassageSource, place_of
 from edgechat.documents.collection import Collection, Found, Root
+from edgechat.documents.embedding import VectorIndex, packed
 from edgechat.documents.indexing import Progress, Update, update
 from edgechat.documents.retrieval import RERANKED, Ranked
-from edgechat.documents.source import PassageSource, place_of
-from edgechat.documents.vectors import VectorIndex, packed
 
 if TYPE_CHECKING:
     from edgechat.documents.embedding import Embedder, SearchModel
-    from edgechat.documents.reranking import Reranker
+    from edgechat.documents.retrieval import Reranker
 
 T = TypeVar("T")
 M = TypeVar("M", bound="SearchModel")

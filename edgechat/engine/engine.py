@@ -10,19 +10,26 @@ import msgspec
 import numpy as np
 
 from edgechat.base.errors import DecodeFailed, EdgechatError, NotAnAdapter
-from edgechat.engine.backends.adapters import AdapterSet
-from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Interrupted
-from edgechat.engine.backends.logits import Logits
-from edgechat.engine.backends.media import MediaRun, is_media, key_of, media_runs
+from edgechat.engine.backends.base import (
+    AdapterSet,
+    Backend,
+    BatchPart,
+    CacheFull,
+    Interrupted,
+    Logits,
+    MediaRun,
+    is_media,
+    key_of,
+    media_runs,
+)
 from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.media_tokens import MediaTokens, decoded
 from edgechat.engine.prompt.prompts import Prompt, Prompts
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.prompt.translation import translate
 from edgechat.engine.reply.constraints import Constraints
-from edgechat.engine.reply.generation import Generation, Logprobs
+from edgechat.engine.reply.generation import Generation, Logprobs, grammar_of, reply_of
 from edgechat.engine.reply.reply import ReplyPart
-from edgechat.engine.reply.reply_form import grammar_of, reply_of
 from edgechat.engine.sampling import Sampler, check_bias
 from edgechat.engine.scheduling.chat_cache import ChatCache
 from edgechat.engine.scheduling.encoding import MediaEncoding
@@ -30,8 +37,7 @@ from edgechat.engine.scheduling.preparation import Preparation, explained, fault
 from edgechat.engine.scheduling.scheduler import Planned, Scheduler
 from edgechat.engine.scheduling.sequence import Sequence
 from edgechat.engine.speculative.controller import Controller
-from edgechat.engine.speculative.head_drafter import HeadDrafter
-from edgechat.engine.speculative.model_drafter import ModelDrafter
+from edgechat.engine.speculative.drafters import HeadDrafter, ModelDrafter
 from edgechat.engine.speculative.ngram_drafter import NgramDrafter
 from edgechat.engine.speculative.speculation import Speculation, verify
 from edgechat.engine.speculative.step_cost import StepCost

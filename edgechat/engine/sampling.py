@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgechat.base.errors import BadRequest, SchemaError
-from edgechat.engine.backends.logits import Distribution, Ids, Logits, Probabilities, broken_logits
+from edgechat.engine.backends.base import Distribution, Ids, Logits, Probabilities, broken_logits
 from edgechat.engine.types import Sampling
 
 _COLUMNS = 2048

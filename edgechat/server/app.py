@@ -16,17 +16,15 @@ from edgechat.server.documents.finding import RequestDocuments
 from edgechat.server.endpoints.anthropic import AnthropicEndpoints
 from edgechat.server.endpoints.base import AsgiEndpoint, Work
 from edgechat.server.endpoints.ollama import OllamaEndpoints
-from edgechat.server.endpoints.openai import OpenAIEndpoints
-from edgechat.server.endpoints.responses import ResponseEndpoints
+from edgechat.server.endpoints.openai import OpenAIEndpoints, ResponseEndpoints, VectorStoreEndpoints
 from edgechat.server.endpoints.service import ServiceEndpoints
-from edgechat.server.endpoints.vector_stores import VectorStoreEndpoints
 from edgechat.server.http.access_log import AccessLog
 from edgechat.server.http.access_policy import AccessPolicy, AccessRules
 from edgechat.server.http.refusal import ERROR_BODY, Refusal
 from edgechat.server.media.request_media import RequestMedia
 from edgechat.server.pool.models import ModelPool
-from edgechat.server.protocol.anthropic.errors import error_body as anthropic_error
-from edgechat.server.protocol.ollama.errors import error_body as ollama_error
+from edgechat.server.protocol.anthropic.answer import error_body as anthropic_error
+from edgechat.server.protocol.ollama.answer import error_body as ollama_error
 
 _ERRORS: dict[str, Callable[[Refusal], bytes]] = {"/v1/messages": anthropic_error, "/api/": ollama_error}
 """How errors are written, by the beginnings of paths; elsewhere as OpenAI does."""

@@ -16,11 +16,9 @@ from edgechat.server.documents.vector_stores import (
     VectorStorePage,
 )
 from edgechat.server.http.refusal import ErrorBody
-from edgechat.server.protocol.anthropic.answer import AnswerBlocks
-from edgechat.server.protocol.anthropic.errors import MessagesError
+from edgechat.server.protocol.anthropic.answer import AnswerBlocks, MessagesError
 from edgechat.server.protocol.anthropic.request import CountBody, MessagesBody, TokenCount
-from edgechat.server.protocol.ollama.answer import GenerateLine, OllamaChatLine
-from edgechat.server.protocol.ollama.errors import OllamaError
+from edgechat.server.protocol.ollama.answer import GenerateLine, OllamaChatLine, OllamaError
 from edgechat.server.protocol.ollama.models import (
     EmbedAnswer,
     EmbedBody,

@@ -1,4 +1,4 @@
-"""mcp.json: the tool servers, in the notation that other programs use too.
+"""mcp.json: the tool servers, in the notation that other programs use too, and where those keep theirs.
 
     {"mcpServers": {
         "disk": {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-filesystem", "/home/me"]},
@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -223,3 +224,28 @@ def _without_secrets(url: str) -> str:
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{host}{parts.path}" + "?…" * bool(parts.query)
+
+
+NAMES = {"claude": "Claude Desktop", "cursor": "Cursor", "lmstudio": "LM Studio"}
+
+
+def config_files(program: str) -> list[Path]:
+    """Return where the file of a program may be: 'claude', 'cursor' or 'lmstudio'."""
+    home = Path.home()
+    match program:
+        case "claude":
+            return [_application_data() / "Claude" / "claude_desktop_config.json"]
+        case "cursor":
+            return [home / ".cursor" / "mcp.json"]
+        case "lmstudio":
+            return [home / ".lmstudio" / "mcp.json", home / ".cache" / "lm-studio" / "mcp.json"]
+    raise ValueError(program)
+
+
+def _application_data() -> Path:
+    home = Path.home()
+    if sys.platform == "darwin":
+        return home / "Library" / "Application Support"
+    if sys.platform == "win32":
+        return Path(os.environ.get("APPDATA") or home / "AppData" / "Roaming")
+    return Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")

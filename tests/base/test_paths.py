@@ -13,13 +13,13 @@ from edgechat.base import paths
 from edgechat.base.errors import SettingsError
 from edgechat.device import speed
 from edgechat.device.cpu import read_cpu
-from edgechat.engine.speculative import learned as lessons
+from edgechat.engine.speculative import controller as lessons
 from edgechat.models.catalogue import catalogue, own_catalogue
 from edgechat.models.hub import metadata_cache
 from edgechat.models.local import usage
 from edgechat.planner import listing
 from edgechat.planner.estimate import calibration
-from edgechat.server.http.api_key import find_key, key_file
+from edgechat.server.http.access_policy import find_key, key_file
 from edgechat.settings import change, load, settings_file
 from edgechat.settings.reading import MAX_BYTES
 from tests.kit import NOT_PRINTABLE, tiny

@@ -14,8 +14,8 @@ from edgechat.chat.messages import BEFORE_PASSAGES, messages_of
 from edgechat.chat.records import Attachment, ChatSettings, Turn
 from edgechat.chat.session import ChatSession, SessionServices
 from edgechat.documents import registry
+from edgechat.documents.citations import PassageSource
 from edgechat.documents.library import Given
-from edgechat.documents.source import PassageSource
 from edgechat.engine.types import Finished
 from edgechat.planner.estimate.speed import Forecast
 from edgechat.planner.plan import LoadPlan

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.device.isa import mac_instruction_sets, read_instruction_sets
+from edgechat.device.cpu import mac_instruction_sets, read_instruction_sets
 from tests.device import trees
 
 

@@ -11,9 +11,8 @@ from edgechat import settings
 from edgechat.base import paths
 from edgechat.base.errors import EngineClosed, ModelFileError, ModelNotFound
 from edgechat.documents import registry
-from edgechat.documents.embedding import Embedder, embedder_here
+from edgechat.documents.embedding import Embedder, embedder_here, packed, unpacked
 from edgechat.documents.library import DocumentLibrary, Room
-from edgechat.documents.vectors import packed, unpacked
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.models.catalogue import EmbeddingPrefixes
 from edgechat.planner.prepare import prepare

@@ -11,10 +11,9 @@ import pytest
 from edgechat.base.errors import DocumentError, DocumentsUnwritable, DoesNotFit
 from edgechat.documents import known, registry
 from edgechat.documents.collection import Collection
-from edgechat.documents.embedding import Embedder
+from edgechat.documents.embedding import Embedder, packed
 from edgechat.documents.indexing import update
 from edgechat.documents.library import DocumentLibrary, Room
-from edgechat.documents.vectors import packed
 from tests import disks
 from tests.fakes import FakeEmbedder
 

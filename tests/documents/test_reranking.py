@@ -12,7 +12,7 @@ from edgechat.base.errors import DoesNotFit, ModelFileError, ModelNotFound
 from edgechat.documents import registry
 from edgechat.documents.embedding import plan_beside
 from edgechat.documents.library import DocumentLibrary, Room
-from edgechat.documents.reranking import Reranker, reranker_here
+from edgechat.documents.retrieval import Reranker, reranker_here
 from tests import homes
 from tests.engine.worker.test_supervisor import workers
 from tests.kit import tiny

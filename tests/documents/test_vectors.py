@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from edgechat.documents.vectors import packed, unpacked
+from edgechat.documents.embedding import packed, unpacked
 
 Vectors = npt.NDArray[np.float32]
 

@@ -19,7 +19,7 @@ from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.prompts import Prompts
 from edgechat.engine.prompt.template import ChatTemplate
-from edgechat.engine.speculative.model_drafter import ModelDrafter
+from edgechat.engine.speculative.drafters import ModelDrafter
 from edgechat.engine.types import CachePolicy
 from tests.engine.cells import check, check_drafters
 from tests.engine.headed import HEADS, headed

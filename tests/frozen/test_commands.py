@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.device.isa import ESSENTIAL
+from edgechat.device.cpu import ESSENTIAL
 from tests.frozen.program import X86, names
 from tests.kit import NOT_PRINTABLE, tiny
 

@@ -8,8 +8,7 @@ from edgechat.base.errors import SettingsError
 from edgechat.models.catalogue import catalogue, read_catalogue
 from edgechat.models.formats.quants import GgmlType, canonical, type_of
 from edgechat.models.quality import QualityClass, kl_divergence, quality_class, worth_offering
-from edgechat.models.shipped import shipped_header, shipped_quants
-from edgechat.models.shipped_mlx import mlx_header_of
+from edgechat.models.shipped import mlx_header_of, shipped_header, shipped_quants
 from edgechat.planner.estimate.memory import recurrent_bytes
 from edgechat.planner.estimate.shape import shape_of
 from tests.planner.headers import cache_bytes

@@ -9,7 +9,7 @@ from edgechat.device.gpu.mac import metal
 from edgechat.device.profile import DeviceProfile
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.local.resolve import entry_of
-from edgechat.models.shipped_mlx import mlx_header_of
+from edgechat.models.shipped import mlx_header_of
 from edgechat.planner.ranking.candidates import Variant, of_entry
 from tests.planner import golden
 

@@ -23,8 +23,8 @@ from edgechat.planner.placement.budget import MLX, RAM, Budget
 from edgechat.planner.placement.fallback import reduce_to_fit, step_down
 from edgechat.planner.plan import as_json
 from edgechat.planner.plan_model import DraftCandidate, plan, plan_variant
+from edgechat.planner.ranking.ranked_file import Verdict
 from edgechat.planner.ranking.ranking import best_of, choose, rate
-from edgechat.planner.ranking.scoring import Verdict
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
 from tests.planner import golden
 from tests.planner.headers import GIB

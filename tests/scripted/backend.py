@@ -32,13 +32,13 @@ from edgechat.engine.backends.base import (
     BatchPart,
     CacheFull,
     Capabilities,
+    Checkpoint,
     Interruption,
+    Logits,
     MediaEncoder,
     TokenDrawing,
     Vocabulary,
 )
-from edgechat.engine.backends.checkpoint import Checkpoint
-from edgechat.engine.backends.logits import Logits
 from edgechat.models.formats.gguf import read_header
 from edgechat.native.buffers import Buffer
 from edgechat.planner.plan import LoadPlan

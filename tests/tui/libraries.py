@@ -29,8 +29,7 @@ from edgechat.planner.estimate.speed import Prediction
 from edgechat.planner.listing import HeaderSummary, ModelRow
 from edgechat.planner.plan import Alternative, DeviceMemory, Divergence, LoadPlan
 from edgechat.planner.ranking.candidates import Variant
-from edgechat.planner.ranking.ranked_file import RankedFile
-from edgechat.planner.ranking.scoring import Verdict
+from edgechat.planner.ranking.ranked_file import RankedFile, Verdict
 from edgechat.planner.ranking.survey import SurveyFindings, SurveyOverview
 from edgechat.tui.models.library import ModelLibrary
 from edgechat.tui.models.pulls import Pulls

@@ -26,9 +26,9 @@ from edgechat.chat.commands import commands_of
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.records import Attachment
 from edgechat.chat.storage.store import Store
+from edgechat.documents.citations import PassageSource
 from edgechat.documents.collection import Counts
 from edgechat.documents.known import KnownCollection
-from edgechat.documents.source import PassageSource
 from edgechat.engine.types import Dropped
 from edgechat.models.hub.progress import ProgressSample
 from edgechat.models.local.locations import Place

@@ -1,13 +1,16 @@
-"""The parts of a formula, and how they stand beside each other: where a space or parentheses are needed."""
+"""The parts of a formula, and how they stand beside and above each other: spaces, parentheses, boxes."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from rich.cells import cell_len
+
 from edgechat.base.latex import symbols
-from edgechat.base.latex.boxes import Box, beside, stacked
+from edgechat.base.latex.symbols import TALL
 
 Kind = Literal["", "word", "tail", "group", "large"]
 
@@ -102,3 +105,108 @@ def _apart(before: Part, part: Part, last: str, first: str) -> bool:
     follows = before.kind in ("word", "tail", "large") and (first.isalnum() or first in "√∛∜∫∑∏⟨")
     leads = part.kind in ("word", "large") and (last.isalnum() or last in ")]′°!")
     return follows or leads
+
+
+_LARGEST = 20_000
+"""Cells of a box on the screen: many screens."""
+_MOST_CELLS = 2000
+"""Of a matrix."""
+
+
+class TooLarge(ValueError):
+    """A box has more cells than anyone would look at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Lines that are equally wide; on line `base`, its neighbours stand."""
+
+    lines: tuple[str, ...]
+    base: int = 0
+
+    @classmethod
+    def of(cls, lines: Sequence[str], base: int = 0) -> Box:
+        """Return a box of these lines, padded on the right. Raises TooLarge."""
+        width = max(map(cell_len, lines), default=0)
+        if width * len(lines) > _LARGEST:
+            raise TooLarge
+        return cls(tuple(line + " " * (width - cell_len(line)) for line in lines), base)
+
+    @property
+    def width(self) -> int:
+        """In cells."""
+        return cell_len(self.lines[0])
+
+    @property
+    def height(self) -> int:
+        """In lines."""
+        return len(self.lines)
+
+    def padded(self, above: int, below: int) -> Box:
+        """Return the box with empty lines above and below."""
+        blank = " " * self.width
+        return Box((blank,) * above + self.lines + (blank,) * below, self.base + above)
+
+    def aligned(self, width: int, align: str) -> Box:
+        """Return the box at this width; align: '<', '^' or '>'."""
+        room = width - self.width
+        left = {"<": 0, "^": room // 2, ">": room}[align]
+        return Box(tuple(" " * left + line + " " * (room - left) for line in self.lines), self.base)
+
+
+def beside(boxes: Sequence[Box]) -> Box:
+    """Set boxes side by side. Raises TooLarge."""
+    above = max((box.base for box in boxes), default=0)
+    below = max((box.height - box.base for box in boxes), default=1)
+    if (above + below) * sum(box.width for box in boxes) > _LARGEST:
+        raise TooLarge
+    level = [box.padded(above - box.base, below - (box.height - box.base)).lines for box in boxes]
+    return Box.of(["".join(parts) for parts in zip(*level, strict=True)] or [""], above)
+
+
+def stacked(boxes: Sequence[Box], base: int, align: str = "^") -> Box:
+    """Set boxes one below the other; the neighbours stand beside that with index `base`. Raises TooLarge."""
+    width = max(box.width for box in boxes)
+    lines = [line for box in boxes for line in box.aligned(width, align).lines]
+    return Box.of(lines, sum(box.height for box in boxes[:base]) + boxes[base].base)
+
+
+def grid(rows: Sequence[Sequence[Box]], aligns: str, gap: int) -> Box:
+    """Set boxes in rows and columns; aligns: of the columns, repeated. Raises TooLarge."""
+    count = max(map(len, rows))
+    if count * len(rows) > _MOST_CELLS:
+        raise TooLarge
+    empty = Box(("",))
+    full = [[*row, *[empty] * (count - len(row))] for row in rows]
+    widths = [max(box.width for box in column) for column in zip(*full, strict=True)]
+    between = Box((" " * gap,))
+    lines: list[str] = []
+    for row in full:
+        cells: list[Box] = []
+        for at, (box, width) in enumerate(zip(row, widths, strict=True)):
+            cells += [between] if at else []
+            cells.append(box.aligned(width, aligns[at % len(aligns)]))
+        lines += beside(cells).lines
+    return Box.of(lines, len(lines) // 2 if len(lines) != 2 else 0)
+
+
+def fenced(left: str, box: Box, right: str) -> Box:
+    """Set a box between delimiters, which become as high as it is."""
+    return beside([_tall(left, box), box, _tall(right, box)])
+
+
+def _tall(delimiter: str, box: Box) -> Box:
+    if box.height == 1 or delimiter not in TALL:
+        return Box.of([delimiter if y == box.base else "" for y in range(box.height)], box.base)
+    top, middle, rest, bottom = tuple(TALL[delimiter])
+    lines = [rest] * box.height
+    lines[box.height // 2] = middle
+    lines[0], lines[-1] = top, bottom
+    return Box(tuple(lines), box.base)
+
+
+def framed(box: Box) -> Box:
+    """Return a box with a frame around it."""
+    rule = "─" * (box.width + 2)
+    lines = [f"┌{rule}┐", *(f"│ {line} │" for line in box.lines), f"└{rule}┘"]
+    return Box.of(lines, box.base + 1)

@@ -1,4 +1,4 @@
-"""Starting child processes, from a checkout and from the packaged program.
+"""Starting child processes, from a checkout and from the packaged program; the environment of other programs.
 
 A child communicates over its stdin and stdout, which it replaces at once (`adopt_pipe`): file descriptor 1
 then points at the log, so nothing that native code prints reaches the pipe or the terminal. There is no
@@ -68,3 +68,17 @@ def adopt_pipe() -> tuple[BinaryIO, BinaryIO]:
         msvcrt.setmode(incoming, os.O_BINARY)
         msvcrt.setmode(outgoing, os.O_BINARY)
     return os.fdopen(incoming, "rb"), os.fdopen(outgoing, "wb", buffering=0)
+
+
+# What a command needs to be found and to find its own files; nothing else of the user's is passed on.
+_NEEDED = ("HOME", "PATH", "TMPDIR")
+_NEEDED_ON_WINDOWS = (
+    *("APPDATA", "COMSPEC", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "PATH", "PATHEXT", "PROGRAMFILES"),
+    *("SYSTEMDRIVE", "SYSTEMROOT", "TEMP", "TMP", "USERPROFILE", "WINDIR"),
+)
+
+
+def needed_environment(*more: str) -> dict[str, str]:
+    """Return the environment variables that every program gets, and `more`, of those that are set."""
+    needed = _NEEDED_ON_WINDOWS if sys.platform == "win32" else _NEEDED
+    return {name: os.environ[name] for name in (*needed, *more) if name in os.environ}

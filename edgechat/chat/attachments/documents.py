@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from edgechat.chat.records import Attachment, Turn
-from edgechat.documents.citations import citations_in
-from edgechat.documents.source import PassageSource
+from edgechat.documents.citations import PassageSource, citations_in
 from edgechat.planner.plan import LoadPlan
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from edgechat.chat.conversation import Conversation
 from edgechat.chat.import_export.format import ExportedChat, ExportedFile, ExportedImage, ExportedTurn
 from edgechat.chat.messages import fenced
 from edgechat.chat.records import AttachedImage, Attachment, ToolUse, Turn
-from edgechat.chat.reply.showing import OUTCOMES, name_of
+from edgechat.chat.reply.calls import OUTCOMES, name_of
 from edgechat.tools.tool import shown_arguments
 
 _ENDINGS = {

@@ -21,7 +21,7 @@ from edgechat.base.process.owner import Owner, this_process
 from edgechat.base.text import one_line
 from edgechat.chat.messages import title_of
 from edgechat.chat.records import TRASH_DAYS, Chat, Listed, Turn
-from edgechat.chat.storage import changes, lists, responses, search, statements, unsent
+from edgechat.chat.storage import lists, responses, search, statements, unsent
 from edgechat.chat.storage.database import Database, closed, method
 from edgechat.chat.storage.file import BUSY_MS, damaged
 from edgechat.chat.storage.file import store_path as store_path
@@ -151,9 +151,9 @@ class Store(Database):
 
     delete_turn = method(statements.delete_turn)
     add = method(statements.insert_all)
-    update_chat = method(changes.update_chat)
-    retitle = method(changes.retitle)
-    set_system = method(changes.set_system)
+    update_chat = method(statements.update_chat)
+    retitle = method(statements.retitle)
+    set_system = method(statements.set_system)
     version = method(statements.version)
     preference = method(statements.preference)
     set_preference = method(statements.set_preference)
@@ -226,19 +226,19 @@ class Store(Database):
 
         The trash keeps them for TRASH_DAYS, or until it gets too full.
         """
-        await self._call(changes.trash, chat_ids)
+        await self._call(statements.trash, chat_ids)
         await self._forget_states(chat_ids)
-        crowded_out = await self._call(changes.crowded_out, _TRASH_CHATS, _TRASH_BYTES)
+        crowded_out = await self._call(statements.crowded_out, _TRASH_CHATS, _TRASH_BYTES)
         await self._delete(crowded_out, only_trashed=True)
 
     async def restore(self, chat_id: str) -> None:
         """Take a chat out of the trash. Raises ChatNotFound if it was deleted permanently."""
-        if not await self._call(changes.restore, chat_id):
+        if not await self._call(statements.restore, chat_id):
             raise ChatNotFound("The conversation cannot be restored: it was deleted permanently.")
 
     async def purge(self, older_than: float = 0.0) -> None:
         """Delete the chats that have been in the trash for so many seconds."""
-        await self._delete(await self._call(changes.trashed, time.time() - older_than), only_trashed=True)
+        await self._delete(await self._call(statements.trashed, time.time() - older_than), only_trashed=True)
 
     async def delete(self, *chat_ids: str) -> None:
         """Delete chats with their turns, images and KV states."""
@@ -297,10 +297,10 @@ class Store(Database):
         self, chat_ids: Sequence[str], *, only_trashed: bool = False, with_images: bool = True
     ) -> None:
         if chat_ids:
-            images = await self._call(changes.images_of, chat_ids)
-            deleted = await self._call(changes.delete_chats, chat_ids, only_trashed=only_trashed)
+            images = await self._call(statements.images_of, chat_ids)
+            deleted = await self._call(statements.delete_chats, chat_ids, only_trashed=only_trashed)
             if images and with_images and self._copied is None:
-                unused = images - await self._call(changes.used_images)
+                unused = images - await self._call(statements.used_images)
                 await self._on_thread(lambda: self._remove_images(unused))
             await self._forget_states(deleted)
             await self._forget_consents(deleted)
@@ -325,7 +325,7 @@ class Store(Database):
     async def _prune_images(self) -> None:
         """Delete the images that nothing refers to: of questions that were taken back, say."""
         if self.path is not None and await self._on_thread(_image_folder(self.path).is_dir):
-            used = await self._call(changes.used_images)
+            used = await self._call(statements.used_images)
             with contextlib.suppress(ImageError):
                 await self._on_thread(lambda: self.images.prune(used))
 

@@ -33,7 +33,7 @@ from edgechat.cli.bench.figures import (
 )
 from edgechat.engine.backends.base import BatchPart, CacheFull
 from edgechat.engine.engine import EngineCore
-from edgechat.engine.scheduling.draft_sources import Source
+from edgechat.engine.scheduling.draft import Source
 from edgechat.engine.types import (
     CachePolicy,
     ChatRequest,

@@ -13,9 +13,8 @@ from edgechat.base.text import by_drafts, flat, one_line, printable
 from edgechat.chat.attachments.documents import cited
 from edgechat.chat.messages import not_sent
 from edgechat.chat.records import Attachment, Figures, ToolUse
-from edgechat.chat.reply.calls import UseChanged
+from edgechat.chat.reply.calls import OUTCOMES, UseChanged, arguments_in_a_line, name_of
 from edgechat.chat.reply.reply_loop import ReplyEvent
-from edgechat.chat.reply.showing import OUTCOMES, arguments_in_a_line, name_of
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import note, print_json
 from edgechat.documents.citations import quotations_in

@@ -30,7 +30,7 @@ from edgechat.chat.generation_options import CommandLineOptions
 from edgechat.chat.import_export.export import counted
 from edgechat.chat.parameters import add_documents
 from edgechat.chat.records import AttachedImage, Attachment
-from edgechat.chat.reply.showing import told_in_words
+from edgechat.chat.reply.calls import told_in_words
 from edgechat.chat.session import ChatSession
 from edgechat.cli.chat.answer import AnswerPrinter
 from edgechat.cli.chat.conversation import ConversationChoice, hinting_at_no_store

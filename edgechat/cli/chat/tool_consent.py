@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
-from edgechat.chat.reply.showing import hints, tool_name
+from edgechat.chat.reply.calls import hints, tool_name
 from edgechat.tools.consent import Answer, NamedPermission, Permission, Question
 from edgechat.tools.tool import ToolSpec
 

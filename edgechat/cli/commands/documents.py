@@ -30,7 +30,7 @@ from edgechat.documents.known import (
     survey,
 )
 from edgechat.documents.library import DocumentLibrary, Given
-from edgechat.documents.reranking import reranker_here
+from edgechat.documents.retrieval import reranker_here
 
 _MOST_TOLD = 10
 """Files that are left out and named; of more, only the number is told."""

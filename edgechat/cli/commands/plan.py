@@ -48,8 +48,7 @@ from edgechat.cli.terminal_io import print_json
 from edgechat.planner.machine import MachineDescription
 from edgechat.planner.placement.budget import RAM
 from edgechat.planner.plan import LABELS, LoadPlan, as_json
-from edgechat.planner.ranking.ranked_file import RankedFile
-from edgechat.planner.ranking.scoring import Verdict
+from edgechat.planner.ranking.ranked_file import RankedFile, Verdict
 from edgechat.planner.ranking.survey import SurveyFindings, all_models, one_model
 from edgechat.planner.request import PlanRequest, with_settings
 

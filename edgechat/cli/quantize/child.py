@@ -35,8 +35,7 @@ from edgechat.models.formats.quants import GgmlType
 from edgechat.native import logs
 from edgechat.native.params import LoadParams
 from edgechat.native.quantization import writing
-from edgechat.native.quantization.importance import ActivationSums
-from edgechat.native.quantization.reading import TextReader
+from edgechat.native.quantization.importance import ActivationSums, TextReader
 
 CHUNK = 512
 """Tokens of a chunk, as in llama-imatrix."""

@@ -23,7 +23,7 @@ from edgechat.cli.quantize.levels import types_for
 from edgechat.cli.quantize.source import SourceWeights, packed
 from edgechat.models.formats.quants import GgmlType
 from edgechat.native.quantization import tensors
-from edgechat.native.quantization.reading import TextReader
+from edgechat.native.quantization.importance import TextReader
 from edgechat.native.quantization.rounding import rounded
 
 _SAMPLE = 1 << 18

@@ -1,22 +1,21 @@
-"""The protocol of a backend. Scheduling, prefix reuse and sampling are above it, and the same for all."""
+"""What a backend is: its protocol, logits, media and adapters. Scheduling and sampling are above it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from edgechat.base.errors import DecodeFailed
 from edgechat.base.images.image import Pixels
 from edgechat.base.sound.sound import Samples
-from edgechat.engine.backends.adapters import AdapterSet
-from edgechat.engine.backends.checkpoint import Checkpoint
-from edgechat.engine.backends.logits import Embeddings, Logits
 from edgechat.engine.types import Sampling
-from edgechat.models.adapters.use import AdapterUse
+from edgechat.models.adapters.use import AdapterUse, checked_scale
 from edgechat.native.buffers import Buffer
 
 
@@ -318,3 +317,171 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Free the cache, then the model."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Checkpoint:
+    """What cutting cannot bring back of a sequence: its windows and recurrent states at one length.
+
+    Keys and values of layers with full attention are not part of it: they stay in the cache.
+    """
+
+    length: int
+    """Tokens of the sequence when it was taken."""
+    n_bytes: int
+    state: object
+    """The backend's own, or what its `save_checkpoint` made of that."""
+
+
+Logits = npt.NDArray[np.float32]
+Embeddings = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.intp]
+Probabilities = npt.NDArray[np.float64]
+Distribution = tuple[Ids, Probabilities]
+"""The ids that may come next and their probabilities, which add up to 1."""
+
+
+def broken_logits() -> DecodeFailed:
+    """Return the error for NaN or infinite logits."""
+    return DecodeFailed(
+        "The model produced NaN or infinite logits; its weights may be damaged.",
+        hint="Download the model again, or use another quantization.",
+    )
+
+
+_MEDIA, _FIRST = 1 << 30, 1 << 29
+_HASH = _FIRST - 1
+_BITS = 14
+MOST_CELLS = (1 << _BITS) - 1
+"""Cells that one run may have."""
+_KEY = 4
+"""Ids by which a run is recognized: 87 bits of hash and its sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class MediaRun:
+    """A run of media ids in a list of tokens."""
+
+    start: int
+    n_cells: int
+    n_positions: int
+
+    @property
+    def stop(self) -> int:
+        """Where the next token is."""
+        return self.start + self.n_cells
+
+
+def is_media(token: int) -> bool:
+    """Say whether an id stands for a cell of an image or a sound."""
+    return token >= _MEDIA
+
+
+def media_ids(content: bytes, n_cells: int, n_positions: int) -> tuple[int, ...]:
+    """Return the ids of the cells of media. content: what identifies them, and how they were cut.
+
+    Raises ValueError for more cells than ids can tell.
+    """
+    if not 1 < n_cells <= MOST_CELLS or not 0 < n_positions <= MOST_CELLS:
+        raise ValueError(f"{n_cells} cells at {n_positions} positions cannot be told by ids")
+    digest = hashlib.shake_128(content).digest(4 * n_cells)
+    hashes = [int.from_bytes(digest[at : at + 4], "little") & _HASH for at in range(0, len(digest), 4)]
+    first, rest = _MEDIA | _FIRST | hashes[0], [_MEDIA | one for one in hashes[2:]]
+    return (first, _MEDIA | n_cells << _BITS | n_positions, *rest)
+
+
+def key_of(ids: Sequence[int]) -> tuple[int, ...]:
+    """Return what identifies a run, given its ids or more than those."""
+    return tuple(ids[:_KEY])
+
+
+def media_runs(tokens: Sequence[int]) -> Iterator[MediaRun]:
+    """Yield the runs of media in a list of tokens. A run that is cut off at the end counts as whole."""
+    at, end = 0, len(tokens)
+    if not end or max(tokens) < _MEDIA:
+        return
+    while at < end:
+        if tokens[at] < _MEDIA or at + 1 >= end:
+            at += 1
+            continue
+        sizes = tokens[at + 1]
+        run = MediaRun(at, sizes >> _BITS & MOST_CELLS, sizes & MOST_CELLS)
+        yield run
+        at = max(run.stop, at + 1)
+
+
+class Places:
+    """Where the tokens of a sequence are: positions, which with M-RoPE are fewer than cells."""
+
+    def __init__(self, runs: Sequence[MediaRun] = ()) -> None:
+        self.runs = list(runs)
+
+    def position(self, index: int) -> int:
+        """Return the position of the token at an index, which is not inside of a run."""
+        return index - sum(run.n_cells - run.n_positions for run in self.runs if run.stop <= index)
+
+    def length(self, last_position: int) -> int:
+        """Return how many tokens there are, given the last position that llama.cpp tells.
+
+        That of an M-RoPE image is where it begins.
+        """
+        skipped = sum(run.n_cells - run.n_positions for run in self.runs)
+        return max(last_position + 1 + skipped, self.runs[-1].stop) if self.runs else last_position + 1
+
+    def is_inside(self, index: int) -> bool:
+        """Say whether an index is inside of a run, where nothing can be cut."""
+        return any(run.start < index < run.stop for run in self.runs)
+
+    def up_to(self, length: int) -> Places:
+        """Return the places of the first `length` tokens."""
+        return Places([run for run in self.runs if run.stop <= length])
+
+
+_MARK_LENGTH = 4
+_MARK = 1 << 31
+"""A bit that neither tokens nor the ids of media have."""
+
+
+FileVersion = tuple[int, ...]
+"""What changes when a file is replaced."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ActiveAdapter:
+    """An adapter with the scale that it is applied with."""
+
+    digest: str
+    """Of its file's content."""
+    scale: float
+    path: str = field(compare=False)
+    """Of the GGUF file."""
+    version: FileVersion = field(compare=False)
+    """Of the file when it was hashed."""
+
+
+AdapterSet = tuple[ActiveAdapter, ...]
+"""In a fixed order, none twice; empty: the model as it is."""
+
+
+def adapter_set(adapters: Iterable[ActiveAdapter]) -> AdapterSet:
+    """Return the set of some adapters: scales of the same one add up, and those with scale 0 are left out.
+
+    Raises NotAnAdapter where a sum is no valid scale.
+    """
+    by_digest: dict[str, ActiveAdapter] = {}
+    for adapter in adapters:
+        same = by_digest.get(adapter.digest)
+        by_digest[adapter.digest] = replace(adapter, scale=adapter.scale + same.scale) if same else adapter
+    return tuple(sorted(adapter for adapter in by_digest.values() if checked_scale(adapter.scale)))
+
+
+def mark_of(adapters: AdapterSet) -> tuple[int, ...]:
+    """Return numbers that no token has, to be put before tokens that were computed with a set; none for none.
+
+    124 bits of a hash: lists of tokens that begin with different marks have no common prefix.
+    """
+    if not adapters:
+        return ()
+    key = repr([(adapter.digest, adapter.scale) for adapter in adapters]).encode()
+    digest = hashlib.blake2b(key, digest_size=4 * _MARK_LENGTH).digest()
+    return tuple(int.from_bytes(digest[at : at + 4], "little") | _MARK for at in range(0, len(digest), 4))

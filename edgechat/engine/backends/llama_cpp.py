@@ -23,19 +23,20 @@ from edgechat.engine.backends.base import (
     BatchPart,
     CacheFull,
     Capabilities,
+    Checkpoint,
     DraftHead,
     Interrupted,
     Interruption,
+    Logits,
     Media,
     MediaEncoder,
+    Places,
     TokenDrawing,
     Vocabulary,
+    media_runs,
 )
-from edgechat.engine.backends.checkpoint import Checkpoint
 from edgechat.engine.backends.llama_cpp_adapters import LlamaCppAdapters
 from edgechat.engine.backends.llama_cpp_head import LlamaCppHead, open_head
-from edgechat.engine.backends.logits import Logits
-from edgechat.engine.backends.media import Places, media_runs
 from edgechat.native import breakdown, logs
 from edgechat.native.buffers import Buffer, counted_once, is_mapped, with_head
 from edgechat.native.handles import Aborted, Context, Model, build

@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgechat.base.errors import DecodeFailed, LoadFailed
-from edgechat.engine.backends.base import BatchPart, CacheFull
-from edgechat.engine.backends.logits import Logits
+from edgechat.engine.backends.base import BatchPart, CacheFull, Logits
 from edgechat.native.handles import Context, Model
 from edgechat.native.heads.assistant import AssistantContext
 from edgechat.native.heads.context import HeadContext, Rows

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from edgechat.base.errors import BadRequest
 from edgechat.base.images.image import Pixels
 from edgechat.base.sound.sound import Samples
-from edgechat.engine.backends.base import CacheFull, EncodingStopped, Media
-from edgechat.engine.backends.logits import Embeddings
-from edgechat.engine.backends.media import MOST_CELLS, media_ids
+from edgechat.engine.backends.base import MOST_CELLS, CacheFull, Embeddings, EncodingStopped, Media, media_ids
 from edgechat.native.handles import Context, Model
 from edgechat.planner.placement.projector_memory import MOST_HEARD
 from edgechat.planner.plan import LoadPlan

@@ -21,9 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Self
 
-from edgechat.engine.backends.adapters import AdapterSet
-from edgechat.engine.backends.base import Backend
-from edgechat.engine.backends.checkpoint import Checkpoint
+from edgechat.engine.backends.base import AdapterSet, Backend, Checkpoint
 from edgechat.engine.kv.slots import Node, Slot
 from edgechat.engine.kv.snapshot import CacheStats
 from edgechat.planner.plan import LoadPlan

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from edgechat.engine.backends.adapters import AdapterSet
-from edgechat.engine.backends.checkpoint import Checkpoint
+from edgechat.engine.backends.base import AdapterSet, Checkpoint
 
 
 @dataclass(slots=True, eq=False)

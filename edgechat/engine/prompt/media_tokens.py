@@ -19,8 +19,7 @@ from msgspec.structs import replace
 from edgechat.base.errors import BadRequest
 from edgechat.base.images.image import PLACE, Image, Pixels
 from edgechat.base.sound.sound import Samples
-from edgechat.engine.backends.base import Media, MediaEncoder
-from edgechat.engine.backends.media import key_of
+from edgechat.engine.backends.base import Media, MediaEncoder, key_of
 from edgechat.engine.types import MediaFile, Message
 
 _RUNS = 8192

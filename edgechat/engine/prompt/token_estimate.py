@@ -1,4 +1,4 @@
-"""How many tokens a message takes in a prompt: an estimate, for the window to add up."""
+"""How many tokens a text or message takes: estimates, without a vocabulary or for the window to add up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from edgechat.base.errors import TemplateError
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.prompt.control_tokens import ControlTokens
-from edgechat.engine.prompt.guess import guessed_tokens
 from edgechat.engine.types import Message, Role, Tool
 
 LONGEST_PIECE = 512
@@ -180,3 +179,11 @@ def texts_of(message: Message) -> Iterator[str]:
 def n_bytes(text: str) -> int:
     """Return the bytes of a text, of which no token has none."""
     return len(text.encode("utf-8", "replace"))
+
+
+BYTES_PER_TOKEN = 4
+
+
+def guessed_tokens(n_bytes: int) -> int:
+    """Return about how many tokens a text of so many bytes has."""
+    return -(-n_bytes // BYTES_PER_TOKEN)

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edgechat.base.errors import EdgechatError, LoadFailed
-from edgechat.base.process.environment import needed_environment
 from edgechat.base.process.program import Program, ProgramStart
+from edgechat.base.process.spawn import needed_environment
 from edgechat.base.text import one_line
 from edgechat.engine.worker.connection import open_log, tail
 from edgechat.models.remote.client import RemoteClient

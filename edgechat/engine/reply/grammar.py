@@ -13,7 +13,7 @@ from typing import Any
 from edgechat.base.errors import SchemaError
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.prompt.thinking import Marks
-from edgechat.engine.tool_calls.schemas import VALUES, schema_in
+from edgechat.engine.tool_calls.tools import VALUES, schema_in
 
 _WHITE_SPACE = r"\x20|\x0A(\x20{0,16}|\x09{0,8})"
 """Between two parts of a JSON value: a space or a line's indentation. Small models write all they may."""

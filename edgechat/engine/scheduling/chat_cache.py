@@ -18,10 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from edgechat.device.load import on_battery
-from edgechat.engine.backends.adapters import AdapterSet, mark_of
-from edgechat.engine.backends.base import Backend
-from edgechat.engine.backends.checkpoint import Checkpoint
-from edgechat.engine.backends.media import media_runs
+from edgechat.engine.backends.base import AdapterSet, Backend, Checkpoint, mark_of, media_runs
 from edgechat.engine.kv.prefix_cache import common_prefix
 from edgechat.engine.kv.slots import Node, Slot
 from edgechat.engine.kv.snapshot import StatesOnDisk

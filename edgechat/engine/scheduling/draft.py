@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
-from edgechat.engine.backends.logits import Distribution
-from edgechat.engine.scheduling.draft_sources import Source
+from edgechat.engine.backends.base import Distribution
 from edgechat.engine.types import SpeculationStats
 
 
@@ -51,3 +51,9 @@ class Tally:
             mean_length=self.drafted / self.drafts,
             speedup=self.plain_seconds / self.seconds if self.seconds > 0 else 1.0,
         )
+
+
+Source = Literal["model", "mtp", "eagle3", "ngram"]
+
+MOST: dict[Source, int] = {"model": 8, "mtp": 8, "eagle3": 8, "ngram": 15}
+"""Tokens of the longest draft: copied text may match for long, what computes its draft diverges sooner."""

@@ -14,8 +14,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 
 from edgechat.base.errors import EdgechatError
-from edgechat.engine.backends.base import EncodingStopped, Media, MediaEncoder
-from edgechat.engine.backends.logits import Embeddings
+from edgechat.engine.backends.base import Embeddings, EncodingStopped, Media, MediaEncoder
 from edgechat.engine.scheduling.preparation import fault
 
 Key = tuple[int, ...]

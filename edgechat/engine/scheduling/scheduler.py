@@ -13,9 +13,7 @@ from collections.abc import Sequence as Seq
 from itertools import pairwise
 
 from edgechat.base.errors import DecodeFailed
-from edgechat.engine.backends.adapters import AdapterSet
-from edgechat.engine.backends.base import Backend, BatchPart, Interruption
-from edgechat.engine.backends.media import MediaRun, is_media
+from edgechat.engine.backends.base import AdapterSet, Backend, BatchPart, Interruption, MediaRun, is_media
 from edgechat.engine.kv.prefix_cache import PrefixCache, common_prefix
 from edgechat.engine.kv.slots import Slot
 from edgechat.engine.scheduling.call_cost import CallCost

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from edgechat.engine.backends.adapters import AdapterSet
-from edgechat.engine.backends.media import MediaRun
+from edgechat.engine.backends.base import AdapterSet, MediaRun
 from edgechat.engine.kv.slots import Slot
 from edgechat.engine.sampling import Sampler
 from edgechat.engine.scheduling.draft import Draft, Tally

@@ -12,7 +12,7 @@ from bisect import bisect
 
 import msgspec
 
-from edgechat.engine.scheduling.draft_sources import MOST, Source
+from edgechat.engine.scheduling.draft import MOST, Source
 
 _PROBABILITIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97)
 _MATCH_LENGTHS = (2, 3, 4, 6, 8, 12, 16, 24)

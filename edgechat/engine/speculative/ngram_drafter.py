@@ -5,8 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from edgechat.engine.scheduling.draft import Draft
-from edgechat.engine.scheduling.draft_sources import MOST
+from edgechat.engine.scheduling.draft import MOST, Draft
 from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.acceptance import class_of_match
 

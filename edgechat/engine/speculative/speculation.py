@@ -9,20 +9,15 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from edgechat.base.errors import DecodeFailed
-from edgechat.engine.backends.base import Backend, BatchPart, CacheFull
-from edgechat.engine.backends.logits import Logits
-from edgechat.engine.backends.media import is_media
+from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Logits, is_media
 from edgechat.engine.kv.prefix_cache import PrefixCache
 from edgechat.engine.sampling import Sampler
-from edgechat.engine.scheduling.draft import Draft
-from edgechat.engine.scheduling.draft_sources import MOST, Source
+from edgechat.engine.scheduling.draft import MOST, Draft, Source
 from edgechat.engine.scheduling.scheduler import Planned, Scheduler
 from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.controller import Controller, DraftOffer, Rounds
-from edgechat.engine.speculative.head_drafter import HeadDrafter
-from edgechat.engine.speculative.model_drafter import ModelDrafter
+from edgechat.engine.speculative.drafters import DraftRequest, HeadDrafter, ModelDrafter, RoundDrafter
 from edgechat.engine.speculative.ngram_drafter import NgramDrafter
-from edgechat.engine.speculative.round_drafter import DraftRequest, RoundDrafter
 from edgechat.engine.speculative.step_cost import LARGEST
 from edgechat.planner.plan import NGRAMS, OWN_LAYERS, LoadPlan
 

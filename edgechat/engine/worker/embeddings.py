@@ -17,7 +17,7 @@ import psutil
 from edgechat.base.errors import EdgechatError, NotEmbeddable, PromptTooLong
 from edgechat.engine import types
 from edgechat.engine.kv.snapshot import CacheMap, CacheStats, DraftingState, SchedulerState, Snapshot
-from edgechat.engine.prompt.pairs import PairPrompt
+from edgechat.engine.prompt.prompts import PairPrompt
 from edgechat.engine.prompt.token_estimate import at_least
 from edgechat.engine.prompt.translation import translate
 from edgechat.engine.scheduling.preparation import fault

@@ -30,9 +30,8 @@ from edgechat.engine.kv.prefix_cache import Rent
 from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.template import ChatTemplate, TemplateProcess
 from edgechat.engine.scheduling.preparation import fault
-from edgechat.engine.speculative.controller import Controller
-from edgechat.engine.speculative.learned import DraftHistory
-from edgechat.engine.speculative.model_drafter import load_draft
+from edgechat.engine.speculative.controller import Controller, DraftHistory
+from edgechat.engine.speculative.drafters import load_draft
 from edgechat.engine.speculative.step_cost import StepCost, expected_shapes
 from edgechat.engine.types import (
     CachePolicy,

@@ -30,8 +30,7 @@ from edgechat.models.local.ollama.store import is_blob
 from edgechat.models.local.resolve import entry_of, local_file, local_models, resolve
 from edgechat.models.local.scan import ModelPartFile
 from edgechat.models.local.stores import found_at, is_model_folder
-from edgechat.models.shipped import shipped_header, shipped_quants, shipped_size
-from edgechat.models.shipped_mlx import mlx_header_of
+from edgechat.models.shipped import mlx_header_of, shipped_header, shipped_quants, shipped_size
 from edgechat.planner.placement.projector import TOWER, ProjectorFile, header_beside
 from edgechat.planner.request import BACKENDS
 from edgechat.settings import Backend

@@ -19,8 +19,7 @@ from edgechat.models.formats.mtp import can_draft
 from edgechat.models.formats.quants import canonical
 from edgechat.models.hub.listing import RemoteModel
 from edgechat.models.request import ModelRequest
-from edgechat.models.shipped import shipped_header
-from edgechat.models.shipped_mlx import mlx_header_of
+from edgechat.models.shipped import mlx_header_of, shipped_header
 from edgechat.planner.draft_plan import check_head, drafted, without_draft
 from edgechat.planner.drafting import MTP, asks_for_drafts
 from edgechat.planner.estimate.dry_run import DryRun

@@ -10,11 +10,9 @@ from enum import Enum
 from edgechat.models.catalogue import CatalogueEntry
 from edgechat.models.formats.header import Format
 from edgechat.models.local.resolve import entry_of
-from edgechat.models.shipped import shipped_size
-from edgechat.models.shipped_mlx import mlx_header_of
+from edgechat.models.shipped import mlx_header_of, shipped_size
 from edgechat.planner.listing import ModelRow
-from edgechat.planner.ranking.ranked_file import RankedFile
-from edgechat.planner.ranking.scoring import Verdict
+from edgechat.planner.ranking.ranked_file import RankedFile, Verdict
 
 ASSUMED_RATE = 100e6 / 8
 """Bytes per second of a download where nothing was measured: 100 Mbit/s."""

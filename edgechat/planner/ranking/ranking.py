@@ -27,8 +27,16 @@ from edgechat.planner.placement.budget import SPARE
 from edgechat.planner.placement.load_config import LoadConfig
 from edgechat.planner.plan_model import plan_variant, threads_for, types
 from edgechat.planner.ranking.candidates import Variant, everything
-from edgechat.planner.ranking.ranked_file import RankedFile, alternative, rival, weighed, why
-from edgechat.planner.ranking.scoring import Verdict, verdict_of, worth_of
+from edgechat.planner.ranking.ranked_file import (
+    RankedFile,
+    Verdict,
+    alternative,
+    rival,
+    verdict_of,
+    weighed,
+    why,
+    worth_of,
+)
 from edgechat.planner.request import DEFAULT_REQUEST, ENOUGH, PlanRequest
 
 _NEAR = 0.01

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from edgechat.base.text import one_line
 from edgechat.models.local.locations import Place
 from edgechat.planner.listing import ModelRow
-from edgechat.planner.ranking.scoring import Verdict
+from edgechat.planner.ranking.ranked_file import Verdict
 from edgechat.planner.ranking.survey import SurveyOverview
 
 

@@ -16,7 +16,7 @@ from edgechat.chat.messages import with_passages
 from edgechat.documents import registry
 from edgechat.documents.embedding import embedder_here
 from edgechat.documents.library import DocumentLibrary, Given, Room
-from edgechat.documents.reranking import reranker_here
+from edgechat.documents.retrieval import reranker_here
 from edgechat.engine.types import ChatRequest, Message
 from edgechat.server.documents.asked import AskedDocuments
 from edgechat.server.http.refusal import Refusal

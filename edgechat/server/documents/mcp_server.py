@@ -23,9 +23,9 @@ from edgechat.base.errors import DocumentError
 from edgechat.chat.attachments.documents import attached_passage
 from edgechat.chat.messages import quoted
 from edgechat.documents import registry
+from edgechat.documents.citations import PassageSource
 from edgechat.documents.collection import File
 from edgechat.documents.library import Given, text_of
-from edgechat.documents.source import PassageSource
 from edgechat.server.documents.asked import AskedDocuments
 from edgechat.server.documents.finding import ALL, QUESTION_LETTERS, RequestDocuments
 from edgechat.server.http.refusal import Refusal

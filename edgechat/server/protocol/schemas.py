@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from edgechat.base.errors import BadRequest
-from edgechat.engine.tool_calls.schemas import schema_in
+from edgechat.engine.tool_calls.tools import schema_in
 from edgechat.engine.types import Tool
 from edgechat.server.http.http_errors import refusal_of
 from edgechat.server.http.refusal import Refusal

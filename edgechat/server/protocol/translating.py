@@ -9,8 +9,7 @@ from msgspec import Meta
 
 from edgechat.engine.prompt.translation import MOST_CHARACTERS, MOST_TOKENS
 from edgechat.engine.types import Translated
-from edgechat.server.protocol.openai.generation import Model
-from edgechat.server.protocol.openai.texts import TokenId
+from edgechat.server.protocol.openai.generation import Model, TokenId
 
 
 class TokenizeBody(msgspec.Struct, frozen=True, kw_only=True):

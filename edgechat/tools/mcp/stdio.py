@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from edgechat.base.process.environment import needed_environment
+from edgechat.base.process.spawn import needed_environment
 from edgechat.tools.config import ServerConfig
 from edgechat.tools.mcp.watch import GRACE_SECONDS
 

@@ -20,7 +20,7 @@ from edgechat.chat.commands import question_text
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.parameters import set_documents
 from edgechat.chat.records import AttachedImage, Attachment, ChatSettings, Turn
-from edgechat.chat.reply.showing import tool_name
+from edgechat.chat.reply.calls import tool_name
 from edgechat.chat.session import ChatSession
 from edgechat.chat.storage.store import Store
 from edgechat.tools.consent import Answer, Question

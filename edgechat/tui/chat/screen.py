@@ -215,7 +215,7 @@ class ChatScreen(ChatLayout):
         return await self.app.push_screen_wait(VersionsScreen(versions, shown))
 
     async def ask_consent(self, question: Question, chat: str) -> Answer | None:
-        from edgechat.chat.reply.showing import tool_name
+        from edgechat.chat.reply.calls import tool_name
         from edgechat.tui.tools.consent import ConsentScreen
 
         screen = ConsentScreen(question, chat)
@@ -587,7 +587,7 @@ class ChatScreen(ChatLayout):
 
     async def _choose_tools(self) -> None:
         from edgechat.chat.parameters import set_tools
-        from edgechat.chat.reply.showing import told_in_words
+        from edgechat.chat.reply.calls import told_in_words
         from edgechat.tui.tools.picker import ToolsScreen
 
         shown, session = self.controller.shown, self.session

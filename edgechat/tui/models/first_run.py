@@ -17,7 +17,7 @@ from textual.widgets import Static
 
 from edgechat.base.text import one_line, printable
 from edgechat.planner.ranking.first_models import Role, standing
-from edgechat.planner.ranking.scoring import Verdict
+from edgechat.planner.ranking.ranked_file import Verdict
 from edgechat.tui.models.descriptions import RECOMMENDED, caption, card, describe_local, roles
 from edgechat.tui.models.items import ModelItem
 from edgechat.tui.models.known_models import KnownModels

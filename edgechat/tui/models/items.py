@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from edgechat.base.text import figure, rough
 from edgechat.models.formats.modalities import senses
-from edgechat.planner.ranking.scoring import Verdict
+from edgechat.planner.ranking.ranked_file import Verdict
 
 if TYPE_CHECKING:
     from edgechat.models.catalogue import CatalogueEntry

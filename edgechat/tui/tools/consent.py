@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.widgets import OptionList, Static
 
 from edgechat.base.text import one_line
-from edgechat.chat.reply.showing import hints, tool_name
+from edgechat.chat.reply.calls import hints, tool_name
 from edgechat.tools.consent import Answer, Question
 from edgechat.tui.models.keyed_list import KeyedList, ListLine
 from edgechat.tui.terminal.screens import AppDialog

@@ -6,7 +6,7 @@ from textual.content import Content
 
 from edgechat.base.text import one_line
 from edgechat.chat.records import ToolUse
-from edgechat.chat.reply.showing import OUTCOMES, arguments_in_a_line, name_of
+from edgechat.chat.reply.calls import OUTCOMES, arguments_in_a_line, name_of
 from edgechat.tools.tool import inert, shown_arguments
 from edgechat.tui.markdown.blocks import RenderedLine
 from edgechat.tui.transcript.pieces import FoldedPiece, behind_bar, duration

@@ -12,8 +12,8 @@ from edgechat.chat.import_export.export import to_json, to_markdown
 from edgechat.chat.import_export.importing import add_chat, parse_chat
 from edgechat.chat.records import Attachment, ChatSettings
 from edgechat.documents import registry
+from edgechat.documents.citations import PassageSource
 from edgechat.documents.indexing import update
-from edgechat.documents.source import PassageSource
 from edgechat.settings import SamplingDefaults
 from tests.fakes import FakeEngine, thought
 

@@ -6,8 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from edgechat.engine.backends.base import BatchPart, CacheFull, Interrupted
-from edgechat.engine.backends.checkpoint import Checkpoint
+from edgechat.engine.backends.base import BatchPart, CacheFull, Checkpoint, Interrupted
 from tests.engine.runtimes import Cold, Runtime, feed, is_true, load, plan, some
 from tests.kit import CHATML, END, TEXT_END, Spec
 

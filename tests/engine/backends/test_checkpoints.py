@@ -5,8 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from edgechat.engine.backends.base import BatchPart
-from edgechat.engine.backends.checkpoint import Checkpoint
+from edgechat.engine.backends.base import BatchPart, Checkpoint
 from edgechat.models.formats.header_reading import read_model
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.footprint import footprint_of

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgechat.engine.backends.media import (
+from edgechat.engine.backends.base import (
     MOST_CELLS,
     MediaRun,
     Places,

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from edgechat.base.errors import DecodeFailed
-from edgechat.engine.backends.base import EncodingStopped
-from edgechat.engine.backends.media import media_runs
+from edgechat.engine.backends.base import EncodingStopped, media_runs
 from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.types import ChatRequest, Delta, Failed, Message, Sampling
 from tests.engine.images.seeing import (

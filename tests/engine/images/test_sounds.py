@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgechat.base.images.image import PLACE
-from edgechat.engine.backends.media import media_runs
+from edgechat.engine.backends.base import media_runs
 from edgechat.engine.types import ChatRequest, Message, Sampling
 from tests.engine.images.seeing import (
     QUESTION,

@@ -20,11 +20,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgechat.engine.kv import state_file, state_index, state_store
+from edgechat.engine.kv import state_file, state_store
 from edgechat.engine.kv.state_file import Cut
 from edgechat.engine.kv.state_folder import folder, forget, prune
-from edgechat.engine.kv.state_index import FoundState
-from edgechat.engine.kv.state_store import KVStateStore, worth_saving
+from edgechat.engine.kv.state_store import FoundState, KVStateStore, worth_saving
 
 A, B, C, D = "a" * 32, "b" * 32, "c" * 8, "d" * 64
 TOKENS = [1, 0, 2**32 - 1, 42]
@@ -648,7 +647,7 @@ def test_states_of_other_processes_are_found_and_replaced_ones_not(store, kept):
 def test_tokens_are_read_once(kept, monkeypatch):
     assert kept.save(A, TOKENS, STATE).result()
     assert kept.find(TOKENS, whole=False) is not None
-    monkeypatch.setattr(state_index.state_file, "read_tokens", None)
+    monkeypatch.setattr(state_store.state_file, "read_tokens", None)
     assert kept.find(TOKENS[:2], whole=False) == FoundState(A, 2, 4, 40)
 
 

@@ -19,7 +19,7 @@ from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.reply.constraints import Constraints
 from edgechat.engine.reply.generation import Logprobs
 from edgechat.engine.reply.reply import Reply
-from edgechat.engine.speculative.model_drafter import ModelDrafter
+from edgechat.engine.speculative.drafters import ModelDrafter
 from edgechat.engine.types import ChatRequest, Delta, Failed, Finished, Message, Sampling
 from tests.engine.runtimes import Runtime, SharedTemplate, load, plan
 from tests.engine.speculative import test_verify

@@ -15,7 +15,7 @@ from edgechat.base.errors import SchemaError
 from edgechat.engine.prompt.thinking import FAMILIES
 from edgechat.engine.reply.constraints import Constraints
 from edgechat.engine.reply.grammar import json_rule, literal, reply_grammar
-from edgechat.engine.tool_calls.schemas import LONGEST_SCHEMA, relaxed
+from edgechat.engine.tool_calls.tools import LONGEST_SCHEMA, relaxed
 from tests.properties import examples
 
 AGE = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}

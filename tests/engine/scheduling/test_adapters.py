@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from edgechat.base.errors import NotAnAdapter
-from edgechat.engine.backends.adapters import ActiveAdapter, mark_of
+from edgechat.engine.backends.base import ActiveAdapter, mark_of
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.scheduling.scheduler import TURN

@@ -3,8 +3,7 @@
 import pytest
 
 from edgechat.base.errors import DecodeFailed
-from edgechat.engine.backends.base import BatchPart, Interruption
-from edgechat.engine.backends.media import MediaRun, media_ids
+from edgechat.engine.backends.base import BatchPart, Interruption, MediaRun, media_ids
 from edgechat.engine.sampling import Sampler
 from edgechat.engine.scheduling.draft import Draft
 from edgechat.engine.scheduling.scheduler import TURN, Scheduler, checkpoints_of

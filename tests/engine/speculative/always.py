@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from edgechat.engine.scheduling.draft_sources import MOST, Source
+from edgechat.engine.scheduling.draft import MOST, Source
 from edgechat.engine.speculative.controller import Controller, DraftChoice, DraftOffer
 from edgechat.engine.speculative.step_cost import StepCost
 

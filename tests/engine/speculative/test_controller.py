@@ -8,7 +8,7 @@ from operator import attrgetter
 import pytest
 
 from edgechat.device.speed import ROWS
-from edgechat.engine.scheduling.draft_sources import MOST
+from edgechat.engine.scheduling.draft import MOST
 from edgechat.engine.speculative.acceptance import Acceptance, AcceptanceCounts, class_of_match
 from edgechat.engine.speculative.controller import Controller, DraftOffer, Rounds
 from edgechat.engine.speculative.step_cost import LARGEST, Shape, StepCost, expected_shapes

@@ -2,7 +2,7 @@
 
 import pytest
 
-from edgechat.engine.scheduling.draft_sources import MOST
+from edgechat.engine.scheduling.draft import MOST
 from edgechat.engine.speculative.controller import Controller, DraftOffer, Rounds
 from edgechat.engine.speculative.step_cost import StepCost
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from edgechat.engine.engine import EngineCore
-from edgechat.engine.speculative.model_drafter import ModelDrafter
+from edgechat.engine.speculative.drafters import ModelDrafter
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
 from edgechat.native import handles
 from tests.engine.headed import HEADS, HYBRID, headed

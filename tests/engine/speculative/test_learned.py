@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgechat.base import paths
-from edgechat.engine.scheduling.draft_sources import MOST
-from edgechat.engine.speculative.controller import Controller, DraftOffer, Rounds
-from edgechat.engine.speculative.learned import DraftHistory
+from edgechat.engine.scheduling.draft import MOST
+from edgechat.engine.speculative.controller import Controller, DraftHistory, DraftOffer, Rounds
 from edgechat.engine.speculative.step_cost import LARGEST, StepCost
 from edgechat.planner.plan import LoadPlan
 

@@ -16,7 +16,7 @@ from edgechat.engine import engine as engine_module
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.sampling import Sampler
 from edgechat.engine.speculative.controller import DraftChoice
-from edgechat.engine.speculative.model_drafter import ModelDrafter
+from edgechat.engine.speculative.drafters import ModelDrafter
 from edgechat.engine.speculative.speculation import Speculation, verify
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
 from tests.engine.speculative.always import Always

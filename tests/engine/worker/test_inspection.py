@@ -10,7 +10,7 @@ from edgechat.engine.backends.base import BatchPart
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.snapshot import KINDS, MOST_RUNS, Run, Snapshot
 from edgechat.engine.kv.state_store import KVStateStore
-from edgechat.engine.speculative.model_drafter import ModelDrafter
+from edgechat.engine.speculative.drafters import ModelDrafter
 from edgechat.engine.types import CachePolicy, ChatRequest, Delta, Message
 from edgechat.engine.worker.inspection import Inspector, merge_small_runs, pinned_end
 from tests.counting import calls_of

@@ -20,8 +20,7 @@ from edgechat.planner.ranking.first_models import (
     first_models,
     standing,
 )
-from edgechat.planner.ranking.ranked_file import RankedFile
-from edgechat.planner.ranking.scoring import Verdict
+from edgechat.planner.ranking.ranked_file import RankedFile, Verdict
 from tests.properties import examples
 from tests.tui.libraries import entry as listed_entry
 from tests.tui.libraries import row

@@ -16,9 +16,16 @@ from edgechat.planner.estimate.speed import Prediction
 from edgechat.planner.machine import Machine
 from edgechat.planner.plan import as_json
 from edgechat.planner.plan_model import plan_variant
-from edgechat.planner.ranking.ranked_file import why_not
+from edgechat.planner.ranking.ranked_file import (
+    Verdict,
+    loss_of,
+    score,
+    thinks,
+    verdict_of,
+    why_not,
+    worth_of,
+)
 from edgechat.planner.ranking.ranking import best_of, choose, likeliest, rate
-from edgechat.planner.ranking.scoring import Verdict, loss_of, score, thinks, verdict_of, worth_of
 from edgechat.planner.request import DEFAULT_REQUEST, READABLE, PlanRequest
 from tests.planner import golden
 from tests.planner.golden import profile

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from edgechat.planner.ranking.scoring import Verdict
+from edgechat.planner.ranking.ranked_file import Verdict
 from edgechat.planner.ranking.seeing import StandIn, seeing_model
 from tests.tui.libraries import Fake, entry, option, row
 

@@ -18,7 +18,7 @@ from edgechat.models.request import parse_request
 from edgechat.planner.listing import rows
 from edgechat.planner.ranking.download_choice import DownloadChoice, RepoSource
 from edgechat.planner.ranking.pulling import PullDecision, PullPart
-from edgechat.planner.ranking.scoring import Verdict
+from edgechat.planner.ranking.ranked_file import Verdict
 from edgechat.tui.models.items import ModelGroup
 from edgechat.tui.models.library import ModelLibrary
 from edgechat.tui.models.pull import PullState

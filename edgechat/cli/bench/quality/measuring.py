@@ -19,7 +19,7 @@ from edgechat.cli.bench.quality.score_file import ScoreFile, drop_oldest, score_
 from edgechat.cli.bench.quality.selection import Candidate, groups, select
 from edgechat.cli.bench.quality.task import QualityTask, Scored, ScoredModel, ScoringAnswer
 from edgechat.cli.bench.quality.text import read_text, shipped_text
-from edgechat.models import measured
+from edgechat.models import quality
 from edgechat.models.local.fingerprint import fingerprint_of
 from edgechat.models.quality import QualityClass, quality_class
 from edgechat.native.params import CacheType
@@ -61,7 +61,7 @@ class MeasuredModel:
     tokens_per_second: float
     is_base: bool
     is_chosen: bool = False
-    """Whether this machine would run this one of those that were measured."""
+    """Whether this machine would run this one of those that were quality."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +215,7 @@ def _correct_plans(base: Candidate, models: Sequence[MeasuredModel]) -> None:
     for one in models:
         loss, plan, n_tokens = one.figures.divergence, one.model.plan, one.figures.n_tokens
         if loss is not None and plan.cache_type == "f16" and n_tokens >= _CORRECTS:
-            measured.keep(Path(plan.model_path), loss.mean.value, loss.mean.error, base.name, n_tokens)
+            quality.keep(Path(plan.model_path), loss.mean.value, loss.mean.error, base.name, n_tokens)
 
 
 def _chosen(models: Sequence[Candidate], request: PlanRequest) -> tuple[str, str] | None:

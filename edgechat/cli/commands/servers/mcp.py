@@ -15,8 +15,10 @@ from edgechat.base.text import flat, one_line
 from edgechat.cli.terminal_io import complain, confirm, note, print_json
 from edgechat.tools.config import (
     BUILT_IN,
+    NAMES,
     ServerConfig,
     add_servers,
+    config_files,
     config_path,
     entries_of,
     read_servers,
@@ -26,7 +28,6 @@ from edgechat.tools.config import (
 from edgechat.tools.consent_store import ConsentStore, GivenConsent, consents_path
 from edgechat.tools.mcp.connection import log_path
 from edgechat.tools.mcp.server import McpServer
-from edgechat.tools.other_programs import NAMES, config_files
 from edgechat.tools.tool import ToolSpec
 
 

@@ -29,16 +29,19 @@ from edgechat.engine.backends.base import (
     BatchPart,
     CacheFull,
     Capabilities,
+    Checkpoint,
     DraftHead,
+    Embeddings,
     Interruption,
+    Logits,
     Media,
     MediaEncoder,
+    Places,
     TokenDrawing,
     Vocabulary,
+    broken_logits,
+    media_runs,
 )
-from edgechat.engine.backends.checkpoint import Checkpoint
-from edgechat.engine.backends.logits import Embeddings, Logits, broken_logits
-from edgechat.engine.backends.media import Places, media_runs
 from edgechat.engine.backends.mlx import loading
 from edgechat.engine.backends.mlx import state as states
 from edgechat.engine.backends.mlx.caches import CacheLayers, Caches, Uncut

@@ -20,7 +20,7 @@ from mlx.utils import tree_flatten, tree_map
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, RotatingKVCache
 
 from edgechat.base.errors import LoadFailed
-from edgechat.engine.backends.media import Places
+from edgechat.engine.backends.base import Places
 from edgechat.engine.backends.mlx.layer_caches import MORE, StateCache, WindowCache
 from edgechat.planner.estimate.mlx import GROUP
 

@@ -18,7 +18,7 @@ from mlx.nn.layers.base import Module
 
 from edgechat.base.errors import BackendMissing, LoadFailed
 from edgechat.device.mlx import missing_vision
-from edgechat.engine.backends.logits import Embeddings
+from edgechat.engine.backends.base import Embeddings
 from edgechat.engine.backends.mlx import loading
 from edgechat.engine.backends.mlx.caches import CacheLayers
 from edgechat.engine.backends.mlx.families import FAMILIES, Arrays, Family

@@ -16,9 +16,7 @@ from PIL import Image
 from edgechat.base.errors import BadRequest, DecodeFailed
 from edgechat.base.images.image import Pixels
 from edgechat.base.sound.sound import Samples
-from edgechat.engine.backends.base import EncodingStopped, Media
-from edgechat.engine.backends.logits import Embeddings
-from edgechat.engine.backends.media import MOST_CELLS, media_ids
+from edgechat.engine.backends.base import MOST_CELLS, Embeddings, EncodingStopped, Media, media_ids
 from edgechat.engine.backends.mlx.families import Arrays
 from edgechat.engine.backends.mlx.seeing import Offsets, VlmModel
 

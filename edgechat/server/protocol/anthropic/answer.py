@@ -1,4 +1,4 @@
-"""From the engine's events to a message, whole or as the events of a stream."""
+"""From the engine's events and errors to a message, whole or as the events of a stream."""
 
 from __future__ import annotations
 
@@ -23,11 +23,9 @@ from edgechat.server.documents.asked import asked_documents
 from edgechat.server.documents.sources import SourceBody
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.pool.models import ServedModel
-from edgechat.server.protocol.answers import OneAnswer
-from edgechat.server.protocol.anthropic.errors import error_body
+from edgechat.server.protocol.answers import OneAnswer, named_event
 from edgechat.server.protocol.anthropic.request import MessagesBody
 from edgechat.server.protocol.schemas import arguments_object
-from edgechat.server.protocol.sse import named_event
 from edgechat.server.protocol.thinking import thinking_of
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
@@ -284,3 +282,41 @@ class MessagesAnswers(OneAnswer[dict[str, Any]]):
 
 def _told(event: dict[str, Any]) -> bytes:
     return named_event(event["type"], msgspec.json.encode(event))
+
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+class MessagesErrorCode(msgspec.Struct, frozen=True):
+    """What went wrong, for programs: clients know `thread_unsupported_request`, and go on without threads."""
+
+    error_code: str
+
+
+class MessagesErrorDetail(msgspec.Struct, frozen=True):
+    """What went wrong."""
+
+    type: str
+    message: str
+    details: MessagesErrorCode | UnsetType = UNSET
+
+
+class MessagesError(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of an error response."""
+
+    type: Literal["error"] = "error"
+    error: MessagesErrorDetail
+
+
+def error_body(refusal: Refusal) -> bytes:
+    """Return the JSON of a refusal."""
+    kind = _TYPES.get(refusal.status, "api_error" if refusal.status >= 500 else "invalid_request_error")
+    details = MessagesErrorCode(refusal.code) if refusal.code else UNSET
+    return msgspec.json.encode(MessagesError(error=MessagesErrorDetail(kind, refusal.message, details)))

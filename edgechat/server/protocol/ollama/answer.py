@@ -1,4 +1,4 @@
-"""From the engine's events to Ollama's answers, whole or line by line."""
+"""From the engine's events and errors to Ollama's answers, whole or line by line."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from edgechat.server.documents.asked import AskedDocuments, asked_documents
 from edgechat.server.documents.sources import SourceBody
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.pool.models import ServedModel
-from edgechat.server.protocol.answers import OneAnswer
-from edgechat.server.protocol.ollama.errors import error_body
+from edgechat.server.protocol.answers import OneAnswer, in_one_line
 from edgechat.server.protocol.ollama.request import (
     GenerateBody,
     OllamaBody,
@@ -35,7 +34,6 @@ from edgechat.server.protocol.ollama.request import (
 )
 from edgechat.server.protocol.openai.logprobs import TokenLogprob, logprob_of
 from edgechat.server.protocol.schemas import arguments_object
-from edgechat.server.protocol.sse import in_one_line
 from edgechat.server.protocol.thinking import thinking_of
 
 DoneReason = Literal["stop", "length", "load", "unload"]
@@ -270,3 +268,14 @@ class GenerateAnswers(OllamaAnswers):
 def _duration(tokens: int, rate: float) -> int:
     """Return how long tokens have taken, in nanoseconds."""
     return int(tokens / rate * _NANOSECONDS) if rate > 0 else 0
+
+
+class OllamaError(msgspec.Struct, frozen=True):
+    """The body of an error response, or the last line of a stream that fails."""
+
+    error: str
+
+
+def error_body(refusal: Refusal) -> bytes:
+    """Return the JSON of a refusal."""
+    return msgspec.json.encode(OllamaError(refusal.message))

@@ -11,8 +11,14 @@ from edgechat.engine.types import ChatRequest, Delta, Finished, TokenLogprobs
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.pool.models import ServedModel
 from edgechat.server.protocol.openai.answers import ChoiceAnswers, FinishReason
-from edgechat.server.protocol.openai.generation import MOST_CHOICES, Choices, GenerationBody, limit
-from edgechat.server.protocol.openai.texts import Texts, texts_of
+from edgechat.server.protocol.openai.generation import (
+    MOST_CHOICES,
+    Choices,
+    GenerationBody,
+    Texts,
+    limit,
+    texts_of,
+)
 from edgechat.server.protocol.openai.usage import AnswerTimings, UsageBody, timings_of
 
 _MOST_TOKENS = 16

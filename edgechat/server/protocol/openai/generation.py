@@ -1,4 +1,4 @@
-"""The fields that requests for a chat's answer and for a plain completion have in common."""
+"""The fields that requests of OpenAI's endpoints have in common, and texts to continue or to embed."""
 
 from __future__ import annotations
 
@@ -173,3 +173,21 @@ def limit(sent: float | None, usual: int | None, param: str) -> int | None:
     if sent == 0:
         raise Refusal("An answer has at least one token.", param=param, code="invalid_value")
     return None if sent == UNLIMITED else int(sent) if sent else usual
+
+
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+TokenIds = Annotated[list[TokenId], Meta(min_length=1, max_length=2**20)]
+Text = Annotated[str, Meta(min_length=1)]
+Texts = Text | Annotated[list[Text | TokenIds | TokenId], Meta(min_length=1, max_length=2**20)]
+
+
+def texts_of(sent: Texts, param: str) -> list[str | tuple[int, ...]]:
+    """Return each text, or its tokens. Raises Refusal where what they are is not clear."""
+    if isinstance(sent, str):
+        return [sent]
+    numbers = [one for one in sent if isinstance(one, int)]
+    if numbers and len(numbers) < len(sent):
+        raise Refusal(f"{param} mixes token ids and texts.", param=param)
+    if numbers:
+        return [tuple(numbers)]
+    return [one if isinstance(one, str) else tuple(one) for one in sent if not isinstance(one, int)]

@@ -28,7 +28,7 @@ from edgechat.server.documents.finding import question_in
 from edgechat.server.documents.sources import FileCitation, citations_of
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.pool.models import ServedModel
-from edgechat.server.protocol.answers import LONGER, OneAnswer
+from edgechat.server.protocol.answers import LONGER, OneAnswer, named_event
 from edgechat.server.protocol.openai.generation import limit
 from edgechat.server.protocol.openai.logprobs import TokenLogprob, logprob_of
 from edgechat.server.protocol.openai.usage import PromptDetails
@@ -54,7 +54,6 @@ from edgechat.server.protocol.responses.output import (
 from edgechat.server.protocol.responses.request import ResponseBody
 from edgechat.server.protocol.responses.storing import Keep, record_of, stored_items
 from edgechat.server.protocol.responses.tools import Toolbox, toolbox_of
-from edgechat.server.protocol.sse import named_event
 from edgechat.server.protocol.thinking import thinking_of
 
 Told = tuple[str, dict[str, Any]]

@@ -17,8 +17,7 @@ pytest.importorskip("mlx_vlm")
 
 from edgechat.base.errors import BackendMissing, BadRequest, LoadFailed
 from edgechat.base.images.image import Pixels
-from edgechat.engine.backends.base import BatchPart, EncodingStopped, Media
-from edgechat.engine.backends.media import media_runs
+from edgechat.engine.backends.base import BatchPart, EncodingStopped, Media, media_runs
 from edgechat.engine.backends.mlx import loading
 from edgechat.engine.backends.mlx.backend import MlxBackend
 from edgechat.engine.backends.mlx.families import FAMILIES
