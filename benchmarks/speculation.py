@@ -39,13 +39,13 @@ from edgechat.engine.backends.base import Backend, BatchPart
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.sampling import Sampler
-from edgechat.engine.scheduling.draft import MOST, Draft, Source
+from edgechat.engine.scheduling.sequence import MOST, Draft
 from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.controller import Controller, DraftChoice, DraftOffer, Rounds
 from edgechat.engine.speculative.drafters import DraftRequest, ModelDrafter
+from edgechat.engine.speculative.estimates import StepCost
 from edgechat.engine.speculative.speculation import verify
-from edgechat.engine.speculative.step_cost import StepCost
-from edgechat.engine.types import ChatRequest, Finished, Message, Sampling
+from edgechat.engine.types import ChatRequest, Finished, Message, Sampling, Source
 from tests.engine.runtimes import GPU, plan
 from tests.engine.runtimes import load as opened
 from tests.kit import MODELS_DIR, NOT_PRINTABLE, Shape, Spec, build
@@ -403,7 +403,7 @@ class Forced(Sampler):
 
 
 def copy(weights: str, rounds: int) -> None:
-    from edgechat.engine.speculative.ngram_drafter import NgramDrafter
+    from edgechat.engine.speculative.drafters import NgramDrafter
 
     target, _ = models(weights, "0.05")
     backend = load(target)

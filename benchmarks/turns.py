@@ -23,8 +23,7 @@ from pathlib import Path
 from edgechat.base.errors import EdgechatError
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.prompt.prompts import Prompts
-from edgechat.engine.prompt.template import ChatTemplate, TemplateProcess
-from edgechat.engine.prompt.thinking import Marks
+from edgechat.engine.prompt.template import ChatTemplate, Marks, TemplateProcess
 from edgechat.engine.types import ChatRequest, Message
 from tests.scripted.backend import ScriptedVocabulary
 

@@ -26,7 +26,7 @@ from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.media_tokens import MediaTokens, decoded
 from edgechat.engine.prompt.prompts import Prompt, Prompts
 from edgechat.engine.prompt.template import ChatTemplate
-from edgechat.engine.prompt.translation import translate
+from edgechat.engine.prompt.token_counts import translate
 from edgechat.engine.reply.constraints import Constraints
 from edgechat.engine.reply.generation import Generation, Logprobs, grammar_of, reply_of
 from edgechat.engine.reply.reply import ReplyPart
@@ -37,10 +37,9 @@ from edgechat.engine.scheduling.preparation import Preparation, explained, fault
 from edgechat.engine.scheduling.scheduler import Planned, Scheduler
 from edgechat.engine.scheduling.sequence import Sequence
 from edgechat.engine.speculative.controller import Controller
-from edgechat.engine.speculative.drafters import HeadDrafter, ModelDrafter
-from edgechat.engine.speculative.ngram_drafter import NgramDrafter
+from edgechat.engine.speculative.drafters import HeadDrafter, ModelDrafter, NgramDrafter
+from edgechat.engine.speculative.estimates import StepCost
 from edgechat.engine.speculative.speculation import Speculation, verify
-from edgechat.engine.speculative.step_cost import StepCost
 from edgechat.engine.tool_calls import tools
 from edgechat.engine.types import (
     CachePolicy,

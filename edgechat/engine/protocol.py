@@ -6,12 +6,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from edgechat.base.errors import WrongKind
 from edgechat.engine.kv.snapshot import Snapshot
 from edgechat.engine.types import ChatRequest, Embedded, ModelInfo, RequestEvent, Translatable, Translated
 from edgechat.models.remote.metrics import ServerLoad
@@ -143,3 +146,61 @@ class Engine(Protocol):
     async def close(self) -> None:
         """End the engine, and with it every stream (reason 'cancelled') and every load (EngineClosed)."""
         ...
+
+
+def cannot_chat(name: str = "This model") -> WrongKind:
+    """Return the error for a chat with a model that makes embeddings or scores."""
+    return WrongKind(
+        f"{name} is an embedding or reranking model and cannot chat.", hint="Choose a chat model."
+    )
+
+
+def cannot_embed(name: str = "This model", query: str | None = None) -> WrongKind:
+    """Return the error for embeddings, or (with a query) for scores, of a model that makes none."""
+    if query is None:
+        return WrongKind(
+            f"{name} is no embedding model and produces no embeddings.", hint="Choose an embedding model."
+        )
+    return WrongKind(f"{name} is no reranking model and scores no texts.", hint="Choose a reranking model.")
+
+
+class EngineUsers:
+    """Counts the users of an engine; true while there are any."""
+
+    def __init__(self, idle_seconds: float, unload: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """unload: called once there has been no user for `idle_seconds`; 0: never."""
+        self._idle_seconds = idle_seconds
+        self._unload = unload
+        self._n = 0
+        self._closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._unloading: asyncio.Task[None] | None = None
+
+    def __bool__(self) -> bool:
+        return self._n > 0
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[None]:
+        """Be a user."""
+        self._n += 1
+        self._cancel()
+        try:
+            yield
+        finally:
+            self._n -= 1
+            if not self._n and self._idle_seconds > 0 and not self._closed:
+                loop = asyncio.get_running_loop()
+                self._timer = loop.call_later(self._idle_seconds, self._went_idle)
+
+    def close(self) -> None:
+        """Unload no more: the engine is closed."""
+        self._closed = True
+        self._cancel()
+
+    def _went_idle(self) -> None:
+        self._unloading = asyncio.ensure_future(self._unload())
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -24,6 +24,8 @@ ToolChoice = Literal["auto", "required"]
 """auto: the model may call tools; required: it calls at least one."""
 Effort = Literal["low", "medium", "high"]
 """How long a model thinks, if its template has such a switch."""
+Source = Literal["model", "mtp", "eagle3", "ngram"]
+"""What drafts: a small model, the model's own layers, an EAGLE-3 head, or the conversation's n-grams."""
 MediaFile = Image | Sound
 """What a message shows or plays to a model, besides its text."""
 
@@ -237,6 +239,13 @@ class Embed(msgspec.Struct, frozen=True, tag=True):
     query: str | None = None
     """For a reranking model; None for an embedding model."""
 
+
+MOST_CHARACTERS = 2**20
+"""Of a text to translate: more than contexts hold, and tokenized within about a second."""
+MOST_WITH_MARKS = 2**15
+"""... with control tokens, many of which take quadratic time."""
+MOST_TOKENS = 2**17
+"""To translate into text."""
 
 Translatable = str | tuple[int, ...] | ChatRequest
 """A text, tokens, or a chat, of which the prompt is meant."""

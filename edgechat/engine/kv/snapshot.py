@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from edgechat.engine.types import Source
+
 Kind = Literal["pinned", "shared", "own", "kept"]
 """pinned: a chat's system prompt and first turn, which stay when its window moves; shared: the common
 beginning of several chats; own: of a running request or the inspected chat; kept: of others, evicted when
@@ -100,7 +102,7 @@ class PromptUse(msgspec.Struct, frozen=True):
 class SourceState(msgspec.Struct, frozen=True):
     """A drafter."""
 
-    source: Literal["model", "mtp", "eagle3", "ngram"]
+    source: Source
     acceptance: float | None
     """Recent acceptance rate of tokens whose predecessors were accepted; None before the first draft."""
     speedup: float

@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import one_line
-from edgechat.engine.kv import state_file, state_folder
+from edgechat.engine.kv import state_files
 from edgechat.engine.kv.snapshot import StatesOnDisk
-from edgechat.engine.kv.state_file import Cut, SavedState, StateHeader, StateRefused, WriteStopped
-from edgechat.engine.kv.state_folder import forget
+from edgechat.engine.kv.state_files import Cut, SavedState, StateHeader, StateRefused, WriteStopped, forget
 
 if TYPE_CHECKING:
     import numpy as np
@@ -96,7 +95,7 @@ class KVStateStore:
         self._index = StateIndex()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="states")
         self._key = self._thread.submit(
-            lambda: state_file.key_of(fingerprint if isinstance(fingerprint, bytes) else fingerprint())
+            lambda: state_files.key_of(fingerprint if isinstance(fingerprint, bytes) else fingerprint())
         )
 
     @property
@@ -122,7 +121,7 @@ class KVStateStore:
         """
         import numpy as np
 
-        state_folder.check_id(chat)
+        state_files.check_id(chat)
         if cut is not None:
             cut = replace(cut, length=len(mark) + cut.length)
         marked = np.array([*mark, *tokens], np.uint32)
@@ -139,7 +138,7 @@ class KVStateStore:
 
         A damaged file is removed, one of another model is not.
         """
-        state_folder.check_id(chat)
+        state_files.check_id(chat)
         return self._submit(lambda: _unmarked(self._load(chat), list(mark)), None)
 
     def find(self, tokens: Sequence[int], *, whole: bool, mark: Sequence[int] = ()) -> FoundState | None:
@@ -227,7 +226,7 @@ class KVStateStore:
 
     def _count(self) -> None:
         with contextlib.suppress(EdgechatError):
-            self._usage = StatesOnDisk(*state_folder.usage())
+            self._usage = StatesOnDisk(*state_files.usage())
 
     def _save(self, write: _Write) -> bool:
         with self._lock:
@@ -250,27 +249,27 @@ class KVStateStore:
         state = write.state
         if state is None:
             raise WriteStopped
-        key, path = self._key.result(), state_folder.made_folder()
+        key, path = self._key.result(), state_files.made_folder()
         cut_size = len(write.cut.state) if write.cut is not None else 0
         size = StateHeader(len(write.tokens), len(state), write.cut_tokens, cut_size).file_size
         limit = min(MOST, shutil.disk_usage(path).free // 10) if self.limit is None else self.limit
         if size <= limit:
             self._put(write, state, key)
-        state_folder.evict(limit, keep=write.chat if size <= limit else None)
+        state_files.evict(limit, keep=write.chat if size <= limit else None)
         if size > limit > 0:
             raise StateRefused(f"it takes {size} bytes, and the limit for all states is {limit}")
         return size <= limit
 
     def _put(self, write: _Write, state: npt.NDArray[np.uint8], key: bytes) -> None:
-        draft = state_folder.draft_of(write.chat)
+        draft = state_files.draft_of(write.chat)
         try:
-            with state_file.created(draft) as fd:
-                state_file.write(fd, key, write.tokens, state, write.cut, wanted=lambda: write.is_wanted)
+            with state_files.created(draft) as fd:
+                state_files.write(fd, key, write.tokens, state, write.cut, wanted=lambda: write.is_wanted)
             # Under the lock: `forget` either finds the file or prevents it.
             with self._lock:
                 if not write.is_wanted:
                     raise WriteStopped
-                os.replace(draft, state_folder.path_of(write.chat))
+                os.replace(draft, state_files.path_of(write.chat))
         except BaseException:
             with contextlib.suppress(OSError):
                 draft.unlink()
@@ -280,7 +279,7 @@ class KVStateStore:
         if self.limit == 0 or self._stopped:
             return None
         try:
-            return self._read(state_folder.path_of(chat))
+            return self._read(state_files.path_of(chat))
         except (FileNotFoundError, WriteStopped):
             return None
         except (OSError, EdgechatError, MemoryError, StateRefused) as error:
@@ -289,8 +288,8 @@ class KVStateStore:
 
     def _read(self, path: Path) -> SavedState:
         key, began = self._key.result(), time.perf_counter()
-        with state_file.opened(path) as fd:
-            saved = state_file.read(fd, key, at_most=self._readable, wanted=lambda: not self._stopped)
+        with state_files.opened(path) as fd:
+            saved = state_files.read(fd, key, at_most=self._readable, wanted=lambda: not self._stopped)
         self._read_bytes += len(saved.state)
         self._read_seconds += time.perf_counter() - began
         with contextlib.suppress(OSError):
@@ -351,7 +350,7 @@ class StateIndex:
         key: asked only if there is a file. Raises what it raises.
         """
         try:
-            files = state_folder.states()
+            files = state_files.states()
         except EdgechatError:
             return []
         before, self._known = self._known, {}
@@ -397,8 +396,8 @@ def _shared(left: npt.NDArray[np.uint32], right: npt.NDArray[np.uint32]) -> int:
 
 def _read(chat: str, path: Path, key: bytes, at_most: int) -> KnownState | None:
     try:
-        with state_file.opened(path) as fd:
-            head, tokens = state_file.read_tokens(fd, key, at_most=at_most)
+        with state_files.opened(path) as fd:
+            head, tokens = state_files.read_tokens(fd, key, at_most=at_most)
     except (OSError, MemoryError, StateRefused):
         return None
     return KnownState(chat, tokens, head.size, head.cut_tokens)

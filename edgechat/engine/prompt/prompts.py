@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from edgechat.base.errors import BadRequest, LoadFailed, PromptTooLong, SwitchUnknown, TemplateError
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.kv.prefix_cache import common_prefix
-from edgechat.engine.kv.window import ContextWindow, whole, window_of
 from edgechat.engine.prompt.control_tokens import ControlTokens
 from edgechat.engine.prompt.media_tokens import MediaTokens
 from edgechat.engine.prompt.template import TEXT_LIMIT, ChatTemplate, begins_answer, begins_reply
-from edgechat.engine.prompt.token_estimate import LONGEST_PIECE, TokenEstimate, at_least, n_bytes, texts_of
+from edgechat.engine.prompt.token_counts import LONGEST_PIECE, TokenEstimate, at_least, n_bytes, texts_of
+from edgechat.engine.prompt.window import ContextWindow, whole, window_of
 from edgechat.engine.types import ChatRequest, Message
 
 _MOST = 4

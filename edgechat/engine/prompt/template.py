@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -12,7 +13,6 @@ from msgspec.structs import replace
 
 from edgechat.base.errors import EngineError, SwitchUnknown, TemplateError
 from edgechat.base.process.child import Child, ChildLost, ChildNeverReady
-from edgechat.engine.prompt import thinking
 from edgechat.engine.prompt.template_child import MEMORY_LIMIT, TIME_LIMIT, Render, Rendered
 from edgechat.engine.tool_calls import history
 from edgechat.engine.tool_calls.formats import format_of
@@ -29,6 +29,39 @@ CHATML = (
 )
 
 _QUESTION = Message("user", "a")
+
+# Template variables that switch a model's thinking, and say how long to think.
+_SWITCH = "enable_thinking"
+_EFFORT = "reasoning_effort"
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """A model family's marks: they open and close a thought, and may surround answers.
+
+    They are looked for in the text of a reply, with control tokens rendered.
+    """
+
+    sign: str
+    """Text by which the family's template is recognized."""
+    open: str
+    close: str
+    skip: tuple[str, ...] = ()
+    """Marks before or after an answer that belong neither to the thought nor to the answer."""
+
+
+HARMONY_FINAL = "<|channel|>final<|message|>"
+
+FAMILIES = (
+    Marks(
+        "<|channel|>analysis<|message|>",
+        "<|channel|>analysis<|message|>",
+        "<|end|>",
+        ("<|start|>assistant", HARMONY_FINAL),
+    ),
+    Marks("<|channel>", "<|channel>thought", "<channel|>"),
+    Marks("</think>", "<think>", "</think>"),
+)
 
 
 class TemplateProcess:
@@ -93,10 +126,10 @@ class ChatTemplate:
         # A model that does not know ChatML's end token may write it out.
         self.stop = (*stop, *(() if source else ("<|im_end|>",)))
         self._system = system
-        self.marks = thinking.marks_of(self.source)
+        self.marks = next((family for family in FAMILIES if family.sign in self.source), None)
         self.calls = format_of(self.source)
-        self.can_switch_thinking = thinking.can_switch(self.source)
-        self.has_effort = thinking.has_effort(self.source)
+        self.can_switch_thinking = _SWITCH in self.source
+        self.has_effort = _EFFORT in self.source
         self._special = {"bos_token": bos, "eos_token": eos}
         self._process = process
         self._takes_system: bool | None = None
@@ -133,8 +166,11 @@ class ChatTemplate:
             "add_generation_prompt": generation_prompt,
             "tools": None if self.calls.told or not tools else guard([template_tool(tool) for tool in tools]),
             **self._special,
-            **thinking.switch(think, effort),
         }
+        if think is not None:
+            variables[_SWITCH] = think
+        if effort is not None:
+            variables[_EFFORT] = effort
         answer = self._ask(Render(self.source, variables, date))
         if answer.error is not None and any(message.calls for message in messages):
             variables["messages"] = guard(history.as_dicts(messages, self.calls, text_arguments=True))

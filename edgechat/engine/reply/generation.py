@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from edgechat.base.errors import BadRequest
 from edgechat.engine.backends.base import Logits, Vocabulary
 from edgechat.engine.prompt.template import ChatTemplate, begins_answer
-from edgechat.engine.reply.forced_calls import calls_grammar
-from edgechat.engine.reply.grammar import json_rule, reply_grammar
+from edgechat.engine.reply.grammar import calls_grammar, json_rule, reply_grammar
 from edgechat.engine.reply.reply import Piece, Reply, ReplyPart, Shown
 from edgechat.engine.sampling import logprobs
 from edgechat.engine.scheduling.sequence import Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 from enum import Enum
 
-from edgechat.engine.prompt.thinking import Marks
+from edgechat.engine.prompt.template import Marks
 from edgechat.engine.tool_calls.scan import held_back
 from edgechat.engine.tool_calls.splitter import ArgumentsText, Ending, Item, Splitter
 from edgechat.engine.types import ToolCall

@@ -19,11 +19,9 @@ import msgspec
 
 from edgechat.device.load import on_battery
 from edgechat.engine.backends.base import AdapterSet, Backend, Checkpoint, mark_of, media_runs
-from edgechat.engine.kv.prefix_cache import common_prefix
-from edgechat.engine.kv.slots import Node, Slot
+from edgechat.engine.kv.prefix_cache import Node, Slot, common_prefix
 from edgechat.engine.kv.snapshot import StatesOnDisk
-from edgechat.engine.kv.state_file import Cut, SavedState
-from edgechat.engine.kv.state_folder import check_id
+from edgechat.engine.kv.state_files import Cut, SavedState, check_id
 from edgechat.engine.kv.state_store import KVStateStore, worth_saving
 from edgechat.engine.sampling import Sampler
 from edgechat.engine.scheduling.preparation import Preparation, fault

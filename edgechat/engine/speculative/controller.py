@@ -27,9 +27,9 @@ import msgspec
 
 from edgechat.base import paths
 from edgechat.base.errors import FolderError
-from edgechat.engine.scheduling.draft import MOST, Source
-from edgechat.engine.speculative.acceptance import Acceptance, AcceptanceCounts
-from edgechat.engine.speculative.step_cost import Shape, StepCost
+from edgechat.engine.scheduling.sequence import MOST
+from edgechat.engine.speculative.estimates import Acceptance, AcceptanceCounts, Shape, StepCost
+from edgechat.engine.types import Source
 from edgechat.planner.plan import LoadPlan
 
 _ALLOWANCE = 0.005

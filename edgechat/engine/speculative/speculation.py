@@ -12,13 +12,19 @@ from edgechat.base.errors import DecodeFailed
 from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Logits, is_media
 from edgechat.engine.kv.prefix_cache import PrefixCache
 from edgechat.engine.sampling import Sampler
-from edgechat.engine.scheduling.draft import MOST, Draft, Source
 from edgechat.engine.scheduling.scheduler import Planned, Scheduler
+from edgechat.engine.scheduling.sequence import MOST, Draft
 from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.controller import Controller, DraftOffer, Rounds
-from edgechat.engine.speculative.drafters import DraftRequest, HeadDrafter, ModelDrafter, RoundDrafter
-from edgechat.engine.speculative.ngram_drafter import NgramDrafter
-from edgechat.engine.speculative.step_cost import LARGEST
+from edgechat.engine.speculative.drafters import (
+    DraftRequest,
+    HeadDrafter,
+    ModelDrafter,
+    NgramDrafter,
+    RoundDrafter,
+)
+from edgechat.engine.speculative.estimates import LARGEST
+from edgechat.engine.types import Source
 from edgechat.planner.plan import NGRAMS, OWN_LAYERS, LoadPlan
 
 _LOG = logging.getLogger(__name__)

@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 
 from edgechat.base.errors import BadRequest, SchemaError
-from edgechat.engine.tool_calls.call_parsing import Kinds
-from edgechat.engine.tool_calls.scan import DEEPEST, JsonScan, is_shallow
+from edgechat.engine.tool_calls.scan import DEEPEST, JsonScan, Kinds, is_shallow
 from edgechat.engine.types import ChatRequest, Tool
 
 MOST_TOOLS = 128

@@ -18,12 +18,11 @@ from edgechat.base.errors import EdgechatError, NotEmbeddable, PromptTooLong
 from edgechat.engine import types
 from edgechat.engine.kv.snapshot import CacheMap, CacheStats, DraftingState, SchedulerState, Snapshot
 from edgechat.engine.prompt.prompts import PairPrompt
-from edgechat.engine.prompt.token_estimate import at_least
-from edgechat.engine.prompt.translation import translate
+from edgechat.engine.prompt.token_counts import at_least, translate
+from edgechat.engine.protocol import cannot_chat
 from edgechat.engine.scheduling.preparation import fault
 from edgechat.engine.types import Embed, ErrorInfo, Event, Failed
 from edgechat.engine.worker import messages
-from edgechat.engine.worker.kinds import cannot_chat
 from edgechat.engine.worker.load_report import LoadReport, anonymous_memory
 from edgechat.engine.worker.messages import Command, Inspected, WorkerEvent
 from edgechat.models.local.usage import note_use

@@ -13,12 +13,11 @@ import psutil
 
 from edgechat.engine.backends.base import Backend, Vocabulary
 from edgechat.engine.kv import snapshot
-from edgechat.engine.kv.prefix_cache import PrefixCache
-from edgechat.engine.kv.slots import Slot
-from edgechat.engine.kv.window import turns_of
+from edgechat.engine.kv.prefix_cache import PrefixCache, Slot
+from edgechat.engine.prompt.window import turns_of
 from edgechat.engine.scheduling.chat_cache import ChatCache
 from edgechat.engine.scheduling.scheduler import Scheduler
-from edgechat.engine.speculative.acceptance import Acceptance
+from edgechat.engine.speculative.estimates import Acceptance
 from edgechat.engine.speculative.speculation import Speculation
 from edgechat.engine.types import ChatRequest, Message, Usage
 

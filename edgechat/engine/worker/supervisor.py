@@ -28,8 +28,8 @@ from edgechat.base.errors import (
 )
 from edgechat.device.remote.workers import why_lost
 from edgechat.engine.kv.snapshot import Snapshot
-from edgechat.engine.kv.state_folder import check_id
-from edgechat.engine.protocol import EngineState
+from edgechat.engine.kv.state_files import check_id
+from edgechat.engine.protocol import EngineState, EngineUsers, cannot_chat, cannot_embed
 from edgechat.engine.types import (
     CachePolicy,
     ChatRequest,
@@ -42,9 +42,7 @@ from edgechat.engine.types import (
     Translated,
 )
 from edgechat.engine.worker.connection import WorkerConnection, cancelled, closed, tail
-from edgechat.engine.worker.kinds import cannot_chat, cannot_embed
 from edgechat.engine.worker.messages import Cancel, Forget
-from edgechat.engine.worker.users import EngineUsers
 from edgechat.planner.placement.fallback import is_short, plan_reload, refit, replan_for_more
 from edgechat.planner.plan import LoadPlan
 

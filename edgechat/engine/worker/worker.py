@@ -29,10 +29,11 @@ from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.prefix_cache import Rent
 from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.template import ChatTemplate, TemplateProcess
+from edgechat.engine.protocol import cannot_embed
 from edgechat.engine.scheduling.preparation import fault
 from edgechat.engine.speculative.controller import Controller, DraftHistory
 from edgechat.engine.speculative.drafters import load_draft
-from edgechat.engine.speculative.step_cost import StepCost, expected_shapes
+from edgechat.engine.speculative.estimates import StepCost, expected_shapes
 from edgechat.engine.types import (
     CachePolicy,
     ChatRequest,
@@ -46,7 +47,6 @@ from edgechat.engine.types import (
 )
 from edgechat.engine.worker import embeddings, messages
 from edgechat.engine.worker.inspection import Inspector
-from edgechat.engine.worker.kinds import cannot_embed
 from edgechat.engine.worker.load_report import LoadReport, anonymous_memory
 from edgechat.engine.worker.messages import Cancel, Command, Generate, Inspected, Loaded, WorkerEvent
 from edgechat.models.local.fingerprint import fingerprint_of

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from edgechat.base.errors import BadRequest, PromptTooLong, SwitchUnknown, TemplateError
-from edgechat.engine.kv.window import window_of
-from edgechat.engine.prompt import template_child, token_estimate
+from edgechat.engine.prompt import template_child
+from edgechat.engine.prompt import token_counts as token_estimate
 from edgechat.engine.prompt.prompts import Prompts
 from edgechat.engine.prompt.template import TEXT_LIMIT, ChatTemplate
 from edgechat.engine.prompt.template_child import Rendered
+from edgechat.engine.prompt.window import window_of
 from edgechat.engine.types import ChatRequest, Message
 from tests.properties import examples
 from tests.scripted.backend import ScriptedVocabulary

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgechat.base.errors import SchemaError
-from edgechat.engine.prompt.thinking import FAMILIES
+from edgechat.engine.prompt.template import FAMILIES
 from edgechat.engine.reply.constraints import Constraints
 from edgechat.engine.reply.grammar import json_rule, literal, reply_grammar
 from edgechat.engine.tool_calls.tools import LONGEST_SCHEMA, relaxed

@@ -10,7 +10,7 @@ import pytest
 from edgechat.base.errors import PromptTooLong
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.prefix_cache import Rent, common_prefix
-from edgechat.engine.kv.state_folder import path_of
+from edgechat.engine.kv.state_files import path_of
 from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.template import ChatTemplate, TemplateProcess
 from edgechat.engine.types import (

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from edgechat.engine.scheduling.draft import MOST, Source
+from edgechat.engine.scheduling.sequence import MOST
 from edgechat.engine.speculative.controller import Controller, DraftChoice, DraftOffer
-from edgechat.engine.speculative.step_cost import StepCost
+from edgechat.engine.speculative.estimates import StepCost
+from edgechat.engine.types import Source
 
 
 class Always(Controller):

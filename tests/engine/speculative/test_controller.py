@@ -8,10 +8,17 @@ from operator import attrgetter
 import pytest
 
 from edgechat.device.speed import ROWS
-from edgechat.engine.scheduling.draft import MOST
-from edgechat.engine.speculative.acceptance import Acceptance, AcceptanceCounts, class_of_match
+from edgechat.engine.scheduling.sequence import MOST
 from edgechat.engine.speculative.controller import Controller, DraftOffer, Rounds
-from edgechat.engine.speculative.step_cost import LARGEST, Shape, StepCost, expected_shapes
+from edgechat.engine.speculative.estimates import (
+    LARGEST,
+    Acceptance,
+    AcceptanceCounts,
+    Shape,
+    StepCost,
+    class_of_match,
+    expected_shapes,
+)
 from edgechat.planner.estimate.speed import Forecast
 
 pytestmark = [pytest.mark.slow, pytest.mark.pairs]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from edgechat.engine.scheduling.draft import MOST
+from edgechat.engine.scheduling.sequence import MOST
 from edgechat.engine.speculative.controller import Controller, DraftOffer, Rounds
-from edgechat.engine.speculative.step_cost import StepCost
+from edgechat.engine.speculative.estimates import StepCost
 
 
 def linear(slope):

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgechat.base import paths
-from edgechat.engine.scheduling.draft import MOST
+from edgechat.engine.scheduling.sequence import MOST
 from edgechat.engine.speculative.controller import Controller, DraftHistory, DraftOffer, Rounds
-from edgechat.engine.speculative.step_cost import LARGEST, StepCost
+from edgechat.engine.speculative.estimates import LARGEST, StepCost
 from edgechat.planner.plan import LoadPlan
 
 PLAN = LoadPlan(model_path="m", model_name="m", context=100)

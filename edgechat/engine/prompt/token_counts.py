@@ -1,4 +1,4 @@
-"""How many tokens a text or message takes: estimates, without a vocabulary or for the window to add up."""
+"""Token counts of messages and of what a template adds to them, and the tokens of a text for clients."""
 
 from __future__ import annotations
 
@@ -7,10 +7,21 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from edgechat.base.errors import TemplateError
+from edgechat.base.errors import BadRequest, TemplateError
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.prompt.control_tokens import ControlTokens
-from edgechat.engine.types import Message, Role, Tool
+from edgechat.engine.prompt.window import guessed_tokens
+from edgechat.engine.types import (
+    MOST_CHARACTERS,
+    MOST_TOKENS,
+    MOST_WITH_MARKS,
+    ChatRequest,
+    Message,
+    Role,
+    Tool,
+    Translate,
+    Translated,
+)
 
 LONGEST_PIECE = 512
 """Bytes; no vocabulary has a token as long, so a longer text has more tokens than its bytes over this."""
@@ -181,9 +192,25 @@ def n_bytes(text: str) -> int:
     return len(text.encode("utf-8", "replace"))
 
 
-BYTES_PER_TOKEN = 4
+def translate(vocabulary: Vocabulary, command: Translate) -> Translated:
+    """Return the tokens of a text, or the text of tokens. Raises BadRequest.
 
-
-def guessed_tokens(n_bytes: int) -> int:
-    """Return about how many tokens a text of so many bytes has."""
-    return -(-n_bytes // BYTES_PER_TOKEN)
+    A chat has a template, and is not for this function.
+    """
+    what = command.what
+    assert not isinstance(what, ChatRequest)
+    if isinstance(what, str):
+        most = MOST_WITH_MARKS if command.special else MOST_CHARACTERS
+        if len(what) > most:
+            raise BadRequest(
+                f"The text has {len(what)} characters; the limit is {most}.", hint="Send it in several parts."
+            )
+        tokens = vocabulary.tokenize(what, bos=command.bos, special=command.special)
+        return Translated(command.request_id, tuple(tokens), b"")
+    if len(what) > MOST_TOKENS:
+        raise BadRequest(f"The limit is {MOST_TOKENS} tokens.", hint="Send them in several parts.")
+    unknown = next((token for token in what if not 0 <= token < vocabulary.size), None)
+    if unknown is not None:
+        raise BadRequest(f"Unknown token {unknown}: the model's tokens are 0 to {vocabulary.size - 1}.")
+    text = b"".join(vocabulary.piece(token, special=True) for token in what)
+    return Translated(command.request_id, what, text)

@@ -20,6 +20,7 @@ from edgechat.engine.types import Role
 
 MOST_TOKENS = 2**40
 """Of one message; a larger size is an error."""
+_BYTES_PER_TOKEN = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,11 @@ def turns_of(roles: Sequence[Role]) -> tuple[range, ...]:
             asked = False
         asked = asked or role == "user"
     return tuple(range(start, stop) for start, stop in pairwise([*starts, len(roles)]))
+
+
+def guessed_tokens(n_bytes: int) -> int:
+    """Return an estimate of the tokens of a text, without a vocabulary."""
+    return -(-n_bytes // _BYTES_PER_TOKEN)
 
 
 def _high(role: Role, cells: int) -> int:
