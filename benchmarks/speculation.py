@@ -39,13 +39,13 @@ from edgechat.engine.backends.base import Backend, BatchPart
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.sampling import Sampler
-from edgechat.engine.scheduling.sequence import MOST, Draft
+from edgechat.engine.scheduling.sequence import Draft
 from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.controller import Controller, DraftChoice, DraftOffer, Rounds
 from edgechat.engine.speculative.drafters import DraftRequest, ModelDrafter
 from edgechat.engine.speculative.estimates import StepCost
 from edgechat.engine.speculative.speculation import verify
-from edgechat.engine.types import ChatRequest, Finished, Message, Sampling, Source
+from edgechat.engine.types import LONGEST_DRAFT, ChatRequest, Finished, Message, Sampling, Source
 from tests.engine.runtimes import GPU, plan
 from tests.engine.runtimes import load as opened
 from tests.kit import MODELS_DIR, NOT_PRINTABLE, Shape, Spec, build
@@ -236,7 +236,11 @@ def record(weights: str, pair: str, temperature: float, positions: int) -> dict[
         for _ in range(positions):
             guess = Draft("model")
             drafter.draft(
-                [DraftRequest(stream, guess, MOST["model"], lambda _classes: True, lambda _classes: True)]
+                [
+                    DraftRequest(
+                        stream, guess, LONGEST_DRAFT["model"], lambda _classes: True, lambda _classes: True
+                    )
+                ]
             )
             at = len(stream.tokens) - 1
             rows = backend.decode(

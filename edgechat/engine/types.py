@@ -26,6 +26,8 @@ Effort = Literal["low", "medium", "high"]
 """How long a model thinks, if its template has such a switch."""
 Source = Literal["model", "mtp", "eagle3", "ngram"]
 """What drafts: a small model, the model's own layers, an EAGLE-3 head, or the conversation's n-grams."""
+LONGEST_DRAFT: dict[Source, int] = {"model": 8, "mtp": 8, "eagle3": 8, "ngram": 15}
+"""In tokens: copied text may match for long, computed drafts diverge sooner."""
 MediaFile = Image | Sound
 """What a message shows or plays to a model, besides its text."""
 

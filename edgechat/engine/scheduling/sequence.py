@@ -10,9 +10,6 @@ from edgechat.engine.kv.prefix_cache import Slot
 from edgechat.engine.sampling import Sampler
 from edgechat.engine.types import ChatRequest, Source, SpeculationStats, Timings, Usage
 
-MOST: dict[Source, int] = {"model": 8, "mtp": 8, "eagle3": 8, "ngram": 15}
-"""Tokens of the longest draft: copied text may match for long, what computes its draft diverges sooner."""
-
 
 @dataclass(slots=True)
 class Draft:

@@ -14,10 +14,10 @@ from edgechat.base.errors import EdgechatError, SchemaError
 from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, DraftHead, Logits, Vocabulary
 from edgechat.engine.kv.prefix_cache import PrefixCache, Rent, Slot, common_prefix
 from edgechat.engine.sampling import top_ids
-from edgechat.engine.scheduling.sequence import MOST, Draft
+from edgechat.engine.scheduling.sequence import Draft
 from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.estimates import class_of_match, class_of_probability
-from edgechat.engine.types import Source
+from edgechat.engine.types import LONGEST_DRAFT, Source
 from edgechat.planner.plan import LoadPlan
 
 _TOP_TOKENS = 10  # tokens over which a drafter's confidence is computed
@@ -343,7 +343,7 @@ class NgramDrafter:
         if match is None:
             return None
         at, length = match
-        tokens_after = list(tokens[at : at + min(most, MOST["ngram"])])
+        tokens_after = list(tokens[at : at + min(most, LONGEST_DRAFT["ngram"])])
         return Draft("ngram", tokens_after, [class_of_match(length + n) for n in range(len(tokens_after))])
 
     def _text(self, stream: Stream) -> tuple[array[int], bytearray]:

@@ -22,13 +22,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from edgechat.engine.scheduling.sequence import MOST
-from edgechat.engine.types import Source
+from edgechat.engine.types import LONGEST_DRAFT, Source
 from edgechat.planner.estimate.speed import Forecast
 
 _PROBABILITIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97)
 _MATCH_LENGTHS = (2, 3, 4, 6, 8, 12, 16, 24)
-CLASSES: dict[Source, int] = dict.fromkeys(MOST, len(_PROBABILITIES) + 1) | {"ngram": len(_MATCH_LENGTHS) + 1}
+CLASSES: dict[Source, int] = dict.fromkeys(LONGEST_DRAFT, len(_PROBABILITIES) + 1) | {
+    "ngram": len(_MATCH_LENGTHS) + 1
+}
 
 _FADING = 0.993  # factor of a count with each new observation: about the last 140 matter
 _PRIOR = {"model": 0.6, "mtp": 0.7, "eagle3": 0.7, "ngram": 0.5}
@@ -60,7 +61,7 @@ class Acceptance:
     def __init__(self, source: Source) -> None:
         self.source: Source = source
         self.by_class = _no_counts(CLASSES[source])
-        self.by_position = _no_counts(MOST[source])
+        self.by_position = _no_counts(LONGEST_DRAFT[source])
 
     def start_with(self, by_class: AcceptanceCounts, by_position: AcceptanceCounts) -> None:
         """Start with what was learnt earlier, at less weight."""
@@ -82,7 +83,9 @@ class Acceptance:
 
     def at_position(self, position: int, *, optimistic: bool = False) -> float:
         """Return the same for a token that is not drafted yet, `position` others before it."""
-        return _rate(self.by_position, min(position, MOST[self.source] - 1), self._overall, optimistic)
+        return _rate(
+            self.by_position, min(position, LONGEST_DRAFT[self.source] - 1), self._overall, optimistic
+        )
 
     @property
     def _overall(self) -> float:
