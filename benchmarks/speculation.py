@@ -235,13 +235,8 @@ def record(weights: str, pair: str, temperature: float, positions: int) -> dict[
         stream.tokens.append(sampler.choose(rows[0], stream.tokens))
         for _ in range(positions):
             guess = Draft("model")
-            drafter.draft(
-                [
-                    DraftRequest(
-                        stream, guess, LONGEST_DRAFT["model"], lambda _classes: True, lambda _classes: True
-                    )
-                ]
-            )
+            longest = LONGEST_DRAFT["model"]
+            drafter.draft([DraftRequest(stream, guess, longest, lambda _: True, lambda _: True)])
             at = len(stream.tokens) - 1
             rows = backend.decode(
                 [BatchPart(0, at, [stream.tokens[-1], *guess.tokens], 1 + len(guess.tokens))]

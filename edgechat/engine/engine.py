@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from functools import partial
 
 import msgspec
@@ -27,7 +28,7 @@ from edgechat.engine.prompt.media_tokens import MediaTokens, decoded
 from edgechat.engine.prompt.prompts import Prompt, Prompts
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.prompt.token_counts import translate
-from edgechat.engine.reply.constraints import Constraints
+from edgechat.engine.reply.constraints import Constraint, Constraints
 from edgechat.engine.reply.generation import Generation, Logprobs, grammar_of, reply_of
 from edgechat.engine.reply.reply import ReplyPart
 from edgechat.engine.sampling import Sampler, check_bias
@@ -115,7 +116,7 @@ class EngineCore:
         """Whether nothing can be done until the disk, a grammar or a prompt is ready."""
         if not self.scheduler.is_idle:
             return self._waits_for_media
-        return self.chat_cache.is_waiting or (self.chat_cache.is_idle and self.n_waiting > 0)
+        return self.n_waiting > 0 or self.chat_cache.is_waiting
 
     def submit(self, request: ChatRequest) -> list[Event]:
         """Prepare a request now, and queue it.
@@ -127,12 +128,12 @@ class EngineCore:
     def begin(self, request: ChatRequest) -> None:
         """Prepare a request in the background; a later step queues it, or returns Failed."""
         work = partial(self._prepare, request, time.perf_counter())
-        self.preparation.begin(request, work, self._prepared)
+        self.preparation.wait_for(self.preparation.submit(work), request, self._prepared)
 
     def translate(self, command: Translate) -> None:
         """Convert text to tokens or back in the background; a later step returns Translated or Failed."""
-        work = partial(self._translate, command)
-        self.preparation.begin(ChatRequest(id=command.request_id), work, lambda _, translated: [translated])
+        work = self.preparation.submit(partial(self._translate, command))
+        self.preparation.wait_for(work, ChatRequest(id=command.request_id), lambda _, done: [done.result()])
 
     def _translate(self, command: Translate) -> Translated:
         if not isinstance(command.what, ChatRequest):
@@ -183,7 +184,8 @@ class EngineCore:
 
     def _queue(self, sequence: Sequence, grammar: str | None) -> list[Event]:
         if grammar is not None:
-            self.constraints.begin(sequence, grammar)
+            then = partial(self._begin_constrained, sequence)
+            self.preparation.wait_for(self.constraints.of(grammar), sequence.request, then, sequence)
         else:
             self.chat_cache.begin(sequence)
         return [Dropped(sequence.id, sequence.dropped)] if sequence.dropped else []
@@ -193,12 +195,7 @@ class EngineCore:
         job = self.preparation.give_up(request_id)
         if job is not None and job.sequence is None:
             return [Finished(request_id, "cancelled", Usage(0, 0, 0), Timings(0.0, 0.0, 0.0))]
-        sequence = (
-            (job.sequence if job else None)
-            or self.scheduler.find(request_id)
-            or self.chat_cache.give_up(request_id)
-            or self.constraints.give_up(request_id)
-        )
+        sequence = job.sequence if job is not None else self.scheduler.find(request_id)
         if not isinstance(sequence, Generation):
             return []
         events = self._finish(sequence, "cancelled")
@@ -212,7 +209,6 @@ class EngineCore:
     def forget(self, chat: str) -> None:
         """Delete everything kept of a chat, in memory and on disk."""
         self.preparation.forget(chat)
-        self.constraints.forget(chat)
         self.chat_cache.forget(chat)
         self.speculation.forget_chat(chat)
 
@@ -224,7 +220,7 @@ class EngineCore:
     @property
     def n_waiting(self) -> int:
         """Number of requests that wait for preparation, for the disk, or for their grammar."""
-        return self.chat_cache.n_waiting + self.constraints.n_waiting + self.preparation.n_waiting
+        return self.preparation.n_waiting
 
     def warm_up(self, *, whole: bool = False) -> None:
         """Compute one token, which pages the weights in and measures the cost of a call.
@@ -263,7 +259,6 @@ class EngineCore:
     def _advance(self, events: list[Event]) -> None:
         """Do a step, adding its events to `events`."""
         events += self._finish_jobs()
-        events += self._queue_constrained()
         events += self.chat_cache.poll()
         events += self._handle_overflows()
         events += self._encode_media()
@@ -314,7 +309,7 @@ class EngineCore:
         """Continue requests whose background work is done."""
         for job in self.preparation.ready():
             try:
-                yield from job.then(job.request, job.future.result())
+                yield from job.then(job.request, job.future)
             except Exception as error:
                 failed = explained(error)
                 if job.sequence is not None:
@@ -322,23 +317,18 @@ class EngineCore:
                 else:
                     yield Failed(job.request.id, ErrorInfo.of(failed))
 
-    def _prepared(self, request: ChatRequest, prepared: tuple[Generation, str | None]) -> list[Event]:
-        sequence, grammar = prepared
+    def _prepared(self, request: ChatRequest, prepared: Future[tuple[Generation, str | None]]) -> list[Event]:
+        sequence, grammar = prepared.result()
         if request.chat is None:  # the chat may have been deleted meanwhile
             sequence.request = msgspec.structs.replace(sequence.request, chat=None)
         return self._queue(sequence, grammar)
 
-    def _queue_constrained(self) -> Iterator[Event]:
-        """Queue the requests whose grammar has been compiled."""
-        for sequence, constraint in self.constraints.ready():
-            if isinstance(constraint, EdgechatError):
-                yield Failed(sequence.id, ErrorInfo.of(constraint))
-                continue
-            sequence.sampler.constraint = constraint
-            try:
-                self.chat_cache.begin(sequence)
-            except Exception as error:
-                yield from self._fail(sequence, fault(error))
+    def _begin_constrained(
+        self, sequence: Sequence, _: ChatRequest, constraint: Future[Constraint]
+    ) -> list[Event]:
+        sequence.sampler.constraint = constraint.result()
+        self.chat_cache.begin(sequence)
+        return []
 
     def _with_drafts(self, planned: Planned) -> Planned:
         """Return the batch with drafted tokens added; if drafting fails, it is switched off."""
@@ -487,10 +477,14 @@ class EngineCore:
             dropped=sequence.dropped,
             generated=sequence.n_generated,
         )
-        self.preparation.begin(request, work, partial(self._resume_shortened, sequence), sequence)
+        then = partial(self._resume_shortened, sequence)
+        self.preparation.wait_for(self.preparation.submit(work), request, then, sequence)
         return []
 
-    def _resume_shortened(self, sequence: Generation, _: ChatRequest, shorter: Prompt | None) -> list[Event]:
+    def _resume_shortened(
+        self, sequence: Generation, _: ChatRequest, shortened: Future[Prompt | None]
+    ) -> list[Event]:
+        shorter = shortened.result()
         if shorter is None:
             return self._finish(sequence, "context")
         sequence.tokens = shorter.tokens + sequence.tokens[sequence.n_prompt :]

@@ -52,18 +52,36 @@ def worth_saving(
     return size / bandwidth < tokens * seconds_per_token
 
 
+def done_future(result: _T) -> Future[_T]:
+    """Return a future that has its result already."""
+    done: Future[_T] = Future()
+    done.set_result(result)
+    return done
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownState:
+    """The tokens and sizes of a state that can be read."""
+
+    chat: str
+    tokens: npt.NDArray[np.uint32]
+    size: int
+    """Bytes of the state."""
+    cut: int = 0
+    """Tokens up to its checkpoint; 0: it has none."""
+
+
 @dataclass(slots=True, eq=False)
 class _Write:
     """A state to be written. `state` is None once it has been written, or is not wanted any more."""
 
-    chat: str
-    tokens: npt.NDArray[np.uint32]
+    known: KnownState
     state: npt.NDArray[np.uint8] | None
     cut: Cut | None
 
     @property
-    def cut_tokens(self) -> int:
-        return self.cut.length if self.cut is not None else 0
+    def chat(self) -> str:
+        return self.known.chat
 
     @property
     def is_wanted(self) -> bool:
@@ -125,7 +143,8 @@ class KVStateStore:
         if cut is not None:
             cut = replace(cut, length=len(mark) + cut.length)
         marked = np.array([*mark, *tokens], np.uint32)
-        write = _Write(chat, marked, np.ascontiguousarray(state).reshape(-1), cut)
+        known = KnownState(chat, marked, state.size, cut.length if cut is not None else 0)
+        write = _Write(known, np.ascontiguousarray(state).reshape(-1), cut)
         with self._lock:
             self._drop(self._queued.get(chat))
             self._queued[chat] = write
@@ -151,11 +170,8 @@ class KVStateStore:
         if self.limit == 0:
             return None
         with self._lock:
-            pending = [
-                KnownState(write.chat, write.tokens, len(write.state), write.cut_tokens)
-                for write in (*self._queued.values(), self._running)
-                if write is not None and write.state is not None
-            ]
+            writes = (*self._queued.values(), self._running)
+            pending = [write.known for write in writes if write is not None and write.is_wanted]
         try:
             saved = self._index.states(self._key.result, self._readable)
         except OSError:
@@ -203,9 +219,7 @@ class KVStateStore:
         try:
             return self._thread.submit(work)
         except RuntimeError:  # it is closed
-            done: Future[_T] = Future()
-            done.set_result(otherwise)
-            return done
+            return done_future(otherwise)
 
     def _cancel(self, write: _Write) -> None:
         with self._lock:
@@ -251,7 +265,7 @@ class KVStateStore:
             raise WriteStopped
         key, path = self._key.result(), state_files.made_folder()
         cut_size = len(write.cut.state) if write.cut is not None else 0
-        size = StateHeader(len(write.tokens), len(state), write.cut_tokens, cut_size).file_size
+        size = StateHeader(len(write.known.tokens), len(state), write.known.cut, cut_size).file_size
         limit = min(MOST, shutil.disk_usage(path).free // 10) if self.limit is None else self.limit
         if size <= limit:
             self._put(write, state, key)
@@ -264,7 +278,9 @@ class KVStateStore:
         draft = state_files.draft_of(write.chat)
         try:
             with state_files.created(draft) as fd:
-                state_files.write(fd, key, write.tokens, state, write.cut, wanted=lambda: write.is_wanted)
+                state_files.write(
+                    fd, key, write.known.tokens, state, write.cut, wanted=lambda: write.is_wanted
+                )
             # Under the lock: `forget` either finds the file or prevents it.
             with self._lock:
                 if not write.is_wanted:
@@ -325,17 +341,6 @@ class FoundState:
     """Tokens of the state."""
     size: int
     """Bytes of the state."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class KnownState:
-    """The tokens of a state that can be read."""
-
-    chat: str
-    tokens: npt.NDArray[np.uint32]
-    size: int
-    cut: int = 0
-    """Tokens up to its checkpoint; 0: it has none."""
 
 
 class StateIndex:

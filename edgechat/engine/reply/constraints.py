@@ -16,16 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import replace
 
-from edgechat.base.errors import EdgechatError, EngineError, SchemaError
+from edgechat.base.errors import EngineError, SchemaError
 from edgechat.base.process.child import Child, ChildLost, ChildNeverReady
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.kv.prefix_cache import common_prefix
 from edgechat.engine.reply.grammar import grammar_error
 from edgechat.engine.reply.grammar_child import MEMORY_LIMIT, TIME_LIMIT, Tokens, limits
-from edgechat.engine.scheduling.preparation import fault
-from edgechat.engine.scheduling.sequence import Sequence
 from edgechat.engine.types import ErrorInfo
 
 if TYPE_CHECKING:
@@ -105,7 +102,6 @@ class Constraints:
         """Protects the tokenizer and the child process while they are made."""
         self._closed = False
         self._executors: dict[str, ThreadPoolExecutor] = {}
-        self._waiting: list[tuple[Sequence, Future[Constraint]]] = []
 
     def prepare(self) -> None:
         """Make the tokenizer that all constraints share now; does nothing without llguidance.
@@ -114,36 +110,6 @@ class Constraints:
         """
         if not _is_missing():
             wait([self._executor("grammars").submit(self._tokenizer)])  # errors come up again with a request
-
-    @property
-    def n_waiting(self) -> int:
-        """Requests that wait for one."""
-        return len(self._waiting)
-
-    def begin(self, sequence: Sequence, grammar: str) -> None:
-        """Have a sequence wait for the constraint of its grammar. Raises EngineError; see `of`."""
-        self._waiting.append((sequence, self.of(grammar)))
-
-    def ready(self) -> list[tuple[Sequence, Constraint | EdgechatError]]:
-        """Return the sequences that need not wait any more, with the constraint or the error."""
-        done = [pair for pair in self._waiting if pair[1].done()]
-        self._waiting = [pair for pair in self._waiting if pair not in done]
-        return [(sequence, _result(future)) for sequence, future in done]
-
-    def give_up(self, request_id: str) -> Sequence | None:
-        """Return the sequence of a request that waits for its grammar, and do not wait for it."""
-        pair = next((pair for pair in self._waiting if pair[0].id == request_id), None)
-        if pair is None:
-            return None
-        self._waiting.remove(pair)
-        pair[1].cancel()
-        return pair[0]
-
-    def forget(self, chat: str) -> None:
-        """Detach the requests of a deleted chat from it."""
-        for sequence, _ in self._waiting:
-            if sequence.request.chat == chat:
-                sequence.request = replace(sequence.request, chat=None)
 
     def of(self, grammar: str) -> Future[Constraint]:
         """Begin to make the constraint of a grammar; the future may raise SchemaError.
@@ -268,12 +234,3 @@ def _remember(known: dict[bytes, Any], name: bytes, value: object) -> None:
 
 def _is_missing() -> bool:
     return importlib.util.find_spec("llguidance") is None
-
-
-def _result(future: Future[Constraint]) -> Constraint | EdgechatError:
-    try:
-        return future.result()
-    except EdgechatError as error:
-        return error
-    except Exception as error:  # others' streams go on
-        return fault(error)

@@ -576,7 +576,7 @@ def test_forget_and_prune_take_only_what_is_theirs(kept):
     dead, alive = os.getpid(), os.getpid()
     for chat in (A, B, C):
         assert kept.save(chat, TOKENS, STATE).result()
-    started = round(state_store.state_folder.this_process().started * 1000)
+    started = round(state_store.state_files.this_process().started * 1000)
     names = {
         "left": f"{A}.{dead}-{started - 60_000}-0.part",
         "left by a number too large": f"{B}.9999999999-1-0.part",

@@ -453,7 +453,7 @@ def test_no_chat_gives_way_to_a_state_that_has_no_room(make):
     engine.submit(ChatRequest(id="c", messages=(user("long " * 30),)))
     until(engine, Delta)
     engine.submit(ChatRequest(id="d", chat=CHAT, messages=(user("What? " * 45),)))
-    while engine.chat_cache.n_waiting:
+    while engine.n_waiting:
         engine.step()
     assert engine.scheduler.cache.stats.evictions == 0
     idle(engine)
