@@ -29,7 +29,8 @@ from edgechat.engine.prompt.prompts import Prompt, Prompts
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.prompt.token_counts import translate
 from edgechat.engine.reply.constraints import Constraint, Constraints
-from edgechat.engine.reply.generation import Generation, Logprobs, grammar_of, reply_of
+from edgechat.engine.reply.generation import Generation, Logprobs, reply_of
+from edgechat.engine.reply.grammar import grammar_of
 from edgechat.engine.reply.reply import ReplyPart
 from edgechat.engine.sampling import Sampler, check_bias
 from edgechat.engine.scheduling.chat_cache import ChatCache

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +10,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from edgechat.base.errors import EngineError, SwitchUnknown, TemplateError
-from edgechat.base.process.child import Child, ChildLost, ChildNeverReady
+from edgechat.base.errors import SwitchUnknown, TemplateError
+from edgechat.base.process.child import ChildLost, RestartingChild
 from edgechat.engine.prompt.template_child import MEMORY_LIMIT, TIME_LIMIT, Render, Rendered
 from edgechat.engine.tool_calls import history
 from edgechat.engine.tool_calls.formats import format_of
@@ -64,44 +63,9 @@ FAMILIES = (
 )
 
 
-class TemplateProcess:
-    """The rendering process, which takes a moment to start: create it before the model is loaded."""
-
-    def __init__(self) -> None:
-        self._child = _child()
-
-    def ask(self, request: Render) -> Rendered:
-        """Return the answer. Raises TemplateError if the process exceeded a limit or died over it."""
-        question = msgspec.msgpack.encode(request)
-        if not self._child.alive:  # it died before this request
-            self._child.close()
-            self._child = _child()
-        try:
-            answer = self._child.ask(question, seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
-        except ChildNeverReady as lost:
-            raise _never_ready(lost) from lost
-        except ChildLost as lost:
-            died = "exceeded the memory limit and was stopped"
-            raise _overrun(died if str(lost) == "died" else str(lost)) from lost
-        return msgspec.msgpack.decode(answer, type=Rendered)
-
-    def close(self) -> None:
-        """Kill the process."""
-        self._child.close()
-
-
-def _child() -> Child:
-    try:
-        return Child("template", log=sys.stderr.fileno())
-    except ChildNeverReady as lost:
-        raise _never_ready(lost) from lost
-
-
-def _never_ready(lost: ChildNeverReady) -> EngineError:
-    return EngineError(
-        f"The process for chat templates did not start: it {lost}.",
-        hint="Send the message again. If it fails again, please report this error, with the engine's log.",
-    )
+def template_process() -> RestartingChild:
+    """Return the rendering process, which takes a moment to start: start it before the model is loaded."""
+    return RestartingChild("template", "chat templates", seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
 
 
 class ChatTemplate:
@@ -115,7 +79,7 @@ class ChatTemplate:
         eos: str = "",
         stop: Sequence[str] = (),
         system: str = "",
-        process: TemplateProcess | None = None,
+        process: RestartingChild | None = None,
     ) -> None:
         """`source` None: the model has no template, and ChatML is used.
 
@@ -131,7 +95,7 @@ class ChatTemplate:
         self.can_switch_thinking = _SWITCH in self.source
         self.has_effort = _EFFORT in self.source
         self._special = {"bos_token": bos, "eos_token": eos}
-        self._process = process
+        self._process = process or template_process()
         self._takes_system: bool | None = None
         self._takes_later_system: bool | None = None
 
@@ -222,19 +186,17 @@ class ChatTemplate:
         return self._takes_later_system
 
     def _ask(self, request: Render) -> Rendered:
-        if self._process is None:
-            self._process = TemplateProcess()
+        """Return the answer. Raises TemplateError if the process exceeded a limit or died over it."""
         try:
-            return self._process.ask(request)
-        except (EngineError, TemplateError):
-            self.close()
-            raise
+            answer = self._process.ask(msgspec.msgpack.encode(request))
+        except ChildLost as lost:
+            died = "exceeded the memory limit and was stopped"
+            raise _overrun(died if str(lost) == "died" else str(lost)) from lost
+        return msgspec.msgpack.decode(answer, type=Rendered)
 
     def close(self) -> None:
         """End the process."""
-        if self._process is not None:
-            self._process.close()
-            self._process = None
+        self._process.close()
 
 
 def _rejected(error: str, line: int | None) -> TemplateError:

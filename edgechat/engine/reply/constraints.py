@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import itertools
-import sys
+import re
 import threading
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -18,11 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from edgechat.base.errors import EngineError, SchemaError
-from edgechat.base.process.child import Child, ChildLost, ChildNeverReady
+from edgechat.base.process.child import ChildLost, RestartingChild
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.kv.prefix_cache import common_prefix
-from edgechat.engine.reply.grammar import grammar_error
-from edgechat.engine.reply.grammar_child import MEMORY_LIMIT, TIME_LIMIT, Tokens, limits
+from edgechat.engine.reply.grammar_child import MEMORY_LIMIT, TIME_LIMIT, TOOL_COMMENT, Tokens, limits
 from edgechat.engine.types import ErrorInfo
 
 if TYPE_CHECKING:
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
 
 _REMEMBERED = 256  # grammars whose outcome is remembered: programs send the same one again and again
 _STACK = 64 * 2**20  # bytes, of the thread that compiles what a process with less has compiled
+_POSITION = re.compile(r"at (\d+)\(\d+\)")
+_LONGEST_EXPLANATION = 200  # characters of what llguidance says about a schema
 # Otherwise llguidance would tokenize forced text, in one way of the many that the model may use.
 _OPTIONS = '%llguidance {"no_forcing": true}\n'
 
@@ -95,11 +96,11 @@ class Constraints:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._shared_tokenizer: LLTokenizer | None = None
-        self._child: Child | None = None
+        self._child = RestartingChild("grammar", "grammars", seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
         self._valid: dict[bytes, None] = {}
         self._errors: dict[bytes, ErrorInfo] = {}
         self._lock = threading.Lock()
-        """Protects the tokenizer and the child process while they are made."""
+        """Held while the tokenizer is made."""
         self._closed = False
         self._executors: dict[str, ThreadPoolExecutor] = {}
 
@@ -168,13 +169,9 @@ class Constraints:
     def _compile_in_child(self, grammar: str) -> None:
         """Compile it where it may take too long or crash. Raises SchemaError."""
         try:
-            problem = self._grammar_process().ask(grammar.encode(), seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
-        except ChildNeverReady as lost:
-            raise EngineError(
-                f"The process for grammars did not start: it {lost}.",
-                hint="Send the request again. If it fails again, please report this error, with the "
-                "engine's log.",
-            ) from lost
+            if self._closed:
+                raise EngineError("The engine is shutting down.")
+            problem = self._child.ask(grammar.encode())
         except ChildLost as lost:
             if self._closed:
                 raise EngineError("The engine is shutting down.") from lost
@@ -184,14 +181,6 @@ class Constraints:
             ) from lost
         if problem:
             raise grammar_error(problem.decode("utf-8", "replace"), grammar)
-
-    def _grammar_process(self) -> Child:
-        with self._lock:
-            if self._closed:
-                raise EngineError("The engine is shutting down.")
-            if self._child is None or not self._child.alive:
-                self._child = Child("grammar", log=sys.stderr.fileno())
-            return self._child
 
     def _tokenizer(self) -> LLTokenizer:
         with self._lock:
@@ -218,12 +207,11 @@ class Constraints:
 
     def close(self) -> None:
         """End the process and the threads, which must not use the vocabulary any more."""
-        with self._lock:
-            self._closed = True
-            if self._child is not None:
-                self._child.close()
+        self._closed = True
+        self._child.close()
         for executor in self._executors.values():
             executor.shutdown(cancel_futures=True)
+        self._child.close()  # a thread may have started it once more
 
 
 def _remember(known: dict[bytes, Any], name: bytes, value: object) -> None:
@@ -234,3 +222,36 @@ def _remember(known: dict[bytes, Any], name: bytes, value: object) -> None:
 
 def _is_missing() -> bool:
     return importlib.util.find_spec("llguidance") is None
+
+
+def grammar_error(why: str, grammar: str = "") -> SchemaError:
+    """Return the error for a grammar that cannot be followed. why: llguidance's message."""
+    position = _POSITION.match(why)
+    tool = _tool_at(grammar, int(position[1])) if position else ""
+    return SchemaError(
+        f"{f'The calls of the tool {tool}' if tool else 'The answer'} cannot be made to follow "
+        f"{'its' if tool else 'this'} schema: {_explain(why)}.",
+        hint="Simplify the schema: use fewer optional properties, no overlapping patterns, and smaller "
+        "limits.",
+    )
+
+
+def _tool_at(grammar: str, line: int) -> str:
+    """Return the tool that a line of a grammar belongs to, or ''."""
+    before = grammar.splitlines()[:line]
+    marks = (text.removeprefix(TOOL_COMMENT) for text in reversed(before) if text.startswith(TOOL_COMMENT))
+    return next(marks, "")
+
+
+def _explain(why: str) -> str:
+    """Return llguidance's message, in terms of the schema."""
+    line = why.partition("\n")[0]
+    explanation = line.partition("failed to compile JSON schema: ")[2] or line
+    if keys := re.match(r"Unimplemented keys: \[(.*)\]", explanation):
+        explanation = f"unsupported keywords: {keys[1].replace(chr(34), '')}"
+    elif explanation.startswith("regex parse error"):
+        error = re.search(r"^error: (.*)", why, re.MULTILINE)
+        explanation = f"a pattern is not supported: {error[1] if error else 'it is not a regular expression'}"
+    elif explanation.startswith("oneOf constraints"):
+        explanation = "a value could match several schemas of oneOf; use anyOf if they may overlap"
+    return explanation[:_LONGEST_EXPLANATION].rstrip(".")

@@ -20,6 +20,8 @@ TIME_LIMIT = 3.0
 """Seconds for one grammar; most take milliseconds."""
 MEMORY_LIMIT = 768 * 2**20
 """Bytes that the process may take; a normal grammar takes 30 to 80 MB."""
+TOOL_COMMENT = "// of the tool "
+"""A comment line before the rules of a tool's calls, by which errors find its name."""
 _CONTROL_TOKEN = re.compile(r"<\[\d+\]>")
 _END, _CONTROL = 256, 257  # of a vocabulary of bytes; one control token stands for all
 

@@ -28,7 +28,7 @@ from edgechat.engine.backends.base import Backend, Interruption
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.prefix_cache import Rent
 from edgechat.engine.kv.state_store import KVStateStore
-from edgechat.engine.prompt.template import ChatTemplate, TemplateProcess
+from edgechat.engine.prompt.template import ChatTemplate, template_process
 from edgechat.engine.protocol import cannot_embed
 from edgechat.engine.scheduling.preparation import fault
 from edgechat.engine.speculative.controller import Controller, DraftHistory
@@ -156,7 +156,8 @@ def load(
 ) -> tuple[EngineCore, ModelInfo, LoadReport]:
     """Load by the plan, telling the progress, and compute one token before calling it ready."""
     began = time.perf_counter()
-    renderer = TemplateProcess()
+    renderer = template_process()
+    renderer.start()
     backend = open_backend(plan, _progress_reporter(send))
     vocabulary = backend.vocabulary
     own = plan.defaults

@@ -12,7 +12,7 @@ from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.prefix_cache import Rent, common_prefix
 from edgechat.engine.kv.state_files import path_of
 from edgechat.engine.kv.state_store import KVStateStore
-from edgechat.engine.prompt.template import ChatTemplate, TemplateProcess
+from edgechat.engine.prompt.template import ChatTemplate, template_process
 from edgechat.engine.types import (
     CachePolicy,
     ChatRequest,
@@ -38,7 +38,7 @@ STRIPS = next(path for path in TEMPLATES if path.stem == "strips_thinking").read
 
 @pytest.fixture(scope="module")
 def process():
-    process = TemplateProcess()
+    process = template_process()
     yield process
     process.close()
 
