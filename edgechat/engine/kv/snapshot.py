@@ -95,8 +95,6 @@ class PromptUse(msgspec.Struct, frozen=True):
 
     prompt_tokens: int
     cached_tokens: int
-    computed_tokens: int
-    """So far."""
 
 
 class SourceState(msgspec.Struct, frozen=True):

@@ -127,15 +127,9 @@ class Inspector:
     def _prompt(self) -> snapshot.PromptUse | None:
         for sequence in reversed(self._engine.scheduler.running):
             if sequence.generates and sequence.slot is not None:
-                cached = sequence.n_cached or 0
-                done = min(sequence.slot.length, sequence.n_prompt)
-                return snapshot.PromptUse(sequence.n_prompt, cached, max(done - cached, 0))
+                return snapshot.PromptUse(sequence.n_prompt, sequence.n_cached or 0)
         last = self._engine.last_usage
-        if last is None:
-            return None
-        return snapshot.PromptUse(
-            last.prompt_tokens, last.cached_tokens, last.prompt_tokens - last.cached_tokens
-        )
+        return None if last is None else snapshot.PromptUse(last.prompt_tokens, last.cached_tokens)
 
     def _drafting_state(self) -> snapshot.DraftingState:
         speculation = self._engine.speculation

@@ -138,7 +138,7 @@ class EngineSupervisor:
         request = Embed(request_id, texts, cut, query)
         digest = _digest(msgspec.structs.replace(request, request_id=""))
         async with self._worker_for(request_id, digest, on_progress, may_load) as worker:
-            return None if worker is None else await worker.embed(request)
+            return None if worker is None else await worker.ask(request, Embedded)
 
     async def translate(
         self,
@@ -151,8 +151,8 @@ class EngineSupervisor:
     ) -> Translated | None:
         digest = _digest(Translate("", what, bos, special))
         async with self._worker_for(request_id, digest, None, may_load) as worker:
-            asked = Translate(request_id, what, bos, special)
-            return None if worker is None else await worker.translate(asked)
+            request = Translate(request_id, what, bos, special)
+            return None if worker is None else await worker.ask(request, Translated)
 
     async def cancel(self, request_id: str) -> None:
         if request_id in self._loading:
