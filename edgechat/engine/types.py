@@ -107,8 +107,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     adapters: tuple[AdapterUse, ...] = ()
     """LoRA adapters, all applied."""
     sampling_set: tuple[str, ...] | None = None
-    """Fields of `sampling` that were set explicitly, which are sent to a remote engine; it has its own defaults
-    for the others. None: the fields that differ from our defaults."""
+    """Fields of `sampling` that were set explicitly, which are sent to a remote engine; it has its own
+    defaults for the others. None: the fields that differ from our defaults."""
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     think: bool | None = None

@@ -50,13 +50,13 @@ _TOKEN = 4
 _NOFOLLOW, _NONBLOCK = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
 _BLOCK = 1 << 20
-"""Bytes that are read or written, and hashed, together: few enough for the processor's cache."""
+"""Bytes that are read or written, and hashed, at once: fits into the processor's cache."""
 _SYNC = 64 << 20
-"""Bytes between two calls of fsync, which bound the time that stopping takes."""
+"""Bytes between two calls of fsync, which bounds the time that stopping takes."""
 
 
 class StateRefused(Exception):
-    """A file cannot be used; the message says why. `broken`: by no model, so it can be removed."""
+    """A file cannot be used; the message says why. broken: it is damaged and can be removed."""
 
     def __init__(self, why: str, *, broken: bool = False) -> None:
         super().__init__(why)
@@ -64,19 +64,19 @@ class StateRefused(Exception):
 
 
 class WriteStopped(Exception):
-    """The state is not wanted any more."""
+    """The state is no longer wanted."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateHeader:
-    """The sizes in a file's header."""
+    """Sizes in a file's header."""
 
     tokens: int
     """Number of tokens."""
     size: int
     """Bytes of the state."""
     cut_tokens: int = 0
-    """Tokens of the checkpoint; 0: there is none."""
+    """Tokens of the checkpoint; 0 without a checkpoint."""
     cut_size: int = 0
     """Bytes of the checkpoint."""
 
@@ -88,7 +88,7 @@ class StateHeader:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cut:
-    """A checkpoint: with it, a state that cannot be cut goes back to its first `length` tokens."""
+    """Checkpoint that takes an uncuttable state back to its first `length` tokens."""
 
     length: int
     state: npt.NDArray[np.uint8]
@@ -96,7 +96,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SavedState:
-    """A state, its tokens, and a place to go back to."""
+    """A state, its tokens and an optional checkpoint."""
 
     tokens: list[int]
     state: npt.NDArray[np.uint8]
@@ -104,7 +104,7 @@ class SavedState:
 
 
 def key_of(fingerprint: bytes) -> bytes:
-    """Return a 32-byte hash of a fingerprint of any length."""
+    """Return a 32-byte hash of a fingerprint."""
     return blake2b(fingerprint, digest_size=32).digest()
 
 
@@ -112,7 +112,7 @@ def key_of(fingerprint: bytes) -> bytes:
 def opened(path: Path) -> Iterator[int]:
     """Open a file for reading. Raises OSError; StateRefused unless it is a regular file.
 
-    The file is removed if the body raises a StateRefused that is `broken`.
+    The file is removed if the body raises StateRefused with `broken`.
     """
     # A link would lead out of the folder, and opening a pipe would wait for its writer.
     fd = os.open(path, os.O_RDONLY | _NOFOLLOW | _NONBLOCK | _BINARY)
@@ -133,7 +133,7 @@ def opened(path: Path) -> Iterator[int]:
 
 @contextlib.contextmanager
 def created(path: Path) -> Iterator[int]:
-    """Create a file for writing that only the user can read. Raises OSError, also if it exists."""
+    """Create a new file, readable only by the user. Raises OSError."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o600)
     try:
         yield fd
@@ -144,13 +144,13 @@ def created(path: Path) -> Iterator[int]:
 def read_head(fd: int, key: bytes, *, at_most: int) -> StateHeader:
     """Read the header of a file of at most `at_most` bytes.
 
-    Raises OSError; StateRefused unless it is sound, of this key and consistent with the file's size.
+    Raises OSError; StateRefused unless it is intact, has this key and matches the file's size.
     """
     return _head(os.read(fd, _HEAD.size + _CRC.size), os.fstat(fd).st_size, key, at_most)
 
 
 def read_tokens(fd: int, key: bytes, *, at_most: int) -> tuple[StateHeader, npt.NDArray[np.uint32]]:
-    """Read the header and the tokens, which may turn out to be damaged. Raises as `read_head` does."""
+    """Read the header and the tokens, which are not verified. Raises as `read_head` does."""
     import numpy as np
 
     head = read_head(fd, key, at_most=at_most)
@@ -163,7 +163,7 @@ def read_tokens(fd: int, key: bytes, *, at_most: int) -> tuple[StateHeader, npt.
 def read(fd: int, key: bytes, *, at_most: int, wanted: Callable[[], bool]) -> SavedState:
     """Read and verify a whole file of at most `at_most` bytes.
 
-    Raises OSError, MemoryError; StateRefused if a byte is wrong; WriteStopped once it is not `wanted`.
+    Raises OSError, MemoryError; StateRefused if it is damaged; WriteStopped once it is no longer `wanted`.
     """
     import numpy as np
 
@@ -192,7 +192,7 @@ def write(
     *,
     wanted: Callable[[], bool],
 ) -> None:
-    """Write a file and flush it to disk. Raises OSError; WriteStopped once it is not `wanted`."""
+    """Write a file and flush it to disk. Raises OSError; WriteStopped once it is no longer `wanted`."""
     import numpy as np
 
     cut_tokens, cut_state = (cut.length, cut.state) if cut is not None else (0, np.empty(0, np.uint8))
@@ -235,7 +235,7 @@ def _head(raw: bytes, file_size: int, key: bytes, at_most: int) -> StateHeader:
 
 
 def _remove(path: Path, status: os.stat_result) -> None:
-    # Another process may have replaced it with a sound one.
+    # Another process may have replaced it with an intact file.
     with contextlib.suppress(OSError):
         if os.path.samestat(path.lstat(), status):
             path.unlink()
@@ -264,21 +264,21 @@ def _blocks(*arrays: npt.NDArray[np.uint8]) -> Iterator[memoryview]:
 _CHAT = re.compile(r"[0-9a-f]{8,64}", re.ASCII)
 _STATE = re.compile(r"([0-9a-f]{8,64})\.state", re.ASCII)
 _DRAFT = re.compile(r"([0-9a-f]{8,64})\.(\d{1,10})-(\d{1,15})-\d{1,15}\.part", re.ASCII)
-"""Chat, id and start (in milliseconds since 1970) of the writing process, and a sequence number."""
+"""Chat, pid and start time (milliseconds since 1970) of the writing process, sequence number."""
 _drafts = itertools.count()
 HASHED_ID = 64
-"""Digits of an id that is a hash; those of stored chats have fewer."""
+"""Digits of ids that are hashes; ids of stored chats have fewer."""
 UNUSED_DAYS = 30
-"""Days after which a state with a hashed id is removed, if it is not used."""
+"""Days after which an unused state with a hashed id is removed."""
 
 
 def folder() -> Path:
-    """Return the folder, which need not exist. Raises FolderError."""
+    """Return the folder, which may not exist. Raises FolderError."""
     return paths.cache_dir() / "states"
 
 
 def made_folder() -> Path:
-    """Return the folder, created if necessary, readable only by the user. Raises FolderError, OSError."""
+    """Create the folder if necessary, readable only by the user. Raises FolderError, OSError."""
     path = folder()
     path.mkdir(mode=0o700, exist_ok=True)
     if os.name == "posix" and path.stat().st_mode & 0o077:
@@ -293,22 +293,22 @@ def path_of(chat: str) -> Path:
 
 
 def check_id(chat: str) -> None:
-    """Raise ValueError unless it is 8 to 64 hexadecimal digits, so that it cannot be another path."""
+    """Raise ValueError unless the id is 8 to 64 hexadecimal digits, so that it cannot name another path."""
     if _CHAT.fullmatch(chat) is None:
         raise ValueError(f"not the id of a chat: {chat!r}")
 
 
 def draft_of(chat: str) -> Path:
-    """Return a path that no other process and no other call uses. Raises as `path_of` does."""
+    """Return a new temporary path, unique to this process and call. Raises as `path_of` does."""
     owner = this_process()
     name = f"{chat}.{owner.pid}-{round(owner.started * 1000)}-{next(_drafts)}.part"
     return path_of(chat).with_name(name)
 
 
 def forget(chat: str) -> None:
-    """Remove what is kept of a chat, if anything. Raises ValueError, and FolderError if something stays.
+    """Remove the files of a chat. Raises ValueError, and FolderError if a file cannot be removed.
 
-    An engine that has the chat must forget it as well, or may write it again.
+    An engine with this chat must forget it as well, or may write it again.
     """
     state = path_of(chat)
     leftovers = [e.path for e in _entries() if e.name.startswith(f"{chat}.") and _is_left_over(e.name)]
@@ -323,10 +323,9 @@ def forget(chat: str) -> None:
 
 
 def prune(keep: Callable[[str], bool]) -> int:
-    """Remove the states of chats that `keep` rejects, those of programs that have not been used for long, and
-    leftovers of dead processes; return how many.
+    """Remove states of chats that `keep` rejects, long unused states of programs, and leftovers.
 
-    Raises FolderError. What cannot be removed stays.
+    Returns the number of removed files; those that cannot be removed stay. Raises FolderError.
     """
     oldest = time.time() - UNUSED_DAYS * 86_400
     unwanted = [
@@ -339,9 +338,9 @@ def prune(keep: Callable[[str], bool]) -> int:
 
 
 def evict(limit: int, *, keep: str | None = None) -> None:
-    """Remove the least recently used states until all take no more than `limit` bytes.
+    """Remove the least recently used states until the rest takes at most `limit` bytes.
 
-    keep: the chat whose state is never removed. Leftovers of dead processes go as well. Raises FolderError.
+    keep: chat whose state is never removed. Removes leftovers of dead processes, too. Raises FolderError.
     """
     found = states()
     total = sum(stat.st_size for _, _, stat in found)
@@ -357,7 +356,7 @@ def evict(limit: int, *, keep: str | None = None) -> None:
 
 
 def usage() -> tuple[int, int]:
-    """Return how many states there are, and the bytes they take. Raises FolderError."""
+    """Return the number of states and their bytes. Raises FolderError."""
     sizes = [stat.st_size for _, _, stat in states()]
     return len(sizes), sum(sizes)
 

@@ -1,7 +1,7 @@
-"""The KV states of chats on disk, so that an old chat continues without being computed again.
+"""Store of KV states on disk, so that old chats continue without prefill.
 
-They are a cache: a state that cannot be used is treated as missing. Several processes may use the folder at
-once: files appear complete, by renaming, and may vanish at any time.
+The states are a cache: an unusable state counts as missing. Several processes may use the folder at once:
+files appear complete, by renaming, and may vanish at any time.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 MOST = 4 << 30
-"""Bytes that all files may take if no limit is set; a tenth of the free disk if that is less."""
+"""Default limit in bytes for all files; a tenth of the free disk space if that is less."""
 PRIOR_BANDWIDTH = 400e6
-"""Assumed bytes per second of a disk until states have been read from it."""
+"""Assumed bytes per second of a disk before any state was read."""
 COUNT_INTERVAL = 5.0
 """Seconds between two counts of the files."""
 _PRIOR_WEIGHT = 64e6
-"""Bytes read that count as much as the prior."""
+"""Bytes read that weigh as much as the prior."""
 
 
 def worth_saving(
     size: int, tokens: int, *, seconds_per_token: float, bandwidth: float = PRIOR_BANDWIDTH
 ) -> bool:
-    """Say whether reading a state of `size` bytes takes less time than computing its tokens.
+    """Return whether reading a state of `size` bytes is faster than computing its tokens.
 
-    bandwidth: bytes per second; `KVStateStore.bandwidth` once there is one.
+    bandwidth: bytes per second; see `KVStateStore.bandwidth`.
     """
     return size / bandwidth < tokens * seconds_per_token
 
 
 def done_future(result: _T) -> Future[_T]:
-    """Return a future that has its result already."""
+    """Return a finished future."""
     done: Future[_T] = Future()
     done.set_result(result)
     return done
@@ -61,19 +61,19 @@ def done_future(result: _T) -> Future[_T]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnownState:
-    """The tokens and sizes of a state that can be read."""
+    """Tokens and sizes of a readable state."""
 
     chat: str
     tokens: npt.NDArray[np.uint32]
     size: int
     """Bytes of the state."""
     cut: int = 0
-    """Tokens up to its checkpoint; 0: it has none."""
+    """Tokens up to its checkpoint; 0 without a checkpoint."""
 
 
 @dataclass(slots=True, eq=False)
 class _Write:
-    """A state to be written. `state` is None once it has been written, or is not wanted any more."""
+    """State to write. `state` is None once it has been written or is no longer wanted."""
 
     known: KnownState
     state: npt.NDArray[np.uint8] | None
@@ -89,17 +89,18 @@ class _Write:
 
 
 class KVStateStore:
-    """The states of chats with one model, written and read in a thread of its own. Close it.
+    """States of chats with one model, written and read in a separate thread. Must be closed.
 
     Problems with the disk or a file are logged, not raised. A malformed chat id (not 8 to 64 hexadecimal
     digits) raises ValueError.
     """
 
     def __init__(self, limit: int | None, fingerprint: Callable[[], bytes] | bytes) -> None:
-        """Store at most `limit` bytes, those of all models together. Opens nothing yet.
+        """Store at most `limit` bytes for all models together. Opens nothing yet.
 
-        limit: 0 stores and reads nothing; None is `MOST`, or a tenth of what is free at each write.
-        fingerprint: identifies all that a state depends on. Called in the thread; if it raises OSError,
+        limit: 0 stores and reads nothing; None: `MOST`, or a tenth of the free space at each write.
+        fingerprint: identifies everything that a state depends on. Called in the thread; if it raises
+        OSError,
             nothing is stored.
         """
         self.limit = limit
@@ -118,7 +119,7 @@ class KVStateStore:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes per second at which states have been read and checked."""
+        """Measured bytes per second of reading and verifying states."""
         return self._read_bytes / self._read_seconds
 
     def save(
@@ -130,12 +131,12 @@ class KVStateStore:
         *,
         mark: Sequence[int] = (),
     ) -> Future[bool]:
-        """Write the state of a chat in place of an earlier one; False if it was not written.
+        """Write the state of a chat, replacing an earlier state; False if it was not written.
 
-        That happens if it is larger than the limit, if a later `save`, `forget` or `close` comes first, or if
-        the disk is full. The least recently used states make room for it. The array must not be used
-        afterwards. Tokens are below 2**32. mark: numbers that are no tokens; only a call with the same mark
-        finds and loads the state.
+        That happens if it exceeds the limit, if a later `save`, `forget` or `close` comes first, or if the
+        disk is full. Least recently used states make room for it. The array must not be used afterwards.
+        Tokens are below 2**32. mark: numbers that are no tokens; only calls with the same mark find and load
+        the state.
         """
         import numpy as np
 
@@ -153,19 +154,19 @@ class KVStateStore:
         return done
 
     def load(self, chat: str, *, mark: Sequence[int] = ()) -> Future[SavedState | None]:
-        """Read and verify the state of a chat; None if there is no usable one with this mark.
+        """Read and verify the state of a chat; None if there is no usable state with this mark.
 
-        A damaged file is removed, one of another model is not.
+        Damaged files are removed, files of other models are not.
         """
         state_files.check_id(chat)
         return self._submit(lambda: _unmarked(self._load(chat), list(mark)), None)
 
     def find(self, tokens: Sequence[int], *, whole: bool, mark: Sequence[int] = ()) -> FoundState | None:
-        """Return the state, of any chat, that has the most of a prompt's beginning; None if none has.
+        """Return the state of any chat with the longest common prefix with a prompt; None if there is none.
 
-        whole: only states all of which the prompt begins with, or all up to their checkpoint. A state that is
-        still to be written counts. What is found may turn out to be damaged. Waits for the fingerprint if
-        there is a file.
+        whole: only states that are entirely a prefix of the prompt, or up to their checkpoint. Includes
+        states yet to be written. The state may turn out to be damaged. Waits for the fingerprint if there is
+        a file.
         """
         if self.limit == 0:
             return None
@@ -184,7 +185,7 @@ class KVStateStore:
         return replace(found, shared=found.shared - n, tokens=found.tokens - n)
 
     def forget(self, chat: str) -> None:
-        """Remove the state of a chat, also one that is being written."""
+        """Remove the state of a chat, even while it is being written."""
         with self._lock:
             self._drop(self._queued.get(chat))
             if self._running is not None and self._running.chat == chat:
@@ -195,7 +196,7 @@ class KVStateStore:
             _log_problem(chat, "removed", error)
 
     def usage(self) -> StatesOnDisk | None:
-        """Return what all states take, as last counted; the thread counts them again in the background."""
+        """Return the last count of all states; the thread counts again in the background."""
         now = time.monotonic()
         if now - self._counted >= COUNT_INTERVAL:
             self._counted = now
@@ -203,9 +204,9 @@ class KVStateStore:
         return self._usage
 
     def close(self, timeout: float = 5.0) -> None:
-        """Wait so many seconds for pending work, and drop the rest.
+        """Wait up to `timeout` seconds for pending work, and drop the rest.
 
-        A write that still runs may delay the end of the process by the time that 64 MB take.
+        A running write may delay the end of the process by the time to write 64 MB.
         """
         last = self._submit(lambda: True, True)
         self._thread.shutdown(wait=False)
@@ -226,7 +227,7 @@ class KVStateStore:
             self._drop(write)
 
     def _drop(self, write: _Write | None) -> None:
-        """Free the array, so that it is not written. The caller holds the lock."""
+        """Free the array so that it is not written. The caller holds the lock."""
         if write is not None:
             write.state = None
             if self._queued.get(write.chat) is write:
@@ -327,16 +328,16 @@ def _log_problem(chat: str, what: str, error: Exception) -> None:
 
 
 _Version = tuple[int, int, int]
-"""What changes when a file is replaced."""
+"""Inode, size and modification time, which identify a version of a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundState:
-    """A saved state that begins like a prompt."""
+    """Saved state with a common prefix with a prompt."""
 
     chat: str
     shared: int
-    """Tokens of the prompt that can be had from it."""
+    """Usable tokens of the prompt."""
     tokens: int
     """Tokens of the state."""
     size: int
@@ -344,15 +345,15 @@ class FoundState:
 
 
 class StateIndex:
-    """The states in the folder, read again when their files change. Not for several threads."""
+    """Index of the states in the folder, updated when files change. Not thread-safe."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[_Version, KnownState | None]] = {}
 
     def states(self, key: Callable[[], bytes], at_most: int) -> list[KnownState]:
-        """Return the states of this key, of at most `at_most` bytes. Those that cannot be read are left out.
+        """Return the readable states with this key, of at most `at_most` bytes.
 
-        key: asked only if there is a file. Raises what it raises.
+        key: called only if there is a file; its exceptions are passed on.
         """
         try:
             files = state_files.states()
@@ -369,9 +370,9 @@ class StateIndex:
 
 
 def best_of(states: Iterable[KnownState], tokens: Sequence[int], *, whole: bool) -> FoundState | None:
-    """Return the state that shares the most tokens with a prompt, of several the smallest; None if none does.
+    """Return the state that shares the most tokens with a prompt, the smallest among equals, if any.
 
-    whole: only states of which all tokens are shared, or all up to the checkpoint.
+    whole: only states whose tokens are all shared, or all up to the checkpoint.
     """
     import numpy as np
 
