@@ -407,7 +407,8 @@ class PrefixCache:
     def _drop_checkpoint(self, keep: Checkpoint) -> None:
         """Drop the most dispensable checkpoint: of the least recently used slot, where they lie densest.
 
-        An edit recomputes the tokens from the checkpoint to it; the more tokens follow, the less that matters.
+        An edit recomputes the tokens from the checkpoint to it; the more tokens follow, the less that
+        matters.
         """
         kept: set[int] = set()
         found: list[tuple[Node, Checkpoint, float]] = []
@@ -428,7 +429,7 @@ class PrefixCache:
     def shift(
         self, tokens: Sequence[int], adapters: AdapterSet = (), *, least: int
     ) -> tuple[Slot, int] | None:
-        """Remove the tokens that `tokens` lacks from the middle of a slot, if this reuses at least `least` tokens.
+        """Remove tokens that `tokens` lacks from the middle of a slot, if that reuses `least` tokens or more.
 
         Returns the slot, marked as busy, and the position of the gap: cells after it were moved, so they are
         approximate and never shared. None: nothing was done.

@@ -1,4 +1,4 @@
-"""The chat template of a model: messages in, prompt text out, with the work bounded in time and size."""
+"""Chat template of a model: renders messages to prompt text, within limits on time and size."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from edgechat.engine.tool_calls.tools import template_tool
 from edgechat.engine.types import Effort, Message, Tool
 
 TEXT_LIMIT = 16 * 2**20
-"""Characters of a prompt."""
+"""Most characters of a prompt."""
 
-# For files without a template: the format that most models have been trained on.
+# For files without a template: the most common format.
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -29,24 +29,24 @@ CHATML = (
 
 _QUESTION = Message("user", "a")
 
-# Template variables that switch a model's thinking, and say how long to think.
+# Template variables for thinking.
 _SWITCH = "enable_thinking"
 _EFFORT = "reasoning_effort"
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """A model family's marks: they open and close a thought, and may surround answers.
+    """Marks of a model family that open and close a thought and may surround answers.
 
-    They are looked for in the text of a reply, with control tokens rendered.
+    They are searched for in the text of a reply, with control tokens rendered.
     """
 
     sign: str
-    """Text by which the family's template is recognized."""
+    """Text by which the family's templates are recognized."""
     open: str
     close: str
     skip: tuple[str, ...] = ()
-    """Marks before or after an answer that belong neither to the thought nor to the answer."""
+    """Marks around an answer that belong neither to the thought nor to the answer."""
 
 
 HARMONY_FINAL = "<|channel|>final<|message|>"
@@ -64,12 +64,12 @@ FAMILIES = (
 
 
 def template_process() -> RestartingChild:
-    """Return the rendering process, which takes a moment to start: start it before the model is loaded."""
+    """Return the rendering process. It takes a moment to start: start it before loading the model."""
     return RestartingChild("template", "chat templates", seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
 
 
 class ChatTemplate:
-    """A template and the process that renders it, which is restarted after an overrun."""
+    """A template and the process that renders it, restarted after an overrun."""
 
     def __init__(
         self,
@@ -81,13 +81,13 @@ class ChatTemplate:
         system: str = "",
         process: RestartingChild | None = None,
     ) -> None:
-        """`source` None: the model has no template, and ChatML is used.
+        """source: None for models without a template, which use ChatML.
 
-        stop: further texts that end a reply. system: the system prompt of conversations that have none.
+        stop: additional stop strings. system: default system prompt.
         """
         self.source = source or CHATML
         self.is_own = bool(source)
-        # A model that does not know ChatML's end token may write it out.
+        # Models that do not know ChatML's end token may write it out.
         self.stop = (*stop, *(() if source else ("<|im_end|>",)))
         self._system = system
         self.marks = next((family for family in FAMILIES if family.sign in self.source), None)
@@ -110,10 +110,10 @@ class ChatTemplate:
         generation_prompt: bool = True,
         guard: Callable[[Any], Any] = lambda value: value,
     ) -> str:
-        """Return the prompt for `messages`; `guard` is applied to messages and tools before rendering.
+        """Return the prompt for `messages`. guard: applied to messages and tools before rendering.
 
-        Raises TemplateError; SwitchUnknown if the model cannot do as `think` says (False is also met by one
-        that never thinks); SchemaError for tools that cannot be described.
+        Raises TemplateError; SwitchUnknown if the template does not support `think` (False is fine for models
+        that never think); SchemaError for tools that cannot be described.
         """
         if think is not None and not self.can_switch_thinking and (think or self.marks):
             raise SwitchUnknown(
@@ -147,7 +147,7 @@ class ChatTemplate:
         return answer.text
 
     def _with_system(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Return messages with the model's own system prompt, unless they have one."""
+        """Return messages with the model's default system prompt, unless they have a system prompt."""
         if not self._system or any(message.role == "system" for message in messages):
             return messages
         if self._accepts_system():
@@ -159,7 +159,7 @@ class ChatTemplate:
         return [*messages[:at], question, *messages[at + 1 :]]
 
     def _accepts_system(self) -> bool:
-        """Say whether the template takes a system message."""
+        """Return whether the template accepts a system message."""
         if self._takes_system is None:
             try:
                 self.render((Message("system", "a"), _QUESTION))
@@ -169,7 +169,7 @@ class ChatTemplate:
         return self._takes_system
 
     def _accepts_later_system(self) -> bool:
-        """Say whether the template writes a system message where it stands, after the first question."""
+        """Return whether the template renders later system messages in place."""
         if self._takes_later_system is None:
             chat = [
                 Message("user", "xyzzy"),
@@ -177,7 +177,7 @@ class ChatTemplate:
                 Message("assistant", "a"),
                 _QUESTION,
             ]
-            self._takes_later_system = True  # as it is asked now
+            self._takes_later_system = True  # while this is being probed
             try:
                 text = self.render(chat)
                 self._takes_later_system = 0 <= text.find("xyzzy") < text.find("plugh")
@@ -186,7 +186,7 @@ class ChatTemplate:
         return self._takes_later_system
 
     def _ask(self, request: Render) -> Rendered:
-        """Return the answer. Raises TemplateError if the process exceeded a limit or died over it."""
+        """Return the answer. Raises TemplateError if the process exceeded a limit or died."""
         try:
             answer = self._process.ask(msgspec.msgpack.encode(request))
         except ChildLost as lost:
@@ -220,14 +220,14 @@ def _overrun(what: str) -> TemplateError:
 
 
 def has_later_rules(messages: Sequence[Message]) -> bool:
-    """Say whether a system message comes after others."""
+    """Return whether a system message follows other messages."""
     return any(
         after.role == "system" and before.role != "system" for before, after in itertools.pairwise(messages)
     )
 
 
 def begins_reply(messages: Sequence[Message]) -> bool:
-    """Say whether the last message is the beginning of the reply to the others: of its thought, at least."""
+    """Return whether the last message begins the reply: at least its thought."""
     last = messages[-1] if messages else None
     if last is None or last.role != "assistant" or last.calls:
         return False
@@ -235,5 +235,5 @@ def begins_reply(messages: Sequence[Message]) -> bool:
 
 
 def begins_answer(messages: Sequence[Message]) -> bool:
-    """Say whether the last message is the beginning of the answer to the others, after any thought."""
+    """Return whether the last message begins the answer, after any thought."""
     return begins_reply(messages) and bool(messages[-1].content)

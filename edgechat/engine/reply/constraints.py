@@ -1,6 +1,6 @@
-"""Which tokens may come next in a reply that follows a grammar, by llguidance.
+"""Constraints: which tokens may come next in a reply that follows a grammar, computed by llguidance.
 
-Grammars are compiled in a thread, after a child process has compiled them without harm.
+Grammars are compiled in a thread, after a child process has compiled them safely.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from edgechat.engine.types import ErrorInfo
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-_REMEMBERED = 256  # grammars whose outcome is remembered: programs send the same one again and again
-_STACK = 64 * 2**20  # bytes, of the thread that compiles what a process with less has compiled
+_REMEMBERED = 256  # grammars whose outcome is remembered: programs send the same grammar repeatedly
+_STACK = 64 * 2**20  # bytes, for the thread that compiles; the child process has less
 _POSITION = re.compile(r"at (\d+)\(\d+\)")
 _LONGEST_EXPLANATION = 200  # characters of what llguidance says about a schema
-# Otherwise llguidance would tokenize forced text, in one way of the many that the model may use.
+# Otherwise llguidance would tokenize forced text, in only one of the ways that the model may use.
 _OPTIONS = '%llguidance {"no_forcing": true}\n'
 
 
 class Constraint:
-    """A grammar, and how much of a reply it has taken in. Raises SchemaError if it turns out too complex.
+    """A grammar and its state in a reply. Methods raise SchemaError if the grammar turns out too complex.
 
-    It is a function of the reply's tokens: it takes in what is new of them and goes back over what was taken
-    away, so rejected drafts need no care. Whether one token may come takes 10 us; all that may, 5 to 300 us
-    of a vocabulary of 152,000, and 2 ms inside a string whose pattern or length is limited.
+    Results depend only on the reply's tokens: the matcher advances over new tokens and rolls back over
+    removed tokens, so rejected drafts need no care. Checking a token takes 10 us; a mask of a vocabulary of
+    152,000 tokens takes 5 to 300 us, and 2 ms inside a string with a pattern or limited length.
     """
 
     def __init__(self, matcher: LLMatcher, n_vocab: int, ends: Seq[int]) -> None:
-        """ends: the tokens that end a reply."""
+        """ends: tokens that end a reply."""
         self._matcher = matcher
         self._n_vocab = n_vocab
         self._ends = frozenset(ends)
         self._consumed: list[int] = []
-        self._bits = np.zeros((n_vocab + 32) // 32, np.uint32)  # one token more: see `_tokenizer`
+        self._bits = np.zeros((n_vocab + 32) // 32, np.uint32)  # one more token: see `_new_tokenizer`
 
     def mask(self, reply_tokens: Seq[int]) -> npt.NDArray[np.bool_]:
-        """Return which tokens may come after these: [n_vocab]. After one that ends a reply, as before it."""
+        """Return the tokens that may follow [n_vocab]. Tokens that end the reply are ignored."""
         self._advance_to(reply_tokens)
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         self._check()
@@ -60,14 +60,14 @@ class Constraint:
         return bits.view(np.bool_)
 
     def allows(self, reply_tokens: Seq[int], tokens: Seq[int]) -> int:
-        """Return how many of `tokens` may come after the reply so far, one after the other."""
+        """Return how many of `tokens` may follow the reply so far, in sequence."""
         self._advance_to(reply_tokens)
         n_allowed = int(self._matcher.validate_tokens(list(tokens)))
         self._check()
         return n_allowed
 
     def is_complete(self, reply_tokens: Seq[int]) -> bool:
-        """Say whether nothing may follow."""
+        """Return whether nothing may follow."""
         self._advance_to(reply_tokens)
         return bool(self._matcher.is_stopped())
 
@@ -88,9 +88,9 @@ class Constraint:
 
 
 class Constraints:
-    """Makes the constraints of one vocabulary, in threads of its own, so that streams go on meanwhile.
+    """Compiles constraints for a vocabulary in background threads.
 
-    New grammars wait for each other, as a child process tries them first; known ones do not wait for these.
+    New grammars, which a child process tries first, wait for each other; known grammars do not wait for them.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -105,17 +105,17 @@ class Constraints:
         self._executors: dict[str, ThreadPoolExecutor] = {}
 
     def prepare(self) -> None:
-        """Make the tokenizer that all constraints share now; does nothing without llguidance.
+        """Create the tokenizer shared by all constraints; does nothing without llguidance.
 
-        Half of this, up to 0.7 s, holds Python's global lock, in whatever thread it is done.
+        Half of this, up to 0.7 s, holds Python's global lock, whatever the thread.
         """
         if not _is_missing():
-            wait([self._executor("grammars").submit(self._tokenizer)])  # errors come up again with a request
+            wait([self._executor("grammars").submit(self._tokenizer)])  # errors recur with the first request
 
     def of(self, grammar: str) -> Future[Constraint]:
-        """Begin to make the constraint of a grammar; the future may raise SchemaError.
+        """Start compiling a grammar; the future may raise SchemaError.
 
-        Raises EngineError where llguidance is not installed.
+        Raises EngineError if llguidance is not installed.
         """
         if _is_missing():
             raise EngineError(
@@ -124,7 +124,7 @@ class Constraints:
             )
         grammar = _OPTIONS + grammar
         digest = hashlib.blake2b(grammar.encode()).digest()
-        problem = self._errors.get(digest)  # once: another thread forgets old ones
+        problem = self._errors.get(digest)  # a single lookup: another thread removes old entries
         if problem is not None:
             refusal: Future[Constraint] = Future()
             refusal.set_exception(problem.error())
@@ -137,14 +137,14 @@ class Constraints:
         if name not in self._executors:
             self._executors[name] = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
             before = threading.stack_size(_STACK)
-            try:  # threads are started with the first work
+            try:  # the executor starts its thread with the first work
                 self._executors[name].submit(lambda: None).result()
             finally:
                 threading.stack_size(before)
         return self._executors[name]
 
     def _compile_new(self, grammar: str, digest: bytes) -> Constraint:
-        if digest in self._errors:  # since it was asked for
+        if digest in self._errors:  # added since it was queued
             raise self._errors[digest].error()
         try:
             if digest not in self._valid:
@@ -157,7 +157,7 @@ class Constraints:
         return constraint
 
     def _compile(self, grammar: str) -> Constraint:
-        # Each request has its own: copies share one lexer, and what it may remember of their texts.
+        # A new matcher for each request: copies share a lexer, whose memory grows with their texts.
         import llguidance
 
         tokenizer = self._tokenizer()
@@ -167,7 +167,7 @@ class Constraints:
         return Constraint(matcher, self._vocabulary.size, tokenizer.eos_tokens)
 
     def _compile_in_child(self, grammar: str) -> None:
-        """Compile it where it may take too long or crash. Raises SchemaError."""
+        """Compile a grammar where it may hang or crash. Raises SchemaError."""
         try:
             if self._closed:
                 raise EngineError("The engine is shutting down.")
@@ -196,22 +196,22 @@ class Constraints:
         for token in range(vocabulary.size):
             if vocabulary.is_end(token):
                 ends.append(token)
-            # A token that ends a reply is never part of its text, even if it has one.
+            # A token that ends a reply is never part of the text, even if it has text.
             text = b"" if ends[-1:] == [token] else vocabulary.piece(token)
             pieces.append(text or b"\xff<[%d]>" % token)
-        pieces.append(b"\xff<end>")  # for vocabularies that have none
+        pieces.append(b"\xff<end>")  # for vocabularies without an end token
         ends = ends or [vocabulary.size]
-        # Slices would save a millisecond a token in some strings, for 80 MB and a second.
+        # Slices would save a millisecond per token in some strings, but cost 80 MB and a second.
         wrapped: Any = Tokens(pieces, ends[0])
         return llguidance.LLTokenizer(wrapped, eos_token=ends, slices=[])
 
     def close(self) -> None:
-        """End the process and the threads, which must not use the vocabulary any more."""
+        """End the process and the threads, which use the vocabulary."""
         self._closed = True
         self._child.close()
         for executor in self._executors.values():
             executor.shutdown(cancel_futures=True)
-        self._child.close()  # a thread may have started it once more
+        self._child.close()  # a thread may have restarted it
 
 
 def _remember(known: dict[bytes, Any], name: bytes, value: object) -> None:
@@ -225,7 +225,7 @@ def _is_missing() -> bool:
 
 
 def grammar_error(why: str, grammar: str = "") -> SchemaError:
-    """Return the error for a grammar that cannot be followed. why: llguidance's message."""
+    """Return the error for a grammar that cannot be used. why: llguidance's message."""
     position = _POSITION.match(why)
     tool = _tool_at(grammar, int(position[1])) if position else ""
     return SchemaError(
@@ -244,7 +244,7 @@ def _tool_at(grammar: str, line: int) -> str:
 
 
 def _explain(why: str) -> str:
-    """Return llguidance's message, in terms of the schema."""
+    """Return llguidance's message in terms of the schema."""
     line = why.partition("\n")[0]
     explanation = line.partition("failed to compile JSON schema: ")[2] or line
     if keys := re.match(r"Unimplemented keys: \[(.*)\]", explanation):

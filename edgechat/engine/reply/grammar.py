@@ -1,7 +1,7 @@
-"""The grammar of a reply: a thought first, if the model thinks, then what the request wants: answer or calls.
+"""Grammar of a reply: a thought if the model thinks, then the answer or calls that the request demands.
 
-Grammars are texts in llguidance's dialect of Lark. Thoughts and the strings of a JSON value stay free; what a
-schema says of an answer holds for every token of it.
+Grammars are written in llguidance's dialect of Lark. Thoughts and the strings of JSON values are free; every
+token of an answer follows its schema.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from edgechat.engine.tool_calls.tools import (
 from edgechat.engine.types import ChatRequest, Tool
 
 _WHITE_SPACE = r"\x20|\x0A(\x20{0,16}|\x09{0,8})"
-"""Between two parts of a JSON value: a space or a line's indentation. Small models write all they may."""
+"""Between parts of a JSON value: a space or a line's indentation. Small models would write endless space."""
 _FORMATS = frozenset(
     ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
 )
-"""Of strings: those that an answer can be made to have."""
+"""Formats of strings that can be enforced."""
 MOST_CALLS = 16
-"""In one reply, where a family may make several."""
+"""Calls in a reply, for families that support several."""
 _XML_KEY = re.compile(r"[^<>\n]{1,200}")
 _GEMMA_KEY = re.compile(r"[\w.$@-]{1,200}")
 _NESTED = 8  # levels of objects whose schemas are followed; deeper ones may have any value
@@ -62,7 +62,7 @@ gemma_any: gemma_text | GEMMA_NUMBER | GEMMA_TRUTH | "null" | gemma_list | gemma
 def grammar_of(
     request: ChatRequest, template: ChatTemplate, vocabulary: Vocabulary, *, thinking: bool
 ) -> str | None:
-    """Return the grammar that the reply follows, if it follows any. Raises SchemaError or BadRequest."""
+    """Return the grammar for the reply to a request, if any. Raises SchemaError or BadRequest."""
     must_call, constrained = request.tool_choice == "required", constrained_tools(request)
     if request.schema is None and not constrained:
         return None
@@ -88,14 +88,14 @@ def grammar_of(
 
 
 def json_rule(schema: str) -> str:
-    """Return what stands for a JSON value of this schema in a rule. Raises SchemaError."""
-    # The key has options for llguidance, which are ours to set.
+    """Return the expression for a JSON value of a schema. Raises SchemaError."""
+    # The key for options of llguidance, which requests may not set.
     options = {"x-guidance": {"whitespace_pattern": _WHITE_SPACE}}
     return "%json " + json.dumps(_without_unknown_formats(schema_in(schema)) | options)
 
 
 def _without_unknown_formats(part: Any) -> Any:
-    """Return a part of a schema without formats that cannot be checked; these are annotations."""
+    """Return a part of a schema without formats that cannot be enforced; these are annotations."""
     if isinstance(part, list):
         return [_without_unknown_formats(item) for item in part]
     if not isinstance(part, dict):
@@ -110,8 +110,8 @@ def _without_unknown_formats(part: Any) -> Any:
 def reply_grammar(body: str, vocabulary: Vocabulary, marks: Marks | None, *, thinking: bool) -> str:
     """Return the grammar of a whole reply.
 
-    body: Lark rules, whose top one is `answer`; names of other rules that begin with `reply_` are taken.
-    marks: of the template's thoughts, if it has such; thinking: the prompt has opened the thought already.
+    body: Lark rules with `answer` as the top rule; rule names that begin with `reply_` are reserved.
+    marks: the template's marks of thoughts, if any. thinking: the prompt already opens the thought.
     """
     if marks is None:
         return f"start: answer\n{body}\n"
@@ -128,11 +128,11 @@ def reply_grammar(body: str, vocabulary: Vocabulary, marks: Marks | None, *, thi
 
 
 def _thinking_rule(close: str, vocabulary: Vocabulary) -> str:
-    """Return the rule of a thought that has been opened: any text, and then the mark that closes it."""
+    """Return the rule of an open thought: any text, then the closing mark."""
     first, *rest = _rule_items(close, vocabulary)
     if first.startswith('"'):
         return f"reply_thought: reply_open {' '.join(rest)}\nreply_open[suffix={first}]: /(?s:.*)/"
-    # The mark spelled out in letters would close the thought too, but only for readers of the text.
+    # The mark spelled out in letters would close the thought, too, but only for readers of the text.
     text = re.escape(close).replace("/", r"\/")
     return (
         f"reply_thought: REPLY_TEXT? {' '.join((first, *rest))}\n"
@@ -141,7 +141,7 @@ def _thinking_rule(close: str, vocabulary: Vocabulary) -> str:
 
 
 def literal(text: str, vocabulary: Vocabulary) -> str:
-    """Return what stands for a text in a rule; control tokens among it are named by their number."""
+    """Return the expression for a text, in which control tokens are named by their numbers."""
     return " ".join(_rule_items(text, vocabulary))
 
 
@@ -171,11 +171,11 @@ def calls_grammar(
     alternative: str = "",
     optional: bool = False,
 ) -> str:
-    """Return the Lark rules, of which `answer` is the top one, of a reply that calls some of these tools.
+    """Return Lark rules, with `answer` as the top rule, for a reply that calls tools.
 
-    tool: the only one that is called, once; without it, several calls are allowed where the family can write
-    them. alternative: a rule for what the answer may be instead. optional: any text may come before the
-    calls, or instead of them. Raises SchemaError.
+    tool: require exactly one call, of this tool; otherwise, several calls are allowed if the family supports
+    them. alternative: expression for an answer instead of calls. optional: allow any text before the calls,
+    or instead of them. Raises SchemaError.
     """
     if tool is not None:
         tools, most_calls = [candidate for candidate in tools if candidate.name == tool], 1
@@ -194,7 +194,7 @@ def calls_grammar(
 
 
 class _CallRules:
-    """Lark rules for the calls of one family."""
+    """Lark rules for the calls of a family."""
 
     def __init__(self, family: Format, vocabulary: Vocabulary) -> None:
         self._family = family
@@ -208,13 +208,13 @@ class _CallRules:
         return literal(text, self._vocabulary)
 
     def add(self, tool: Tool, rule: str) -> str:
-        """Add the rule of a call of a tool, without the mark before it; return its name."""
+        """Add the rule for a call of a tool, without the opening mark; return its name."""
         self.rules.append(f"{TOOL_COMMENT}{tool.name}")
         self.rules.append(f"{rule}: {self._call(tool, rule)}")
         return rule
 
     def delimiters(self) -> tuple[str, str, str]:
-        """Return what stands before the first call, between two, and after the last; no between: just one."""
+        """Return what stands before the first call, between calls (empty: one call only) and after them."""
         family = self._family
         if family.name in ("llama", "harmony"):
             return "", "", ""
@@ -224,9 +224,9 @@ class _CallRules:
         return opening, opening if family.name in ("args", "gemma") else f'"\\n" {opening}', ""
 
     def optional(self, opening: str, calls: str) -> str:
-        """Return the rule of an answer of any text and then calls, or of either.
+        """Return the expression for text followed by calls, both optional.
 
-        The text never spells out the beginning of a call: readers would take it for one.
+        The text never spells out the beginning of a call, since it would be parsed as a call.
         """
         family, mark = self._family, self._mark
         spelled_out = "|".join(re.escape(text) for text in family.opens)
@@ -249,13 +249,13 @@ class _CallRules:
         return f"CALL_TEXT? | call_begun {' '.join(rest)} {calls}"
 
     def _add_text(self, *excluded: str, start: str = "") -> None:
-        """Add the terminal of a text that matches none of these patterns."""
+        """Add the terminal for a text that matches none of the patterns."""
         anything = f"/{start}(?s:.*)/" if start else "/(?s:.+)/"
         escaped = [pattern.replace("/", r"\/") for pattern in excluded]
         self.rules.append(" & ".join([f"CALL_TEXT: {anything}", *(f"~/{pattern}/" for pattern in escaped)]))
 
     def _call(self, tool: Tool, rule: str) -> str:
-        """Return the body of a call's rule; further rules are named after `rule`."""
+        """Return the expression for a call; names of additional rules begin with `rule`."""
         family, mark = self._family, self._mark
         schema, _ = relaxed(_closed(parameters_of(tool)))
         name = json.dumps(tool.name)
@@ -334,7 +334,7 @@ class _CallRules:
         return _GEMMA_RULES.get(kind, "gemma_any")
 
     def _gemma_object(self, schema: dict[str, Any], rule: str, depth: int) -> str:
-        """Return an object as it stands in a rule. Each key has two rules: as the first, and after others."""
+        """Return the expression for an object. Each key has two rules: as the first key, and after others."""
         required = schema.get("required")
         required_keys = (
             set(required)
@@ -356,7 +356,7 @@ class _CallRules:
 
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema that allows only the properties it names, unless it says otherwise."""
+    """Return a schema that allows only named properties, unless it says otherwise."""
     named = {"type": "object", "properties": {}} | schema
     is_open = {"additionalProperties", *COMBINED} & named.keys()
     return named if is_open else named | {"additionalProperties": False}
