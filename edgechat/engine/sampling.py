@@ -1,8 +1,8 @@
-"""Sampling: one function for all backends, from a row of logits to a distribution and a token of it.
+"""Sampling for all backends: from a row of logits to a distribution and a token.
 
-The filters run in llama.cpp's order: penalties, top-k, top-p, min-p, temperature; tokens that a grammar
-forbids are removed before top-k. Each filter keeps a head of the tokens sorted by probability, so together
-they keep the shortest head, and only the candidates for that head are ever sorted.
+Filters run in llama.cpp's order: penalties, top-k, top-p, min-p, temperature; tokens that a grammar forbids
+are removed before top-k. Each filter keeps a head of the tokens sorted by probability, so together they keep
+the shortest head, and only candidates for that head are sorted.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from edgechat.engine.types import Sampling
 
 _COLUMNS = 2048
 _BLOCK = 32_768
-"""Logits whose weights are summed at a time: a second row of a large vocabulary would be paged in anew."""
+"""Logits summed at once: temporary rows of a large vocabulary would page in new memory each time."""
 
 
 class TokenConstraint(Protocol):
-    """What a reply must follow; `reply` is its tokens so far. Methods raise SchemaError."""
+    """Grammar of a reply; `reply` are its tokens so far. Methods raise SchemaError."""
 
     def mask(self, reply: Sequence[int], /) -> npt.NDArray[np.bool_]:
-        """Return which tokens may come next: [n_vocab]."""
+        """Return which tokens may come next [n_vocab]."""
         ...
 
     def allows(self, reply: Sequence[int], tokens: Sequence[int], /) -> int:
-        """Return how many of `tokens` may come next, one after the other."""
+        """Return how many of `tokens` may come next, in sequence."""
         ...
 
     def is_complete(self, reply: Sequence[int], /) -> bool:
@@ -41,9 +41,9 @@ class TokenConstraint(Protocol):
 
 
 class Sampler:
-    """The sampling of one request, with its own random numbers: one for each token that it chooses.
+    """Sampling of one request, with one random number for each chosen token.
 
-    The `reply` parameters (the reply's tokens so far) matter only with a constraint.
+    The parameters `reply` (the reply's tokens so far) matter only with a constraint.
     """
 
     def __init__(self, sampling: Sampling, constraint: TokenConstraint | None = None) -> None:
@@ -57,39 +57,39 @@ class Sampler:
 
     @property
     def is_deterministic(self) -> bool:
-        """Whether the same logits always give the same token: with a seed, or at temperature 0."""
+        """Whether the same logits always give the same token: with a seed or at temperature 0."""
         return self.sampling.seed is not None or self.sampling.temperature <= 0
 
     @property
     def needs_logits(self) -> bool:
-        """Whether a backend cannot sample for it: there are penalties, a bias or a grammar."""
+        """Whether a backend cannot sample on the device: there are penalties, a bias or a grammar."""
         return _penalises(self.sampling) or bool(self.sampling.bias) or self.constraint is not None
 
     @property
     def n_candidates(self) -> int:
-        """How many of the highest logits are looked at; 0: all."""
+        """Number of highest logits needed; 0: all."""
         if self.needs_logits:
             return 0
         return 1 if self.sampling.temperature <= 0 else max(0, self.sampling.top_k)
 
     @property
     def number(self) -> float:
-        """The random number for the next token; call `advance` once it is used."""
+        """Random number for the next token; call `advance` after using it."""
         return self._random_number(0)
 
     def advance(self) -> None:
-        """Discard `number`, which a token has been drawn with."""
+        """Discard `number` after a token was drawn with it."""
         self._upcoming.popleft()
 
     def distribution(self, logits: Logits, recent: Sequence[int], reply: Sequence[int] = ()) -> Distribution:
-        """Return the distribution of the next token, from one row of logits [n_vocab], which is not changed.
+        """Return the distribution of the next token from a row of logits [n_vocab], which is not modified.
 
-        recent: the preceding tokens, newest last. Raises DecodeFailed for NaN or infinite logits, SchemaError
-        if the grammar cannot be followed.
+        recent: preceding tokens, newest last. Raises DecodeFailed for NaN or infinite logits, SchemaError if
+        the grammar cannot be followed.
         """
         logits = self._with_penalties(logits, recent)
         constraint, samples = self.constraint, self.sampling.temperature > 0
-        if constraint is None and samples:  # finds what is broken itself: a long row is read once
+        if constraint is None and samples:  # it checks the logits itself, to read a long row only once
             return _filtered(logits, self.sampling)
         likeliest = int(logits.argmax())
         _check(logits[likeliest])
@@ -98,12 +98,12 @@ class Sampler:
         return _allowed(logits, constraint.mask(reply)[: len(logits)], self.sampling)
 
     def _with_penalties(self, logits: Logits, recent: Sequence[int]) -> Logits:
-        """Return logits with bias and penalties applied; the row itself if there are none."""
+        """Return logits with bias and penalties applied, or the same row if there are none."""
         window = recent[-self.sampling.penalty_window :] if _penalises(self.sampling) else []
         if not (window or len(self._bias)):
             return logits
         logits = logits.copy()
-        # A draft model may have fewer tokens than the model that it drafts for.
+        # A draft model may have fewer tokens than its target.
         n = int(np.searchsorted(self._biased, len(logits)))
         np.add.at(logits, self._biased[:n], self._bias[:n])
         if window:
@@ -111,7 +111,7 @@ class Sampler:
         return logits
 
     def choose(self, logits: Logits, recent: Sequence[int], reply: Sequence[int] = ()) -> int:
-        """Return a token; see `distribution`."""
+        """Sample a token; see `distribution`."""
         number = self.number
         self.advance()
         if self.constraint is None and _keeps_all(self.sampling, len(logits)):
@@ -119,7 +119,7 @@ class Sampler:
         return _pick(self.distribution(logits, recent, reply), number)
 
     def allowed(self, reply: Sequence[int], tokens: Sequence[int]) -> int:
-        """Return how many of `tokens` the grammar allows next, one after the other; all without a grammar."""
+        """Return how many of `tokens` the grammar allows in sequence; all without a grammar."""
         if self.constraint is None:
             return len(tokens)
         try:
@@ -128,11 +128,11 @@ class Sampler:
             return 0
 
     def predict(self, distribution: Distribution, ahead: int) -> int:
-        """Return what `choose` will draw from this distribution, `ahead` tokens after the next one."""
+        """Return the token that `choose` will draw from a distribution, `ahead` tokens after the next."""
         return _pick(distribution, self._random_number(ahead))
 
     def draw(self, distribution: Distribution) -> int:
-        """Return a random token, independent of what `choose` will draw."""
+        """Return a random token, independent of the choices of `choose`."""
         return _pick(distribution, self._random.random())
 
     def verify(
@@ -143,7 +143,7 @@ class Sampler:
         drafted: Distribution,
         reply: Sequence[int] = (),
     ) -> int:
-        """Return `token`, which was drawn from `drafted`, or another one, distributed as by `choose`.
+        """Return `token`, which was drawn from `drafted`, or another token, distributed as by `choose`.
 
         Rejection sampling (Leviathan et al. 2023, "Fast Inference from Transformers via Speculative
         Decoding"): accept with probability p/q, else draw from max(0, p - q).
@@ -164,14 +164,14 @@ class Sampler:
 
 
 def accepts(p: float, q: float, number: float) -> bool:
-    """Say whether a drafted token is accepted. p, q: its probability in target and draft; number: 0 to 1."""
+    """Return whether to accept a drafted token. p, q: its probability in target and draft; number: 0 to 1."""
     return number * q < p
 
 
 def _pick(distribution: Distribution, number: float) -> int:
-    """Return the token that a number from 0 to 1 selects, with the tokens in the order of their ids.
+    """Return the token that a number from 0 to 1 selects, with tokens ordered by id.
 
-    Ordered by probability, near-ties would depend on the size of the batch, and with them what a seed gives.
+    Ordered by probability, near-ties would depend on the size of the batch, and results of a seed with them.
     """
     ids, probabilities = distribution
     if len(ids) == 1:
@@ -185,7 +185,7 @@ def _pick(distribution: Distribution, number: float) -> int:
 
 
 def _pick_of_all(logits: Logits, temperature: float, number: float) -> int:
-    """Return what `_pick` does where no filter applies, block by block. Raises DecodeFailed as usual."""
+    """Select a token like `_pick`, but without filters and block by block. Raises DecodeFailed."""
     highest = logits.max()
     _check(highest)
 
@@ -210,7 +210,7 @@ def _probabilities_of(ids: Ids, distribution: Distribution) -> Probabilities:
 
 
 def _allowed(logits: Logits, mask: npt.NDArray[np.bool_], sampling: Sampling) -> Distribution:
-    """Return the distribution over the allowed tokens. Raises SchemaError if the model excludes them all."""
+    """Return the distribution over allowed tokens. Raises SchemaError if the model excludes all of them."""
     allowed = None
     if np.count_nonzero(mask) > len(logits) // 2:
         logits = np.where(mask, logits, np.float32(-np.inf))
@@ -227,7 +227,7 @@ def _allowed(logits: Logits, mask: npt.NDArray[np.bool_], sampling: Sampling) ->
 
 
 def _filtered(logits: Logits, sampling: Sampling) -> Distribution:
-    """Return the distribution that the filters leave. Raises DecodeFailed for NaN or infinite logits."""
+    """Return the distribution after all filters. Raises DecodeFailed for NaN or infinite logits."""
     if sampling.temperature <= 0:
         return np.array([int(logits.argmax())]), np.ones(1)
     ids, weights = _filtered_ids(logits, sampling)
@@ -238,7 +238,7 @@ def _filtered(logits: Logits, sampling: Sampling) -> Distribution:
 
 
 def logprobs(logits: Logits, token: int, others: int) -> tuple[float, list[tuple[int, float]]]:
-    """Return the logprob of a token, and the `others` likeliest tokens with theirs, before any filter."""
+    """Return the logprob of a token, and the `others` likeliest tokens with logprobs, before any filter."""
     highest = logits.max()
     total = float(highest) + math.log(_total_weight(logits, highest))
     likeliest = top_ids(logits, others) if others > 0 else np.empty(0, np.intp)
@@ -246,7 +246,7 @@ def logprobs(logits: Logits, token: int, others: int) -> tuple[float, list[tuple
 
 
 def check_bias(sampling: Sampling, n_vocab: int) -> None:
-    """Raise BadRequest for a bias on unknown tokens, or of a value that is not finite."""
+    """Raise BadRequest for a bias of unknown tokens or with infinite values."""
     for token, value in sampling.bias:
         if not 0 <= token < n_vocab:
             raise BadRequest(
@@ -257,7 +257,7 @@ def check_bias(sampling: Sampling, n_vocab: int) -> None:
 
 
 def _keeps_all(sampling: Sampling, n_vocab: int) -> bool:
-    """Return whether a token is drawn by a temperature alone, from all of them."""
+    """Return whether tokens are drawn from the whole vocabulary, by temperature alone."""
     filters = 0 < sampling.top_k < n_vocab or sampling.top_p < 1 or sampling.min_p > 0
     return sampling.temperature > 0 and not filters
 
@@ -277,9 +277,9 @@ def _penalise(logits: Logits, window: Sequence[int], sampling: Sampling) -> None
 
 
 def _filtered_ids(logits: Logits, sampling: Sampling) -> tuple[Ids, Probabilities]:
-    """Return the ids that all filters keep, and how far their logits are from the highest (0 or below).
+    """Return the ids that all filters keep, and their logits minus the highest logit.
 
-    The likeliest come first; without top-k and top-p they are in the order of their ids.
+    Ordered by probability, or by id without top-k and top-p.
     """
     n_vocab = len(logits)
     if 0 < sampling.top_k < n_vocab:
@@ -307,7 +307,7 @@ def _filtered_ids(logits: Logits, sampling: Sampling) -> tuple[Ids, Probabilitie
 
 
 def _likeliest(logits: Logits, count: int) -> tuple[Ids, Probabilities]:
-    """Return the `count` likeliest ids, the first ones first, and how far each logit is from the highest."""
+    """Return the `count` likeliest ids, likeliest first, and their logits minus the highest logit."""
     ids = top_ids(logits, count)
     values = logits[ids].astype(np.float64)
     return ids, values - values[0]
@@ -330,12 +330,12 @@ def _count_likely(weights: Probabilities, total: float, sampling: Sampling) -> i
 
 
 def top_ids(logits: Logits, count: int) -> Ids:
-    """Return the ids of the `count` largest logits, largest first (all of them if there are fewer).
+    """Return the ids of the `count` largest logits, largest first (all if there are fewer).
 
-    A long row is cut into strided columns first: the count-th largest of the columns' maxima is a lower
-    bound for the count-th largest logit, and only the columns that reach it are looked at again. The
-    processor's caches hold a model's weights by then, so that each function of numpy costs microseconds.
-    Raises DecodeFailed for NaN or infinite logits.
+    A long row is split into strided columns first: the count-th largest of the columns' maxima is a lower
+    bound for the count-th largest logit, and only columns that reach it are examined. After decoding, the
+    processor's caches hold the model's weights, so every numpy function costs microseconds. Raises
+    DecodeFailed for NaN or infinite logits.
     """
     count = min(count, len(logits))
     columns = max(_COLUMNS, 4 * count)
@@ -360,6 +360,6 @@ def top_ids(logits: Logits, count: int) -> Ids:
 
 
 def _check(highest: np.float32) -> None:
-    """Raise DecodeFailed unless the highest logit is a number: it is NaN if any logit is, and sorts last."""
+    """Raise DecodeFailed unless the highest logit is finite; it is NaN if any logit is."""
     if not math.isfinite(highest):
         raise broken_logits()

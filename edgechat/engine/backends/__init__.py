@@ -1,1 +1,1 @@
-"""What computes logits: llama.cpp and MLX."""
+"""Backends, which compute logits: llama.cpp and MLX."""

@@ -1,4 +1,4 @@
-"""What a backend is: its protocol, logits, media and adapters. Scheduling and sampling are above it."""
+"""Backend protocol, with logits, media ids and sets of adapters. Scheduling and sampling build on it."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from edgechat.native.buffers import Buffer
 
 
 class CacheFull(Exception):
-    """The batch found no free cells; nothing was computed and the cache is as before."""
+    """There are no free cells for the batch; nothing was computed and the cache is unchanged."""
 
 
 class EncodingStopped(Exception):
-    """The embeddings of an image or a sound are not wanted any more."""
+    """The embeddings of an image or a sound are no longer wanted."""
 
 
 class Interrupted(Exception):
-    """The call has been ended early: its last micro-batch is lost, what came before it is valid."""
+    """The call was interrupted: its last micro-batch is lost, earlier ones are valid."""
 
     def __init__(self, n_kept: tuple[int | None, ...]) -> None:
-        """n_kept: tokens of each part that are in the cache now; None where the whole sequence is lost."""
+        """n_kept: cached tokens of each part; None if the whole sequence is lost."""
         super().__init__()
         self.n_kept = n_kept
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
-    """A run of tokens of one sequence inside a batch.
+    """Run of tokens of one sequence in a batch.
 
-    The first token takes position `start`, which is the sequence's present length. Logits are wanted for
-    the last `n_logits` tokens: 0 for a chunk inside a prompt, 1 to sample, k + 1 to verify k drafts.
+    The first token has position `start`, the current length of the sequence. Logits are computed for the last
+    `n_logits` tokens: 0 for a chunk within a prompt, 1 to sample, k + 1 to verify k drafted tokens.
     """
 
     seq: int
@@ -49,23 +49,23 @@ class BatchPart:
     tokens: Seq[int]
     n_logits: int
     n_candidates: int = 0
-    """How many of the highest logits of each row matter: the others may be -inf. 0: all matter."""
+    """Number of highest logits needed in each row; others may be -inf. 0: all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend can do. To ask for more is an error, and never ignored."""
+    """Capabilities of a backend. Using others is an error and never ignored."""
 
     mixes: bool
-    """One batch may hold parts of several sequences."""
+    """A batch may have parts of several sequences."""
     cuts: bool = True
-    """Sequences can be cut and copied at any token; else whole ones are copied, and rewound."""
+    """Sequences can be cut and copied at any token; else only whole sequences can be copied and rewound."""
     shifts: bool = False
-    """A part can be taken out of the middle of a sequence, which is approximate."""
+    """A part in the middle of a sequence can be removed, with an approximate result."""
     saves: bool = False
     """The state of a sequence can be saved and restored."""
     recomputes: bool = False
-    """A rollback computes again what stays of the call."""
+    """A rollback computes the remaining tokens of the call again."""
 
 
 class Vocabulary(Protocol):
@@ -86,233 +86,233 @@ class Vocabulary(Protocol):
     def tokenize(self, text: str, *, bos: bool, special: bool) -> list[int]:
         """Return the ids of `text`.
 
-        bos: put the beginning-of-sequence token in front, if the model wants one and the text has none.
-        special: read control tokens written in the text as such.
+        bos: prepend the beginning-of-sequence token if the model expects it and the text has none.
+        special: parse control tokens in the text.
         """
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """Return the bytes of a token, perhaps part of a character; control tokens only with `special`."""
+        """Return the bytes of a token, perhaps part of a character; control tokens need `special`."""
 
     def control_texts(self) -> Iterable[str]:
-        """Return the texts that are tokens only where `tokenize` is asked for control tokens."""
+        """Return the texts of control tokens."""
 
     def is_end(self, token: int) -> bool:
-        """Say whether this token ends a generation."""
+        """Return whether a token ends a reply."""
 
     def infill(self) -> tuple[int, int, int] | None:
-        """Return the tokens before a prefix, before a suffix, and before what belongs between them.
+        """Return the fill-in-the-middle tokens before prefix, suffix and middle.
 
-        None for a model that was not trained to fill in.
+        None for models that were not trained for it.
         """
 
     def misfit(self, other: Self) -> str:
-        """Return why a draft cannot come in tokens of another vocabulary, as what is wrong with it; or ''."""
+        """Return why drafts cannot use the other vocabulary, '' if they can."""
 
 
 class TokenDrawing(Protocol):
-    """Sampling on the GPU, which computes the next token while the engine handles the last one."""
+    """Sampling on the GPU, which computes the next token while the engine handles the last."""
 
     def next_token(self, part: BatchPart, sampling: Sampling, number: float) -> int:
-        """Compute a run of one sequence and return the token that comes after it.
+        """Compute a run of one sequence and return the next token.
 
-        It is what `Sampler.choose` takes, without penalties; number: from 0 to 1, what the draw falls upon.
-        Raises CacheFull, or DecodeFailed.
+        It is the choice of `Sampler.choose`, without penalties. number: random number from 0 to 1. Raises
+        CacheFull or DecodeFailed.
         """
 
 
 class Interruption(Protocol):
-    """Ending a call early, so that prompts can be read in large batches without keeping others waiting."""
+    """Interruption of calls, so that prompts can be computed in large batches without delaying others."""
 
     def interrupt(self) -> None:
-        """End the running call of `decode_interruptibly`, or the next ones; from any thread."""
+        """Interrupt the running call of `decode_interruptibly`, or the next calls. Thread-safe."""
 
     def clear_interrupt(self) -> None:
-        """Let calls run to their end again. Look for the reason of the interrupt after this, not before."""
+        """Let calls run to their end again. Check for the reason of the interrupt afterwards, not before."""
 
     def decode_interruptibly(self, parts: Seq[BatchPart]) -> Logits:
-        """Compute a batch; see `Backend.decode`. Raises Interrupted, too."""
+        """Compute a batch like `Backend.decode`; may raise Interrupted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Media:
-    """An image or a sound, or a part of one, as a projector has cut it."""
+    """An image or a sound, or a part of it, as cut by a projector."""
 
     ids: tuple[int, ...]
-    """What stands for it among tokens, one for each cell; see media.py."""
+    """Ids that represent it among tokens, one for each cell; see `media_ids`."""
     whole: bool
-    """Whether all of it must be in one call, since its cells see each other."""
+    """Whether it must be computed in one call, since its cells attend to each other."""
     piece: object
-    """The backend's own."""
+    """Private to the backend."""
 
 
 class MediaEncoder(Protocol):
-    """What shows images to a model, or plays sounds to it."""
+    """Encoder of images and sounds."""
 
     sees: bool
     hears: bool
     sample_rate: int
-    """Of the sounds that it takes, in a second."""
+    """Samples per second of input sounds."""
 
     def cut(self, contents: Pixels | Samples, digest: str) -> list[tuple[int, ...] | Media]:
-        """Return what stands for an image or a sound in a prompt: tokens of text around it, and its media.
+        """Return the representation of an image or a sound in a prompt: surrounding tokens and media.
 
-        digest: identifies it. Any thread. Raises BadRequest for what the model cannot take.
+        digest: identifies the content. Thread-safe. Raises BadRequest for unsupported contents.
         """
 
     def encode(self, media: Media, *, between: Callable[[], bool]) -> Embeddings:
-        """Return the embeddings of media [n_cells, n_embd]; in a thread of its own, one at a time.
+        """Return the embeddings of media [n_cells, n_embd]. Runs in a separate thread, one call at a time.
 
-        between: called every 0.05 seconds or so; meanwhile the backend may decode. False ends the encoding
-        with EncodingStopped. Raises DecodeFailed.
+        between: called about every 0.05 seconds, and the backend may decode meanwhile. If it returns False,
+        EncodingStopped is raised. Raises DecodeFailed.
         """
 
     def decode(self, seq: int, start: int, media: Media, embeddings: Embeddings) -> None:
         """Compute the cells of media at the end of a sequence, which has `start` tokens.
 
-        Raises CacheFull or DecodeFailed; the sequence then ends there, or is empty.
+        Raises CacheFull or DecodeFailed; the sequence is then unchanged or empty.
         """
 
     def release(self, media: Media) -> None:
-        """Free what `encode` needs of it. Any thread."""
+        """Free the data that `encode` needs. Thread-safe."""
 
 
 class Adapters(Protocol):
-    """LoRA adapters of a model, loaded when they are first used."""
+    """LoRA adapters of a model, loaded on first use."""
 
     def resolve(self, wanted: Seq[AdapterUse]) -> AdapterSet:
-        """Return what a request is computed with, all of which fits the model. Any thread.
+        """Check the adapters of a request and return them as a set. Thread-safe.
 
         Raises NotAnAdapter, ModelFileError or DiskError.
         """
 
     def use(self, adapters: AdapterSet) -> None:
-        """Compute the calls that follow with these. Raises DecodeFailed; they are then without adapters."""
+        """Use these adapters in following calls. Raises DecodeFailed; then no adapters are used."""
 
 
 class DraftHead(Protocol):
-    """Layers that draft from the hidden states that a model's calls leave: its own (MTP), or EAGLE-3's."""
+    """Layers that draft from the model's hidden states: its own (MTP) or EAGLE-3's."""
 
     kind: Literal["mtp", "eagle3"]
     longest: int
-    """Tokens of a draft."""
+    """Maximum tokens of a draft."""
 
     def can_draft(self, seq: int, length: int) -> bool:
-        """Say whether it knows all `length` tokens that have been computed of a sequence."""
+        """Return whether it knows all `length` computed tokens of a sequence."""
 
     def begin(self, tokens: Seq[tuple[int, int]]) -> Logits:
-        """Return logits [n, n_vocab] of what may follow the next token of each sequence.
+        """Return the logits [n, n_vocab] after the next token of each sequence.
 
-        tokens: sequences and the tokens that their next call will begin with; they have room for one call
-        together. The rows are valid until the next call. Raises CacheFull or DecodeFailed.
+        tokens: pairs of a sequence and the token that its next call begins with; all must fit into one call.
+        The rows are valid until the next call. Raises CacheFull or DecodeFailed.
         """
 
     def extend(self, tokens: Seq[tuple[int, int]]) -> Logits:
-        """Return the logits after another token of each draft, for some of the sequences of the last call."""
+        """Return the logits after another token of each draft, for sequences of the last call."""
 
 
 class Backend(Protocol):
-    """A loaded model with its KV cache. Used by one thread; closed by its creator."""
+    """A loaded model with its KV cache. Used by one thread, closed by its creator."""
 
     capabilities: Capabilities
     drawing: TokenDrawing | None
-    """None: the engine chooses tokens, from logits."""
+    """None: the engine samples from logits."""
     interruption: Interruption | None
-    """None: calls cannot be ended early."""
+    """None: calls cannot be interrupted."""
     media_encoder: MediaEncoder | None
-    """None: the model neither sees nor hears."""
+    """None: the model has neither vision nor audio."""
     adapters: Adapters | None
-    """None: it takes no LoRA adapters."""
+    """None: LoRA adapters are not supported."""
     no_vision: str
-    """Why its projector is not loaded; '' if it is, or if there is none."""
+    """Why its projector is not loaded; '' if it is or there is none."""
     head: DraftHead | None
-    """None: no layers of the model itself draft."""
+    """None: there is no draft head."""
     no_head: str
-    """Why they do not although the plan has them; '' if they do, or if there are none."""
+    """Why the plan's draft head is not used; '' if it is or there is none."""
     vocabulary: Vocabulary
     context: int
     """Cells of the cache, shared by all sequences."""
     n_seq_max: int
     n_batch: int
-    """Tokens that one call of `decode` may hold."""
+    """Maximum tokens per call of `decode`."""
     n_outputs_max: int
-    """Rows of logits that one call may ask for."""
+    """Maximum rows of logits per call."""
     checkpoint_bytes: int
-    """Bytes of memory that all checkpoints may take; 0: none are taken, or needed."""
+    """Memory limit for all checkpoints in bytes; 0: none are taken or needed."""
     rolls_back: int
-    """Tokens at the end of what one call has computed that can be taken back; see `rollback`."""
+    """Maximum tokens at the end of a call that can be rolled back; see `rollback`."""
     rolls_back_alone: bool
-    """Only where the call has computed nothing of other sequences."""
+    """Whether a rollback requires a call without other sequences."""
     chat_template: str | None
     architecture: str
     n_params: int
     train_context: int
     buffers: tuple[Buffer, ...]
-    """What it has allocated, if it can tell and the plan predicted it."""
+    """Allocated buffers, if known and predicted by the plan."""
     touched_bytes: int
-    """Bytes of its buffers that loading has filled, without mapped files; 0 if it cannot tell."""
+    """Bytes of its buffers that were written while loading, without mapped files; 0 if unknown."""
     state_format: str
-    """What a saved state depends on beside the model's file: cache type, build and the like."""
+    """Properties besides the model's file that a saved state depends on: cache type, build etc."""
 
     def decode(self, parts: Seq[BatchPart]) -> Logits:
-        """Compute a batch; return one row of logits for each wanted token, in the order of the parts.
+        """Compute a batch; return a row of logits for each requested token, in the order of the parts.
 
-        The rows are valid until the next call. Raises CacheFull, or DecodeFailed.
+        The rows are valid until the next call. Raises CacheFull or DecodeFailed.
         """
 
     def truncate(self, seq: int, length: int) -> bool:
-        """Cut a sequence down to `length` tokens.
+        """Cut a sequence to `length` tokens.
 
-        False means that the result would be wrong (facts of the architecture, not of the call); the
-        sequence is then unchanged. Length 0 always works.
+        Returns False if the architecture would give a wrong result; the sequence is then unchanged. Length 0
+        always works.
         """
 
     def rollback(self, seq: int, count: int) -> bool:
-        """Take back the last `count` tokens of a sequence, fewer than the last call of `decode` gave it.
+        """Roll back the last `count` tokens of a sequence, fewer than the last call of `decode` computed.
 
-        Once after a call, and up to `rolls_back` tokens, on every architecture that says so. False means that
-        the result would be wrong; the sequence is then unchanged.
+        Possible once after a call, for up to `rolls_back` tokens. Returns False if the result would be wrong;
+        the sequence is then unchanged.
         """
 
     def checkpoint(self, seq: int) -> Checkpoint:
-        """Return what `rewind` needs to come back to where a sequence is now. Raises MemoryError."""
+        """Return the data that `rewind` needs to return to the current length. Raises MemoryError."""
 
     def rewind(self, seq: int, checkpoint: Checkpoint) -> bool:
-        """Cut a sequence that begins with the tokens of the checkpoint down to these.
+        """Cut a sequence that begins with the tokens of a checkpoint to these tokens.
 
-        The checkpoint may be of another sequence. False, and the sequence is empty, where the result would
+        The checkpoint may be from another sequence. Returns False, with the sequence empty, if the result would
         be wrong or cells are short.
         """
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> npt.NDArray[np.uint8]:
-        """Return a checkpoint's state as bytes, which `rewind` takes in its place. Raises MemoryError."""
+        """Return the state of a checkpoint as bytes, which `rewind` accepts, too. Raises MemoryError."""
 
     def can_copy(self, source: int, length: int) -> bool:
-        """Say whether the first `length` tokens of a sequence can be copied with a correct result."""
+        """Return whether the first `length` tokens of a sequence can be copied with a correct result."""
 
     def copy(self, source: int, target: int, length: int) -> bool:
-        """Let `target`, which is empty, hold the first `length` tokens of `source` too, in the same cells.
+        """Share the first `length` tokens of `source` with the empty sequence `target`, in the same cells.
 
-        Only after `can_copy` has returned True. False, and `target` stays empty, where its windows find no
-        cells of their own.
+        Only after `can_copy` returned True. Returns False, with `target` still empty, if there are no free cells
+        for its windows.
         """
 
     def shift(self, seq: int, start: int, stop: int) -> bool:
-        """Take the tokens from `start` to `stop` out of a sequence and move the rest down.
+        """Remove the tokens from `start` to `stop` from a sequence and move the rest.
 
-        The result is approximate: the rest was computed with what has gone. False if it cannot be done;
-        the sequence is then unchanged. ValueError unless 0 < start < stop < length.
+        The result is approximate: the rest was computed with the removed tokens. Returns False if it is
+        impossible; the sequence is then unchanged. Raises ValueError unless 0 < start < stop < length.
         """
 
     def save(self, seq: int) -> npt.NDArray[np.uint8]:
-        """Return the state of a sequence, to be restored by a backend of the same model and format.
+        """Return the state of a sequence, for a backend with the same model and format.
 
-        Raises MemoryError where a copy of it would take more than half of the memory that is free.
+        Raises MemoryError if a copy would take more than half of the free memory.
         """
 
     def restore(self, seq: int, state: npt.NDArray[np.uint8], tokens: Seq[int]) -> bool:
-        """Fill an empty sequence with a saved state of these tokens; False, and it stays empty, where not.
+        """Fill an empty sequence with a saved state of tokens; False, with it still empty, on failure.
 
-        The state must come from `save`: llama.cpp checks little of it.
+        The state must come from `save`: llama.cpp hardly checks it.
         """
 
     def close(self) -> None:
@@ -321,16 +321,16 @@ class Backend(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
-    """What cutting cannot bring back of a sequence: its windows and recurrent states at one length.
+    """Uncuttable state of a sequence: its windows and recurrent states at one length.
 
-    Keys and values of layers with full attention are not part of it: they stay in the cache.
+    Without keys and values of layers with full attention, which stay in the cache.
     """
 
     length: int
-    """Tokens of the sequence when it was taken."""
+    """Number of tokens of the sequence when it was taken."""
     n_bytes: int
     state: object
-    """The backend's own, or what its `save_checkpoint` made of that."""
+    """Private to the backend, or the result of its `save_checkpoint`."""
 
 
 Logits = npt.NDArray[np.float32]
@@ -338,7 +338,7 @@ Embeddings = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.intp]
 Probabilities = npt.NDArray[np.float64]
 Distribution = tuple[Ids, Probabilities]
-"""The ids that may come next and their probabilities, which add up to 1."""
+"""Ids that may come next and their probabilities, which add up to 1."""
 
 
 def broken_logits() -> DecodeFailed:
@@ -353,14 +353,14 @@ _MEDIA, _FIRST = 1 << 30, 1 << 29
 _HASH = _FIRST - 1
 _BITS = 14
 MOST_CELLS = (1 << _BITS) - 1
-"""Cells that one run may have."""
+"""Maximum cells of a run."""
 _KEY = 4
-"""Ids by which a run is recognized: 87 bits of hash and its sizes."""
+"""Number of ids that identify a run: 87 bits of hash and its sizes."""
 
 
 @dataclass(frozen=True, slots=True)
 class MediaRun:
-    """A run of media ids in a list of tokens."""
+    """Run of media ids in a list of tokens."""
 
     start: int
     n_cells: int
@@ -368,19 +368,19 @@ class MediaRun:
 
     @property
     def stop(self) -> int:
-        """Where the next token is."""
+        """Index of the next token."""
         return self.start + self.n_cells
 
 
 def is_media(token: int) -> bool:
-    """Say whether an id stands for a cell of an image or a sound."""
+    """Return whether an id represents a cell of an image or a sound."""
     return token >= _MEDIA
 
 
 def media_ids(content: bytes, n_cells: int, n_positions: int) -> tuple[int, ...]:
-    """Return the ids of the cells of media. content: what identifies them, and how they were cut.
+    """Return ids for the cells of media. content: identifies the media and how they were cut.
 
-    Raises ValueError for more cells than ids can tell.
+    Raises ValueError for too many cells.
     """
     if not 1 < n_cells <= MOST_CELLS or not 0 < n_positions <= MOST_CELLS:
         raise ValueError(f"{n_cells} cells at {n_positions} positions cannot be told by ids")
@@ -391,12 +391,12 @@ def media_ids(content: bytes, n_cells: int, n_positions: int) -> tuple[int, ...]
 
 
 def key_of(ids: Sequence[int]) -> tuple[int, ...]:
-    """Return what identifies a run, given its ids or more than those."""
+    """Return the key of the run at the beginning of a list of ids."""
     return tuple(ids[:_KEY])
 
 
 def media_runs(tokens: Sequence[int]) -> Iterator[MediaRun]:
-    """Yield the runs of media in a list of tokens. A run that is cut off at the end counts as whole."""
+    """Yield the runs of media in a list of tokens. A truncated run at the end counts as whole."""
     at, end = 0, len(tokens)
     if not end or max(tokens) < _MEDIA:
         return
@@ -411,25 +411,25 @@ def media_runs(tokens: Sequence[int]) -> Iterator[MediaRun]:
 
 
 class Places:
-    """Where the tokens of a sequence are: positions, which with M-RoPE are fewer than cells."""
+    """Positions of the tokens of a sequence; with M-RoPE, media have fewer positions than cells."""
 
     def __init__(self, runs: Sequence[MediaRun] = ()) -> None:
         self.runs = list(runs)
 
     def position(self, index: int) -> int:
-        """Return the position of the token at an index, which is not inside of a run."""
+        """Return the position of the token at an index, which is not inside a run."""
         return index - sum(run.n_cells - run.n_positions for run in self.runs if run.stop <= index)
 
     def length(self, last_position: int) -> int:
-        """Return how many tokens there are, given the last position that llama.cpp tells.
+        """Return the number of tokens, given the last position according to llama.cpp.
 
-        That of an M-RoPE image is where it begins.
+        For an M-RoPE image, that is its first position.
         """
         skipped = sum(run.n_cells - run.n_positions for run in self.runs)
         return max(last_position + 1 + skipped, self.runs[-1].stop) if self.runs else last_position + 1
 
     def is_inside(self, index: int) -> bool:
-        """Say whether an index is inside of a run, where nothing can be cut."""
+        """Return whether an index is inside a run, where nothing can be cut."""
         return any(run.start < index < run.stop for run in self.runs)
 
     def up_to(self, length: int) -> Places:
@@ -439,34 +439,34 @@ class Places:
 
 _MARK_LENGTH = 4
 _MARK = 1 << 31
-"""A bit that neither tokens nor the ids of media have."""
+"""Bit that neither tokens nor ids of media use."""
 
 
 FileVersion = tuple[int, ...]
-"""What changes when a file is replaced."""
+"""Inode, size and modification time, which identify a version of a file."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ActiveAdapter:
-    """An adapter with the scale that it is applied with."""
+    """Adapter with its scale."""
 
     digest: str
-    """Of its file's content."""
+    """Digest of the file's content."""
     scale: float
     path: str = field(compare=False)
-    """Of the GGUF file."""
+    """Path of the GGUF file."""
     version: FileVersion = field(compare=False)
-    """Of the file when it was hashed."""
+    """Version of the file when it was hashed."""
 
 
 AdapterSet = tuple[ActiveAdapter, ...]
-"""In a fixed order, none twice; empty: the model as it is."""
+"""Adapters in a fixed order, without duplicates; empty for the plain model."""
 
 
 def adapter_set(adapters: Iterable[ActiveAdapter]) -> AdapterSet:
-    """Return the set of some adapters: scales of the same one add up, and those with scale 0 are left out.
+    """Return the set of adapters: scales of equal adapters are added, adapters with scale 0 are left out.
 
-    Raises NotAnAdapter where a sum is no valid scale.
+    Raises NotAnAdapter if a sum is not a valid scale.
     """
     by_digest: dict[str, ActiveAdapter] = {}
     for adapter in adapters:
@@ -476,9 +476,9 @@ def adapter_set(adapters: Iterable[ActiveAdapter]) -> AdapterSet:
 
 
 def mark_of(adapters: AdapterSet) -> tuple[int, ...]:
-    """Return numbers that no token has, to be put before tokens that were computed with a set; none for none.
+    """Return numbers to prepend to tokens that were computed with a set of adapters; () without adapters.
 
-    124 bits of a hash: lists of tokens that begin with different marks have no common prefix.
+    The numbers, 124 bits of a hash, are no tokens: lists with different marks have no common prefix.
     """
     if not adapters:
         return ()

@@ -1,8 +1,8 @@
-"""The llama.cpp backend, for text and for embeddings.
+"""llama.cpp backend, for text and embeddings, with LoRA adapters.
 
-llama.cpp's cache operations return True where their result is wrong on some architectures: a windowed
-model cut back behind its window goes on with keys that are no longer there. `truncate` therefore decides
-for itself (see `_can_cut`) and answers False where the result would not be the true one.
+llama.cpp's cache operations return True even if their result is wrong on some architectures: a windowed model
+that is cut to before its window continues without the keys that are gone. So `truncate` decides for itself
+(see `_can_cut`) and returns False if the result would be wrong.
 """
 
 # ruff: noqa: D102  (base.py documents the methods of its protocols)
@@ -58,12 +58,12 @@ from edgechat.planner.plan import LoadPlan
 
 
 class LlamaCppModel:
-    """A loaded model and its context, with what there is to say of them."""
+    """A loaded model and its context."""
 
     def __init__(
         self, plan: LoadPlan, on_progress: Callable[[float], None] | None, *, must_decode: bool
     ) -> None:
-        """Load by the plan; LoadFailed if llama.cpp refuses, or if the model must decode and cannot."""
+        """Load by the plan. Raises LoadFailed, also if the model must decode and cannot."""
         logs.install()
         with ExitStack() as stack:
             self._model = Model(Path(plan.model_path), plan, on_progress=on_progress)
@@ -82,7 +82,7 @@ class LlamaCppModel:
         self.train_context = self._model.train_context
         self.buffers: tuple[Buffer, ...] = ()
         self.touched_bytes = 0
-        # The plan's buffers were read from the same library's map, in a process that survived it.
+        # The plan's buffers came from the map of the same library, which did not crash its process.
         if plan.buffers and breakdown.has_map():
             allocated = breakdown.from_map(self._model, self._context).buffers
             self.buffers = counted_once(allocated, sum(buffer.weights for buffer in plan.buffers))
@@ -96,7 +96,7 @@ class LlamaCppModel:
 
 
 class LlamaCppBackend(LlamaCppModel):
-    """A GGUF model that generates text."""
+    """GGUF model that generates text."""
 
     def __init__(self, plan: LoadPlan, on_progress: Callable[[float], None] | None = None) -> None:
         super().__init__(plan, on_progress, must_decode=True)
@@ -104,25 +104,25 @@ class LlamaCppBackend(LlamaCppModel):
         self.context = self._context.n_ctx
         self.chat_template = self._model.chat_template
         self._window = self._model.window
-        # A batch of several micro-batches loses keys inside the window, in silence (seen with two sequences).
+        # A batch of several micro-batches silently loses keys within the window (seen with two sequences).
         self.n_batch = min(plan.n_batch, plan.n_ubatch) if self._window else plan.n_batch
         self._recurrent = self._model.has_recurrent_state
         self.n_outputs_max = plan.n_outputs_max or self.n_batch
         self.rolls_back = self._context.n_snapshots if self._recurrent else self.n_batch
-        # Sequences whose recurrent state has been rolled back, which llama.cpp does in the next call that
-        # computes them: a copy made before that would have the state as it was, or abort.
+        # Sequences with a rolled back recurrent state, which llama.cpp applies in the next call with them:
+        # a copy before that would have the old state, or abort.
         self._rolled_back: set[int] = set()
-        # The sequence that the last call computed alone, and its tokens. Beside others llama.cpp moves states
-        # about, and leaves the snapshots behind that were taken in the same call.
+        # The sequence that the last call computed alone, and its number of tokens. In calls with others,
+        # llama.cpp moves states without the snapshots taken in the same call.
         self._alone = (-1, 0)
         self.rolls_back_alone = self._recurrent
-        # Of sequences with images whose cells share positions (M-RoPE).
+        # For sequences with images whose cells share positions (M-RoPE).
         self._places: dict[int, Places] = {}
         cuts = not (self._recurrent or self._window)
         shifts = cuts and self._context.can_shift
         self.checkpoint_bytes = 0 if cuts else plan.checkpoint_bytes
         self.drawing: TokenDrawing | None = None
-        # Accelerators finish what they have begun, and an aborted call would leave half of a recurrent state.
+        # Accelerators cannot be interrupted, and an aborted call would leave half of a recurrent state.
         self.interruption: Interruption | None = None if self._recurrent or plan.devices else self
         self.capabilities = Capabilities(mixes=True, cuts=cuts, shifts=shifts, saves=True)
         self.state_format = f"llama.cpp {build()} {plan.cache_type} {plan.attention}"
@@ -139,7 +139,7 @@ class LlamaCppBackend(LlamaCppModel):
         self.head: DraftHead | None = self._head
 
     def _load_extras(self, plan: LoadPlan) -> None:
-        """Load the plan's projector and its draft head; without them the model still reads and writes."""
+        """Load the plan's projector and draft head, without which the model still works."""
         try:
             self.media_encoder = self._load_projector(plan)
         except (BackendMissing, LoadFailed) as error:
@@ -150,7 +150,7 @@ class LlamaCppBackend(LlamaCppModel):
             self.no_head = error.message
 
     def _load_head(self, plan: LoadPlan) -> LlamaCppHead | None:
-        """Load the layers that draft, if the plan has them."""
+        """Load the draft head, if the plan has one."""
         opened = open_head(plan, self._model, self._context)
         if opened is None:
             return None
@@ -165,7 +165,7 @@ class LlamaCppBackend(LlamaCppModel):
         return LlamaCppHead(context)
 
     def _close_first(self, close: Callable[[], None]) -> None:
-        """Close something before what it needs."""
+        """Close something before everything opened so far."""
         close_rest = self._close
 
         def close_all() -> None:
@@ -175,7 +175,7 @@ class LlamaCppBackend(LlamaCppModel):
         self._close = close_all
 
     def _load_projector(self, plan: LoadPlan) -> MediaEncoder | None:
-        """Load what shows images and plays sounds to the model, if the plan has it on this machine."""
+        """Load the projector for images and sounds, if the plan has one on this machine."""
         if plan.projector is None or not plan.projector.path:
             return None
         from edgechat.engine.backends.llama_cpp_media import LlamaCppMedia
@@ -212,7 +212,7 @@ class LlamaCppBackend(LlamaCppModel):
             raise Interrupted(tuple(self._kept(part) for part in parts)) from None
 
     def _kept(self, part: BatchPart) -> int | None:
-        """Return how many tokens of a part an aborted call has left; None if the sequence is lost."""
+        """Return the cached tokens of a part after an aborted call; None if the sequence is lost."""
         length = self._length(part.seq)
         if length < part.start or (length and not self._can_cut(part.seq, length)):
             self.truncate(part.seq, 0)
@@ -244,7 +244,7 @@ class LlamaCppBackend(LlamaCppModel):
         return self._places[seq].length(last) if seq in self._places else last + 1
 
     def _remove(self, seq: int, length: int) -> bool:
-        """Cut a sequence; False where llama.cpp does not do it."""
+        """Cut a sequence; False if llama.cpp refuses."""
         if not self._context.remove(seq, self.position_of(seq, length)):
             return False
         if self._head is not None:
@@ -253,14 +253,14 @@ class LlamaCppBackend(LlamaCppModel):
         return True
 
     def _keep_places(self, seq: int, places: Places) -> None:
-        """Note where the media of a sequence are, if that matters."""
+        """Record the places of a sequence's media, if that matters."""
         if any(run.n_positions != run.n_cells for run in places.runs):
             self._places[seq] = places
         else:
             self._places.pop(seq, None)
 
     def note_media(self, seq: int, start: int, media: Media) -> None:
-        """Note that the cells of media have been computed at the end of a sequence of `start` tokens."""
+        """Record that the cells of media were computed at the end of a sequence of `start` tokens."""
         run = next(media_runs(media.ids))
         places = self._places.get(seq, Places())
         self._keep_places(seq, Places([*places.runs, replace(run, start=start)]))
@@ -270,7 +270,7 @@ class LlamaCppBackend(LlamaCppModel):
         self._alone = (-1, 0)
 
     def _forget_calls(self, seq: int) -> None:
-        """Note that the recurrent state of a sequence is no longer what calls have left."""
+        """Record that the recurrent state of a sequence was replaced."""
         self._rolled_back.discard(seq)
         self._alone = (-1, 0)
 
@@ -279,7 +279,7 @@ class LlamaCppBackend(LlamaCppModel):
         if not self._recurrent:
             return self.truncate(seq, length)
         (alone, computed), self._alone = self._alone, (-1, 0)
-        # llama.cpp accepts more than this, and then continues from a stale state.
+        # llama.cpp accepts more, and then continues from a stale state.
         if seq != alone or not 0 < count <= min(self.rolls_back, computed - 1):
             return False
         if not self._remove(seq, length):
@@ -316,12 +316,12 @@ class LlamaCppBackend(LlamaCppModel):
 
     def copy(self, source: int, target: int, length: int) -> bool:
         whole = length == self._length(source)
-        # A part of a recurrent state's history cannot be named, not even where it is all of it.
+        # For a recurrent state, llama.cpp only accepts -1, even if the length is that of the whole sequence.
         self._context.copy(source, target, -1 if whole else self.position_of(source, length))
         self._keep_places(target, self._places.get(source, Places()).up_to(length))
         if self._head is not None:
             self._head.copy(source, target, length)
-        # Cells behind a window are used again only where one sequence holds them, so none are shared.
+        # Cells outside of a window are reused only if held by one sequence, so they are not shared.
         try:
             return not self._window or self.rewind(target, self.checkpoint(target))
         except MemoryError:
@@ -331,7 +331,7 @@ class LlamaCppBackend(LlamaCppModel):
         length = self._length(seq)
         if not 0 < start < stop < length:
             raise ValueError(f"tokens {start} to {stop} are not in the middle of {length}")
-        # llama.cpp's own calls succeed everywhere, and give wrong logits on windowed models.
+        # llama.cpp's own calls succeed always, and give wrong logits on windowed models.
         if not self.capabilities.shifts:
             return False
         shifted = self._context.shift(seq, start, stop)
@@ -362,30 +362,30 @@ class LlamaCppBackend(LlamaCppModel):
     def _can_cut(self, seq: int, length: int) -> bool:
         if self._recurrent or (seq in self._places and self._places[seq].is_inside(length)):
             return False
-        # The next token looks back over the whole window: every position of it must still be there.
+        # The next token attends to the whole window, so all its positions must be present.
         return not self._window or self._context.first_position(seq) <= max(0, length - self._window)
 
 
 class LlamaCppEmbedder(LlamaCppModel):
-    """A GGUF model made for embeddings, or for reranking; nothing is kept between two calls."""
+    """GGUF model for embeddings or reranking; nothing is kept between calls."""
 
     def __init__(self, plan: LoadPlan, on_progress: Callable[[float], None] | None = None) -> None:
         super().__init__(plan, on_progress, must_decode=False)
         self.vocabulary = NativeVocabulary(self._model)
-        # An encoder has learnt its positions: llama.cpp aborts at one beyond them.
+        # An encoder's positions are learnt: llama.cpp aborts beyond them.
         self.longest = min(self._context.n_ctx, self.train_context or self._context.n_ctx)
-        """Tokens of a text."""
+        """Maximum tokens of a text."""
         self.n_batch = plan.n_batch
-        """Tokens of a call, which takes up to `n_seq_max` texts."""
+        """Maximum tokens of a call, with up to `n_seq_max` texts."""
         self.reranks = plan.reranks
         self.rerank_template = self._model.rerank_template if plan.reranks else None
         self.dimensions = 1 if plan.reranks else self._context.n_embd
 
     def embed(self, texts: Sequence[Sequence[int]]) -> Logits:
-        """Return a vector of the length 1 (or 0) for each text [n, dimensions]. Raises DecodeFailed.
+        """Return a vector of length 1 (or 0) for each text [n, dimensions]. Raises DecodeFailed.
 
-        With a reranking model, the score of each pair [n, 1], which the head puts first.
-        Texts that fit into a call together, or one that is longer and then computed in parts.
+        A reranking model returns the score of each pair [n, 1]. Several texts must fit into one call; a
+        single longer text is computed in parts.
         """
         self._context.clear()
         if len(texts) == 1:
@@ -406,31 +406,31 @@ class LlamaCppEmbedder(LlamaCppModel):
 
 
 MOST_USED = 4
-"""Adapters of one request: llama.cpp's graphs of some architectures have no room for many more."""
+"""Maximum adapters of a request: llama.cpp's graphs of some architectures have no room for many more."""
 MOST_LOADED = 16
-"""Adapters in memory; the least recently used ones make room for others."""
+"""Maximum adapters in memory; the least recently used are freed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """A file or folder that fits the model."""
+    """File or folder that fits the model."""
 
     source: FileVersion
     adapter: ActiveAdapter
-    """With scale 1."""
+    """The adapter with scale 1."""
 
 
 class LlamaCppAdapters:
-    """The LoRA adapters of one model: checked when a request comes, loaded at its first call, then kept."""
+    """LoRA adapters of one model: checked when a request comes, loaded at its first call, then kept."""
 
     def __init__(self, model: Model, context: Context, model_path: str) -> None:
         self._model, self._context = model, context
         self._model_path = model_path
         self._lock = threading.Lock()
         self._checked: dict[str, _Checked] = {}
-        """By the path of a file or folder."""
+        """By path of the file or folder."""
         self._loaded: dict[str, AdapterPointer] = {}
-        """By digest, the least recently used first."""
+        """By digest, least recently used first."""
         self._used: AdapterSet = ()
 
     @cached_property
@@ -472,7 +472,7 @@ class LlamaCppAdapters:
         self._used = adapters
 
     def _make_room(self, needed: set[str], n_more: int) -> None:
-        """Free adapters that were used longest ago, none of which the context has any more."""
+        """Free the least recently used adapters, after removing all from the context."""
         self._context.use_adapters([])
         self._used = ()
         for digest in [digest for digest in self._loaded if digest not in needed]:
@@ -481,7 +481,7 @@ class LlamaCppAdapters:
             self._model.free_adapter(self._loaded.pop(digest))
 
     def _load(self, adapter: ActiveAdapter) -> AdapterPointer:
-        """Load what was checked, if the file is still that."""
+        """Load an adapter if its file is unchanged since it was checked."""
         path = Path(adapter.path)
         try:
             size = path.stat().st_size

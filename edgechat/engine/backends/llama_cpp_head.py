@@ -1,7 +1,7 @@
-"""Layers that draft from a model's hidden states (MTP, EAGLE-3), and read them a call or more behind it.
+"""Draft heads: layers that draft from a model's hidden states (MTP, EAGLE-3), lagging behind its calls.
 
-They need the hidden states that the model has after every token. Those of its last calls are kept here until
-there is a draft to make, and then read in the same call as the token to draft from, or until there are many.
+A head needs the model's hidden states after every token. Those of the last calls are kept here until there is
+a draft to make, and are then read in the same call as the token to draft from, or until there are many.
 """
 
 # ruff: noqa: D102  (base.py documents the methods of its protocols)
@@ -26,38 +26,38 @@ from edgechat.native.heads.eagle import EagleContext
 from edgechat.planner.plan import DraftPlan, LoadPlan
 
 _MOST_UNREAD = 32
-"""Tokens; more than are drafted at once, for those that are rejected must not have been read."""
+"""Tokens; more than a draft has, since rejected tokens must not have been read."""
 _LONGEST = 8
 
 
 @dataclass(slots=True)
 class _ReadSequence:
-    """What a head has read of a sequence."""
+    """A head's state of a sequence."""
 
     states: Rows
-    """The hidden states before each unread token, and the one after the last [len(unread) + 1, width]."""
+    """Hidden states before each unread token and after the last [len(unread) + 1, width]."""
     n_read: int = 0
-    """Tokens in its cache ..."""
+    """Number of tokens in the head's cache ..."""
     unread: list[int] = field(default_factory=list)
-    """... and those behind them that it will read."""
+    """... and tokens after them yet to be read."""
     is_ahead: bool = False
-    """Whether a draft is in its cache, too."""
+    """Whether there is a draft in the cache, too."""
     stopped: bool = False
-    """Whether the sequence goes on with what it cannot read."""
+    """Whether the sequence continues with something that cannot be read."""
 
     @property
     def length(self) -> int:
-        """Tokens whose hidden states it was given."""
+        """Number of tokens with known hidden states."""
         return self.n_read + len(self.unread)
 
 
 class LlamaCppHead:
-    """The draft head of a llama.cpp model, and what it has read of each sequence."""
+    """Draft head of a llama.cpp model, with its state of each sequence."""
 
     def __init__(self, context: HeadContext) -> None:
         self.kind: Literal["mtp", "eagle3"] = context.kind
         self._context = context
-        # Several layers each predict one token further than the one before.
+        # Each layer predicts one token further than the previous layer.
         self._is_chained = context.n_layers > 1
         self._reads_together = context.hands_out_all and not self._is_chained
         self.longest = context.n_layers if self._is_chained else _LONGEST
@@ -67,14 +67,14 @@ class LlamaCppHead:
 
     def _reading(self, seq: int) -> _ReadSequence:
         if seq not in self._readings:
-            # What a sequence begins with, too, is read with zeros before it.
+            # The first token of a sequence is read with zeros before it.
             self._readings[seq] = _ReadSequence(np.zeros((1, self._context.width), np.float32))
         return self._readings[seq]
 
     # What the model computes.
 
     def computed(self, parts: Sequence[BatchPart]) -> None:
-        """Take the hidden states of the model's last call, which has computed these parts."""
+        """Take the hidden states of the model's last call, which computed these parts."""
         states = self._context.target_states(sum(len(part.tokens) for part in parts))
         at = 0
         for part in parts:
@@ -82,7 +82,7 @@ class LlamaCppHead:
             at += len(part.tokens)
 
     def missed(self, seq: int, start: int, tokens: Sequence[int]) -> None:
-        """Take tokens that the model has computed without handing out its hidden states."""
+        """Take tokens that the model computed without providing hidden states."""
         self._take(seq, start, tokens, np.zeros((len(tokens), self._context.width), np.float32))
 
     def _take(self, seq: int, start: int, tokens: Sequence[int], states: Rows) -> None:
@@ -98,7 +98,7 @@ class LlamaCppHead:
             self._read(seq)
 
     def _read(self, seq: int) -> None:
-        """Read what is unread of a sequence."""
+        """Read the unread tokens of a sequence."""
         reading = self._reading(seq)
         self._retract([seq])
         size = self._context.n_batch
@@ -112,7 +112,7 @@ class LlamaCppHead:
         self._note_read(reading)
 
     def _read_part(self, seq: int, start: int, tokens: list[int], states: Rows) -> bool:
-        """Read tokens with every layer; False where that fails, or finds no cells even without drafts."""
+        """Read tokens with every layer; False on failure or without free cells even after removing drafts."""
         run = (seq, start, tokens, 0)
         try:
             for layer in range(self._context.n_layers if self._is_chained else 1):
@@ -131,7 +131,7 @@ class LlamaCppHead:
         reading.n_read, reading.unread, reading.states = reading.length, [], reading.states[-1:].copy()
 
     def stop(self, seq: int) -> None:
-        """Read no more of a sequence until it is cut to what has been read: there are media in it."""
+        """Stop reading a sequence, which contains media, until it is cut to the part already read."""
         self._reading(seq).stopped = True
 
     # What happens to sequences.
@@ -147,12 +147,12 @@ class LlamaCppHead:
             reading.unread, reading.states = reading.unread[:n], reading.states[: n + 1]
             return
         self._context.remove(seq, length)
-        # The hidden state at a place in the middle is not kept: one token is read without it.
+        # Hidden states in the middle are not kept: one token is read without.
         reading.n_read, reading.unread = length, []
         reading.states = np.zeros((1, self._context.width), np.float32)
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Let `target` have read the first `length` tokens of `source`, if that has."""
+        """Copy the state of the first `length` tokens, if `source` has read them."""
         self.truncate(target, 0)
         reading, copied = self._reading(source), self._reading(target)
         self._retract([source])
@@ -167,7 +167,7 @@ class LlamaCppHead:
             copied.unread, copied.states = reading.unread[:n], reading.states[: n + 1].copy()
 
     def shift(self, seq: int, start: int, stop: int) -> None:
-        """Take the tokens from `start` to `stop` out of the middle of a sequence."""
+        """Remove the tokens from `start` to `stop` from the middle of a sequence."""
         self._read(seq)
         reading = self._reading(seq)
         if reading.stopped or not self._context.can_shift or not self._context.shift(seq, start, stop):
@@ -176,7 +176,7 @@ class LlamaCppHead:
         reading.n_read -= stop - start
 
     def save(self, seq: int) -> npt.NDArray[np.uint8]:
-        """Return what has been read of a sequence; nothing where it goes on with what cannot be read."""
+        """Return the state of a sequence, empty if it contains something that cannot be read."""
         self._read(seq)
         reading = self._reading(seq)
         if reading.stopped:
@@ -184,7 +184,7 @@ class LlamaCppHead:
         return np.concatenate((reading.states[0].view(np.uint8), self._context.state(seq)))
 
     def restore(self, seq: int, state: npt.NDArray[np.uint8], length: int) -> None:
-        """Fill an empty sequence of `length` tokens with what `save` has returned."""
+        """Fill an empty sequence of `length` tokens with the result of `save`."""
         self.truncate(seq, 0)
         reading, size = self._reading(seq), 4 * self._context.width
         restored = (
@@ -199,7 +199,7 @@ class LlamaCppHead:
         reading.n_read, reading.states = length, state[:size].view(np.float32).reshape(1, -1).copy()
 
     def _retract(self, seqs: Iterable[int]) -> None:
-        """Take drafts out of the cache."""
+        """Remove drafts from the cache."""
         for seq in seqs:
             reading = self._reading(seq)
             if reading.is_ahead:
@@ -240,7 +240,7 @@ class LlamaCppHead:
             drafted.append(token)
             self._drafts[seq] = drafted, np.concatenate((before, own[self._rows[seq], None]))
             start = self._reading(seq).n_read
-            if self._is_chained:  # what another layer has left in the cache is of no use to this one
+            if self._is_chained:  # the cache of another layer is useless for this layer
                 self._context.remove(seq, start)
                 runs.append((seq, start, drafted, 1))
                 states.append(self._drafts[seq][1])
@@ -262,10 +262,9 @@ class LlamaCppHead:
 
 
 def open_head(plan: LoadPlan, model: Model, target: Context) -> tuple[HeadContext, Callable[[], None]] | None:
-    """Return the context of the layers that draft for a model, its own or those of a file beside it.
+    """Return the context of a model's draft head, its own or from a separate file, and its close function.
 
-    With it comes what closes it, and must be called before the target is closed. None where the plan has no
-    such layers. Raises LoadFailed.
+    It must be closed before the target. None if the plan has no draft head. Raises LoadFailed.
     """
     if plan.mtp:
         context = HeadContext(model, plan, target)

@@ -1,4 +1,4 @@
-"""Images and sounds for a GGUF model: libmtmd cuts and encodes them, into cells of sequences."""
+"""Images and sounds for GGUF models: cut and encoded by libmtmd, decoded into cells of sequences."""
 
 # ruff: noqa: D102  (base.py documents the methods of its protocols)
 
@@ -25,7 +25,7 @@ _NAMES = {"picture": "image", "sound": "sound"}
 
 
 class Cells(Protocol):
-    """What a backend knows of its sequences."""
+    """Methods of a backend that media need."""
 
     n_batch: int
 
@@ -33,18 +33,19 @@ class Cells(Protocol):
         """Return the position of the token at an index of a sequence."""
 
     def note_media(self, seq: int, start: int, media: Media) -> None:
-        """Note that media have been computed at the end of a sequence of `start` tokens."""
+        """Record that media were computed at the end of a sequence of `start` tokens."""
 
     def truncate(self, seq: int, length: int) -> bool:
         """See `Backend.truncate`."""
 
 
 class LlamaCppMedia:
-    """A projector beside a loaded model."""
+    """Projector of a loaded model."""
 
     def __init__(self, plan: LoadPlan, backend: Cells, model: Model, context: Context) -> None:
         """Load the plan's projector. Raises LoadFailed, OutOfMemory or BackendMissing."""
-        # Some builds are without libmtmd. A damaged file ends the process that loads it: first a child.
+        # Some builds have no libmtmd. A damaged file crashes the process that loads it, so a child tries
+        # first.
         from edgechat.native.multimodal.probe import probe
         from edgechat.native.multimodal.projector import Projector
 
@@ -92,7 +93,7 @@ class LlamaCppMedia:
         return parts
 
     def _largest(self, chunk: MediaChunk) -> int:
-        """Return the most tokens that a chunk may have."""
+        """Return the maximum tokens of a chunk."""
         most = MOST_HEARD if chunk.what == "sound" else MOST_CELLS
         return most if chunk.causal else min(most, self._context.n_ubatch)
 

@@ -1,5 +1,5 @@
-"""What to compute next: sequences, slots and batches sized by measured costs; chats between two turns.
+"""Scheduling: what to compute next, in batches sized by measured costs, and what happens between turns.
 
-In come requests with their tokens; out come batches for the backend. Read `scheduler.py` first, then
+Takes requests with their tokens, returns batches for the backend. Read `scheduler.py` first, then
 `chat_cache.py`.
 """

@@ -1,37 +1,37 @@
-"""What a decode call costs, learnt from the calls themselves, to size the next chunk of a prompt."""
+"""Cost model of decode calls, learnt from the calls themselves, to size the next chunk of a prompt."""
 
 from __future__ import annotations
 
 CALL_LIMIT = 0.25
-"""Seconds that a call should take at most if it cannot be interrupted, or if streams wait for it ..."""
+"""Maximum seconds of a call that cannot be interrupted or that streams wait for ..."""
 STEPS = 3
-"""... or the time of so many calls of the streams alone, if that is longer: while a prompt is read, streams
-keep at least a third of their speed, and the prompt gets the other two thirds."""
+"""... or the time of this many calls of only the streams, if that is longer: during prefill, streams keep at
+least a third of their speed, and the prompt gets the other two thirds."""
 LONE_LIMIT = 10.0
-"""Seconds of an interruptible call that no stream waits for: what an interruption may waste. The call ends
-with the operation that runs, one of some hundred."""
+"""Maximum seconds of an interruptible call without streams: what an interruption may waste. The call ends
+after the current operation, one of some hundred."""
 
 _AIM = 0.9
-"""Of the limit, as calls sometimes take longer than predicted."""
+"""Share of the limit to aim at, as calls sometimes take longer than predicted."""
 _ALIKE = 1.5
-"""Ratio of sizes between which the one before is kept if another takes time."""
+"""Ratio of sizes within which the previous size is kept, if changing it takes time."""
 _FIRST_CHUNK = 16
 _GROWTH = 4
 _LEAST_CHUNK = 4
-"""Tokens of the smallest chunk beside streams, and of the smallest that the slope is learnt from."""
+"""Tokens of the smallest chunk beside streams, and of the smallest chunk to learn the slope from."""
 _TILE = 64
-"""Tokens that attention computes together, at the cost of so many also where there are fewer."""
+"""Tokens that attention computes at once; fewer tokens cost as much."""
 _FULL = 4 * _TILE
-"""Tokens of a chunk from which on the threads' shares of all heads are whole tiles: it has full speed."""
+"""Tokens of a chunk with full speed: the threads' shares of all heads are whole tiles."""
 _LEAST_LONE = 2 * _TILE
-"""Smaller chunks are read at 0.9 of full speed, and deep in a prompt at 0.7."""
+"""Smaller chunks are computed at 0.9 of full speed, and deep in a prompt at 0.7."""
 
 
 class CallCost:
-    """An affine model of the seconds of a call: a(streams) + slope * (tokens of prompts).
+    """Affine model of the seconds of a call: a(streams) + slope * (prompt tokens).
 
-    Each call reads the weights once, and few rows cost more each than many, so the cost of streams alone is
-    kept by their number, apart from the slope. As every call is observed, both follow the depth of the cache.
+    Each call reads the weights once, and a few rows cost more each than many rows, so a(streams) is kept by
+    number of streams, separate from the slope. Every call is observed, so both follow the depth of the cache.
     """
 
     def __init__(self) -> None:
@@ -44,14 +44,14 @@ class CallCost:
         self._owed = 0.0
 
     def expect(self, seconds: float, graph: float = 0.0) -> None:
-        """Size the first interruptible call by what a prompt's token is predicted to take.
+        """Set the predicted seconds per prompt token, to size the first interruptible call.
 
-        graph: seconds that a call takes besides if it has another number of tokens than the one before.
+        graph: additional seconds of a call whose number of tokens differs from the previous call's.
         """
         self._expected, self._graph = seconds, graph
 
     def observe(self, n_streams: int, n_prompt: int, seconds: float) -> None:
-        """Learn from a call with one token of each of `n_streams` streams and `n_prompt` of prompts."""
+        """Learn from a call with one token of each of `n_streams` streams and `n_prompt` prompt tokens."""
         self._owed = max(self._owed - seconds, 0.0)
         before, self._before = self._before, n_streams + n_prompt
         if not n_prompt:
@@ -64,10 +64,10 @@ class CallCost:
             self._slope = _follow(self._slope, max(seconds - base, 1e-7) / counted)
 
     def note_interruption(self, seconds: float) -> None:
-        """Note that a call was interrupted after so long.
+        """Record that a call was interrupted after `seconds`.
 
-        As much time is then spent in uninterruptible calls, so that interruptions slow prompts down but never
-        stop them.
+        The same time is then spent in uninterruptible calls, so that interruptions slow prompts down but
+        never stop them.
         """
         self._owed += seconds
 
@@ -77,7 +77,7 @@ class CallCost:
         return not self._owed
 
     def lone_tokens(self) -> int:
-        """Return how many tokens an interruptible call may hold that no stream waits for."""
+        """Return the maximum tokens of an interruptible call without streams."""
         seconds = self._expected if self._slope is None else self._slope
         if not seconds:
             return _LEAST_LONE
@@ -85,7 +85,7 @@ class CallCost:
         return max(n_tokens - n_tokens % (_FULL if n_tokens >= _FULL else _TILE), _LEAST_LONE)
 
     def prompt_tokens(self, n_streams: int = 0) -> int:
-        """Return how many tokens of prompts the next call may hold beside one of each stream."""
+        """Return the maximum prompt tokens of the next call, beside one token of each stream."""
         most = self._largest * _GROWTH
         if self._slope is None:
             return most
@@ -98,19 +98,19 @@ class CallCost:
         return self._size
 
     def stream_seconds(self, n_streams: int = 1) -> float:
-        """Return the seconds of a call of so many streams, or of the nearest number seen; 0 if none was."""
+        """Return the seconds of a call of `n_streams` or the nearest number seen; 0 before the first call."""
         if not self._streams:
             return 0.0
         return self._streams[min(self._streams, key=lambda number: abs(number - n_streams))]
 
     @property
     def token_seconds(self) -> float:
-        """Seconds of a prompt's token in a batch, as expected until it is measured; 0 while unknown."""
+        """Seconds per prompt token, as predicted until measured; 0 while unknown."""
         return self._slope or self._expected or 0.0
 
 
 def _even(n_tokens: int) -> int:
-    """Round down to a number of rows that kernels compute well, a multiple of 16 or 4."""
+    """Round down to a number of rows that kernels compute efficiently, a multiple of 16 or 4."""
     for rows in (16, 4):
         if n_tokens >= 2 * rows:
             return n_tokens - n_tokens % rows
@@ -118,7 +118,7 @@ def _even(n_tokens: int) -> int:
 
 
 def _follow(old: float | None, new: float) -> float:
-    """Return a moving average that follows slower calls, and the end of a stall, faster than quicker ones."""
+    """Return a moving average that adapts faster to slower calls, and to the end of a stall."""
     if old is None:
         return new
     weight = 0.5 if new > old or new < old / 2 else 0.2

@@ -1,9 +1,9 @@
-"""What happens to a chat's cache between its turns: it is prewarmed, saved, restored and dropped.
+"""Cache of chats between turns: prewarming, saving, restoring and dropping.
 
 Prewarming: a template rarely renders a longer chat as the old text plus more (thinking is stripped, the
-system prompt moves, old turns leave the window), so after a reply the cache is not what the next prompt
-begins with. In idle time the scheduler computes, in the background, what every possible next turn begins
-with; a new turn interrupts that at any chunk and continues from there.
+system prompt moves, old turns leave the window), so after a reply the cache does not match the next prompt.
+In idle time, the common beginning of all possible next prompts is computed in the background; a new turn
+interrupts that at any chunk and continues from there.
 """
 
 from __future__ import annotations
@@ -30,56 +30,56 @@ from edgechat.engine.types import CachePolicy, ChatRequest, Event, Message, Pers
 
 _LOG = logging.getLogger(__name__)
 _CHATS = 32
-"""Chats whose last turn is remembered; beyond that, the oldest is saved to disk."""
+"""Number of chats whose last turn is remembered; beyond that, the oldest is saved to disk."""
 WORTH_READING = 32
-"""Tokens that a saved state must have beyond those in memory to be read."""
+"""Tokens that reading a saved state must gain over the cache in memory."""
 LEAVE_SECONDS = 0.25
-"""Seconds of prefill that saving must spare, for a chat that is left ..."""
+"""Seconds of prefill that saving must spare, for a chat that is closed ..."""
 PREWARMED_SECONDS = 2.0
-"""... and for one that has been prewarmed, which may continue at any moment."""
+"""... and for a prewarmed chat, which may continue at any moment."""
 
 
 @dataclass(slots=True)
 class CachedChat:
-    """The last turn of a chat."""
+    """Last turn of a chat."""
 
     request: ChatRequest
     reply: Message
     saved: list[int]
-    """The tokens whose state is on disk."""
+    """Tokens whose state is on disk."""
     slot: Slot | None
-    """Where it ran ..."""
+    """Slot of the turn ..."""
     tip: Node | None
-    """... and where that ended; if the slot has another tip, its content has changed."""
+    """... and its tip; if the slot has another tip now, its content has changed."""
     to_prewarm: bool
     adapters: AdapterSet = ()
     next_prompt: Future[list[int]] | None = None
-    """What every next turn begins with, once it was asked for; [] if that is not known."""
+    """Common beginning of all possible next prompts, [] if unknown; None before it was requested."""
 
     @property
     def spent(self) -> Slot | None:
-        """The slot, if it has not been reused since."""
+        """The slot, if it was not reused since."""
         return self.slot if self.slot is not None and self.slot.tip is self.tip else None
 
 
 @dataclass(slots=True, eq=False)
 class _Saving:
-    """A state to be written to disk."""
+    """State to be written to disk."""
 
     chat: str
     cached: CachedChat
     least_seconds: float
-    """Of prefill that it must spare."""
+    """Seconds of prefill that it must spare."""
     writing: Future[bool] | None = None
     """None while the next prompt is being prepared."""
     slot: Slot | None = None
-    """Whose state is being written ..."""
+    """Slot whose state is being written ..."""
     tip: Node | None = None
-    """... as it was."""
+    """... and its tip at that time."""
 
     @property
     def is_written(self) -> bool:
-        """Whether the state is on disk: not cancelled, refused, or lost to a fault of the disk's thread."""
+        """Whether the state was written successfully."""
         done = self.writing
         if done is None or not done.done() or done.cancelled() or done.exception() is not None:
             return False
@@ -87,7 +87,7 @@ class _Saving:
 
 
 class ChatCache:
-    """The chats of an engine, from the end of one turn to the beginning of the next."""
+    """Chats of an engine, from the end of one turn to the beginning of the next."""
 
     def __init__(
         self,
@@ -98,8 +98,8 @@ class ChatCache:
         cache_policy: CachePolicy,
         states: KVStateStore | None,
     ) -> None:
-        """next_prompt: returns the tokens that every next turn of a chat begins with, given its last request
-        and reply and the cells of the context; [] if they are not known.
+        """next_prompt: returns the common beginning of all possible next prompts of a chat, given its last
+        request, the reply and the cells of the context; [] if unknown.
         """
         self._scheduler = scheduler
         self._backend = backend
@@ -113,13 +113,13 @@ class ChatCache:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is to be done for any chat."""
+        """Whether there is nothing to do for any chat."""
         unprepared = any(saving.writing is None for saving in self._saving)
         return not (self._leaving or unprepared or self._next_to_prewarm())
 
     @property
     def is_waiting(self) -> bool:
-        """Whether everything to be done waits for the disk or for a prepared prompt."""
+        """Whether all that remains to do waits for the disk or a prepared prompt."""
         chat = self._next_to_prewarm()
         prepared = self._chats[chat].next_prompt if chat is not None else None
         prepares = prepared is not None and not prepared.done()
@@ -127,19 +127,19 @@ class ChatCache:
 
     @property
     def chats(self) -> dict[str, ChatRequest]:
-        """The last request of each chat that is remembered, the most recent last."""
+        """Last request of each remembered chat, most recent last."""
         return {chat: cached.request for chat, cached in self._chats.items()}
 
     def on_disk(self) -> StatesOnDisk | None:
-        """Return what the states on disk take, as last counted; None before that."""
+        """Return the last count of the states on disk; None before the first count."""
         return self._states.usage() if self._states is not None else None
 
     # A turn begins and ends.
 
     def begin(self, sequence: Sequence) -> None:
-        """Queue a turn, after reading a saved state that begins alike if that is worth it.
+        """Queue a turn, after reading a saved state with a common prefix if worthwhile.
 
-        Raises ValueError for a chat whose id cannot be that of a state.
+        Raises ValueError for a malformed chat id.
         """
         if self._states is not None and sequence.request.chat is not None:
             check_id(sequence.request.chat)
@@ -153,7 +153,7 @@ class ChatCache:
         self._preparation.wait_for(state, sequence.request, then, sequence, reads=found)
 
     def end(self, request: ChatRequest, reply: Message, slot: Slot | None, adapters: AdapterSet = ()) -> None:
-        """Remember a turn that has ended in this slot; its chat is prewarmed in idle time."""
+        """Remember a finished turn and its slot; the chat is prewarmed in idle time."""
         chat = request.chat
         if chat is None or request.priority == "background" or not (reply.content or reply.calls):
             return
@@ -167,7 +167,7 @@ class ChatCache:
             del self._chats[oldest]
 
     def _interrupt(self, chat: str | None) -> None:
-        """Stop prewarming a chat. What has been computed stays in the cache."""
+        """Stop prewarming a chat. Computed tokens stay in the cache."""
         if chat is None:
             return
         if (cached := self._chats.get(chat)) is not None:
@@ -192,7 +192,7 @@ class ChatCache:
         return next((chat for chat, cached in reversed(self._chats.items()) if cached.to_prewarm), None)
 
     def _prewarm(self, chat: str) -> None:
-        """Have the next prompt of a chat prepared and, in a later call, computed."""
+        """Prepare the next prompt of a chat; a later call computes it."""
         cached = self._chats[chat]
         if cached.next_prompt is None and not self._cache_policy.settle_on_battery and on_battery():
             cached.to_prewarm = False
@@ -204,14 +204,14 @@ class ChatCache:
                 self._scheduler.add(_prewarming(cached, tokens))
 
     def _next_prompt(self, cached: CachedChat) -> Future[list[int]]:
-        """Return what every next turn of a chat begins with, prepared in the background."""
+        """Return the common beginning of all possible next prompts, prepared in the background."""
         if cached.next_prompt is None:
             work = partial(self._prepare_next, cached.request, cached.reply, self._scheduler.cells)
             cached.next_prompt = self._preparation.submit(work)
         return cached.next_prompt
 
     def prewarmed(self, sequence: Sequence) -> list[Event]:
-        """Finish the prewarming of a chat: its cache holds what its next turn begins with."""
+        """Finish prewarming a chat: the cache holds the beginning of its next prompt."""
         chat = sequence.request.chat
         assert chat is not None
         self._scheduler.remove(sequence, keep_cache=True)
@@ -222,7 +222,7 @@ class ChatCache:
     # The disk.
 
     def persist(self, chat: str | None) -> None:
-        """Save a chat's state to disk (None: every chat's); `poll` returns Persisted when that is done."""
+        """Save the state of a chat (None: of all chats) to disk; `poll` returns Persisted when done."""
         _LOG.info("prefix cache: %s", self._scheduler.cache.stats)
         chats = list(self._chats) if chat is None else [chat] if chat in self._chats else []
         for leaving in chats:
@@ -231,7 +231,7 @@ class ChatCache:
         self._leaving.append((chat, list(self._saving)))
 
     def forget(self, chat: str) -> None:
-        """Delete everything kept of a chat."""
+        """Delete the cache of a chat."""
         self._interrupt(chat)
         for sequence in self._scheduler.sequences:
             if sequence.request.chat == chat:
@@ -243,14 +243,14 @@ class ChatCache:
             self._states.forget(chat)
 
     def _save(self, chat: str, least_seconds: float) -> None:
-        """Save what is cached of the chat's next prompt, if that spares enough time."""
+        """Save the cached part of the chat's next prompt, if that spares enough time."""
         cached = self._chats.get(chat)
         if self._states is not None and cached is not None:
             self._saving.append(_Saving(chat, cached, least_seconds))
             self._write_prepared()
 
     def _write_prepared(self) -> None:
-        """Begin to write the states whose next prompt has been prepared."""
+        """Start writing the states whose next prompt has been prepared."""
         for saving in self._saving:
             if saving.writing is None and (prepared := self._next_prompt(saving.cached)).done():
                 try:
@@ -267,13 +267,13 @@ class ChatCache:
         ]
 
     def _write(self, saving: _Saving, tokens: list[int]) -> Future[bool] | None:
-        """Begin to write a state; None if that is not worth it or not possible."""
+        """Start writing a state; None if that is not worthwhile or impossible."""
         chat, cached = saving.chat, saving.cached
         slot, n = self._scheduler.cache.best(tokens, len(tokens), cached.adapters)
         if self._states is None or slot is None or slot.busy:
             return None
         if n < slot.length and slot is not cached.spent:
-            return None  # another chat with the same beginning, which would be cut
+            return None  # the slot of another chat with the same beginning, which would be cut
         unsaved = n - common_prefix(cached.saved, tokens[:n])
         if unsaved * self._scheduler.cost.token_seconds < saving.least_seconds:
             return None
@@ -291,14 +291,14 @@ class ChatCache:
         return self._states.save(chat, cached.saved, state, cut, mark=mark_of(cached.adapters))
 
     def _first_cut(self, slot: Slot) -> Cut | None:
-        """Return the first checkpoint worth going back to: other chats share system prompt and tools."""
+        """Return the first useful checkpoint: other chats share the system prompt and tools."""
         for one in slot.checkpoints:
             if WORTH_READING <= one.length < slot.length:
                 return Cut(one.length, self._backend.save_checkpoint(one))
         return None
 
     def _found(self, sequence: Sequence, mark: tuple[int, ...]) -> str | None:
-        """Return the chat whose saved state has the most of a prompt, if reading is faster than computing."""
+        """Return the chat whose saved state has the most of a prompt, if reading it is worthwhile."""
         if self._states is None:
             return None
         limit = len(sequence.tokens) - 1
@@ -308,20 +308,20 @@ class ChatCache:
         found = self._states.find(sequence.tokens, whole=not self._backend.capabilities.cuts, mark=mark)
         if found is None or found.shared < here + WORTH_READING:
             return None
-        # All of it must be read, which was found to be worth it when it was saved.
+        # The whole state must be read, which was found worthwhile when it was saved.
         spared = found.shared - here
         if 2 * spared < found.tokens and not self._is_faster_read(found.size, spared):
             return None
         return found.chat
 
     def _is_faster_read(self, size: int, tokens: int) -> bool:
-        """Say whether to read a state of so many bytes takes less time than to compute so many tokens."""
+        """Return whether reading a state of `size` bytes is faster than computing `tokens`."""
         assert self._states is not None
         seconds, bandwidth = self._scheduler.cost.token_seconds, self._states.bandwidth
         return worth_saving(size, tokens, seconds_per_token=seconds, bandwidth=bandwidth)
 
     def _take(self, sequence: Sequence, _: ChatRequest, state: Future[SavedState | None]) -> list[Event]:
-        """Put a state into the cache, and queue the turn that waited for it."""
+        """Restore a state, and queue the turn that waited for it."""
         try:
             saved = state.result()
             if saved is not None:
@@ -357,7 +357,7 @@ class ChatCache:
 
 
 def _prewarming(cached: CachedChat, tokens: list[int]) -> Sequence:
-    """Return the sequence that computes `tokens` into the cache."""
+    """Return the background sequence that computes `tokens` into the cache."""
     greedy = Sampling(temperature=0)
     return Sequence(
         request=msgspec.structs.replace(cached.request, messages=(), priority="background", sampling=greedy),

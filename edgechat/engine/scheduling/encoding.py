@@ -1,8 +1,8 @@
-"""Encoding images and sounds beside decoding: one of both computes at a time, and they take turns.
+"""Media encoding in the background: the encoder and decoding take turns.
 
-An encoder takes seconds, on a processor up to a minute. It runs in a thread of its own, which pauses between
-its operations while the engine decodes: so streams go on, and a request that is cancelled ends its encoding.
-Embeddings are kept, so that a prompt that is computed again encodes nothing.
+An encoder takes seconds, up to a minute on a processor. Its thread pauses between operations while the engine
+decodes, so streams go on, and cancelling a request ends its encoding. Embeddings are cached, so that prompts
+can be computed again without encoding.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from edgechat.engine.scheduling.preparation import fault
 
 Key = tuple[int, ...]
 _MOST_BYTES = 512 << 20
-"""Of the embeddings that are kept."""
+"""Limit for cached embeddings."""
 
 
 class MediaEncoding:
-    """The encoder of a model's images and sounds, and what it has made. Used by the engine's thread."""
+    """The encoder of images and sounds, with its embeddings. Used by the engine's thread."""
 
     def __init__(
         self, encoder: MediaEncoder | None, held: Callable[[Key], AbstractContextManager[Media]]
     ) -> None:
-        """held: gives what is to be encoded, by its key, and keeps it meanwhile."""
+        """held: provides the media for a key within a context."""
         self._encoder = encoder
         self._held = held
         self._made: OrderedDict[Key, tuple[Media, Embeddings]] = OrderedDict()
@@ -37,11 +37,11 @@ class MediaEncoding:
         self._running: Key | None = None
         self._stopped = False
         self._decodes = False
-        """Whether the engine has its turn, or asks for it."""
+        """Whether it is the engine's turn, or the engine asks for it."""
         self._paused = False
 
     def made(self, key: Key) -> tuple[Media, Embeddings] | None:
-        """Return the embeddings of media, if they are there."""
+        """Return media and their embeddings, if cached."""
         with self._turns:
             found = self._made.get(key)
             if found is not None:
@@ -49,12 +49,12 @@ class MediaEncoding:
             return found
 
     def failure(self, key: Key) -> EdgechatError | None:
-        """Return why media could not be encoded, once."""
+        """Return and forget why media could not be encoded."""
         with self._turns:
             return self._failed.pop(key, None)
 
     def want(self, keys: Collection[Key]) -> None:
-        """Encode the first of these that is missing; stop what is encoded for nobody."""
+        """Start encoding the first missing key; stop encoding if its key is no longer wanted."""
         with self._turns:
             self._failed = {key: error for key, error in self._failed.items() if key in keys}
             if self._running is not None:
@@ -68,12 +68,12 @@ class MediaEncoding:
 
     @property
     def is_running(self) -> bool:
-        """Whether something is being encoded."""
+        """Whether media are being encoded."""
         return self._running is not None
 
     @contextlib.contextmanager
     def pausing(self) -> Iterator[None]:
-        """Let the engine decode, while the encoder waits."""
+        """Pause the encoder within the context, while the engine decodes."""
         if self._running is None:
             yield
             return
@@ -88,7 +88,7 @@ class MediaEncoding:
                 self._turns.notify_all()
 
     def close(self) -> None:
-        """End the encoder, so that it does not use the model any more."""
+        """Stop the encoder, so that it no longer uses the model."""
         with self._turns:
             self._stopped = True
             self._turns.wait_for(lambda: self._running is None)
@@ -117,7 +117,7 @@ class MediaEncoding:
             self._turns.notify_all()
 
     def _between(self) -> bool:
-        """Give the engine its turn, if it wants that; return whether to go on."""
+        """Yield to the engine if it asks for its turn; return whether to go on."""
         with self._turns:
             if self._decodes:
                 self._paused = True

@@ -25,30 +25,30 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """Work in the background that a request waits for."""
+    """Background work that a request waits for."""
 
     request: ChatRequest
     future: Future[Any]
     then: Callable[[ChatRequest, Future[Any]], list[Event]]
-    """Continues the request in the engine's thread."""
+    """Continues the request, in the engine's thread."""
     sequence: Sequence | None
     """None if the request has no sequence yet."""
     reads: str | None
-    """The chat whose saved state is read."""
+    """Chat whose saved state is being read, if any."""
 
 
 class Preparation:
-    """The requests that wait for work in the background, and a thread for some of that work."""
+    """Requests that wait for background work, and a thread for part of that work."""
 
     def __init__(self, done: Callable[[], None]) -> None:
-        """`done` is called in the thread after each piece of its work."""
+        """done: called in the thread after each piece of work."""
         self._done = done
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="preparation")
         self._jobs: list[Job] = []
 
     @property
     def n_waiting(self) -> int:
-        """Number of requests that wait."""
+        """Number of waiting requests."""
         return len(self._jobs)
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
@@ -66,11 +66,11 @@ class Preparation:
         *,
         reads: str | None = None,
     ) -> None:
-        """Let a request wait; `ready` returns it once the future is done."""
+        """Let a request wait for a future; `ready` returns its job once that is done."""
         self._jobs.append(Job(request, future, then, sequence, reads))
 
     def ready(self) -> list[Job]:
-        """Remove and return the jobs that are done."""
+        """Remove and return jobs that are done."""
         done = [job for job in self._jobs if job.future.done()]
         self._jobs = [job for job in self._jobs if job not in done]
         return done
@@ -84,7 +84,7 @@ class Preparation:
         return job
 
     def forget(self, chat: str) -> None:
-        """Detach waiting requests from a deleted chat, and from its saved state."""
+        """Detach waiting requests from a deleted chat and its saved state."""
         for job in self._jobs:
             if job.reads == chat:
                 job.future = done_future(None)
@@ -94,19 +94,19 @@ class Preparation:
                     job.sequence.request = job.request
 
     def close(self) -> None:
-        """End the thread, so that it does not use the vocabulary any more."""
+        """Stop the thread, so that it no longer uses the vocabulary."""
         self._thread.shutdown(cancel_futures=True)
 
 
 def explained(error: Exception) -> EdgechatError:
-    """Return the error that ends a request: for a ValueError, that it is invalid; else see `fault`."""
+    """Return the error that ends a request: EngineError for a ValueError; else see `fault`."""
     if isinstance(error, ValueError):
         return EngineError(f"The request is not valid: {error}")
     return fault(error)
 
 
 def fault(error: Exception) -> EdgechatError:
-    """Return the error that ends a request; an internal one is logged with its traceback."""
+    """Return the error that ends a request; internal errors are logged with their traceback."""
     if isinstance(error, EdgechatError):
         return error
     _LOG.error("a fault of edgechat's own", exc_info=error)

@@ -1,8 +1,8 @@
-"""What to compute next: which sequences run, in which slot, and what the next batch holds.
+"""Scheduler: decides which sequences run, in which slots, and what the next batch computes.
 
-There is no tensor here. A batch takes one pending token of every running sequence first, so that no stream
-waits, and fills up with chunks of prompts as far as the cost of a call allows. Background sequences are
-computed while nothing else waits. Sequences with different LoRA adapters take turns: a call has one set.
+A batch starts with one pending token of every running sequence, so that no stream waits, and is filled with
+chunks of prompts up to the limit of a call's cost. Background sequences run while nothing else waits.
+Sequences with different sets of LoRA adapters take turns: a call uses one set.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from edgechat.engine.scheduling.call_cost import CallCost
 from edgechat.engine.scheduling.sequence import Sequence
 
 _HEADROOM = 32
-"""Cells left for each sequence to grow before another joins, so that it is not preempted at once."""
+"""Free cells for each sequence to grow, required before another sequence joins."""
 _REPLY = 200
-"""Tokens that a reply may be expected to have."""
+"""Expected tokens of a reply."""
 _WORTH_WAITING = 64
-"""Shared tokens for which a sequence waits until another one has computed them."""
+"""Shared tokens for which a sequence waits until another sequence has computed them."""
 _LEAST_APART = 32
-"""Tokens that may always lie between a checkpoint and a boundary: they cost about what a call does."""
+"""Tokens that may always lie between a checkpoint and a boundary: they cost about as much as a call."""
 TURN = 4
-"""Calls in which sequences with the same adapters are computed before those with others have their turn.
+"""Calls before sequences with another set of adapters have their turn.
 
-To change adapters llama.cpp plans its buffers anew.
+llama.cpp plans its buffers again for each change.
 """
 SHIFT_SECONDS = 1.0
-"""Seconds of prefill that a shift must save: what it gives is approximate."""
+"""Seconds of prefill that a shift must save, since its result is approximate."""
 _LEAST_SHIFTED = 64
-"""... or tokens, while the cost of one is unknown."""
+"""... or tokens, while their cost is unknown."""
 
 Planned = list[tuple[Sequence, BatchPart]]
 
 
 class Scheduler:
-    """Waiting and running sequences over a backend's slots."""
+    """Waiting and running sequences of a backend."""
 
     def __init__(self, backend: Backend) -> None:
         self.cost = CallCost()
@@ -49,20 +49,20 @@ class Scheduler:
         self.running: list[Sequence] = []
         self._backend = backend
         self.cells = backend.context
-        """Cells to count with: fewer than the backend's context once it has run out earlier than that."""
+        """Usable cells: fewer than the backend's context once that ran out of cells earlier."""
         self.batches = [0] * backend.n_seq_max
-        """Calls that computed one sequence, two, and so on."""
+        """Number of calls that computed one sequence, two sequences, and so on."""
         self.is_encoded: Callable[[Sequence, MediaRun], bool] = lambda _sequence, _run: True
-        """Whether media of a sequence can be computed; until then the sequence waits."""
+        """Whether media of a sequence are encoded; until then the sequence waits."""
         self._prompts_turn = self._media_turn = False
         self._turns: list[AdapterSet] = []
-        """The sets of adapters that running sequences have: the first one's turn it is ..."""
+        """Sets of adapters of running sequences: it is the first set's turn ..."""
         self._turn_left = TURN
-        """... for so many more calls."""
+        """... for this many more calls."""
         self._n_streams = 0
-        """Streams that go on after the next call, whether they are part of it or not."""
+        """Number of running streams, whether part of the next call or not."""
         self._crowded = False
-        """The backend had no room for all running sequences: none joins before one has ended."""
+        """The backend had no room for all running sequences: none joins before one ends."""
 
     @property
     def is_idle(self) -> bool:
@@ -71,7 +71,7 @@ class Scheduler:
 
     @property
     def sequences(self) -> list[Sequence]:
-        """All sequences, the running ones first."""
+        """All sequences, running sequences first."""
         return [*self.running, *self.waiting]
 
     def find(self, request_id: str) -> Sequence | None:
@@ -79,7 +79,7 @@ class Scheduler:
         return next((seq for seq in self.sequences if seq.generates and seq.id == request_id), None)
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence behind those of its priority."""
+        """Queue a sequence after others of its priority."""
         if sequence.in_background:
             self.waiting.append(sequence)
             return
@@ -87,14 +87,14 @@ class Scheduler:
         self.waiting.insert(ahead, sequence)
 
     def plan(self) -> Planned:
-        """Admit waiting sequences, and return the parts of the next batch; none if there is nothing to do."""
+        """Admit waiting sequences, and return the next batch, [] if there is nothing to do."""
         self._admit()
         able = [seq for seq in self.running if not self._waits_for_media(seq)]
         active = [seq for seq in able if not seq.in_background] or able
         shown = [seq for seq in active if seq.is_at_media]
         active = [seq for seq in active if not seq.is_at_media]
         self._media_turn = bool(shown) and (not active or not self._media_turn)
-        if self._media_turn:  # what is no token has a call of its own
+        if self._media_turn:  # media are computed in separate calls
             return self._within_cache([self._part(shown[0], 1)])
         self._n_streams = sum(seq.n_pending == 1 for seq in active)
         active = self._with_equal_adapters(active)
@@ -106,7 +106,7 @@ class Scheduler:
         return self._within_cache(planned + self._chunks(prompts, len(streams)))
 
     def _with_equal_adapters(self, sequences: list[Sequence]) -> list[Sequence]:
-        """Return those that share a call now: a set of adapters after the other has a turn of some calls."""
+        """Return the sequences of the set of adapters whose turn it is."""
         sets = list(dict.fromkeys(seq.adapters for seq in sequences))
         if len(sets) <= 1:
             return sequences
@@ -126,7 +126,7 @@ class Scheduler:
         return run is not None and not self.is_encoded(sequence, run)
 
     def media(self) -> list[tuple[Sequence, MediaRun]]:
-        """Return the images and sounds that running sequences have still to compute, in the order of need."""
+        """Return images and sounds that running sequences have yet to compute, in order of need."""
         return [
             (seq, run)
             for seq in sorted(self.running, key=lambda seq: seq.in_background)
@@ -137,8 +137,8 @@ class Scheduler:
     def _chunks(self, prompts: list[Sequence], n_streams: int) -> Planned:
         """Return the chunks of prompts in the next batch, beside `n_streams` streams.
 
-        The shortest prompt, if it is not the first, gets half of the tokens: it need not wait for the end of
-        a long one, and the long one is not starved.
+        The shortest prompt, if it is not the first, gets half of the tokens: it need not wait for a long
+        prompt, and the long prompt does not starve.
         """
         if not prompts:
             return []
@@ -161,7 +161,7 @@ class Scheduler:
         return not self._n_streams and self._backend.interruption is not None and self.cost.may_interrupt
 
     def interruptible(self, planned: Planned) -> Interruption | None:
-        """Return the interruption to decode a batch with; None if it may not end early."""
+        """Return the interruption to decode a batch with; None if the call must not be interrupted."""
         streams = any(sequence.n_pending == 1 for sequence, _ in planned)
         return self._backend.interruption if not streams and self._can_interrupt() else None
 
@@ -182,7 +182,7 @@ class Scheduler:
             self.waiting.extendleft(reversed(held_back))
 
     def _can_join(self, sequence: Sequence) -> bool:
-        """Say whether there is a slot and room for a sequence, preempting background ones for it."""
+        """Return whether there is a slot and room for a sequence, after preempting background sequences."""
         while not (self.cache.has_free_slot and (not self.running or self._has_room(sequence))):
             in_background = [seq for seq in self.running if seq.in_background]
             if sequence.in_background or not in_background:
@@ -191,7 +191,7 @@ class Scheduler:
         return True
 
     def _has_room(self, sequence: Sequence) -> bool:
-        """Say whether the sequence's tokens fit beside the running ones (idle slots are evicted)."""
+        """Return whether a sequence fits beside running sequences (idle slots can be evicted)."""
         source, n = self.cache.best(sequence.tokens, len(sequence.tokens) - 1, sequence.adapters)
         shared = n if source is not None and source.busy else 0
         growing = sum(seq.n_pending + _HEADROOM for seq in self.running)
@@ -199,7 +199,7 @@ class Scheduler:
         return wanted <= self.cells
 
     def _comes_soon(self, sequence: Sequence) -> bool:
-        """Say whether a running prompt is about to compute what this sequence begins with."""
+        """Return whether a running prompt is about to compute the beginning of this sequence."""
         _, n = self.cache.best(sequence.tokens, len(sequence.tokens) - 1, sequence.adapters)
         return any(
             self._n_shared(seq, sequence) >= n + _WORTH_WAITING
@@ -210,14 +210,14 @@ class Scheduler:
         )
 
     def _n_shared(self, ahead: Sequence, sequence: Sequence) -> int:
-        """Return how many tokens a sequence can reuse once `ahead` has computed its prompt."""
+        """Return how many tokens a sequence can reuse after `ahead` has computed its prompt."""
         n = min(common_prefix(ahead.tokens, sequence.tokens), len(sequence.tokens) - 1)
         if self._backend.capabilities.cuts:
             return n
         return max((latest for _, latest in ahead.checkpoints if latest <= n), default=0)
 
     def _seat(self, sequence: Sequence) -> None:
-        """Give the sequence a slot that holds as many of its tokens as possible."""
+        """Assign the slot with the most reusable tokens to a sequence."""
         slot, n = self._shifted(sequence) or self.cache.seat(
             sequence.tokens, sequence.adapters, whole=not sequence.generates, spent=sequence.spent
         )
@@ -225,13 +225,13 @@ class Scheduler:
         slot.chat = sequence.request.chat
         self.cache.make_way(_REPLY if sequence.generates else 0, len(sequence.tokens) - n)
         if self._backend.checkpoint_bytes:
-            self.cache.checkpoint(slot)  # where a reply has ended, and its question may be edited
+            self.cache.checkpoint(slot)  # at the end of a reply whose question may be edited
             sequence.checkpoints = checkpoints_of(sequence.boundaries, slot.length, len(sequence.tokens))
         if sequence.n_cached is None:
             sequence.n_cached = min(n, sequence.n_prompt)
 
     def _shifted(self, sequence: Sequence) -> tuple[Slot, int] | None:
-        """Move cells after a cut of the window, instead of recomputing; return the slot and its length."""
+        """Shift cells after the window moved, instead of computing them again; return slot and length."""
         if not (sequence.dropped and sequence.generates and self._backend.capabilities.shifts):
             return None
         seconds = self.cost.token_seconds
@@ -248,7 +248,7 @@ class Scheduler:
     def _take_turns(
         self, streams: list[Sequence], prompts: list[Sequence]
     ) -> tuple[list[Sequence], list[Sequence]]:
-        """Alternate between one stream and one prompt, for a backend that cannot mix them in a batch."""
+        """Alternate between one stream and one prompt, for backends that cannot mix them in a batch."""
         oldest = sorted(streams, key=lambda seq: seq.last_token)[:1]
         if not (streams and prompts):
             return oldest, prompts[:1]
@@ -256,7 +256,7 @@ class Scheduler:
         return ([], prompts[:1]) if self._prompts_turn else (oldest, [])
 
     def _part(self, sequence: Sequence, size: int) -> tuple[Sequence, BatchPart]:
-        """Return the next tokens of a sequence, at most `size`; media as a whole."""
+        """Return the next tokens of a sequence, at most `size`, or media as a whole."""
         assert sequence.slot is not None
         start = sequence.slot.length
         run = sequence.next_media
@@ -270,7 +270,7 @@ class Scheduler:
         return sequence, BatchPart(sequence.slot.id, start, tokens, n_logits, sequence.n_candidates)
 
     def _within_cache(self, planned: Planned) -> Planned:
-        """Evict idle slots, then preempt the youngest sequence, until there are cells for the batch."""
+        """Evict idle slots, then preempt the youngest sequences, until there are cells for the batch."""
         while planned:
             needed = sum(len(part.tokens) for _, part in planned)
             free = self.cells - self.cache.cells_used
@@ -291,7 +291,7 @@ class Scheduler:
         return planned
 
     def spare(self, wanted: int) -> int:
-        """Return how many cells are free without evicting anything, up to `wanted`."""
+        """Return the number of free cells without eviction, up to `wanted`."""
         return min(self.cells - self.cache.cells_used, wanted)
 
     def _youngest(self) -> Sequence:
@@ -299,7 +299,7 @@ class Scheduler:
         return next((seq for seq in self.running[::-1] if seq.in_background), self.running[-1])
 
     def computed(self, planned: Planned) -> None:
-        """Note that the backend has computed a batch; drafted tokens count once they are accepted."""
+        """Record that the backend computed a batch; drafted tokens count once they are accepted."""
         self.batches[min(len(planned), len(self.batches)) - 1] += 1
         n_tokens = sum(len(part.tokens) for _, part in planned)
         n_decoded = sum(part.n_logits for _, part in planned)
@@ -312,7 +312,7 @@ class Scheduler:
             self._take_checkpoint(sequence, len(part.tokens))
 
     def _take_checkpoint(self, sequence: Sequence, size: int) -> None:
-        """Take a checkpoint if one is due, before another call of this size would go too far for it."""
+        """Take a checkpoint if another call of this size would miss it."""
         assert sequence.slot is not None
         length = sequence.slot.length
         due = [(first, latest) for first, latest in sequence.checkpoints if first <= length <= latest]
@@ -323,7 +323,7 @@ class Scheduler:
             sequence.checkpoints = sequence.checkpoints[1:]
 
     def accept_draft(self, sequence: Sequence, drafted: Seq[int], n_accepted: int) -> None:
-        """Keep the first `n_accepted` of the drafted tokens, and roll the others back."""
+        """Keep the first `n_accepted` drafted tokens, and roll back the rest."""
         slot = sequence.slot
         assert slot is not None
         n_rejected = len(drafted) - n_accepted
@@ -333,7 +333,7 @@ class Scheduler:
         self.cache.extend(slot, drafted[:n_accepted])
 
     def interrupted(self, planned: Planned, n_kept: Seq[int | None]) -> None:
-        """Note how many tokens of each part an interrupted call has cached; None: the sequence is lost."""
+        """Record how many tokens of each part an interrupted call has cached; None: the sequence is lost."""
         for (sequence, part), n in zip(planned, n_kept, strict=True):
             slot = sequence.slot
             assert slot is not None
@@ -343,16 +343,16 @@ class Scheduler:
                 self.cache.extend(slot, part.tokens[:n])
 
     def _lost(self, slot: Slot) -> None:
-        """Clear a slot whose content is no longer valid, to be recomputed for the same chat."""
+        """Clear a slot whose content is invalid, to be computed again for the same chat."""
         chat = slot.chat
         self.cache.clear(slot)
         slot.chat = chat
 
     def make_room(self, planned: Planned) -> None:
-        """Evict a slot, or preempt the youngest sequence, after the backend had no room for this batch.
+        """Evict a slot or preempt the youngest sequence, after the backend had no room for a batch.
 
-        If there is no room for a single one, the backend has fewer cells than it said. For several that need
-        not be so: llama.cpp frees no cell that an attention window has left behind while sequences share it.
+        No room for a single sequence means that the backend has fewer cells than stated. With several, it may
+        not: llama.cpp does not free cells outside of an attention window while sequences share them.
         """
         if self.cache.evict():
             return
@@ -364,7 +364,7 @@ class Scheduler:
         self.cells = min(self.cells, self.cache.cells_used + needed) - 1
 
     def preempt(self, sequence: Sequence) -> None:
-        """Take the slot away and put the sequence back in the queue; it loses nothing but time."""
+        """Take the slot of a sequence and put it back into the queue; it only loses time."""
         self.running.remove(sequence)
         assert sequence.slot is not None
         if not sequence.in_background:  # a prewarmed chat's cells stay: its next turn may want them
@@ -376,11 +376,11 @@ class Scheduler:
             self.waiting.appendleft(sequence)
 
     def resume(self, sequence: Sequence) -> None:
-        """Requeue a sequence whose tokens have changed; it reuses what is still valid of its cache."""
+        """Requeue a sequence whose tokens have changed; it reuses the valid part of its cache."""
         self.waiting.appendleft(sequence)
 
     def remove(self, sequence: Sequence, *, keep_cache: bool) -> None:
-        """Remove a sequence; with `keep_cache`, later prompts with the same beginning can reuse its slot."""
+        """Remove a sequence. keep_cache: later prompts with the same beginning may reuse its slot."""
         if sequence in self.running:
             self.running.remove(sequence)
             self._crowded = False
@@ -398,11 +398,11 @@ class Scheduler:
 
 
 def checkpoints_of(boundaries: Seq[int], start: int, end: int) -> tuple[tuple[int, int], ...]:
-    """Return where to take checkpoints, of a prompt that is computed from `start` on: (first, latest) places.
+    """Return where to take checkpoints of a prompt computed from `start` on, as (first, latest) positions.
 
-    One before the last boundary, and as few before it as needed so that, whatever is edited at a boundary,
-    what lies between a checkpoint and it is a quarter of what is computed again anyway at the most, or no
-    more than a call is worth. So calls need not end at boundaries where they are short.
+    One checkpoint lies before the last boundary. As few as possible lie before that, such that after an edit
+    at any boundary, the tokens between checkpoint and boundary are at most a quarter of those to compute
+    anyway, or cost no more than a call. So short calls need not end at boundaries.
     """
     ahead = [at for at in boundaries if at > start]
     chosen, covered = [(at, at) for at in ahead[-1:]], 0

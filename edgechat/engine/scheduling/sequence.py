@@ -1,4 +1,4 @@
-"""A request on its way through the engine."""
+"""Sequence: a request on its way through the engine, with its draft."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from edgechat.engine.types import ChatRequest, Source, SpeculationStats, Timings
 
 @dataclass(slots=True)
 class Draft:
-    """Drafted tokens, and the drafter's confidence in each."""
+    """Drafted tokens with the drafter's confidence."""
 
     source: Source
     tokens: list[int] = field(default_factory=list)
     confidence: list[int] = field(default_factory=list)
-    """The confidence class of each (see `acceptance.py`)."""
+    """Confidence class of each token (see `speculative/estimates.py`)."""
     distributions: list[Distribution] | None = None
-    """What each was drawn from; None where they are guesses of what the target's sampler will choose."""
+    """Distributions the tokens were drawn from; None if they are guesses of the target's choice."""
 
     def cut(self, length: int) -> None:
-        """Keep the first tokens only."""
+        """Keep only the first `length` tokens."""
         del self.tokens[length:]
         del self.confidence[length:]
         if self.distributions is not None:
@@ -32,19 +32,19 @@ class Draft:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of verified drafts and their tokens, and seconds of the steps that could draft."""
+    """Counters of verified drafts and their tokens, and seconds of steps that could draft."""
 
     drafts: int = 0
     drafted: int = 0
     accepted: int = 0
     seconds: float = 0.0
     plain_seconds: float = 0.0
-    """What the same tokens would have taken one by one, at the present cost of steps."""
+    """Estimated seconds for the same tokens without drafts."""
     won: dict[Source, float] = field(default_factory=dict)
-    """What drafts have made less what they took, in steps of one token at their cost."""
+    """Net gain of drafts, in units of the cost of a step of one token."""
 
     def stats(self) -> SpeculationStats | None:
-        """Return what is reported with the reply; None if nothing was drafted."""
+        """Return the statistics for the reply; None if nothing was drafted."""
         if not self.drafts:
             return None
         return SpeculationStats(
@@ -57,10 +57,10 @@ class Tally:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A request with its tokens.
+    """Request with its tokens.
 
-    `tokens` is the prompt and what was generated so far; those that the slot does not hold are pending. So
-    prefill, decode and recovery after a preemption are the same thing: computing pending tokens.
+    `tokens` are the prompt and the tokens generated so far; those not in the slot are pending. So prefill,
+    decode and recovery after a preemption are the same: computing pending tokens.
     """
 
     generates: ClassVar[bool] = False
@@ -72,34 +72,34 @@ class Sequence:
     sampler: Sampler
     arrived: float
     adapters: AdapterSet = ()
-    """The LoRA adapters that it is computed with."""
+    """LoRA adapters to compute it with."""
     boundaries: tuple[int, ...] = ()
-    """Where later prompts may diverge: numbers of tokens, those before the generation prompt last."""
+    """Positions where later prompts may diverge, the start of the generation prompt last."""
     media: tuple[MediaRun, ...] = ()
-    """The images and sounds among the tokens."""
+    """Images and sounds among the tokens."""
     checkpoints: tuple[tuple[int, int], ...] = ()
-    """Between which lengths of its slot checkpoints are still to be taken, both included."""
+    """Checkpoints to take: first and latest length of the slot for each."""
     dropped: int = 0
-    """Turns that the prompt leaves out."""
+    """Number of turns that the prompt leaves out."""
     spent: Slot | None = None
-    """The slot of an earlier turn, useful only for what it shares with this sequence."""
+    """Slot of an earlier turn, useful only for its common prefix with this sequence."""
     slot: Slot | None = None
     n_cached: int | None = None
-    """Prompt tokens that were in the cache when the sequence first started; None before that."""
+    """Prompt tokens in the cache when the sequence first started; None before that."""
     n_shifted: int = 0
-    """Those of them that were moved there by a shift, and are approximate."""
+    """Cached prompt tokens that were moved by a shift and are approximate."""
     started: float = 0.0
     first_token: float = 0.0
     last_token: float = 0.0
     n_first: int = 0
-    """Tokens of the step that brought the first one."""
+    """Tokens of the first step that generated tokens."""
     draft: Draft | None = None
-    """Drafted tokens in the batch that is being computed."""
+    """Drafted tokens in the current batch."""
     tally: Tally = field(default_factory=Tally)
 
     @property
     def id(self) -> str:
-        """The request's."""
+        """Id of the request."""
         return self.request.id
 
     @property
@@ -109,12 +109,12 @@ class Sequence:
 
     @property
     def n_generated(self) -> int:
-        """Tokens generated so far, without an end token."""
+        """Number of tokens generated so far, without an end token."""
         return len(self.tokens) - self.n_prompt
 
     @property
     def constrained_reply(self) -> list[int]:
-        """The tokens generated so far if they follow a grammar; else [], as nothing needs them."""
+        """The tokens generated so far if they follow a grammar; else [], since nothing needs them."""
         return self.tokens[self.n_prompt :] if self.sampler.constraint is not None else []
 
     @property
@@ -125,24 +125,24 @@ class Sequence:
 
     @property
     def next_media(self) -> MediaRun | None:
-        """The first image or sound that is still to be computed."""
+        """The first image or sound yet to be computed."""
         length = self.slot.length if self.slot else 0
         return next((run for run in self.media if run.start >= length), None)
 
     @property
     def is_at_media(self) -> bool:
-        """Whether an image or a sound comes next."""
+        """Whether an image or a sound is next."""
         run = self.next_media
         return run is not None and self.slot is not None and run.start == self.slot.length
 
     @property
     def n_candidates(self) -> int:
-        """How many of the highest logits its sampling looks at; 0: all."""
+        """Number of highest logits needed for sampling; 0: all."""
         return 0 if self.request.logprobs is not None else self.sampler.n_candidates
 
     @property
     def n_pending(self) -> int:
-        """Tokens to be computed before the next one can be sampled."""
+        """Number of tokens to compute before the next can be sampled."""
         return len(self.tokens) - (self.slot.length if self.slot else 0)
 
     def note_tokens(self, n_tokens: int, now: float) -> None:
@@ -156,7 +156,7 @@ class Sequence:
         return Usage(self.n_prompt, self.n_cached or 0, self.n_generated, self.dropped, self.n_shifted)
 
     def timings(self) -> Timings:
-        """Return the rates so far."""
+        """Return the timings so far."""
         if not self.first_token:
             return Timings(0.0, 0.0, 0.0)
         computed = self.n_prompt - (self.n_cached or 0)

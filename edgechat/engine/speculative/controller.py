@@ -1,16 +1,15 @@
-"""How many tokens to draft now: the length with the best expected tokens per second; learnt and kept.
+"""Draft controller: chooses draft lengths for the best expected tokens per second, and learns from each step.
 
-A step of k drafted tokens makes 1 + a1 + a1 a2 + ... tokens, a being the chances that each stands, and takes
-C(streams + k) and the drafting. Lengths are compared by what they make less what their time would have made
-at the present pace (Dinkelbach 1967, "On Nonlinear Fractional Programming"), which is how a ratio of sums is
-made largest. All costs are in units of C(1).
+A step of k drafted tokens yields 1 + a1 + a1 a2 + ... tokens, where a are the chances of acceptance, and
+takes C(streams + k) plus the time of drafting. Lengths are compared by their tokens minus the tokens that the
+same time would yield at the current pace, which maximizes a ratio of sums (Dinkelbach 1967, "On Nonlinear
+Fractional Programming"). All costs are in units of C(1).
 
-A purse bounds losses: what a step loses against plain decoding is paid out of it, what a step wins goes in up
-to a limit, and each step adds half a percent. With an empty purse nothing is drafted, so a wrong estimate
-costs a few tokens and half a percent, whatever draft and machine do. What others have won is not for one
-reply to lose: each has a limit of its own for each source. Reading the stream with the draft model is
-accounted for apart: it is done where the rest of a reply is likely to win half as much again, or out of a
-fund of a few tokens and a quarter of a percent.
+A loss budget, the purse, caps slowdown: losing steps draw from it, winning steps refill it up to a limit, and
+each step adds half a percent. Nothing is drafted while it is empty, so wrong estimates cost a few tokens and
+half a percent, whatever draft and machine do. Gains of other replies must not be lost by a single reply: each
+reply has its own limit per source. Prefill of the draft model is accounted separately: it is done if the rest
+of a reply is likely to gain 1.5 times its cost, or from a fund of a few tokens and a quarter of a percent.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ from edgechat.planner.plan import LoadPlan
 _ALLOWANCE = 0.005
 _FIRST_PURSE = 6.0
 _FULL_PURSE = 8.0
-_PROBE = 3.0  # what must be in the purse for a step that explores
-_FIRST_LOSS, _LOSS = 2.0, 0.01  # of a reply by one source: at first, and more for each token
-_MARGIN = 0.02  # by so much of a plain step a draft must be better than none
+_PROBE = 3.0  # minimum purse for a step that explores
+_FIRST_LOSS, _LOSS = 2.0, 0.01  # maximum loss of a reply by one source: at first, and per token
+_MARGIN = 0.02  # required gain of a draft, as a share of a plain step
 _EXPLORE_EVERY, _EXPLORE_EVERY_IF_RICH = 48, 12
-"""Steps after which one judges lengths by what they may be worth; fewer with a full purse."""
-SURE_OF_GAIN = 1.5  # reading must be likely to win so many times its cost
-_FUND, _FUNDING = 12.0, 0.0025  # for reading that may not pay: its size, and what a step adds
-_REFERENCE = 64  # steps with drafts after which a plain one is due, to measure by
+"""Number of steps from one exploring step to the next; fewer with a full purse."""
+SURE_OF_GAIN = 1.5  # required ratio of expected gain to cost of the draft model's prefill
+_FUND, _FUNDING = 12.0, 0.0025  # for prefill that may not pay: its size, and the share that a step adds
+_REFERENCE = 64  # steps with drafts after which a plain step is due as a reference
 _PACE = 0.97
 _FADE_EVERY = 256
 _FADE = 0.9
@@ -49,16 +48,16 @@ _FADE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class DraftOffer:
-    """What could be drafted for a stream."""
+    """Possible draft for a stream."""
 
     source: Source
     chances: Sequence[float]
-    """Of each token, that it stands if those before it do."""
+    """Chance of each token to be accepted if all previous tokens are."""
 
 
 @dataclass(slots=True)
 class Rounds:
-    """What a drafter has computed in a step: a token of each of its drafts in every round."""
+    """Work of a drafter in a step: each round computes a token of each of its drafts."""
 
     n: int = 0
     seconds: float = 0.0
@@ -69,26 +68,26 @@ _NO_ROUNDS: Mapping[Source, Rounds] = {}
 
 @dataclass(slots=True)
 class DraftChoice:
-    """What to draft for a stream."""
+    """Draft to make for a stream."""
 
     source: Source
     length: int
 
 
 class Controller:
-    """The choice of lengths, and what it learns from each step."""
+    """Chooses draft lengths and learns from each step."""
 
     def __init__(self, cost: StepCost, round_cost: float = 0.1) -> None:
-        """round_cost: of one token of a drafter that computes its drafts, over C(1)."""
+        """round_cost: initial cost per token of drafters that compute, in units of C(1)."""
         self.cost = cost
         self.round_costs: dict[Source, float] = {
             source: round_cost for source in LONGEST_DRAFT if source != "ngram"
         }
-        """What a drafter computes for each token of a draft, over C(1)."""
+        """Cost of a drafter per token of a draft, in units of C(1)."""
         self.acceptance: dict[Source, Acceptance] = {source: Acceptance(source) for source in LONGEST_DRAFT}
         self.purse = _FIRST_PURSE
         self.optimistic = False
-        """Whether this step is judged by what drafts may be worth, not by what they are thought to be."""
+        """Whether this step explores: it uses optimistic estimates."""
         self._fund = _FUND
         self._decision_cost = 0.0
         self._streams = 1
@@ -98,11 +97,11 @@ class Controller:
 
     @property
     def speedup(self) -> float:
-        """Tokens per second over those of plain decoding, of the last steps."""
+        """Tokens per second relative to plain decoding, in recent steps."""
         return self._made / self._spent
 
     def begin(self, n_streams: int, depth: float) -> bool:
-        """Begin a step of so many streams; say whether it may draft. depth: tokens in their cache."""
+        """Begin a step of `n_streams`; return whether it may draft. depth: tokens in their cache."""
         self.cost.at_depth(depth)
         self._streams = n_streams
         self._steps += 1
@@ -114,29 +113,29 @@ class Controller:
         return self.purse > 0 and self._since_plain < _REFERENCE
 
     def may_lose(self, won: float, n_tokens: int) -> bool:
-        """Say whether a reply of so many tokens may be drafted for by a source that has won so much of it.
+        """Return whether a source may draft for a reply of `n_tokens`.
 
-        won: over plain decoding, in units of C(1); less than nothing if it was lost.
+        won: net gain of the source in this reply, in units of C(1).
         """
         return won > -(_FIRST_LOSS + _LOSS * n_tokens)
 
     def chances(self, classes: Sequence[int], source: Source) -> list[float]:
-        """Return the chances of tokens whose confidence is known."""
+        """Return the chances of tokens with known confidence."""
         rates = self.acceptance[source]
         return [rates.of_class(class_index, optimistic=self.optimistic) for class_index in classes]
 
     def prospects(self, source: Source, start: int = 0) -> list[float]:
-        """Return the chances of tokens that are not drafted yet, from position `start` on."""
+        """Return the chances of tokens yet to be drafted, from position `start` on."""
         rates = self.acceptance[source]
         return [
             rates.at_position(at, optimistic=self.optimistic) for at in range(start, LONGEST_DRAFT[source])
         ]
 
     def choose(self, offers: Sequence[Sequence[DraftOffer]], most: int) -> list[DraftChoice | None]:
-        """Return what to draft for each stream out of its offers; `most` tokens in all.
+        """Choose a draft for each stream from its offers, with `most` tokens in total.
 
-        Each stream takes its best offer. Then the batch takes the likeliest tokens of all of them, as many as
-        pay: the chances of a stream's tokens fall from one to the next, so they come in their order.
+        Each stream takes its best offer. Then the batch takes the likeliest tokens of all offers, as many as
+        pay off: the chances of a stream's tokens decrease, so they are taken in order.
         """
         chosen = [max(options, key=self._value_alone, default=None) for options in offers]
         gains = [
@@ -159,9 +158,9 @@ class Controller:
     def is_worth_drafting(
         self, source: Source, chances: Sequence[float], n_beside: int, longest: int
     ) -> bool:
-        """Say whether to draft another token, those before it having these chances.
+        """Return whether to draft another token after tokens with these chances.
 
-        n_beside: tokens that others draft in this step.
+        n_beside: number of other drafted tokens in this step.
         """
         ahead = self.prospects(source, len(chances))
         values = self._values([*chances, *ahead][:longest], n_beside)
@@ -169,22 +168,22 @@ class Controller:
         return any(value - price * n > now for n, value in enumerate(values[len(chances) + 1 :], 1))
 
     def is_worth_adding(self, source: Source, chances: Sequence[float], n_beside: int, longest: int) -> bool:
-        """Say whether to draft a token with the last of these chances, which is not drawn yet."""
+        """Return whether to add a token with the last of these chances, before it is drawn."""
         ahead = self.prospects(source, len(chances))
         values = self._values([*chances, *ahead][:longest], n_beside)
         before, price = values[len(chances) - 1], self._price(source)
         return any(value - price * n > before for n, value in enumerate(values[len(chances) :]))
 
     def worth_verifying(self, chances: Sequence[float], n_beside: int) -> int:
-        """Return how many of the drafted tokens to verify, where what was drafted may decide that."""
+        """Return how many drafted tokens to verify, for drafts whose tokens may influence that."""
         values = self._values(chances, n_beside)
         return values.index(max(values))
 
     def reading_budget(self, price: float, left: float, read: float) -> float:
-        """Return how much the draft model may read now, of `price` that it takes to reach a stream.
+        """Return how much prefill the draft model may do now, out of `price` to catch up with a stream.
 
-        All in units of C(1). left: tokens that the reply is likely to have yet. read: what a step may read.
-        It is spent freely if it is likely to be won back, else out of a small fund.
+        All in units of C(1). left: expected remaining tokens of the reply. read: limit per step. Spending is
+        free if it is likely to be won back; else it comes from a small fund.
         """
         if self.expected_gain("model") * left >= SURE_OF_GAIN * price:
             return read
@@ -196,9 +195,9 @@ class Controller:
         return spent
 
     def expected_gain(self, source: Source, *, optimistic: bool = False) -> float:
-        """Return what a draft of this source is likely to make in a step, over plain decoding, less 1.
+        """Return the expected speedup by drafts of this source, minus 1.
 
-        optimistic: as much as may well be, for what is known.
+        optimistic: return an upper estimate.
         """
         rates = self.acceptance[source]
         ratio = self.cost.least_ratio if optimistic else self.cost.ratio
@@ -216,10 +215,10 @@ class Controller:
         rounds: Mapping[Source, Rounds] = _NO_ROUNDS,
         deciding: float = 0.0,
     ) -> float:
-        """Learn from a step that has made `n_made` tokens in `seconds` of decoding and verifying.
+        """Learn from a step that yielded `n_made` tokens in `seconds` of decoding and verifying.
 
-        rounds: what drafters have computed before it. deciding: seconds that it took to find out what to
-        draft. Return what the step has taken more than a plain one, in units of C(1).
+        rounds: work of drafters. deciding: seconds spent on decisions. Returns the additional cost over a
+        plain step, in units of C(1).
         """
         self.cost.observe(n_rows, seconds)
         if self.cost.level > 0:
@@ -244,7 +243,7 @@ class Controller:
         return spent - plain
 
     def observe_undecided(self, n_streams: int, seconds: float) -> None:
-        """Learn from a plain step for which it was not decided whether to draft."""
+        """Learn from a plain step without a decision about drafts."""
         self._streams = n_streams
         self.observe(n_streams, n_streams, seconds, deciding=self._decision_cost * self.cost.level)
 
@@ -252,11 +251,11 @@ class Controller:
 
     @property
     def _pace(self) -> float:
-        """Tokens for each C(1) of time: of plain decoding, or what is made of late where that is more."""
+        """Tokens per C(1) of time: of plain decoding, or of recent steps if that is more."""
         return max(1.0, self.speedup) * self._streams / self.cost.ratio(self._streams)
 
     def _price(self, source: Source) -> float:
-        """Return what drafting a token costs, in tokens."""
+        """Return the cost of drafting a token, in tokens."""
         return self._pace * self.round_costs.get(source, 0.0)
 
     @property
@@ -264,12 +263,12 @@ class Controller:
         return _MARGIN * self._streams + self._pace * self._decision_cost
 
     def _extra(self, n: int) -> float:
-        """Return what `n` more rows cost."""
+        """Return the cost of `n` additional rows."""
         ratio = self.cost.least_ratio if self.optimistic else self.cost.ratio
         return max(ratio(self._streams + n) - self.cost.ratio(self._streams), 0.0) if n else 0.0
 
     def _drafting(self, offers: Sequence[DraftOffer | None], lengths: Sequence[int]) -> float:
-        """Return what drafting costs: streams draft together, in as many rounds as the longest draft."""
+        """Return the cost of drafting: streams draft together, in as many rounds as the longest draft."""
         rounds: dict[Source, int] = {}
         for offer, n in zip(offers, lengths, strict=True):
             if offer is not None:
@@ -277,33 +276,33 @@ class Controller:
         return sum(n * self.round_costs.get(source, 0.0) for source, n in rounds.items())
 
     def _value_alone(self, offer: DraftOffer) -> float:
-        """Return what an offer is worth if no other stream drafts."""
+        """Return the value of an offer if no other stream drafts."""
         price = self._price(offer.source)
         return max((value - n * price for n, value in enumerate(self._values(offer.chances, 0))), default=0.0)
 
     def _values(self, chances: Sequence[float], n_beside: int) -> list[float]:
-        """Return what verifying 0, 1, 2 ... tokens is worth, without the cost of drafting them."""
-        # A drafted token adds the chance that it and all before it stand.
+        """Return the value of verifying 0, 1, 2 ... tokens, without the cost of drafting them."""
+        # A drafted token adds the chance that it and all previous tokens are accepted.
         made = accumulate(accumulate(chances, mul), initial=0.0)
         return [tokens - self._pace * self._extra(n_beside + n) for n, tokens in enumerate(made)]
 
 
 _FILE = "speculation.json"
 _PLACES = 32
-_MOST_READ = 1 << 20  # bytes of the file: several times what we write
+_MOST_READ = 1 << 20  # maximum bytes of the file: several times its normal size
 _MOST_ROUND_COST = 10.0
 _PAUSE = 5.0  # seconds between two writes
 
 
 class AcceptanceRates(msgspec.Struct, frozen=True):
-    """How often the drafts of one source stand."""
+    """Acceptance of the drafts of a source."""
 
     by_class: AcceptanceCounts
     by_position: AcceptanceCounts
 
 
 class DraftRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What was learnt in one place."""
+    """Estimates learnt in one place: a model, its draft and a machine."""
 
     place: str
     shapes: dict[int, Shape] = {}
@@ -314,7 +313,7 @@ class DraftRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DraftHistory:
-    """What was learnt with one model, draft and machine."""
+    """File of estimates learnt earlier with the same model, draft and machine."""
 
     def __init__(self, plan: LoadPlan) -> None:
         machine = plan.where.machine if plan.where else f"{plan.threads} threads"
@@ -331,7 +330,7 @@ class DraftHistory:
         self._written = 0.0
 
     def restore(self, controller: Controller) -> None:
-        """Let a controller start with what was learnt before."""
+        """Initialize a controller with saved estimates."""
         for record in _read():
             if record.place == self._place:
                 controller.cost.start_with(record.shapes)
@@ -342,7 +341,7 @@ class DraftHistory:
                     controller.acceptance[source].start_with(rates.by_class, rates.by_position)
 
     def save(self, controller: Controller) -> None:
-        """Write down what a controller knows, unless that was done just now. Takes a millisecond or two."""
+        """Save a controller's estimates, unless just done. Takes a millisecond or two."""
         now = time.time()
         if abs(now - self._written) < _PAUSE:
             return

@@ -1,4 +1,4 @@
-"""Drafters that compute a token of several streams in each round: a small model, or the model's own heads."""
+"""Drafters: a small model, the target's own draft head, and n-grams of the conversation."""
 
 from __future__ import annotations
 
@@ -25,43 +25,43 @@ _TOP_TOKENS = 10  # tokens over which a drafter's confidence is computed
 
 @dataclass(slots=True)
 class DraftRequest:
-    """A draft to be made in rounds."""
+    """Draft to be made in rounds."""
 
     stream: Stream
     draft: Draft
     most: int
     is_worth_adding: Callable[[Sequence[int]], bool]
-    """Whether a token is worth verifying behind others, by the classes of all of them."""
+    """Whether a token is worth verifying after others, by the confidence classes of all."""
     is_worth_drafting: Callable[[Sequence[int]], bool]
-    """Whether to draft another token behind tokens of these classes."""
+    """Whether to draft another token after tokens of these classes."""
 
 
 class RoundDrafter(ABC):
-    """A drafter that computes the logits of one token of each draft at a time."""
+    """Drafter that computes the logits for one token of each draft at a time."""
 
     source: Source
 
     def __init__(self, vocabulary: Vocabulary, n_vocab: int) -> None:
-        """n_vocab: tokens that the target knows; the drafter's vocabulary may have some more, or fewer."""
+        """n_vocab: size of the target's vocabulary; the drafter's may be slightly larger or smaller."""
         self._vocabulary = vocabulary
         self._n_vocab = min(n_vocab, vocabulary.size)
 
     @abstractmethod
     def _fitting_batch(self, requests: Sequence[DraftRequest]) -> list[DraftRequest]:
-        """Return the requests that can be drafted for, in one call together."""
+        """Return the requests that can be drafted for in one call."""
 
     @abstractmethod
     def _compute(self, growing: Sequence[DraftRequest]) -> Logits | None:
-        """Return a row of logits for the next token of each draft; None where there is no room."""
+        """Return a row of logits for the next token of each draft; None if there is no room."""
 
     @abstractmethod
     def forget(self, stream: Stream) -> None:
-        """Forget a stream that has ended or has other tokens now."""
+        """Forget a stream that has ended or whose tokens have changed."""
 
     def draft(self, requests: Sequence[DraftRequest]) -> int:
-        """Draft for several streams at once, a token of each in every round. Returns the rounds.
+        """Draft for several streams at once, one token per round. Returns the number of rounds.
 
-        Each draft grows up to its limit, or until `is_worth_drafting` says no. Raises DecodeFailed.
+        Each draft grows up to its limit, or while `is_worth_drafting`. Raises DecodeFailed.
         """
         growing = self._fitting_batch(requests)
         rounds = 0
@@ -78,16 +78,16 @@ class RoundDrafter(ABC):
         return rounds
 
     def _continues(self, request: DraftRequest) -> bool:
-        """Say whether a draft grows: nothing follows what ends a reply."""
+        """Return whether a draft goes on: nothing follows an end token."""
         tokens = request.draft.tokens
         ends = self._vocabulary.is_end(tokens[-1])
         return len(tokens) < request.most and not ends and request.is_worth_drafting(request.draft.confidence)
 
     def _draft_token(self, request: DraftRequest, row: Logits) -> bool:
-        """Add the next token to a draft, chosen from its logits as the target chooses from its own.
+        """Sample the next token of a draft from its logits, as the target does.
 
-        False where it is not worth it. That is decided by how sure the draft is, before a token is drawn: to
-        leave out some that were drawn would make the others likelier.
+        Returns False if it is not worthwhile. This is decided by confidence before a token is drawn:
+        discarding drawn tokens would change the distribution.
         """
         sampler, draft = request.stream.sampler, request.draft
         window = max(sampler.sampling.penalty_window, 0)
@@ -95,7 +95,7 @@ class RoundDrafter(ABC):
         try:
             reply = [*request.stream.constrained_reply, *draft.tokens]
             distribution = sampler.distribution(row, recent, reply)
-        except SchemaError:  # the target will raise it too, or knows better
+        except SchemaError:  # the target will raise it, too, or has better logits
             return False
         confidence = class_of_probability(
             float(distribution[1].max()) if len(distribution[0]) > 1 else _confidence(row)
@@ -113,40 +113,40 @@ class RoundDrafter(ABC):
 
 
 def _confidence(row: Logits) -> float:
-    """Return the probability of the likeliest token, among the ten likeliest."""
+    """Return the probability of the likeliest token among the ten likeliest."""
     highest = row[top_ids(row, _TOP_TOKENS)].astype(np.float64)
     return float(1 / np.exp(highest - highest[0]).sum())
 
 
 @dataclass(slots=True)
 class _StreamState:
-    """How much of a stream the small model has read."""
+    """Part of a stream in the small model's cache."""
 
     slot: Slot
     n_read: int
-    """Tokens of the stream in its cache ..."""
+    """Number of tokens of the stream in its cache ..."""
     drafted: list[int] = field(default_factory=list)
-    """... and behind them those that it had drafted."""
+    """... and drafted tokens after them."""
 
 
 class ModelDrafter(RoundDrafter):
-    """A small model beside the target, with a cache of its own."""
+    """Small model beside the target, with its own cache."""
 
     source: Source = "model"
 
     def __init__(self, backend: Backend, n_vocab: int) -> None:
-        """n_vocab: tokens that the target knows."""
+        """n_vocab: size of the target's vocabulary."""
         super().__init__(backend.vocabulary, n_vocab)
         self.cache = PrefixCache(backend)
         self.longest = backend.context
-        """Tokens of a stream that it can look back on."""
+        """Maximum tokens of a stream."""
         self._backend = backend
         self._states: dict[Stream, _StreamState] = {}
 
     def warm_up(self, token: Sequence[int], *, whole: bool) -> float:
-        """Decode one token several times and return the shortest time: the first pages are cold.
+        """Decode one token several times and return the shortest time: the first calls meet cold pages.
 
-        whole: a full batch before it. Raises DecodeFailed or CacheFull.
+        whole: decode a full batch first. Raises DecodeFailed or CacheFull.
         """
         seconds: list[float] = []
         if whole:
@@ -161,14 +161,14 @@ class ModelDrafter(RoundDrafter):
         return min(seconds)
 
     def n_behind(self, stream: Stream) -> int:
-        """Return how many tokens of a stream it has yet to read."""
+        """Return the number of tokens of a stream that it has not read yet."""
         state = self._states.get(stream)
         if state is None:
             return len(stream.tokens) - self.cache.best(stream.tokens, len(stream.tokens) - 1)[1]
         return len(stream.tokens) - state.n_read - common_prefix(state.drafted, stream.tokens[state.n_read :])
 
     def read(self, stream: Stream, n_tokens: int) -> bool:
-        """Read so many more tokens of a stream, all but the last one; False where there is no room."""
+        """Read up to `n_tokens` more tokens of a stream, except the last; False if there is no room."""
         state = self._state_of(stream)
         if state is None:
             return False
@@ -182,7 +182,7 @@ class ModelDrafter(RoundDrafter):
         return True
 
     def _fitting_batch(self, requests: Sequence[DraftRequest]) -> list[DraftRequest]:
-        """Return the requests that have a slot, and whose unread tokens fit into one call together."""
+        """Return the requests with a slot whose unread tokens fit into one call together."""
         fitting: list[DraftRequest] = []
         left = self._backend.n_batch
         for request in requests:
@@ -213,7 +213,7 @@ class ModelDrafter(RoundDrafter):
         return BatchPart(state.slot.id, start, unread or request.draft.tokens[-1:], 1)
 
     def _state_of(self, stream: Stream) -> _StreamState | None:
-        """Return its state, with nothing in the cache that is not in the stream; None without a free slot."""
+        """Return the state of a stream, its cache cut to the stream's tokens; None without a free slot."""
         state = self._states.get(stream)
         if state is None:
             if not self.cache.has_free_slot:
@@ -231,7 +231,7 @@ class ModelDrafter(RoundDrafter):
         return state
 
     def _decode(self, parts: Sequence[BatchPart]) -> Logits | None:
-        """Decode a batch; None if there is no room for it even without idle sequences."""
+        """Decode a batch; None if there is no room for it even after eviction."""
         n_decoded = sum(part.n_logits for part in parts)
         self.cache.charge(n_decoded, sum(len(part.tokens) for part in parts) - n_decoded)
         while True:
@@ -242,13 +242,13 @@ class ModelDrafter(RoundDrafter):
                     return None
 
     def forget(self, stream: Stream) -> None:
-        """Forget a stream that has ended or has other tokens now; its cache stays for the next turn."""
+        """Release the slot of a stream; its cache stays for the next turn."""
         state = self._states.pop(stream, None)
         if state is not None:
             self.cache.release(state.slot)
 
     def forget_chat(self, chat: str) -> None:
-        """Keep nothing of a conversation."""
+        """Delete the cache of a conversation."""
         self.cache.forget(chat)
 
     def close(self) -> None:
@@ -259,7 +259,7 @@ class ModelDrafter(RoundDrafter):
 def load_draft(
     plan: LoadPlan | None, target: Backend, open_backend: Callable[[LoadPlan], Backend]
 ) -> tuple[ModelDrafter | None, str]:
-    """Return the drafter, or None and why there is none: without a draft model a chat goes on."""
+    """Return the drafter, or None and the reason: chats work without a draft model."""
     if plan is None:
         return None, ""
     try:
@@ -267,7 +267,7 @@ def load_draft(
     except EdgechatError as error:
         return None, f"The draft model {plan.model_name} is not used. {error.message}"
     problem = target.vocabulary.misfit(backend.vocabulary)
-    # It computes a token at a time, and may have to go back over several calls.
+    # It computes one token at a time, and may have to go back over several calls.
     if not problem and (not backend.rolls_back or backend.capabilities.recomputes):
         problem = "its state cannot undo a rejected draft"
     if not problem and backend.context < target.context:
@@ -281,13 +281,13 @@ def load_draft(
 
 
 class HeadDrafter(RoundDrafter):
-    """A head of the target, which knows what the target has computed."""
+    """Draft head of the target, which uses the target's hidden states."""
 
     def __init__(self, backend: Backend, head: DraftHead) -> None:
         super().__init__(backend.vocabulary, backend.vocabulary.size)
         self.source: Source = head.kind
         self.longest = head.longest
-        """Tokens of a draft."""
+        """Maximum tokens of a draft."""
         self._backend = backend
         self._head = head
 
@@ -303,7 +303,7 @@ class HeadDrafter(RoundDrafter):
         return min(seconds)
 
     def is_ready(self, stream: Stream) -> bool:
-        """Say whether it can draft what follows a stream, all but the last token of which is computed."""
+        """Return whether it can draft for a stream, of which all but the last token are computed."""
         return stream.slot is not None and self._head.can_draft(stream.slot.id, len(stream.tokens) - 1)
 
     def _fitting_batch(self, requests: Sequence[DraftRequest]) -> list[DraftRequest]:
@@ -322,22 +322,22 @@ class HeadDrafter(RoundDrafter):
             return None
 
     def forget(self, stream: Stream) -> None:
-        """Forget nothing: what it has read belongs to the target's cache."""
+        """Do nothing: its state belongs to the target's cache."""
 
 
 _LONG_PATTERN, _SHORT_PATTERN = 4, 2  # tokens of the patterns that are searched for, in this order
-_MATCHES_TRIED = 8  # places that are compared for the longest match, the latest first
+_MATCHES_TRIED = 8  # number of matches compared, latest first
 _LONGEST_MATCH = 32
 
 
 class NgramDrafter:
-    """Prompt lookup (Saxena 2023): what followed the same tokens earlier in the conversation."""
+    """Prompt lookup (Saxena 2023): drafts the tokens after an earlier occurrence of the last tokens."""
 
     def __init__(self) -> None:
         self._texts: dict[Stream, tuple[array[int], bytearray]] = {}
 
     def draft(self, stream: Stream, most: int) -> Draft | None:
-        """Return a draft of up to `most` tokens; None if there is no earlier match."""
+        """Return a draft of up to `most` tokens; None without an earlier match."""
         tokens, raw = self._text(stream)
         match = self._match(tokens, raw, _LONG_PATTERN) or self._match(tokens, raw, _SHORT_PATTERN)
         if match is None:
@@ -354,7 +354,7 @@ class NgramDrafter:
         return tokens, raw
 
     def _match(self, tokens: array[int], raw: bytearray, size: int) -> tuple[int, int] | None:
-        """Return what follows the longest of the latest matches of the last `size` tokens, and its length."""
+        """Return the end of the longest recent match of the last `size` tokens, and its length."""
         width = tokens.itemsize
         pattern = raw[-size * width :]
         if len(tokens) <= size:
@@ -375,12 +375,12 @@ class NgramDrafter:
         return best
 
     def forget(self, stream: Stream) -> None:
-        """Forget a stream that has ended or has other tokens now."""
+        """Forget a stream that has ended or whose tokens have changed."""
         self._texts.pop(stream, None)
 
 
 def _common_suffix(tokens: Sequence[int], one: int, other: int) -> int:
-    """Return how many tokens before two places are the same."""
+    """Return the number of equal tokens before two positions."""
     n = 0
     while n < min(one, _LONGEST_MATCH) and tokens[one - 1 - n] == tokens[other - 1 - n]:
         n += 1

@@ -34,29 +34,29 @@ CLASSES: dict[Source, int] = dict.fromkeys(LONGEST_DRAFT, len(_PROBABILITIES) + 
 _FADING = 0.993  # factor of a count with each new observation: about the last 140 matter
 _PRIOR = {"model": 0.6, "mtp": 0.7, "eagle3": 0.7, "ngram": 0.5}
 _MATCH_PRIORS = (0.3, 0.3, 0.4, 0.5, 0.6, 0.75, 0.85, 0.9, 0.95)
-"""By class of a match: text that has matched for long is being copied."""
-_PRIOR_N = 4.0  # observations that the prior counts as
+"""By class of a match: after a long match, text is being copied."""
+_PRIOR_N = 4.0  # weight of the prior in observations
 
 
 def class_of_probability(probability: float) -> int:
-    """Return the class of a token that a drafter gives this probability."""
+    """Return the class of a token to which a drafter assigns this probability."""
     return bisect(_PROBABILITIES, probability)
 
 
 def class_of_match(length: int) -> int:
-    """Return the class of a token that continues a match of so many tokens."""
+    """Return the class of a token after a match of `length` tokens."""
     return bisect(_MATCH_LENGTHS, length)
 
 
 class AcceptanceCounts(msgspec.Struct):
-    """What was tried and what stood, of each class and each position."""
+    """Verified and accepted tokens, by class or position."""
 
     tried: list[float]
     stood: list[float]
 
 
 class Acceptance:
-    """How often the drafts of one source stand."""
+    """Acceptance rates of the drafts of one source."""
 
     def __init__(self, source: Source) -> None:
         self.source: Source = source
@@ -64,7 +64,7 @@ class Acceptance:
         self.by_position = _no_counts(LONGEST_DRAFT[source])
 
     def start_with(self, by_class: AcceptanceCounts, by_position: AcceptanceCounts) -> None:
-        """Start with what was learnt earlier, at less weight."""
+        """Start with saved counts at reduced weight."""
         for counts, stored in ((self.by_class, by_class), (self.by_position, by_position)):
             if len(stored.tried) != len(counts.tried) or len(stored.stood) != len(counts.stood):
                 continue
@@ -74,15 +74,15 @@ class Acceptance:
                     counts.tried[index], counts.stood[index] = weight * tried, weight * stood
 
     def of_class(self, index: int, *, optimistic: bool = False) -> float:
-        """Return how likely a token of this class stands if those before it do.
+        """Return the chance of a token of this class to be accepted if all previous tokens are.
 
-        optimistic: an upper estimate, the higher the less is known of it.
+        optimistic: return an upper estimate, the higher the fewer observations there are.
         """
         prior = _MATCH_PRIORS[index] if self.source == "ngram" else self._overall
         return _rate(self.by_class, index, prior, optimistic)
 
     def at_position(self, position: int, *, optimistic: bool = False) -> float:
-        """Return the same for a token that is not drafted yet, `position` others before it."""
+        """Return the same for a token yet to be drafted, at this position of the draft."""
         return _rate(
             self.by_position, min(position, LONGEST_DRAFT[self.source] - 1), self._overall, optimistic
         )
@@ -93,13 +93,13 @@ class Acceptance:
         return (sum(counts.stood) + _PRIOR_N * _PRIOR[self.source]) / (sum(counts.tried) + _PRIOR_N)
 
     def observe(self, classes: list[int], n_stood: int) -> None:
-        """Learn from a verified draft, the first `n_stood` tokens of which stood."""
+        """Learn from a verified draft, whose first `n_stood` tokens were accepted."""
         for position, number in enumerate(classes[: n_stood + 1]):
             _count(self.by_class, number, position < n_stood)
             _count(self.by_position, position, position < n_stood)
 
     def fade(self, factor: float) -> None:
-        """Reduce the weight of what was learnt, as time passes."""
+        """Reduce the weight of earlier observations."""
         for counts in (self.by_class, self.by_position):
             counts.tried = [factor * n for n in counts.tried]
             counts.stood = [factor * n for n in counts.stood]
@@ -123,32 +123,32 @@ def _count(counts: AcceptanceCounts, at: int, stood: bool) -> None:
 
 
 LARGEST = 32
-"""Rows; larger calls are read off the curve's end."""
+"""Rows; larger calls are extrapolated."""
 
-# All of logarithms; 0.1 is about ten percent.
+# All in logarithms; 0.1 is about ten percent.
 _NOISE = 0.08  # of a step
-_DRIFT = 0.04  # of the level, from one step to the next
-_CHANGE = 0.002  # of the shape, from one step to the next: the cache grows
-_SHAPE_DEVIATION, _ROW_DEVIATION = 0.4, 0.2  # of the first guess: C(e n) over C(n), and each n by itself
-_REMEMBERED = 0.05  # of a shape that was learnt in another session
+_DRIFT = 0.04  # of the level, per step
+_CHANGE = 0.002  # of the shape, per step: the cache grows
+_SHAPE_DEVIATION, _ROW_DEVIATION = 0.4, 0.2  # of the first guess: C(e n) over C(n), and of each n
+_REMEMBERED = 0.05  # of a shape learnt in another session
 _UNKNOWN_LEVEL = 10.0
-_OUTLIER = 4.0  # standard deviations beyond which a surprise is the level's: the machine is busy
+_OUTLIER = 4.0  # standard deviations beyond which a surprise is due to the level: the machine is busy
 
 _FIRST_DEPTH = 512
-_DEPTHS = 8  # depths of the cache apart by a factor of two: up to 512 tokens, 1024, 2048 ...
+_DEPTHS = 8  # ranges of the cache's depth: up to 512 tokens, 1024, 2048 ...
 
-_GUESSED_SLOPE = 0.5  # how much a call grows with each row, over C(1), where nothing is known
+_GUESSED_SLOPE = 0.5  # cost of each additional row over C(1), while unknown
 _LEAST_SLOPE = 0.01
 
 Vector = npt.NDArray[np.float64]
 
 
 Ratios = tuple[float, ...]
-"""C(n) over C(1), of n from 1 to `LARGEST`."""
+"""C(n) over C(1), for n from 1 to `LARGEST`."""
 
 
 def expected_shapes(forecast: Forecast | None) -> tuple[Ratios, ...]:
-    """Return a first guess of the curve at each depth of the cache, for a load not yet seen."""
+    """Return a first guess of the curve at each depth of the cache."""
     rows = np.arange(1, LARGEST + 1)
     if forecast is None or not forecast.calls or forecast.calls[0] <= 0:
         return (tuple((1 + _GUESSED_SLOPE * (rows - 1)).tolist()),) * _DEPTHS
@@ -159,15 +159,15 @@ def expected_shapes(forecast: Forecast | None) -> tuple[Ratios, ...]:
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """What is known of the curve at one depth of the cache."""
+    """Estimate of the curve at one depth of the cache."""
 
     ratio: Ratios
     doubt: tuple[float, ...]
-    """The standard deviation of its logarithm."""
+    """Standard deviation of its logarithm."""
 
 
 class StepCost:
-    """What steps cost, in seconds."""
+    """Cost of steps in seconds."""
 
     def __init__(self, expected: Sequence[Ratios] = expected_shapes(None)) -> None:
         """expected: a first guess of the curve at each depth."""
@@ -178,16 +178,16 @@ class StepCost:
 
     @property
     def level(self) -> float:
-        """Seconds of a step of one row now; 0 where nothing was seen."""
+        """Current seconds of a step of one row; 0 before the first step."""
         return self._filter.level
 
     @property
     def shapes(self) -> dict[int, Shape]:
-        """What was learnt, by depth."""
+        """Learnt estimates by depth."""
         return {depth: filter_.shape() for depth, filter_ in self._filters.items() if filter_.level}
 
     def start_with(self, shapes: dict[int, Shape]) -> None:
-        """Start with what was learnt earlier, less sure of it."""
+        """Start with saved estimates at reduced confidence."""
         for depth, shape in shapes.items():
             if 0 <= depth < _DEPTHS and _is_sound(shape):
                 self._filters[depth] = _Filter.remembered(shape, self.level)
@@ -228,7 +228,7 @@ class StepCost:
 
 
 class _Filter:
-    """The level, at index 0, and the shape, at index n: logarithms, and how they vary together."""
+    """Logarithms of the level (index 0) and the shape (index n) with their covariance."""
 
     def __init__(self, mean: Vector, spread: npt.NDArray[np.float64]) -> None:
         self.mean, self.spread = mean, spread
@@ -256,7 +256,7 @@ class _Filter:
         return filter_
 
     def nearby(self, change: Vector) -> _Filter:
-        """Return a first estimate for another depth. change: of the logarithms, as expected."""
+        """Return a first estimate for another depth. change: expected change of the logarithms."""
         filter_ = _Filter(self.mean + np.concatenate([[0.0], change]), self.spread.copy())
         filter_.level = self.level
         filter_.spread[2:, 2:] += np.diag(np.full(LARGEST - 1, _REMEMBERED**2))
@@ -293,7 +293,7 @@ class _Filter:
 
 
 def _is_sound(shape: Shape) -> bool:
-    """Say whether a shape that was read from a file is plausible."""
+    """Return whether a shape from a file is plausible."""
     if len(shape.ratio) != LARGEST or len(shape.doubt) != LARGEST or shape.ratio[0] != 1.0:
         return False
     return all(0.1 < ratio < 1000 for ratio in shape.ratio) and all(0 <= ratio < 10 for ratio in shape.doubt)

@@ -1,4 +1,4 @@
-"""Speculation around the engine's step: drafts are added to a planned batch, and verified once decoded."""
+"""Speculation in the engine's step: drafts are added to a planned batch, and verified after decoding."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from edgechat.engine.types import LONGEST_DRAFT, Source
 from edgechat.planner.plan import NGRAMS, OWN_LAYERS, LoadPlan
 
 _LOG = logging.getLogger(__name__)
-_READ_INLINE = 32  # tokens that the draft model reads while drafting; more are read ahead, in several steps
-_READ_AHEAD = 256  # tokens that it reads ahead in a step
-_FIRST_REPLY_LENGTH = 200.0  # tokens that a reply is expected to have, before the first one has ended
-OVERHEAD = 0.005  # share of the time that may be spent on deciding whether a draft pays, if none does
-_MEASURE_EVERY = 8  # skipped steps of which one is measured: to learn takes time, too
-_LONGEST_SKIP = 64.0  # steps; a decision that took so long was interrupted
+_READ_INLINE = 32  # tokens that the draft model reads while drafting; more are read ahead in several steps
+_READ_AHEAD = 256  # tokens that it reads ahead per step
+_FIRST_REPLY_LENGTH = 200.0  # expected tokens of a reply before the first reply has ended
+OVERHEAD = 0.005  # share of the time that decisions may take if no draft pays
+_MEASURE_EVERY = 8  # only every eighth skipped step is measured, since learning takes time, too
+_LONGEST_SKIP = 64.0  # steps; decisions that took longer were interrupted by the system
 
 
 @dataclass(slots=True)
 class _Attempt:
-    """To draft for a stream."""
+    """Attempt to draft for a stream."""
 
     stream: Stream
     source: Source
@@ -48,7 +48,7 @@ class _Attempt:
 
 @dataclass(slots=True)
 class _Step:
-    """The step that is under way."""
+    """Current step."""
 
     n_streams: int
     n_rows: int
@@ -58,16 +58,16 @@ class _Step:
     reading: float = 0.0
     deciding: float = 0.0
     skipped: bool = False
-    """It was not decided whether a draft pays."""
+    """Whether no decision about drafts was made."""
 
     @property
     def drafting(self) -> float:
-        """Seconds that drafters have computed."""
+        """Seconds spent by drafters."""
         return sum(rounds.seconds for rounds in self.rounds.values())
 
 
 class Speculation:
-    """The drafters of an engine, and how many tokens each drafts."""
+    """Drafters of an engine and their use in each step."""
 
     def __init__(
         self,
@@ -81,9 +81,9 @@ class Speculation:
     ) -> None:
         self.controller = controller
         self.sources: frozenset[Source] = frozenset(LONGEST_DRAFT)
-        """The sources that may be used."""
+        """Sources that may be used."""
         self.lengths: tuple[int, ...] = ()
-        """Tokens drafted for each stream in the last step that could draft."""
+        """Tokens drafted per stream in the last step that could draft."""
         self._backend = backend
         self._scheduler = scheduler
         self._model = model
@@ -95,7 +95,7 @@ class Speculation:
         self._read_cost = controller.round_costs["model"] / 8
 
     def warm_up(self, token: Sequence[int], seconds: float, *, whole: bool) -> None:
-        """Measure what a token of each drafter costs, over the target's `seconds`."""
+        """Measure the cost per token of each drafter, relative to the target's `seconds`."""
         self.controller.cost.observe(1, seconds)
         costs = self.controller.round_costs
         if self._head is not None:
@@ -123,7 +123,7 @@ class Speculation:
 
     @property
     def drafts(self) -> bool:
-        """Whether there is a drafter whose drafts can be taken back."""
+        """Whether there is a drafter and its drafts can be rolled back."""
         return self._has_drafter and bool(self.sources) and self._backend.rolls_back > 0
 
     @property
@@ -132,7 +132,7 @@ class Speculation:
 
     @property
     def present(self) -> tuple[Source, ...]:
-        """The sources of drafts that may be used now."""
+        """Usable sources with a drafter."""
         of_head: dict[Source, object] = {self._head.source: self._head} if self._head is not None else {}
         drafters: dict[Source, object] = {"model": self._model, **of_head, "ngram": self._ngram}
         usable = self.sources if self.drafts else frozenset()
@@ -140,13 +140,13 @@ class Speculation:
 
     @property
     def draft_cache(self) -> PrefixCache | None:
-        """The draft model's cache; None without such a model."""
+        """Cache of the draft model, if there is one."""
         return self._model.cache if self._model is not None else None
 
     def draft(self, planned: Planned) -> Planned:
-        """Return the batch with drafts behind the tokens of its streams, where that pays.
+        """Append drafts to the streams of a batch where that pays off.
 
-        Only batches of streams alone are drafted for: beside a prompt a call is long enough already.
+        Only for batches without prompts: a call with a prompt takes long enough.
         """
         self._step = None
         too_many = len(planned) > 1 and self._backend.rolls_back_alone
@@ -169,11 +169,11 @@ class Speculation:
         return planned
 
     def _is_stream(self, stream: Stream, part: BatchPart) -> bool:
-        """Say whether a part is the next token of a reply, behind which no checkpoint is taken."""
+        """Return whether a part is the next token of a reply, without a checkpoint due after it."""
         return part.n_logits == 1 and len(part.tokens) == 1 and not stream.checkpoints
 
     def _max_drafted(self, planned: Planned) -> int:
-        """Return how many tokens this batch may draft."""
+        """Return the maximum number of drafted tokens in this batch."""
         n = len(planned)
         rows = min(self._backend.n_outputs_max, self._backend.n_batch, LARGEST) - n
         return min(rows, self._scheduler.spare(n + rows) - n)
@@ -185,7 +185,7 @@ class Speculation:
             self._offers(stream, ngram, limit)
             for stream, ngram, limit in zip(streams, ngrams, limits, strict=True)
         ]
-        if self._model is None:  # it may have been dropped just now
+        if self._model is None:  # it may have been dropped a moment ago
             offers = [[offer for offer in stream if offer.source != "model"] for stream in offers]
         chosen = self.controller.choose(offers, most)
         drafts: list[Draft | None] = [None] * len(streams)
@@ -201,7 +201,7 @@ class Speculation:
                 drafts[at] = ngram
             elif choice.source != "ngram":
                 drafts[at] = draft = Draft(choice.source)
-                # Confidence may make it longer than was thought good, as far as there is room for all.
+                # A confident draft may exceed the chosen length, as far as there is room for all.
                 longest = min(limits[at], self._longest(choice.source), choice.length + more)
                 pays = partial(self._pays, choice.source, n_beside=n_chosen - choice.length, longest=longest)
                 to_add = partial(pays, self.controller.is_worth_adding)
@@ -216,7 +216,7 @@ class Speculation:
         return [self._append_draft(pair, draft, step) for pair, draft in zip(planned, drafts, strict=True)]
 
     def _limit(self, stream: Stream) -> int:
-        """Return how many tokens may be drafted for a stream."""
+        """Return the maximum number of drafted tokens for a stream."""
         limit = min(self._backend.rolls_back, self._scheduler.cells - len(stream.tokens) - 1)
         if stream.request.max_tokens is not None:
             limit = min(limit, stream.request.max_tokens - stream.n_generated - 1)
@@ -226,7 +226,7 @@ class Speculation:
         if self._ngram is None or limit <= 0 or not self._may_draft("ngram", stream):
             return None
         ngram = self._ngram.draft(stream, limit)
-        if ngram is not None:  # nothing follows what ends a reply
+        if ngram is not None:  # nothing follows an end token
             is_end = self._backend.vocabulary.is_end
             ngram.cut(next((n for n, token in enumerate(ngram.tokens, 1) if is_end(token)), limit))
             ngram.cut(next((n for n, token in enumerate(ngram.tokens) if is_media(token)), limit))
@@ -252,13 +252,13 @@ class Speculation:
         return source in self.sources and self.controller.may_lose(won, stream.n_generated)
 
     def _longest(self, source: Source) -> int:
-        """Return how many tokens a drafter can draft."""
+        """Return the maximum length of a source's drafts."""
         if self._head is not None and source == self._head.source:
             return min(LONGEST_DRAFT[source], self._head.longest)
         return LONGEST_DRAFT[source]
 
     def _is_ready(self, model: ModelDrafter, stream: Stream) -> bool:
-        """Say whether the draft model has read the stream; let it read on if that seems worth the time."""
+        """Return whether the draft model has read the stream; let it read on if worthwhile."""
         if len(stream.tokens) + LONGEST_DRAFT["model"] >= model.longest:
             return False
         behind = model.n_behind(stream)
@@ -298,7 +298,7 @@ class Speculation:
         return decide(source, self.controller.chances(classes, source), n_beside, longest)
 
     def _ask(self, source: Source, requests: list[DraftRequest], step: _Step) -> None:
-        """Have drafts computed."""
+        """Compute drafts."""
         drafter = self._model if source == "model" else self._head
         assert drafter is not None
         step.rounds[source] = rounds = Rounds()
@@ -312,9 +312,9 @@ class Speculation:
         rounds.seconds = time.perf_counter() - began
 
     def _cut_unprofitable(self, drafts: list[Draft | None]) -> None:
-        """Leave out what is not worth verifying after all.
+        """Cut drafts to the tokens that are worth verifying.
 
-        Not of what was drawn: which of its tokens are verified must not depend on what they are.
+        Except for drawn tokens: the choice of tokens to verify must not depend on their values.
         """
         for draft in drafts:
             if draft is not None and draft.source != "ngram" and draft.distributions is None:
@@ -337,7 +337,7 @@ class Speculation:
         return stream, BatchPart(part.seq, part.start, tokens, len(tokens), part.n_candidates)
 
     def _drop(self, drafter: RoundDrafter, error: Exception) -> None:
-        """Go on without a drafter, which is broken."""
+        """Go on without a broken drafter."""
         if drafter is self._model:
             _LOG.warning("the draft model is no longer used: %s", error)
             self.close()
@@ -347,12 +347,12 @@ class Speculation:
             self._head = None
 
     def stop(self) -> None:
-        """Draft no more: there is a bug in drafting, and replies do not need it."""
+        """Stop drafting for good, after an internal error."""
         self.sources, self._step = frozenset(), None
 
     @property
     def why_off(self) -> str:
-        """Why the drafters cannot be used; '' if they can, or if there are none."""
+        """Why the drafters cannot be used; '' if they can or there are none."""
         if self._backend.rolls_back or not self._has_drafter:
             return ""
         return "Drafting is not possible: the model cannot undo a rejected draft."
@@ -360,7 +360,7 @@ class Speculation:
     # Learning.
 
     def verified(self, stream: Stream, draft: Draft, n_stood: int) -> None:
-        """Learn from a verified draft, of which the first `n_stood` tokens stand."""
+        """Learn from a verified draft, whose first `n_stood` tokens were accepted."""
         self.controller.acceptance[draft.source].observe(draft.confidence, n_stood)
         stream.tally.drafted += len(draft.tokens)
         stream.tally.accepted += n_stood
@@ -370,7 +370,7 @@ class Speculation:
                 attempt.n_stood = n_stood
 
     def done(self, streams: Sequence[Stream], n_made: int) -> None:
-        """Learn from the step, which has made `n_made` tokens."""
+        """Learn from the step, which yielded `n_made` tokens."""
         step, self._step = self._step, None
         if step is None:
             return
@@ -395,7 +395,7 @@ class Speculation:
             stream.tally.plain_seconds += plain / step.n_streams
 
     def _share(self, taken: float, step: _Step) -> None:
-        """Note for each stream what its draft has made, less its share of what drafts have taken."""
+        """Record the net gain of each stream's draft, with its share of the cost of all drafts."""
         worth = self.controller.cost.ratio(step.n_streams) / step.n_streams
         n_drafted = sum(max(one.n_drafted, 1) for one in step.attempts)
         for one in step.attempts:
@@ -403,22 +403,22 @@ class Speculation:
             won[one.source] = won.get(one.source, 0.0) + worth * one.n_stood - share
 
     def gave_up(self) -> None:
-        """Forget a step that found no room: it is planned again, and for a while without drafts."""
+        """Forget a step that found no room: it is planned again, without drafts for a while."""
         self._step = None
         self._to_skip = max(self._to_skip, 16.0)
 
     def ended(self, stream: Stream) -> None:
-        """Learn from the length of a reply that has ended."""
+        """Learn the length of a finished reply, and forget it."""
         self._reply_length += 0.2 * (min(stream.n_generated, 10 * _FIRST_REPLY_LENGTH) - self._reply_length)
         self.forget(stream)
 
     def forget_chat(self, chat: str) -> None:
-        """Keep nothing of a conversation that is deleted."""
+        """Delete the cache of a conversation."""
         if self._model is not None:
             self._model.forget_chat(chat)
 
     def forget(self, stream: Stream) -> None:
-        """Forget a stream that has ended or has other tokens now."""
+        """Forget a stream that has ended or whose tokens have changed."""
         for drafter in (self._model, self._head, self._ngram):
             if drafter is not None:
                 drafter.forget(stream)
@@ -432,13 +432,13 @@ class Speculation:
 def verify(
     sampler: Sampler, rows: Logits, tokens: Sequence[int], draft: Draft, reply_tokens: Sequence[int] = ()
 ) -> list[int]:
-    """Return the tokens that come next: the drafted ones that stand, and one of the target's own.
+    """Return the next tokens: accepted drafted tokens, then a token of the target.
 
-    rows: logits [k + 1, n_vocab] after the last of `tokens` and after each drafted one. reply_tokens: those
-    of the tokens that are the reply's, where it follows a grammar. Every token is chosen with the ones before
-    it in sight, so penalties count drafted tokens too, and grammars go on from them. Where it was drawn from
-    a distribution it is judged by rejection sampling; a plain guess stands if the sampler chooses the same.
-    Raises DecodeFailed or SchemaError.
+    rows: logits [k + 1, n_vocab] after the last of `tokens` and after each drafted token. reply_tokens: the
+    reply's tokens, if it follows a grammar. Each token is chosen given all previous tokens, so penalties
+    count drafted tokens, and grammars continue from them. Tokens drawn from a distribution are subject to
+    rejection sampling; guesses are accepted if the sampler chooses the same token. Raises DecodeFailed or
+    SchemaError.
     """
     window = max(sampler.sampling.penalty_window, 0)
     recent, so_far = list(tokens[-window:]) if window else [], list(reply_tokens)

@@ -38,15 +38,15 @@ QUOTE = '<|"|>'
 
 @dataclass(frozen=True, slots=True)
 class ParsedCall:
-    """A call. `arguments` is the text of a JSON object, of a head as far as it is written."""
+    """Parsed call. `arguments` is the text of a JSON object, perhaps incomplete."""
 
     name: str
     arguments: str
     id: str = ""
-    """'' if the model gave none."""
+    """'' if the model wrote none."""
 
 
-_OBJECT = r'\s*(?=\{\s*["}])'  # before a JSON object that is one so far
+_OBJECT = r'\s*(?=\{\s*["}])'  # before what looks like a JSON object
 _NAMED = re.compile(
     r'\s*\{\s*(?:\{\s*)?"name"\s*:\s*"([\w.-]{1,64})"\s*,\s*"(?:arguments|parameters)"\s*:' + _OBJECT
 )
@@ -54,7 +54,7 @@ _DOUBLED = re.compile(r"\{\s*\{")  # as some templates show a call, and models c
 
 
 def parse_named_head(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
-    """Read the beginning of what `parse_named` reads."""
+    """Read the beginning of such a call."""
     match = _NAMED.match(body)
     return ParsedCall(match[1], body[match.end() :]) if match else None
 
@@ -67,7 +67,7 @@ class _Named(msgspec.Struct):
 
 
 def parse_named(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
-    """Read `{"name": …, "arguments" or "parameters": {…}}`, also with the outer braces doubled."""
+    """Read `{"name": …, "arguments" or "parameters": {…}}`, perhaps with doubled outer braces."""
     body = body[1:-1] if _DOUBLED.match(body) else body
     try:
         call = msgspec.json.decode(body, type=_Named)
@@ -89,7 +89,7 @@ def parse_args(header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
 
 
 def parse_args_head(header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
-    """Read the beginning of what `parse_args` reads."""
+    """Read the beginning of such a call."""
     match = _HEADER.fullmatch(header)
     return ParsedCall(match[1], body.lstrip(), _id(match[2])) if match and re.match(_OBJECT, body) else None
 
@@ -98,20 +98,20 @@ _ADDRESS = re.compile(r"\bto=functions\.([\w.-]+)")
 
 
 def parse_addressed(header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
-    """Read a message of gpt-oss that is addressed to a function."""
+    """Read a message of gpt-oss addressed to a function."""
     match = _ADDRESS.search(header)
     arguments = _object(body)
     return ParsedCall(match[1], arguments) if match and arguments else None
 
 
 def parse_addressed_head(header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
-    """Read the beginning of what `parse_addressed` reads."""
+    """Read the beginning of such a message."""
     match = _ADDRESS.search(header)
     return ParsedCall(match[1], body.lstrip()) if match and re.match(_OBJECT, body) else None
 
 
 def _object(text: str) -> str:
-    """Return the text of a JSON object, also of one inside of a JSON string; '' if it is none."""
+    """Return the text of a JSON object, which may be inside a JSON string; '' if it is not an object."""
     text = text.strip()
     if text in ("null", '""'):  # of a tool without arguments
         return "{}"
@@ -130,7 +130,7 @@ def _object(text: str) -> str:
 
 
 def _id(model_id: object) -> str:
-    """Return the id that a model gave, if it is one of those that Mistral's templates accept."""
+    """Return the id that a model wrote, if Mistral's templates accept it."""
     text = model_id if isinstance(model_id, str) else ""
     return text if len(text) == 9 and text.isascii() and text.isalnum() else ""
 
@@ -151,13 +151,13 @@ def parse_xml(_header: str, body: str, kinds: Kinds) -> ParsedCall | None:
 
 
 def parse_xml_head(_header: str, body: str, kinds: Kinds) -> ParsedCall | None:
-    """Read what `parse_xml` reads as far as it is written: of the arguments those that are complete."""
+    """Read the beginning of such a call: its name and complete arguments."""
     name, arguments, _ = _parse_tagged(body, kinds)
     return ParsedCall(name, json.dumps(arguments, ensure_ascii=False)[:-1]) if name else None
 
 
 def _parse_tagged(body: str, kinds: Kinds) -> tuple[str, dict[str, Any], str]:
-    """Return the name and the arguments of a call, and what follows them; '' where there is no name."""
+    """Return the name ('' if missing) and arguments of a call, and the text after them."""
     opening = _FUNCTION.match(body)
     if opening is None:
         return "", {}, body
@@ -174,7 +174,7 @@ def _parse_tagged(body: str, kinds: Kinds) -> tuple[str, dict[str, Any], str]:
 
 
 def _value(text: str, kinds: frozenset[str]) -> Any:
-    """Return what is written between two tags as a value of one of these JSON types."""
+    """Return the text between two tags as a value of one of these JSON types."""
     text = text.removeprefix("\n").removesuffix("\n")
     if not kinds - {"string"}:
         return text
@@ -197,7 +197,7 @@ _LITERALS = {"true": "true", "false": "false", "null": "null", "None": "null"}
 
 
 def parse_gemma(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
-    """Read `call:NAME{key:value,…}`, where texts stand between quotes of their own."""
+    """Read `call:NAME{key:value,…}`, with texts between special quotes."""
     opening = _CALL.match(body)
     body, end, rest = body.rpartition("<tool_call|>")
     if opening is None or not end or rest.strip():
@@ -211,13 +211,13 @@ def parse_gemma(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
 
 
 def parse_gemma_head(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
-    """Read what `parse_gemma` reads as far as it is written: the name, and nothing of the arguments."""
+    """Read the beginning of such a call: its name, without arguments."""
     opening = _CALL.match(body)
     return ParsedCall(opening[1], "") if opening and body[opening.end() :].startswith("{") else None
 
 
 def _in_json(token: re.Match[str]) -> str:
-    """Return a token of Gemma's notation in JSON, or something that is no JSON for what is no token."""
+    """Convert a token of Gemma's notation to JSON; what is not a token becomes invalid JSON."""
     text = token[token.lastgroup] if token.lastgroup else " "
     match token.lastgroup:
         case "text":
@@ -234,55 +234,56 @@ _SPACE = " \t\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """What a call looks like: a mark, perhaps a header, a body, and what may stand before the next one."""
+    """Call format: an opening mark, perhaps a header, a body, and separators before the next call."""
 
     name: str
     signs: tuple[str, ...]
-    """A template with all of these is of a family that writes calls this way ..."""
+    """A template with all of these texts belongs to the family ..."""
     read: Callable[[str, str, Kinds], ParsedCall | None] = parse_named
-    """Parses header and body; None if they are no call."""
+    """Parses header and body; returns None if they are not a call."""
     head: Callable[[str, str, Kinds], ParsedCall | None] = parse_named_head
-    """Parses a call whose body is incomplete, as far as it is written; None if it may be none."""
+    """Parses a call with an incomplete body; returns None while it is undecided."""
     streams: bool = True
-    """The arguments are handed on piece by piece; else complete, unless the call is cut short."""
+    """Whether arguments are passed on piece by piece; else only once complete, or cut short."""
     opens: tuple[str, ...] = ()
-    """Marks that begin a call wherever they stand in an answer."""
+    """Marks that begin a call anywhere in an answer."""
     first: tuple[str, ...] = ()
-    """What begins one only where the answer does; part of the header or body."""
+    """Texts that begin a call only at the start of an answer; part of the header or body."""
     header_end: str = ""
-    """'': there is no header."""
+    """'' if there is no header."""
     body_end: str = ""
-    """What ends the body, as a pattern; '': a body is a JSON object, which ends by itself."""
+    """Pattern that ends the body; '' if the body is a JSON object, which ends by itself."""
     between: str = _SPACE
-    """Characters before a body, and after it."""
+    """Characters that may surround a body."""
     close: str = ""
-    """The mark behind a call."""
+    """Mark after a call."""
     ends: tuple[str, ...] = ()
     """Marks that end the reply."""
     message_end: str = ""
-    """The mark behind one message of a reply that may have several."""
+    """Mark after a message, for replies with several messages."""
     skip: tuple[str, ...] = ()
-    """What may precede an answer, beside the skipped marks of thinking."""
+    """Marks that may precede an answer, besides skipped marks of thinking."""
     inside: tuple[str, ...] = ()
-    """Further marks, inside of headers and bodies."""
+    """Other marks, inside headers and bodies."""
     unless: str = ""
-    """... and this is not."""
+    """... unless it has this text."""
     several: bool = False
-    """Further bodies may follow the first one."""
+    """Whether several bodies may follow each other."""
     single: bool = False
-    """The template renders one call in a message, so that several become several messages."""
+    """Whether the template supports only one call per message, so that several calls become several
+    messages."""
     before: str = ""
-    """The template's key for what a message says before its calls, where `content` is not that."""
+    """The template's key for the text of a message before its calls, unless that is `content`."""
     short_ids: bool = False
-    """The template wants ids of nine letters or digits."""
+    """Whether the template requires ids of nine letters or digits."""
     unmarked: bool = False
-    """A call is recognized only by its body, which names a tool and has arguments."""
+    """Whether a call is recognized only by its body, which names a tool and has arguments."""
     told: bool = False
-    """The template does not support tools: a message tells the model about them and the format."""
+    """Whether the template does not support tools: a message describes tools and format."""
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """All texts that may hold control tokens."""
+        """All texts that may contain control tokens."""
         others = (self.header_end, self.close, self.message_end, *self.inside, *self.skip)
         return tuple(mark for mark in (*self.opens, *self.first, *self.ends, *others) if mark)
 
@@ -290,14 +291,14 @@ class Format:
 GENERIC = Format("generic", (), opens=("<tool_call>",), close="</tool_call>", told=True)
 
 BARE = Format("bare", (), between=_SPACE + "[],;", several=True, unmarked=True)
-"""A call that models write where they forget the marks: JSON at the beginning of an answer ..."""
+"""Calls of models that forget the marks: JSON at the beginning of an answer ..."""
 FENCED = replace(BARE, name="fenced", close="```")
 """... or of a fenced block of code ..."""
 TAGGED = {
     f"<{tag}>": replace(BARE, name=tag, close=f"</{tag}>")
     for tag in ("tools", "function_call", "tool", "response", "json")
 }
-"""... or behind a mark of another family."""
+"""... or after a mark of another family."""
 
 FORMATS = (
     Format(
@@ -369,7 +370,7 @@ FORMATS = (
 
 
 def format_of(template: str) -> Format:
-    """Return the way in which the models of a chat template call tools."""
+    """Return the call format of a chat template."""
     if "tools" not in template or "tool_calls" not in template:
         return GENERIC
     for family in FORMATS:

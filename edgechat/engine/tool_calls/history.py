@@ -1,4 +1,4 @@
-"""Calls and results of a conversation, as its chat template wants them."""
+"""Calls and results of a conversation, in the form that its chat template expects."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _CUT = "This call was cut off before its arguments were complete. It was not car
 def as_dicts(
     messages: Sequence[Message], family: Format, *, text_arguments: bool = False
 ) -> list[dict[str, Any]]:
-    """Return messages in the form that the templates of a family take.
+    """Return messages in the form that the templates of a family expect.
 
-    text_arguments: the arguments of calls are given as JSON text, not as objects.
+    text_arguments: pass arguments as JSON text instead of objects.
     """
     called: dict[str, str] = {}
     dicts = []
@@ -50,7 +50,7 @@ def _as_dict(
     message: Message, family: Format, called: dict[str, str], text_arguments: bool
 ) -> dict[str, Any]:
     fields: dict[str, Any] = {"role": message.role, "content": message.content}
-    # Templates that keep thoughts read them from here; the others never look.
+    # For templates that keep thoughts; others ignore it.
     if message.thinking:
         fields["reasoning_content"] = message.thinking
     if message.calls:
@@ -78,7 +78,7 @@ def _id(call_id: str, family: Format) -> str:
 
 
 def _one_call_each(messages: Sequence[Message]) -> Iterable[Message]:
-    """Yield the messages, with one call in each and its result after it."""
+    """Yield messages with one call each, followed by its result."""
     at = 0
     while at < len(messages):
         message = messages[at]
@@ -99,12 +99,12 @@ def _one_call_each(messages: Sequence[Message]) -> Iterable[Message]:
 
 
 def with_cut_calls(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return messages in which each call that was cut off has a result: without another, it says so."""
+    """Add results to calls that were cut off and have none, which say so."""
     if not any(message.calls for message in messages):
         return messages
     result: list[Message] = []
     waiting: list[Message] = []
-    """The results that are due, if no others come."""
+    """Results to add unless real results follow."""
     for message in messages:
         if message.role == "tool":
             waiting = [due for due in waiting if due.call_id != message.call_id]
@@ -118,8 +118,9 @@ def with_cut_calls(messages: Sequence[Message]) -> Sequence[Message]:
 
 
 def with_rules_first(messages: Sequence[Message]) -> list[Message]:
-    """Return messages for a template that takes system messages only at the beginning: later ones are said by
-    the user, together with what is said before or after them, since turns may have to alternate.
+    """Return messages for a template that accepts system messages only at the beginning.
+
+    Later system messages become part of the adjacent user message, since turns may have to alternate.
     """
     result: list[Message] = []
     is_rule = False
@@ -139,7 +140,7 @@ def with_rules_first(messages: Sequence[Message]) -> list[Message]:
 def in_words(messages: Sequence[Message], tools: Sequence[Tool], *, ruled: bool) -> list[Message]:
     """Return messages for a template without tools: tools, calls and results become text.
 
-    ruled: the template takes a system message; else the first question describes the tools.
+    ruled: the template accepts a system message; else the first question describes the tools.
     """
     result: list[Message] = []
     answered = False
@@ -151,7 +152,7 @@ def in_words(messages: Sequence[Message], tools: Sequence[Tool], *, ruled: bool)
             content = "\n".join(
                 [*([content] if content else []), *(_call_text(call) for call in message.calls)]
             )
-        if answered and role == "user":  # one message, since turns may have to alternate
+        if answered and role == "user":  # a single message, since turns may have to alternate
             result[-1] = replace(result[-1], content=f"{result[-1].content}\n{content}")
         else:
             result.append(Message(role, content, message.thinking))

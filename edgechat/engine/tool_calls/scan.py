@@ -1,4 +1,4 @@
-"""Finds the end of a call's body in text that comes piece by piece; every character is scanned once."""
+"""Incremental scanners that find the end of a call's body; every character is scanned once."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ import re
 from collections.abc import Mapping
 
 DEEPEST = 64
-"""Levels of nesting in a body; what is deeper is no call."""
+"""Maximum nesting of a body; deeper texts are not calls."""
 LONGEST_END = 64
-"""Characters of the end of a body."""
+"""Maximum characters of the end of a body."""
 
 
 Kinds = Mapping[str, Mapping[str, frozenset[str]]]
-"""JSON types that each parameter of each tool may have; none if the schema does not say."""
+"""JSON types of each parameter of each tool; empty if the schema does not say."""
 
 
 class JsonScan:
-    """A body that is a JSON object or array: it ends where its brackets do."""
+    """Scans a JSON object or array for its closing bracket."""
 
     _OUTSIDE = re.compile(r"[\s,:0-9.+\-a-zA-Z]*")
     _INSIDE = re.compile(r'[^"\\]*')
 
     def __init__(self) -> None:
         self.n_valid = 0
-        """Of a piece that shows that the body is none: characters before the first wrong one."""
+        """After a ValueError: characters of the last piece before the wrong character."""
         self._depth = 0
         self._in_string = False
         self._escaped = False
 
     def feed(self, text: str) -> int | None:
-        """Return where in this piece the body has ended; None if it goes on. ValueError: it is none.
+        """Return where the body ends in this piece; None if it goes on. Raises ValueError if it is not JSON.
 
-        Brackets are counted, not matched: the rest is for the parser to check.
+        Brackets are counted, not matched: the parser checks the rest.
         """
         at = 0
         while at < len(text):
@@ -72,7 +72,7 @@ class JsonScan:
 
 
 class EndScan:
-    """A body that ends with a pattern of at most `LONGEST_END` characters."""
+    """Scans for the end of a body, a pattern of at most `LONGEST_END` characters."""
 
     def __init__(self, end: str) -> None:
         self.n_valid = 0
@@ -80,7 +80,7 @@ class EndScan:
         self._tail = ""
 
     def feed(self, text: str) -> int | None:
-        """Return where in this piece the body has ended, its end included; None if it goes on."""
+        """Return the position after the end of the body in this piece; None if it goes on."""
         seen = self._tail + text
         match = self._end.search(seen)
         if match is not None:
@@ -90,7 +90,7 @@ class EndScan:
 
 
 def is_shallow(text: str) -> bool:
-    """Say whether a JSON text is not nested too deeply."""
+    """Return whether a JSON text is not nested too deeply."""
     try:
         JsonScan().feed("[" + text)
     except ValueError:
@@ -99,7 +99,7 @@ def is_shallow(text: str) -> bool:
 
 
 def held_back(text: str, marks: tuple[str, ...]) -> int:
-    """Return the length of the longest end of `text` that a mark could begin with."""
+    """Return the length of the longest suffix of `text` that is a prefix of a mark."""
     longest = 0
     for mark in marks:
         for size in range(min(len(mark) - 1, len(text)), longest, -1):

@@ -1,4 +1,4 @@
-"""Splits an answer, while it grows, into text and calls."""
+"""Splitter: splits a growing answer into text and tool calls."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from edgechat.engine.tool_calls.scan import EndScan, JsonScan, Kinds, held_back
 from edgechat.engine.types import ToolCall
 
 LONGEST_CALL = 2**20
-"""Characters of a call; what is longer is text."""
+"""Maximum characters of a call; anything longer is text."""
 _LONGEST_HEADER = 512
-_LONGEST_HEAD = 1024  # characters of a body in which arguments must begin to be handed on before its end
-_LONGEST_PLAUSIBLE = 512  # characters of a possible call without marks in which its arguments must begin
+_LONGEST_HEAD = 1024  # characters of a body within which arguments must begin to be streamed
+_LONGEST_PLAUSIBLE = 512  # characters within which the arguments of a call without marks must begin
 _SPACE = " \t\r\n"
 _FENCE = re.compile(r"(?:\A|(?<=\n))[ \t]{0,3}```\w{0,16}[ \t]*\n")
 _BARE = re.compile(r"\s*(?:\[\s*)?(\{)?")
 _FENCE_BEGINS = re.compile(r"(?:\A|(?<=\n))[ \t]{0,3}(?:`{1,2}|```\w{0,16}[ \t]{0,16})\Z")
-_MOST_SPACE = 64  # characters of white space that are held back, as they may belong to the call that follows
+_MOST_SPACE = 64  # characters of white space that are held back, as they may belong to a call
 
 
 class Ending(Enum):
-    """What a mark ends."""
+    """End of a message or reply."""
 
     MESSAGE = "message"
     REPLY = "reply"
@@ -40,15 +40,15 @@ class ArgumentsText:
 
 
 Item = str | ToolCall | ArgumentsText | Ending
-"""Text; a call without its arguments; more arguments; or, last, the end of a message or of the reply."""
+"""Text; a call without its arguments; more arguments; or, last, the end of a message or the reply."""
 
 
 class Splitter:
-    """Takes calls out of the text of one reply.
+    """Extracts calls from the text of a reply.
 
-    What could be the beginning of a mark is held back until it is decided. What turns out not to be a call is
-    text again, all of it. Text is scanned once: calls inside of such text are not looked for. A call is
-    announced when its arguments begin, and is a call from then on, whatever follows.
+    The possible beginning of a mark is held back until it is decided. What turns out not to be a call is text
+    again, as a whole: it is not searched for other calls. A call is announced when its arguments begin, and
+    remains a call from then on.
     """
 
     def __init__(
@@ -60,41 +60,41 @@ class Splitter:
         marked: bool = False,
         most: int | None = None,
     ) -> None:
-        """kinds: the tools that there are, with the JSON types of their parameters.
+        """kinds: available tools with the JSON types of their parameters.
 
-        forced: the answer consists of calls, so that the rest of one that is cut short is no text. marked: a
-        grammar ensures that calls have the family's marks. most: calls after which the reply ends.
+        forced: the answer consists of calls only, so the rest of a call that is cut short is not text.
+        marked: a grammar ensures that calls have marks. most: number of calls after which the reply ends.
         """
         self._family = family
         self._format = family
-        """Of the call that is being written."""
+        """Format of the current call."""
         self._needs_marks = marked or forced
         self._heads = [
             f'{{"name":"{name}","{key}":{{' for name in kinds for key in ("arguments", "parameters")
         ]
-        """The beginnings of calls without marks, without white space."""
+        """Beginnings of calls without marks, without white space."""
         self._kinds = kinds
         self._forced = forced
         self._most = most
         self._buffer = ""
         self._at_start = True
-        """This message has no text yet."""
+        """Whether this message has no text yet."""
         self._at_line = True
-        """What comes next begins a line."""
+        """Whether the next text begins a line."""
         self._in_fence = False
-        """Inside a fenced block of code that is no call."""
+        """Whether in a fenced block of code that is not a call."""
         self._raw: StringIO | None = None
-        """The text of the call so far, with its mark; empty once it is announced; None outside of calls."""
+        """Text of the current call with its mark, empty once announced; None outside of calls."""
         self._step = self._in_gap
-        """The method for the part of the call that comes next."""
+        """Method for the next part of the call."""
         self._length = 0
         self._header: list[str] = []
         self._body: list[str] = []
         self._scan: JsonScan | EndScan = JsonScan()
         self._announced = False
-        """The call that is being written has been returned."""
+        """Whether the current call has been announced."""
         self._arguments: JsonScan | None = None
-        """Looks for the end of its arguments, until that has come."""
+        """Searches for the end of its arguments, until found."""
         self._ids: set[str] = set()
         """Ids of the calls so far."""
 
@@ -105,34 +105,34 @@ class Splitter:
 
     @property
     def inside(self) -> bool:
-        """Whether what comes next belongs to a call, unless that turns out to be none."""
+        """Whether the next text belongs to a call or a possible call."""
         return self._raw is not None
 
     @property
     def n_calls(self) -> int:
-        """Calls so far."""
+        """Number of calls so far."""
         return len(self._ids)
 
     @property
     def n_held(self) -> int:
-        """Characters that are held back, and may be text."""
+        """Number of characters held back that may be text."""
         return len(self._buffer) + (0 if self._raw is None else self._raw.tell())
 
     def feed(self, text: str) -> list[Item]:
-        """Take more text; return what is decided by it."""
+        """Add text; return what it decides."""
         self._buffer += text
         return self._drain(final=False)
 
     def finish(self, *, cut: bool = False) -> list[Item]:
-        """No more text comes: return what was held back.
+        """End the reply and return what was held back.
 
-        cut: the reply ends at a limit, so that a call that is not complete would have become one. It is no
-        text, except for what has no mark and may be JSON that was asked for.
+        cut: the reply ends at a limit, so an incomplete call would have become a call and is not text, unless
+        it has no mark and may be requested JSON.
         """
         items = self._drain(final=True)
         if self._raw is not None and self._step == self._in_body and not self._announced:
             items += self._announce()
-        # Behind a call, what is held back has begun as the mark that closes it.
+        # After a call, what is held back is the beginning of its closing mark.
         behind = self._raw is not None and (self._step == self._after_call or self._announced)
         is_cut = cut and self._raw is not None and (bool(self._ids) or not self._format.unmarked)
         rest = "" if behind or is_cut else self._left() + self._buffer
@@ -145,7 +145,7 @@ class Splitter:
         ]
 
     def rest(self) -> str:
-        """Return what follows the end of a message, and begin with the next one."""
+        """Return the text after the end of a message, and start the next message."""
         rest, self._buffer, self._at_start = self._buffer, "", True
         return rest
 
@@ -188,7 +188,7 @@ class Splitter:
         return [before, endings[mark]] if before else [endings[mark]]
 
     def _find_unmarked(self, before: int, *, final: bool) -> list[Item] | None:
-        """Take what may be a call without marks, if it begins before a character (-1: anywhere)."""
+        """Begin a possible call without marks, if it starts before a character (-1: anywhere)."""
         if self._needs_marks:
             return None
         if self._at_start and (bare := _BARE.match(self._buffer)) is not None:
@@ -205,14 +205,14 @@ class Splitter:
         return self._take_text(fence.end() - 1)
 
     def _begin_call(self, at: int, end: int, call_format: Format) -> list[Item]:
-        """Begin a call whose mark is between two places of the buffer; return the text before it."""
+        """Begin a call whose mark is at buffer[at:end]; return the text before it."""
         text = self._buffer[:at].rstrip(_SPACE)
         raw, self._buffer = self._buffer[len(text) : end], self._buffer[end:]
         self._enter_call(raw, call_format)
         return [text] if text else []
 
     def _undecided(self, marks: tuple[str, ...]) -> int:
-        """Return how much of the end of the text may belong to a mark, or be the white space before one."""
+        """Return the length of the end of the text that may be part of a mark or white space before it."""
         held = held_back(self._buffer, marks)
         fence = None if self._needs_marks else _FENCE_BEGINS.search(self._buffer, 0 if self._at_line else 1)
         held = max(held, len(self._buffer) - fence.start() if fence is not None else 0)
@@ -230,7 +230,7 @@ class Splitter:
     # Inside of calls.
 
     def _enter_call(self, raw: str, call_format: Format) -> None:
-        """Begin a call, of which `raw` has been read: its mark and the white space before that."""
+        """Begin a call. raw: its mark and the white space before it."""
         self._format, self._at_start = call_format, False
         self._raw = StringIO()
         self._raw.write(raw)
@@ -251,7 +251,7 @@ class Splitter:
         return []
 
     def _in_gap(self) -> list[Item]:
-        """Skip what may stand before a body."""
+        """Skip characters before a body."""
         self._skip()
         if not self._buffer:
             return []
@@ -273,7 +273,7 @@ class Splitter:
         return items if end is None else items + self._finish_call()
 
     def _extend_body(self, piece: str) -> list[Item]:
-        """Add a piece to the body; return what is decided by it."""
+        """Add a piece to the body; return what it decides."""
         self._body.append(piece)
         self._length += len(piece)
         if self._announced:
@@ -284,7 +284,7 @@ class Splitter:
         return self._announce() if is_head else []
 
     def _check_unmarked(self) -> list[Item]:
-        """Announce a call without marks, or reject it as soon as it is none."""
+        """Announce a call without marks, or reject it as soon as it cannot be a call."""
         begun = re.sub(r"\s", "", "".join(self._body))
         begun = begun.removeprefix("{") if begun.startswith("{{") else begun
         is_one = any(begun.startswith(head[: len(begun)]) for head in self._heads)
@@ -292,12 +292,12 @@ class Splitter:
         return items if items or (is_one and self._length <= _LONGEST_PLAUSIBLE) else self._reject_call()
 
     def _announce(self) -> list[Item]:
-        """Return the call that is being written, with its arguments so far, once these have begun."""
+        """Return the current call with its arguments so far, once these have begun."""
         head = self._format.head("".join(self._header), "".join(self._body), self._kinds)
         if head is None or head.name not in self._kinds:
             return []
         self._announced, self._arguments = True, JsonScan()
-        self._raw = StringIO()  # nothing of it will be text
+        self._raw = StringIO()  # it will never be text again
         return [self._call(head.name, head.id), *self._arguments_text(head.arguments)]
 
     def _call(self, name: str, model_id: str) -> ToolCall:
@@ -326,7 +326,7 @@ class Splitter:
         return [] if self._most is None or len(self._ids) < self._most else [Ending.REPLY]
 
     def _after_call(self) -> list[Item]:
-        """Read what follows a call: another one, or the mark that closes them, if there is one."""
+        """Read the text after a call: another call, or the closing mark if there is one."""
         self._skip()
         close = self._format.close
         if not self._buffer or (close != self._buffer and close.startswith(self._buffer)):
@@ -351,11 +351,11 @@ class Splitter:
         return text
 
     def _left(self) -> str:
-        """Return the text that has not become a call."""
+        """Return the text of a call that was not announced."""
         return "" if self._raw is None else self._raw.getvalue()
 
     def _reject_call(self) -> list[Item]:
-        """Return what was taken for a call as text; if it has been announced already, end it there."""
+        """Return a supposed call as text; if it was announced already, end it."""
         if self._announced:
             return self._end_call()
         text, self._raw = self._left(), None
@@ -364,7 +364,7 @@ class Splitter:
 
 
 def new_id(family: Format) -> str:
-    """Return the id of a call, as the family's templates want it."""
+    """Return a new id for a call, in the form that the family's templates expect."""
     if family.short_ids:
         return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
     return "call_" + "".join(secrets.choice(string.ascii_letters) for _ in range(24))

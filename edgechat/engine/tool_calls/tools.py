@@ -1,4 +1,4 @@
-"""The tools of a request, which are untrusted: checked, and in the form that templates and parsers take."""
+"""Tools of a request: checks for untrusted input, and the forms that templates and parsers expect."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from edgechat.engine.tool_calls.scan import DEEPEST, JsonScan, Kinds, is_shallow
 from edgechat.engine.types import ChatRequest, Tool
 
 MOST_TOOLS = 128
-"""Tools of one request; OpenAI takes as many."""
+"""Maximum tools of a request, as for OpenAI."""
 MOST_CHARACTERS = 2**18
-"""Of all of them together: some 60,000 tokens."""
+"""Maximum total characters of all tools: some 60,000 tokens."""
 COMBINED = ("$ref", "anyOf", "oneOf", "allOf")
 """Keywords that combine schemas."""
 LONGEST_SCHEMA = 128 * 1024
-"""Characters of a schema; those of large interfaces have a tenth."""
+"""Maximum characters of a schema; large interfaces have a tenth."""
 
 VALUES = frozenset(("const", "enum", "default", "examples"))
-"""Keywords that hold values, not schemas."""
+"""Keywords with values instead of schemas."""
 _SCHEMA_MAPS = frozenset(("properties", "patternProperties", "$defs", "definitions"))
-"""Keywords that hold schemas by names."""
+"""Keywords with named schemas."""
 _UNSUPPORTED = (
     frozenset(("uniqueItems", "propertyNames", "not", "contains", "minContains", "maxContains", "if", "then"))
     | frozenset(("else", "dependencies", "dependentRequired", "dependentSchemas", "unevaluatedItems"))
@@ -37,7 +37,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def check(request: ChatRequest) -> None:
-    """Raise SchemaError or BadRequest unless a request's tools can be used."""
+    """Raise SchemaError or BadRequest unless the tools of a request can be used."""
     if request.tools and request.text is not None:
         raise BadRequest("Text completions do not support tools.", hint="Send messages instead.")
     check_tools(request.tools)
@@ -45,7 +45,7 @@ def check(request: ChatRequest) -> None:
 
 
 def check_tools(tools: Sequence[Tool]) -> None:
-    """Raise SchemaError unless these tools can be described to a model."""
+    """Raise SchemaError unless tools can be described to a model."""
     size = sum(len(tool.description) + len(tool.parameters) for tool in tools)
     if len(tools) > MOST_TOOLS or size > MOST_CHARACTERS:
         raise SchemaError(
@@ -64,7 +64,7 @@ def check_tools(tools: Sequence[Tool]) -> None:
 
 
 def check_choice(request: ChatRequest) -> None:
-    """Raise SchemaError if a call is required that is impossible."""
+    """Raise SchemaError if an impossible call is required."""
     if request.tool_choice == "required" and not request.tools:
         raise SchemaError(
             "A tool call is required, but no tools were sent.", hint="Send the tools with the request."
@@ -95,12 +95,12 @@ def constrained_tools(request: ChatRequest) -> tuple[Tool, ...]:
 
 
 def unenforceable(tools: Sequence[Tool]) -> list[str]:
-    """Return what a grammar cannot enforce of the tools' schemas, as NAME: PLACE."""
+    """Return the parts of the tools' schemas that a grammar cannot enforce, as NAME: PLACE."""
     return [f"{tool.name}: {where}" for tool in tools for where in relaxed(parameters_of(tool))[1]]
 
 
 def check_top_level(tool: Tool, schema: dict[str, Any]) -> None:
-    """Raise SchemaError unless the schema itself names all arguments of a tool."""
+    """Raise SchemaError unless the schema names all arguments of a tool at its top level."""
     if combined := next((key for key in COMBINED if key in schema), None):
         raise SchemaError(
             f"The parameters of {tool.name} have {combined} at the top level, which cannot be enforced for "
@@ -110,21 +110,21 @@ def check_top_level(tool: Tool, schema: dict[str, Any]) -> None:
 
 
 def object_in(text: str) -> dict[str, Any] | None:
-    """Return the JSON object in a text; None if it is none, or cannot be sent to other processes."""
+    """Return the JSON object in a text; None if it is not one or cannot be sent to other processes."""
     try:
         value = msgspec.json.decode(text) if is_shallow(text) else None
-        msgspec.msgpack.encode(value)  # refuses numbers that no other process could be sent
+        msgspec.msgpack.encode(value)  # rejects numbers that cannot be sent to other processes
     except (msgspec.MsgspecError, OverflowError):
         return None
     return value if isinstance(value, dict) else None
 
 
 _NOTHING = ("", "null", '""')
-"""What models and clients write as the arguments of a call that has none."""
+"""Forms of missing arguments, as written by models and clients."""
 
 
 def arguments_in(text: str) -> dict[str, Any]:
-    """Return the arguments of an earlier call; what is no JSON object as text in one, which names a cut."""
+    """Return the arguments of an earlier call; invalid or unfinished JSON becomes text in an object."""
     if text.strip() in _NOTHING:
         return {}
     found = object_in(text)
@@ -134,12 +134,12 @@ def arguments_in(text: str) -> dict[str, Any]:
 
 
 def arguments_text(text: str) -> str:
-    """Return the arguments of an earlier call as the text of a JSON object: as they are, if they are one."""
+    """Return the arguments of an earlier call as the text of a JSON object, unchanged if possible."""
     return text if object_in(text) is not None else json.dumps(arguments_in(text), ensure_ascii=False)
 
 
 def is_cut(text: str) -> bool:
-    """Say whether a text is the beginning of a JSON object or array that does not end."""
+    """Return whether a text is an unfinished JSON object or array."""
     try:
         return JsonScan().feed(text) is None
     except ValueError:
@@ -147,13 +147,13 @@ def is_cut(text: str) -> bool:
 
 
 def template_tool(tool: Tool) -> dict[str, Any]:
-    """Return a tool in the form that chat templates take."""
+    """Return a tool in the form that chat templates expect."""
     function = {"name": tool.name, "description": tool.description, "parameters": parameters_of(tool)}
     return {"type": "function", "function": function}
 
 
 def kinds_of(tools: Sequence[Tool]) -> Kinds:
-    """Return the JSON types that each parameter of each tool may have; none if the schema does not say."""
+    """Return the JSON types of each parameter of each tool; empty if the schema does not say."""
     kinds = {}
     for tool in tools:
         properties = parameters_of(tool).get("properties", {})
@@ -162,7 +162,7 @@ def kinds_of(tools: Sequence[Tool]) -> Kinds:
 
 
 def text_choices(schema: dict[str, Any]) -> list[str]:
-    """Return the texts that a schema allows if these are all that it allows; else nothing."""
+    """Return the texts of an enum of texts; [] for other schemas."""
     choices = schema.get("enum")
     return choices if isinstance(choices, list) and all(isinstance(one, str) for one in choices) else []
 
@@ -182,9 +182,9 @@ def types_of(schema: Any) -> frozenset[str]:
 
 
 def relaxed(schema: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return as much of a schema as a grammar can enforce, and the places of the rest.
+    """Return the part of a schema that a grammar can enforce, and the places of the rest.
 
-    The result allows more than the schema does, never less.
+    The result may allow more than the schema, never less.
     """
     left_out: list[str] = []
     kept = _relaxed(schema, "", left_out)

@@ -1,5 +1,5 @@
-"""The worker process and the front end's side of it.
+"""Worker process and its supervision by the front end.
 
-Commands come in over a pipe, events go out. Read `supervisor.py` first (the front end), then
-`connection.py` (the pipe) and `worker.py` (the process).
+Commands go to the worker over a pipe, events come back. Read `supervisor.py` first (front end), then
+`connection.py` (pipe) and `worker.py` (process).
 """

@@ -1,4 +1,4 @@
-"""One life of the worker process: its pipe, the streams of its requests, and why it ended."""
+"""Connection to a worker process: its pipe, the streams of its requests, and the reason for its end."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ _LOGS_KEPT = 10
 _LOG_TAIL = 4096
 _CLOSE_SECONDS = 2.0
 _ABORTED = (-6, 3)
-"""Exit codes of a process that aborts: by SIGABRT, and on Windows."""
+"""Exit codes of an aborted process: SIGABRT, and on Windows."""
 _WITHOUT = "The partial answer is kept; the next message loads the model without that worker."
 _SIGKILL = 9  # signal.SIGKILL, which Windows does not have
 _LAST_EVENTS = (types.Finished, types.Failed, types.Embedded, types.Translated)
 
 
 class _EventQueue(asyncio.Queue[WorkerEvent | None]):
-    """The events of one request; None is the end of the worker."""
+    """Events of a request; None marks the end of the worker."""
 
     finished = False
-    """Nothing more comes for this request."""
+    """Whether the last event has come."""
 
     async def get(self) -> WorkerEvent | None:
         event = await super().get()
@@ -65,7 +65,7 @@ class WorkerConnection:
         on_end: Callable[[WorkerConnection], None],
     ) -> None:
         self.victims: set[str] = set()
-        """The requests that were running when it died."""
+        """Requests that were running when it died."""
         self._process = process
         self._on_end = on_end
         self._closing = False
@@ -73,7 +73,7 @@ class WorkerConnection:
         self._servers: tuple[str, ...] = ()
         self._cancelled: set[str] = set()
         self.log = log
-        """The log of the process's stderr; None if it cannot be written."""
+        """Log of the process's stderr; None if it cannot be written."""
         self._oom_kills = oom_kills()
         self._encoder = msgspec.msgpack.Encoder()
         self._streams: dict[str | None, _EventQueue] = {}
@@ -84,7 +84,7 @@ class WorkerConnection:
 
     @classmethod
     async def spawn(cls, on_end: Callable[[WorkerConnection], None]) -> WorkerConnection:
-        """Start the process; its stderr goes to a log file of its own."""
+        """Start the process, with its stderr in a new log file."""
         log, handle = open_log()
         try:
             process = await asyncio.create_subprocess_exec(*spawn.command("engine"), **spawn.options(handle))
@@ -95,19 +95,19 @@ class WorkerConnection:
 
     @property
     def lost_its_memory(self) -> bool:
-        """Whether the system killed it because memory ran out, as far as that is known."""
+        """Whether the system killed it because memory ran out, as far as known."""
         killed = not self._closing and not self._garbled and self._process.returncode == -_SIGKILL
         return killed and (self._oom_kills is None or oom_kills() != self._oom_kills)
 
     @property
     def alive(self) -> bool:
-        """Whether events may still come."""
+        """Whether events may still arrive."""
         return not self._reader.done()
 
     async def load(
         self, plan: LoadPlan, cache_policy: types.CachePolicy, on_progress: Callable[[float], None] | None
     ) -> types.ModelInfo:
-        """Load the model and wait for it. Raises EngineClosed where `close` ends that."""
+        """Load the model and wait for it. Raises EngineClosed if `close` ends the load."""
         self._servers = plan.rpc
         self.send(messages.Load(plan, cache_policy))
         while True:
@@ -142,7 +142,7 @@ class WorkerConnection:
                         raise await self._crashed("during an answer")
 
     async def ask(self, request: types.Embed | types.Translate, answer: type[_Answer]) -> _Answer | None:
-        """Send a request and return its only answer; None if it was cancelled or the worker closed."""
+        """Send a request and return its answer; None if it was cancelled or the worker closed."""
         with self._events(request.request_id, request) as events:
             event = await events.get()
             if isinstance(event, types.Failed):
@@ -156,8 +156,8 @@ class WorkerConnection:
 
     @contextlib.contextmanager
     def _events(self, request_id: str, command: messages.Command) -> Iterator[_EventQueue]:
-        """Send a request and yield the queue of its events; cancel it if that is left before its end."""
-        self.send(command)  # first: what is too long to be sent needs no cancelling
+        """Send a request and yield the queue of its events; cancel it on leaving the context early."""
+        self.send(command)  # first: a request that is too long need not be cancelled
         events = self._streams[request_id] = _EventQueue()
         if not self.alive:
             events.put_nowait(None)
@@ -170,16 +170,16 @@ class WorkerConnection:
                 self.send(Cancel(request_id))
 
     async def persist(self, chat: str | None, seconds: float) -> None:
-        """Have a chat's state (None: every chat's) put on disk; wait so long for it at most."""
+        """Save the state of a chat (None: of all chats) to disk; wait up to `seconds`."""
         persisted = self._persisted.setdefault(chat, asyncio.Event())
         self.send(messages.Persist(chat))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(persisted.wait(), seconds)
 
     async def inspect(self, chat: str | None, seconds: float) -> Snapshot | None:
-        """Return a snapshot of the engine; None if it dies, or does not answer for so long.
+        """Return a snapshot of the engine; None if it dies or does not answer within `seconds`.
 
-        A question that is already waiting for its answer is not sent again.
+        A pending question is not sent again.
         """
         if not self.alive:
             return None
@@ -192,7 +192,7 @@ class WorkerConnection:
         return answer.result() if done else None
 
     def send(self, command: messages.Command) -> None:
-        """Write a command; a pipe that is broken shows itself in the reader. Raises PromptTooLong."""
+        """Write a command; the reader notices a broken pipe. Raises PromptTooLong."""
         assert self._process.stdin is not None
         payload = self._encoder.encode(command)
         try:
@@ -207,7 +207,7 @@ class WorkerConnection:
             self._process.stdin.write(frame)
 
     async def _read(self) -> None:
-        """Put each event into the queue of its request, and at the worker's end None into all."""
+        """Put each event into the queue of its request, and None into all queues at the worker's end."""
         assert self._process.stdout is not None
         decoder = msgspec.msgpack.Decoder(list[WorkerEvent])
         try:
@@ -218,7 +218,7 @@ class WorkerConnection:
         except (asyncio.IncompleteReadError, OSError):
             pass
         except (frames.BrokenFrame, msgspec.DecodeError):
-            self._garbled = True  # nothing that follows can be trusted
+            self._garbled = True  # further messages cannot be trusted
             self._process.kill()
         finally:
             self.victims = {name for name in self._streams if name is not None}
@@ -251,7 +251,7 @@ class WorkerConnection:
         if self._garbled:
             reason = "it sent an invalid message, and was stopped"
         _LOG.error("engine process %d died %s (%s)", self._process.pid, when, reason)
-        # llama.cpp aborts where it loses a server.
+        # llama.cpp aborts if it loses an RPC server.
         lost = await asyncio.to_thread(why_lost, self._servers, wait=code in _ABORTED)
         if lost:
             return RemoteWorkerLost(f"The model stopped {when}. {lost}", hint=_WITHOUT)
@@ -262,7 +262,7 @@ class WorkerConnection:
         )
 
     async def close(self) -> None:
-        """Close the pipe, which ends the worker; kill it if it does not end. May be called again."""
+        """Close the pipe, which ends the worker, and kill it if it does not end. May be called repeatedly."""
         self._closing = True
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -272,7 +272,7 @@ class WorkerConnection:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
-        # A surviving child of the worker would hold the pipe open.
+        # A surviving child of the worker would keep the pipe open.
         await asyncio.wait([self._reader], timeout=_CLOSE_SECONDS)
         self._reader.cancel()
         await asyncio.wait([self._reader])
@@ -282,17 +282,17 @@ class WorkerConnection:
 
 
 def closed() -> EngineClosed:
-    """Return the error of a load that was ended on purpose."""
+    """Return the error for a load that was ended on purpose."""
     return EngineClosed("The engine was closed before the model was loaded.", hint="Start it again.")
 
 
 def cancelled(request_id: str) -> types.Finished:
-    """Return the end of a request that a worker never answered."""
+    """Return the last event of a request that never reached the worker."""
     return types.Finished(request_id, "cancelled", types.Usage(0, 0, 0), types.Timings(0.0, 0.0, 0.0))
 
 
 def _explain_exit(code: int) -> tuple[str, str]:
-    """Return how a process ended, and what to do about it."""
+    """Return how a process ended, and a hint."""
     again = "The next message starts it again; the partial answer is kept."
     if code >= 0:
         return f"exit code {code}", again
@@ -305,7 +305,7 @@ def _explain_exit(code: int) -> tuple[str, str]:
 
 
 def open_log() -> tuple[Path | None, int]:
-    """Open a new log: in the log folder, in one that is deleted with this process, or (None) nowhere."""
+    """Open a new log in the log folder, in a temporary folder of this process, or nowhere (None)."""
     for folder in (paths.log_dir, lambda: Path(_temporary_folder().name)):
         with contextlib.suppress(OSError, FolderError):
             log = _new_log(folder())
@@ -319,10 +319,10 @@ def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def _new_log(folder: Path) -> Path:
-    """Return the path of a new log, and delete the oldest."""
+    """Return the path of a new log, and delete the oldest logs."""
     for old in sorted(folder.glob("engine-*.log"))[: -_LOGS_KEPT + 1]:
         writer = old.stem.rsplit("-", 1)[-1]
-        # A log in use stays: another app's worker may still write to it.
+        # Logs in use stay: another app's worker may still write to them.
         with contextlib.suppress(OSError):
             if not (writer.isdigit() and psutil.pid_exists(int(writer))):
                 old.unlink()
@@ -331,7 +331,7 @@ def _new_log(folder: Path) -> Path:
 
 
 def tail(log: Path, n_bytes: int = _LOG_TAIL) -> str:
-    """Return the end of a log, printable; '' if there is none."""
+    """Return the end of a log, printable; '' without a log."""
     try:
         with log.open("rb") as stream:
             stream.seek(max(0, log.stat().st_size - n_bytes))

@@ -1,7 +1,7 @@
-"""Embeddings: texts in, vectors out, by a model made for that; or scores, by a reranking model.
+"""Embedding engine: computes vectors of texts, or scores with a reranking model.
 
-Submit texts, then step(): a batch of them, from all requests. A request with many texts does not keep others
-waiting: each call begins with the texts of another request.
+Each step computes a batch of texts from all requests. A request with many texts does not keep others waiting:
+each call begins with the texts of another request.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from edgechat.planner.plan import LoadPlan
 if TYPE_CHECKING:
     from edgechat.engine.backends.llama_cpp import LlamaCppEmbedder
 
-_BATCH = 512  # tokens of short texts in one call, which cannot be interrupted
-_LARGEST = 48 << 20  # bytes of an answer, which must fit into one message
-_CUT = 16  # characters of a token at most, where a text is cut; tokens of nearly all texts have fewer
+_BATCH = 512  # maximum tokens of several texts in one call, which cannot be interrupted
+_LARGEST = 48 << 20  # maximum bytes of an answer, which must fit into one message
+_CUT = 16  # characters kept per token of a text to be truncated; nearly all tokens have fewer
 _NO_DRAFTS = "It is an embedding model."
 _DOCUMENT = "{document}"
 _ANOTHER = "Look for another file of the same model: this one was converted by an old or unusual program."
@@ -45,23 +45,23 @@ _PAIR = "A document, with the query,"
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A request."""
+    """Request in progress."""
 
     id: str
     texts: deque[str | tuple[int, ...]]
     cut: bool = False
     query: str | None = None
     tokens: list[int] = field(default_factory=list)
-    """Of the next text, once it has been tokenized; empty before."""
+    """Tokens of the next text; empty before it is tokenized."""
     vectors: list[bytes] = field(default_factory=list)
     n_tokens: int = 0
 
 
 class EmbeddingEngine:
-    """One embedder, many requests. Not thread-safe: one thread submits, cancels and steps."""
+    """One embedding model, many requests. Not thread-safe: one thread submits, cancels and steps."""
 
     def __init__(self, embedder: LlamaCppEmbedder) -> None:
-        """Raise LoadFailed for a reranking model that cannot be used."""
+        """Raises LoadFailed for a reranking model that cannot be used."""
         self.vocabulary = embedder.vocabulary
         self._embedder = embedder
         self._pairs = PairPrompt(embedder.vocabulary, embedder.rerank_template)
@@ -70,7 +70,7 @@ class EmbeddingEngine:
         self._jobs: deque[_Job] = deque()
         self._batches = [0] * embedder.n_seq_max
         self._seconds = 0.0
-        """Of a token, in the last call."""
+        """Seconds per token in the last call."""
 
     @property
     def is_idle(self) -> bool:
@@ -92,7 +92,7 @@ class EmbeddingEngine:
         return []
 
     def cancel(self, request_id: str) -> list[Event]:
-        """Forget a request. Unknown ids are ignored."""
+        """Cancel a request. Unknown ids are ignored."""
         job = next((candidate for candidate in self._jobs if candidate.id == request_id), None)
         if job is None:
             return []
@@ -102,7 +102,7 @@ class EmbeddingEngine:
         ]
 
     def step(self) -> list[Event]:
-        """Compute one call and return what came of it; nothing if there is nothing to do."""
+        """Compute one call and return its events, [] if there is nothing to do."""
         events: list[Event] = []
         batch = list(self._next_batch(events))
         if not batch:
@@ -127,7 +127,7 @@ class EmbeddingEngine:
         return events
 
     def _next_batch(self, events: list[Event]) -> Iterator[tuple[_Job, list[int]]]:
-        """Yield the texts of the next call; a request with a text that cannot be computed fails."""
+        """Yield the texts of the next call; requests with invalid texts fail."""
         left = min(self._embedder.n_batch, _BATCH)
         n = 0
         for job in list(self._jobs):
@@ -166,7 +166,7 @@ class EmbeddingEngine:
                 hint="Send texts instead of tokens.",
             )
         if len(tokens) > longest and cut:
-            return [*tokens[: longest - 1], tokens[-1]]  # the last one may be the model's own: [SEP], an end
+            return [*tokens[: longest - 1], tokens[-1]]  # the last may be a special token, such as [SEP]
         if len(tokens) > longest:
             raise _too_long(str(len(tokens)), longest)
         return tokens
@@ -190,7 +190,7 @@ class EmbeddingEngine:
         return Failed(job.id, ErrorInfo.of(error))
 
     def snapshot(self) -> Snapshot:
-        """Return a snapshot: nothing is cached, and nothing drafted."""
+        """Return a snapshot, without cache and drafts."""
         work = SchedulerState(
             running=min(len(self._jobs), self._embedder.n_seq_max),
             waiting=max(0, len(self._jobs) - self._embedder.n_seq_max),
@@ -214,11 +214,11 @@ class EmbeddingEngine:
         )
 
     def warm_up(self) -> None:
-        """Compute one token, so that the first request meets no cold pages."""
+        """Compute one token to page in the weights."""
         self._embedder.embed([[0]])
 
     def close(self) -> None:
-        """Free the embedder."""
+        """Free the model."""
         self._embedder.close()
 
 
@@ -229,22 +229,22 @@ def _too_long(tokens: str, longest: int, what: str = "A text") -> PromptTooLong:
 
 
 class PairVocabulary(Vocabulary, Protocol):
-    """A vocabulary that joins two texts."""
+    """Vocabulary that joins two texts."""
 
     def around_pair(self) -> tuple[list[int], list[int], list[int]]:
-        """Return the ids before, between and behind the texts."""
+        """Return the ids before, between and after the texts."""
 
 
 class PairPrompt:
-    """Makes tokens of pairs."""
+    """Tokenizes pairs of query and document."""
 
     def __init__(self, vocabulary: PairVocabulary, template: str | None) -> None:
-        """template: of the model's file, with '{query}' and '{document}' in it."""
+        """template: from the model's file, with '{query}' and '{document}'."""
         self._vocabulary, self._template = vocabulary, template
         self._control = ControlTokens(vocabulary)
 
     def check(self) -> None:
-        """Raise LoadFailed where a query would not be told from a document: scores would mean nothing."""
+        """Raise LoadFailed if query and document would not be separated: scores would be meaningless."""
         if self._template is None and not self._vocabulary.around_pair()[1]:
             raise LoadFailed(
                 "The model's file has neither a template for reranking nor a token between two texts.",
@@ -265,9 +265,9 @@ class PairPrompt:
         return self._control.tokens(_PLACES.sub(lambda place: texts[place[1]], self._template), bos=False)
 
     def beginning(self, query: str, document: str, longest: int) -> list[int]:
-        """Return the ids of a pair, no more than `longest`: the end of the document is left out, if need be.
+        """Return at most `longest` ids of a pair: the end of the document is left out if necessary.
 
-        The query takes up to a quarter. Of a template that is longer than the rest, the beginning counts.
+        The query takes up to a quarter. A template that is too long itself is truncated.
         """
         asked = self._plain(query)
         if len(asked) > (most := longest // 4):
@@ -288,8 +288,8 @@ class PairPrompt:
 
 
 def load(plan: LoadPlan, progress: Callable[[float], None]) -> tuple[EmbeddingEngine, types.ModelInfo]:
-    """Load by the plan, telling the progress, and compute one token before calling it ready."""
-    # Imported here: it brings the native library.
+    """Load by the plan, report progress, and warm up."""
+    # Imported here, since it loads the native library.
     from edgechat.engine.backends.llama_cpp import LlamaCppEmbedder
 
     began = time.perf_counter()
@@ -318,7 +318,7 @@ def load(plan: LoadPlan, progress: Callable[[float], None]) -> tuple[EmbeddingEn
 
 
 def handle(engine: EmbeddingEngine, command: Command) -> Sequence[WorkerEvent]:
-    """Carry out a command, and return the events that it has at once."""
+    """Execute a command, and return its immediate events."""
     match command:
         case Embed():
             return engine.submit(command)
@@ -327,7 +327,7 @@ def handle(engine: EmbeddingEngine, command: Command) -> Sequence[WorkerEvent]:
         case messages.Inspect():
             return [Inspected(engine.snapshot())]
         case messages.Persist(chat):
-            return [types.Persisted(chat)]  # there is nothing to save
+            return [types.Persisted(chat)]  # nothing to save
         case types.Translate(request_id, types.ChatRequest()):
             return [Failed(request_id, ErrorInfo.of(cannot_chat()))]
         case types.Translate():

@@ -1,4 +1,4 @@
-"""Snapshots of an engine between two of its steps; nothing is noted or computed in advance."""
+"""Inspection: snapshots of an engine between two steps, without any bookkeeping in advance."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from edgechat.engine.speculative.estimates import Acceptance
 from edgechat.engine.speculative.speculation import Speculation
 from edgechat.engine.types import ChatRequest, Message, Usage
 
-_ROWS = (1, 2, 4, 8, 16)  # the n of C(n) that a snapshot has
+_ROWS = (1, 2, 4, 8, 16)  # n of the C(n) in a snapshot
 _AROUND = 512  # bytes that a template may put before and around a message
-_CLOSING = 3  # tokens after a message among which the one that closes it is
+_CLOSING = 3  # tokens after a message among which is its closing token
 
 
 @dataclass(frozen=True, slots=True)
 class _Pinned:
-    """The tokens that are pinned of a chat."""
+    """Pinned tokens of a chat."""
 
     first: tuple[Message, ...]
-    """The messages that may be pinned."""
+    """Messages that may be pinned."""
     length: int
-    """Of the slot in which they were searched for."""
+    """Length of the slot in which they were searched."""
     tokens: list[int]
 
 
 class Inspectable(Protocol):
-    """The parts of an engine that are inspected."""
+    """Inspected parts of an engine."""
 
     backend: Backend
     scheduler: Scheduler
@@ -48,7 +48,7 @@ class Inspectable(Protocol):
 
     @property
     def n_waiting(self) -> int:
-        """Number of requests that the scheduler does not know of yet."""
+        """Number of requests that are not yet known to the scheduler."""
 
 
 class Inspector:
@@ -60,7 +60,7 @@ class Inspector:
         self._pinned: dict[str, _Pinned] = {}
 
     def inspect(self, chat: str | None = None) -> snapshot.Snapshot:
-        """Return a snapshot, with `chat` in view; None is the one answered last."""
+        """Return a snapshot with `chat` (None: the last answered chat) in view."""
         engine = self._engine
         draft = engine.speculation.draft_cache
         return snapshot.Snapshot(
@@ -93,7 +93,7 @@ class Inspector:
         )
 
     def _pinned_nodes(self, cache: PrefixCache) -> dict[int, int]:
-        """Return, by the id of each node that holds pinned tokens, the position where these end."""
+        """Return the end position of pinned tokens by the id of each node with pinned tokens."""
         ends: dict[int, int] = {}
         requests = dict(self._engine.chat_cache.chats)
         for sequence in self._engine.scheduler.running:
@@ -112,7 +112,7 @@ class Inspector:
         return ends
 
     def _pinned_end(self, slot: Slot, request: ChatRequest) -> int:
-        """Return how many tokens of a chat's slot are pinned; searched for once, until the chat has more."""
+        """Return the number of pinned tokens in a chat's slot, which are searched once per chat."""
         assert slot.chat is not None
         pinned = self._pinned.get(slot.chat)
         first = first_turn(request.messages)
@@ -174,7 +174,7 @@ class Inspector:
 
 
 def first_turn(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Return the messages that may be pinned: the first turn only once there is another one."""
+    """Return the messages that may be pinned: the first turn only once there is a second turn."""
     turns = turns_of([message.role for message in messages])
     if not turns:
         return messages
@@ -182,9 +182,9 @@ def first_turn(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 
 
 def pinned_end(slot: Slot, messages: tuple[Message, ...], vocabulary: Vocabulary, cells: int) -> int:
-    """Return how many tokens of a slot are of messages that stay when the window moves; see `window_of`.
+    """Return the number of tokens in a slot that stay when the window moves; see `window_of`.
 
-    They are found by their text, which may be missing: a template may put the system prompt elsewhere.
+    They are found by their text, which may be missing: a template may move the system prompt.
     """
     first = first_turn(messages)
     end = _end_of(slot, first, vocabulary)
@@ -194,7 +194,7 @@ def pinned_end(slot: Slot, messages: tuple[Message, ...], vocabulary: Vocabulary
 
 
 def _end_of(slot: Slot, messages: tuple[Message, ...], vocabulary: Vocabulary) -> int:
-    """Return the tokens of a slot up to the end of the last of these messages; 0 where it is not found."""
+    """Return the number of tokens of a slot up to the end of the last message; 0 if it is not found."""
     if not messages:
         return 0
     sizes = [len(message.content.strip().encode()) for message in messages]
@@ -224,7 +224,7 @@ def _tokens(slot: Slot, stop: int) -> Iterator[int]:
 
 
 def _starts_with(slot: Slot, tokens: list[int]) -> bool:
-    """Say whether a slot begins with these tokens."""
+    """Return whether a slot begins with tokens."""
     if slot.length < len(tokens):
         return False
     return all(
@@ -233,14 +233,14 @@ def _starts_with(slot: Slot, tokens: list[int]) -> bool:
 
 
 def _runs(cache: PrefixCache, pinned: dict[int, int], chat: str | None) -> Iterator[snapshot.Run]:
-    """Yield the runs of all nodes, those of a slot behind each other."""
+    """Yield the runs of all nodes; runs of a slot are consecutive."""
     paths = [(slot, slot.path) for slot in cache.slots]
     owners: dict[int, set[str | int]] = {}
     own: set[int] = set()
     for slot, path in paths:
         is_own = slot.busy or (slot.chat is not None and slot.chat == chat)
         for node in path:
-            # Earlier versions of one chat are slots as well, and do not count as shared.
+            # Earlier versions of a chat are slots, too, and do not count as shared.
             owners.setdefault(id(node), set()).add(slot.id if slot.chat is None else slot.chat)
             if is_own:
                 own.add(id(node))
@@ -260,7 +260,7 @@ def _runs(cache: PrefixCache, pinned: dict[int, int], chat: str | None) -> Itera
 
 
 def merge_small_runs(runs: list[snapshot.Run], most: int = snapshot.MOST_RUNS) -> list[snapshot.Run]:
-    """Return `most` runs at the most: the smallest ones of each kind become one, behind the others."""
+    """Return at most `most` runs: the smallest runs of each kind are merged, after the others."""
     if len(runs) <= most:
         return runs
     by_size = sorted(range(len(runs)), key=lambda at: runs[at].length, reverse=True)

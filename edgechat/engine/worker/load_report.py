@@ -1,4 +1,4 @@
-"""What the worker learns of its load for the next plan: memory and speed, compared with the plan."""
+"""Load report: compares real memory and speed with the plan, and learns from them for the next plan."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from edgechat.planner.estimate.memory import program_bytes
 from edgechat.planner.plan import LoadPlan
 
 _LOG = logging.getLogger(__name__)
-_PROMPT, _REPLY = 128, 16  # tokens; shorter ones say little about speed
-_LEAST = 0.004  # seconds of a token below which it shows the cost of calls, not the speed of memory
-_HOT = 0.25  # weight of a run on a processor that was too hot, which may be temporary
+_PROMPT, _REPLY = 128, 16  # tokens; shorter prompts and replies say little about speed
+_LEAST = 0.004  # seconds per token below which the cost of calls dominates, not the speed of memory
+_HOT = 0.25  # weight of a run on an overheated processor, which may be temporary
 
 
 class LoadReport:
-    """What is learnt from one load."""
+    """Learns from one load."""
 
     def __init__(self, plan: LoadPlan, save: Callable[[], None] = lambda: None) -> None:
-        """save: saves what else was learnt by the end of a request."""
+        """save: called at the end of each request to save other estimates."""
         self._plan = plan
         self._save = save
         self._shared = False
-        # Only where no accelerator computes it is known how many threads should be at work all the time.
+        # Without accelerators, the number of busy threads is known.
         on_processor = plan.backend == "llama.cpp" and not plan.devices
         self._threads = plan.threads if on_processor else None
         self._request_sample: LoadSample | None = None
         self._reply_sample: LoadSample | None = None
 
     def before_step(self, n_running: int) -> None:
-        """Sample what else the machine does, before the first step of a request."""
+        """Sample the load of the machine before the first step of a request."""
         if n_running and self._request_sample is None:
             self._request_sample = moment()
 
     def loaded(
         self, buffers: tuple[Buffer, ...], touched: int, anonymous: int | None, n_vocab: int
     ) -> tuple[Difference, ...]:
-        """Compare what was allocated with the plan, and learn what the process takes besides.
+        """Compare allocated buffers with the plan, and learn the remaining memory of the process.
 
-        touched: bytes of its own buffers that the process has written to; 0 if unknown. anonymous: its memory
+        touched: bytes of its buffers that the process has written to; 0 if unknown. anonymous: its memory
         that is not mapped from files; None if unknown.
         """
         if self._plan.where is not None and anonymous is not None and touched:
@@ -59,9 +59,9 @@ class LoadReport:
         return changed
 
     def learn_from(self, events: Iterable[Event], n_running: int, beside: int = 0) -> None:
-        """Learn what requests computed, and of those that ran alone how fast, if the machine did little else.
+        """Learn from finished requests; speeds only from those that ran alone on an otherwise idle machine.
 
-        beside: tokens that those still running have in the cache.
+        beside: tokens of other running requests in the cache.
         """
         self._shared = self._shared or n_running > 1
         for event in events:
@@ -75,7 +75,7 @@ class LoadReport:
             self._request_sample = self._reply_sample = None
 
     def _disturbances(self) -> tuple[Disturbance | None, Disturbance | None]:
-        """Return what slowed down the prefill and the decoding of the last reply."""
+        """Return what slowed down prefill and decoding of the last reply."""
         if self._request_sample is None or self._reply_sample is None:
             return "busy", "busy"
         reading = disturbance(self._request_sample, self._reply_sample, self._threads)
@@ -86,7 +86,7 @@ class LoadReport:
         if forecast is None or where is None:
             return
         usage, timings = finished.usage, finished.timings
-        if usage.dropped_turns:  # the window may have moved in mid-reply, and the reply waited for it
+        if usage.dropped_turns:  # the window may have moved during the reply, which interrupted it
             return
         if forecast.decoding(usage.prompt_tokens) < _LEAST:
             return
@@ -109,7 +109,7 @@ class LoadReport:
 
 
 def anonymous_memory() -> int | None:
-    """Return the bytes of this process's memory that are not mapped from files; None but on Linux."""
+    """Return the bytes of this process's memory that are not mapped from files; None except on Linux."""
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""The messages between front end and worker: typed, without pickle or native objects.
+"""Messages between front end and worker: typed values without pickle or native objects.
 
 front end                                worker
 Load(plan, cache_policy)          ->
@@ -15,13 +15,13 @@ Cancel(request_id)                ->
 <-     Finished(reason="cancelled")
 <-     Prewarmed(tokens)                 some time later
 Persist(chat)                     ->
-<-     Persisted(chat)                   its state is saved, or need not be
+<-     Persisted(chat)                   saved, or not worthwhile
 Forget(chat)                      ->
 Inspect(chat)                     ->
 <-     Inspected(snapshot)
 end of file                       ->     the worker ends
 
-Events come in lists, those of one step of the engine together.
+Events come in lists, one for each step of the engine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from edgechat.planner.plan import LoadPlan
 
 
 class Load(msgspec.Struct, frozen=True, tag=True):
-    """Load the model; the first message of a worker's life, sent once."""
+    """Load the model; the first command, sent once."""
 
     plan: LoadPlan
     cache_policy: CachePolicy = CachePolicy()
@@ -47,25 +47,25 @@ class Generate(msgspec.Struct, frozen=True, tag=True):
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
-    """Stop a request within one decode call; its cache stays valid."""
+    """Cancel a request within one decode call; its cache stays valid."""
 
     request_id: str
 
 
 class Persist(msgspec.Struct, frozen=True, tag=True):
-    """Save the state of a chat that is no longer open (None: of all) to disk, if that is worth it."""
+    """Save the state of a closed chat (None: of all chats) to disk, if worthwhile."""
 
     chat: str | None = None
 
 
 class Forget(msgspec.Struct, frozen=True, tag=True):
-    """Delete what is kept of a chat, in memory and on disk."""
+    """Delete the cache of a chat, in memory and on disk."""
 
     chat: str
 
 
 class Inspect(msgspec.Struct, frozen=True, tag=True):
-    """Take a snapshot between two steps, with `chat` (None: the one answered last) in view."""
+    """Take a snapshot between two steps, with `chat` (None: the last answered chat) in view."""
 
     chat: str | None = None
 
@@ -74,7 +74,7 @@ Command = Load | Generate | Cancel | Persist | Forget | Inspect | Embed | Transl
 
 
 class Loading(msgspec.Struct, frozen=True, tag=True):
-    """The progress of a load, from 0 to 1."""
+    """Progress of a load, from 0 to 1."""
 
     progress: float
 
@@ -86,7 +86,7 @@ class Loaded(msgspec.Struct, frozen=True, tag=True):
 
 
 class Inspected(msgspec.Struct, frozen=True, tag=True):
-    """The answer to Inspect; None if a bug prevents it."""
+    """Answer to Inspect; None after an internal error."""
 
     snapshot: Snapshot | None
 

@@ -1,7 +1,7 @@
-"""The front end's side of the worker process: start it, stream from it, survive its death.
+"""Supervisor of a worker process: starts it, streams from it, survives its death.
 
-One EngineSupervisor stands for one model. Its worker is started by the first request and ended when it has
-been idle for a while, which frees all its memory; the next request starts a new one, also after a crash.
+An EngineSupervisor stands for one model. Its worker is started by the first request and ended when idle for a
+while, which frees all memory; the next request starts a new worker, also after a crash.
 """
 
 # ruff: noqa: D102  (`Engine` documents its methods)
@@ -47,8 +47,8 @@ from edgechat.planner.placement.fallback import is_short, plan_reload, refit, re
 from edgechat.planner.plan import LoadPlan
 
 _CRASHES_ALLOWED = 2
-_PERSIST_SECONDS = 10.0  # seconds that the state of chats may take on its way to disk
-INSPECT_SECONDS = 5.0  # seconds that a snapshot may take: a step, which may be long on a slow machine
+_PERSIST_SECONDS = 10.0  # maximum seconds to save the state of chats
+INSPECT_SECONDS = 5.0  # maximum seconds for a snapshot, which waits for a step
 
 
 class EngineSupervisor:
@@ -67,9 +67,9 @@ class EngineSupervisor:
         on_state: Callable[[EngineState], None] | None = None,
         on_note: Callable[[str], None] = lambda _note: None,
     ) -> None:
-        """`idle_seconds` 0 keeps an idle worker. `on_note` is told what had to be changed about the plan.
+        """idle_seconds: 0 never ends an idle worker. on_note: gets notes on changes to the plan.
 
-        replan: plans again, for a load at which there is more memory; called in a thread.
+        replan: plans again for loads with more free memory; called in a thread.
         """
         self._requested = self._plan = self._loaded_plan = plan
         self._replan = replan
@@ -80,7 +80,7 @@ class EngineSupervisor:
         self._on_note = on_note
         self._worker: WorkerConnection | None = None
         self._ending: asyncio.Task[None] | None = None
-        """Ends the previous worker, also if whoever awaited that has been cancelled."""
+        """Ends the previous worker, even if the task that awaited this was cancelled."""
         self._log: Path | None = None
         self._lock = asyncio.Lock()
         self._closed = False
@@ -91,7 +91,7 @@ class EngineSupervisor:
 
     @property
     def plan(self) -> LoadPlan:
-        """How the model is loaded, or will be if as much memory is free; a new one is for the next load."""
+        """How the model is loaded, or will be if enough memory is free; a new plan is for the next load."""
         return self._plan
 
     @plan.setter
@@ -118,7 +118,7 @@ class EngineSupervisor:
             if worker is None:
                 yield cancelled(request.id)
                 return
-            # aclosing: an abandoned generator would be closed, and cancelled, by the garbage collector.
+            # aclosing: the garbage collector would close, and cancel, an abandoned generator.
             async with contextlib.aclosing(worker.stream(request)) as events:
                 async for event in events:
                     yield event
@@ -181,7 +181,7 @@ class EngineSupervisor:
         async with self._lock:
             if not self._users:
                 await self.persist()
-            if not self._users:  # nobody has come meanwhile
+            if not self._users:  # there is still no user
                 await self._end_worker()
 
     @property
@@ -199,7 +199,7 @@ class EngineSupervisor:
         self._closed = True
         self._users.close()
         if self._worker is not None:
-            await self._worker.close()  # a load that is under way ends with it
+            await self._worker.close()  # which ends a load in progress
         async with self._lock:
             await self._end_worker()
 
@@ -207,7 +207,7 @@ class EngineSupervisor:
     async def _worker_for(
         self, request_id: str, digest: bytes, on_progress: Callable[[float], None] | None, may_load: bool
     ) -> AsyncIterator[WorkerConnection | None]:
-        """Yield the worker for a request, and remember if that kills it; None: it was cancelled meanwhile."""
+        """Yield the worker for a request, and count its crashes; None if the request was cancelled."""
         if self._crashes[digest] >= _CRASHES_ALLOWED:
             raise RequestRefused(
                 f"This message has crashed the engine {self._crashes[digest]} times and is refused.",
@@ -225,21 +225,21 @@ class EngineSupervisor:
                 raise
 
     async def _is_to_blame(self, request_id: str, worker: WorkerConnection) -> bool:
-        """Say whether a request has killed its worker, as far as that can be known."""
-        if worker.victims != {request_id}:  # it may have been any of them
+        """Return whether a request has killed its worker, as far as known."""
+        if worker.victims != {request_id}:  # any of the requests may be to blame
             return False
         return not (worker.lost_its_memory and await asyncio.to_thread(is_short, self._loaded_plan))
 
     async def _ready_for(
         self, request_id: str, on_progress: Callable[[float], None] | None, may_load: bool
     ) -> WorkerConnection | None:
-        """Return the worker; None if the request was cancelled while the model was loading."""
+        """Return the worker; None if the request was cancelled during the load."""
         self._loading.add(request_id)
         try:
             worker = await self._ready(on_progress, may_load=may_load)
             return None if request_id in self._cancelled else worker
         except EngineError:
-            if self._closed:  # the load was cut short, and with it the request
+            if self._closed:  # closing ended the load and the request
                 return None
             raise
         finally:
@@ -278,7 +278,7 @@ class EngineSupervisor:
             return self._worker
 
     def _refitted_plan(self, *, killed: bool) -> tuple[LoadPlan, tuple[str, ...]]:
-        """Return the requested plan as it fits into what is free now, and notes on what that changes."""
+        """Fit the requested plan to the free memory; return it with notes on the changes."""
         lost = why_lost(self._requested.rpc)
         if self._replan is not None:
             self._requested = replan_for_more(self._requested, self._replan)
@@ -286,7 +286,7 @@ class EngineSupervisor:
         return plan, (f"{lost} The model is loaded without it.", *notes) if lost else notes
 
     def _next_plan(self) -> tuple[LoadPlan, tuple[str, ...]]:
-        """Return what to load after a load that failed for lack of memory, or of a worker."""
+        """Return the next plan after a load that failed for lack of memory or a remote worker."""
         if why_lost(self._loaded_plan.rpc):
             return self._refitted_plan(killed=False)
         return refit(self._loaded_plan, failed=True)
@@ -294,7 +294,7 @@ class EngineSupervisor:
     async def _load(
         self, plan: LoadPlan, notes: tuple[str, ...], on_progress: Callable[[float], None] | None
     ) -> bool:
-        """Load by a plan; False if memory was not enough for it after all, or a worker was lost."""
+        """Load by a plan; False if memory was not enough after all or a remote worker was lost."""
         self._plan = self._loaded_plan = plan
         for note in notes:
             self._on_note(note)
@@ -315,7 +315,7 @@ class EngineSupervisor:
         return True
 
     async def _end_worker(self) -> None:
-        """End the worker if there is one; if that is cancelled, the worker is ended nevertheless."""
+        """End the worker, if any, even if this task is cancelled."""
         worker, self._worker = self._worker, None
         if worker is not None:
             self._ending = asyncio.ensure_future(worker.close())
@@ -338,5 +338,5 @@ class EngineSupervisor:
 
 
 def _digest(request: ChatRequest | Embed | Translate) -> bytes:
-    """Return a digest by which the same request, sent again, is recognized; it must have no id."""
+    """Return a digest to recognize repeated requests. The request must have no id."""
     return hashlib.blake2b(msgspec.msgpack.encode(request), digest_size=16).digest()

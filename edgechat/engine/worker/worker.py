@@ -1,4 +1,4 @@
-"""The worker process: the engine's loop between a pipe of commands and a pipe of events.
+"""Worker process: runs the engine's loop between a pipe of commands and a pipe of events.
 
 It ends with its parent: the thread that reads commands sees the end of the file, however the parent died, and
 ends the process at once, whatever native code is doing.
@@ -55,7 +55,7 @@ from edgechat.planner.plan import LoadPlan
 
 _LOG = logging.getLogger(__name__)
 _PROGRESS_SECONDS = 0.05
-_DISK_PAUSE = 0.002  # seconds between two checks whether the disk has answered, when otherwise idle
+_DISK_PAUSE = 0.002  # seconds between two checks for background work, when otherwise idle
 
 OpenBackend = Callable[[LoadPlan, Callable[[float], None] | None], Backend]
 
@@ -65,7 +65,7 @@ class Pipe:
 
     def __init__(self, incoming: BinaryIO, outgoing: BinaryIO) -> None:
         self.interruption: Interruption | None = None
-        """Ends a call of the backend early for a command that cannot wait."""
+        """Interrupts a call of the backend for commands that cannot wait."""
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._first: Command | None = None
         self._incoming = incoming
@@ -83,7 +83,7 @@ class Pipe:
                     self.interruption.interrupt()
         except (frames.BrokenFrame, msgspec.DecodeError, OSError) as error:
             _LOG.error("the pipe to the front end broke: %s", error)
-        # Not sys.exit: a native call may run for long, and its result has no reader.
+        # Not sys.exit: a native call may take long, and nobody needs its result.
         os._exit(0)
 
     def first(self) -> Command:
@@ -91,9 +91,10 @@ class Pipe:
         return self._commands.get()
 
     def wait(self, pause: float | None) -> None:
-        """Wait so many seconds for a command, or (None) until one comes; then let calls run to their end.
+        """Wait up to `pause` seconds (None: forever) for a command, then clear the interrupt.
 
-        In this order an interrupt for what comes later is not lost, and none is left of what is taken.
+        In this order, interrupts for later commands are not lost, and those for received commands are
+        cleared.
         """
         if pause != 0:
             with contextlib.suppress(queue.Empty):
@@ -102,7 +103,7 @@ class Pipe:
             self.interruption.clear_interrupt()
 
     def received(self) -> Iterable[Command]:
-        """Yield the commands that have come."""
+        """Yield received commands."""
         if self._first is not None:
             yield self._first
             self._first = None
@@ -111,12 +112,12 @@ class Pipe:
                 yield self._commands.get_nowait()
 
     def send(self, events: Sequence[WorkerEvent]) -> None:
-        """Write the events as one message; a parent that is gone ends the process."""
+        """Write events as one message; the process ends if the parent is gone."""
         if not events:
             return
         try:
             payload = self._encoder.encode(events)
-        except Exception:  # one of them cannot be encoded; the others are sent
+        except Exception:  # an event cannot be encoded; send the others
             payload = self._encoder.encode([self._encodable(event) for event in events])
         try:
             frames.write(self._outgoing, payload)
@@ -124,7 +125,7 @@ class Pipe:
             os._exit(0)
 
     def _encodable(self, event: WorkerEvent) -> WorkerEvent:
-        """Return the event, or that its request failed over it."""
+        """Return the event, or the failure of its request if it cannot be encoded."""
         try:
             self._encoder.encode(event)
         except Exception as error:
@@ -133,8 +134,8 @@ class Pipe:
 
 
 def open_backend(plan: LoadPlan, progress: Callable[[float], None] | None) -> Backend:
-    """Load the model that a plan names, on the backend that it names, telling the progress (0 to 1)."""
-    # Imported here: each brings its own native library, and only one is needed.
+    """Load the model of a plan on the plan's backend, reporting progress (0 to 1)."""
+    # Imported here: each backend has its own native library, and only one is needed.
     if plan.backend == "mlx":
         if mlx.missing():
             from edgechat.planner.placement.backends import without_mlx
@@ -154,7 +155,7 @@ def load(
     send: Callable[[Sequence[WorkerEvent]], None],
     open_backend: OpenBackend = open_backend,
 ) -> tuple[EngineCore, ModelInfo, LoadReport]:
-    """Load by the plan, telling the progress, and compute one token before calling it ready."""
+    """Load by the plan, report progress, and warm up."""
     began = time.perf_counter()
     renderer = template_process()
     renderer.start()
@@ -222,7 +223,7 @@ def load(
 
 
 def _progress_reporter(send: Callable[[Sequence[WorkerEvent]], None]) -> Callable[[float], None]:
-    """Return a function that reports the progress of a load, not too often."""
+    """Return a function that reports progress at a limited rate."""
     sent_at = 0.0
 
     def progress(value: float) -> None:
@@ -235,7 +236,7 @@ def _progress_reporter(send: Callable[[Sequence[WorkerEvent]], None]) -> Callabl
 
 
 def serve_embeddings(engine: embeddings.EmbeddingEngine, pipe: Pipe) -> None:
-    """Step and serve commands as `serve` does, for embeddings."""
+    """Run the loop of an embedding engine; see `serve`."""
     while True:
         pipe.wait(None if engine.is_idle else 0.0)
         for command in pipe.received():
@@ -244,7 +245,7 @@ def serve_embeddings(engine: embeddings.EmbeddingEngine, pipe: Pipe) -> None:
 
 
 def serve(engine: EngineCore, pipe: Pipe, load_report: LoadReport) -> None:
-    """Step while there is work, wait for commands while there is none."""
+    """Run the loop: step while there is work, else wait for commands."""
     inspector = Inspector(engine)
     pipe.interruption = engine.backend.interruption
     while True:
@@ -257,8 +258,8 @@ def serve(engine: EngineCore, pipe: Pipe, load_report: LoadReport) -> None:
         try:
             has_ended = any(isinstance(event, Finished) for event in events)
             beside = engine.scheduler.cache.cells_of_busy() if has_ended else 0
-            load_report.learn_from(events, engine.n_running, beside)  # first: a front end may leave then
-        except Exception as error:  # nothing depends on what is learnt
+            load_report.learn_from(events, engine.n_running, beside)  # first: the front end may exit then
+        except Exception as error:  # nothing depends on it
             fault(error)
         pipe.send(events)
 
@@ -266,7 +267,7 @@ def serve(engine: EngineCore, pipe: Pipe, load_report: LoadReport) -> None:
 def _handle_safely(
     handle: Callable[[Command], Sequence[WorkerEvent]], command: Command
 ) -> Sequence[WorkerEvent]:
-    """Carry out a command; a bug in that fails its request, and no other."""
+    """Execute a command; an internal error only fails its request."""
     try:
         return handle(command)
     except Exception as error:
@@ -303,7 +304,7 @@ def _handle(engine: EngineCore, inspector: Inspector, command: Command) -> Seque
 
 
 def main(open_backend: OpenBackend = open_backend) -> None:
-    """Run until the parent goes away. open_backend: loads the model of a plan, and of its draft."""
+    """Run until the parent is gone. open_backend: loads the model of a plan, and its draft model."""
     incoming, outgoing = spawn.adopt_pipe()
     logs.to_stderr()
     faulthandler.enable()
@@ -324,7 +325,7 @@ def main(open_backend: OpenBackend = open_backend) -> None:
 
 
 def _load_first(first: messages.Load, pipe: Pipe, open_backend: OpenBackend) -> Callable[[], None]:
-    """Load the model and say so; return what serves it. Raises EdgechatError."""
+    """Load the model and report it; return the loop to run. Raises EdgechatError."""
     if first.plan.embeddings:
         embedding, model = embeddings.load(first.plan, _progress_reporter(pipe.send))
         pipe.send([Loaded(model)])

@@ -1,1 +1,1 @@
-"""Models run by MLX: mlx-lm's architectures and caches, under the protocol of all backends."""
+"""MLX backend: mlx-lm's architectures and caches behind the backend protocol."""

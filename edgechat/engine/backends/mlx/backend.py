@@ -1,9 +1,8 @@
-"""The MLX backend: safetensors on the GPU of an Apple processor, or for tests on any processor.
+"""MLX backend: safetensors on the GPU of an Apple processor, or on any processor for tests.
 
-A sequence has caches of its own, so a call computes one sequence and the engine lets them take turns. A copy
-shares its arrays with the original until one of both goes on. MLX computes nothing before it is asked for, so
-the logits of a prompt's other tokens are never computed, and a token can be begun before the one before it
-has been read: see `next_token`.
+Each sequence has its own caches, so a call computes one sequence and the engine lets them take turns. A copy
+shares its arrays with the original until either continues. MLX is lazy, so logits that nobody needs are never
+computed, and a token can be started before the previous token has been read: see `next_token`.
 """
 
 # ruff: noqa: D102  (base.py documents the methods of its protocols)
@@ -63,57 +62,57 @@ from edgechat.models.formats.mlx.config import read_config
 from edgechat.native.buffers import Buffer
 from edgechat.planner.plan import LoadPlan
 
-_SHORT = 32  # tokens that are computed in one go although not all of their logits are wanted
+_SHORT = 32  # tokens that are computed at once although not all of their logits are needed
 _LEAST_CACHE = 64 * 2**20
-_CLEAR_EVERY = 256  # calls after which memory that MLX keeps for reuse is freed, as in mlx-lm
+_CLEAR_EVERY = 256  # calls after which MLX's cached memory is freed, as in mlx-lm
 
 
 _BELOW_ONE = 1 - 2**-24
 BROKEN = -1
-"""In place of a token where the logits are no numbers."""
+"""Token that signals invalid logits."""
 
 
 @dataclass(slots=True)
 class _Predicted:
-    """A token that has been decoded ahead of the engine's request."""
+    """Token that was decoded ahead of the engine's request."""
 
     logits: mx.array
     """The logits after it: [n_vocab]."""
     token: int = BROKEN
-    """Its id, once that has been read."""
+    """Its id, once read."""
 
 
 @dataclass(slots=True)
 class _Sequence:
-    """A sequence: what its caches hold, without the token that was computed ahead."""
+    """Sequence with its caches; its length excludes the token that was computed ahead."""
 
     caches: Caches
     predicted: _Predicted | None = None
     run: list[int] = field(default_factory=list)
-    """What was computed last, behind the states that the caches have kept."""
+    """Tokens of the last call, after the checkpoint of the caches."""
 
     @property
     def length(self) -> int:
         return self.caches.length - (self.predicted is not None)
 
     def drop_predicted(self) -> None:
-        """Take the token that was decoded ahead out of the caches."""
+        """Remove the token that was decoded ahead from the caches."""
         if self.predicted is not None:
             self.predicted = None
             self.caches.cut(self.caches.length - 1)
 
 
 class MlxBackend:
-    """A model in MLX, which computes one sequence at a time."""
+    """MLX model, which computes one sequence at a time."""
 
     def __init__(self, plan: LoadPlan, on_progress: Callable[[float], None] | None = None) -> None:
-        """Load the folder of the plan. Raises LoadFailed, OutOfMemory, ModelFileError."""
+        """Load the plan's folder. Raises LoadFailed, OutOfMemory, ModelFileError."""
         folder = Path(plan.model_path)
-        header = read_model(folder)  # which refuses what makes no sense
+        header = read_model(folder)  # which rejects nonsense
         on_gpu = bool(plan.devices) and mx.metal.is_available()
         mx.set_default_device(mx.gpu if on_gpu else mx.cpu)
         if plan.memory:  # a draft's plan is a part of its target's
-            # What is freed is kept for reuse, without a bound by itself; the plan speaks of so much.
+            # MLX keeps freed memory for reuse without a limit; the plan allows this much.
             mx.set_cache_limit(max(plan.compute_bytes, _LEAST_CACHE))
         if on_gpu:
             maybe_set_recommended_wired_limit()
@@ -154,7 +153,7 @@ class MlxBackend:
         self._n_calls = 0
 
     def _probe(self) -> int:
-        """Compute a token with caches of every kind, and return the width of a row of logits."""
+        """Compute a token, and return the width of a row of logits."""
         caches = Caches(self._layers)
         logits = self._model(mx.array([[0]]), cache=caches.all)
         mx.eval(logits)
@@ -164,7 +163,7 @@ class MlxBackend:
     # Computing.
 
     def decode(self, parts: Sequence[BatchPart]) -> Logits:
-        """ValueError for several at once."""
+        """Raises ValueError for several parts."""
         (part,) = parts
         with self._computing(part):
             rows = self._rows(part)
@@ -174,8 +173,9 @@ class MlxBackend:
             return np.empty((0, self.vocabulary.size), np.float32)
 
     def next_token(self, part: BatchPart, sampling: Sampling, number: float) -> int:
-        """The chosen token is computed at once, before it is known here: a GPU works on it while the engine
-        shows the one before. Where the engine wants something else then, it is cut off again.
+        """Start decoding the chosen token before its id is read, so that the GPU works in the meantime.
+
+        If the engine continues with another token, this one is cut off again.
         """
         with self._computing(part):
             row = self._rows(part)[-1].astype(mx.float32)
@@ -195,7 +195,7 @@ class MlxBackend:
         return token
 
     def _rows(self, part: BatchPart) -> mx.array:
-        """Compute a run; return the logits [n, n_vocab] of its last tokens, `n_logits` of them or more."""
+        """Compute a run; return the logits [n, n_vocab] of its last tokens, at least `n_logits`."""
         sequence = self._sequences.setdefault(part.seq, _Sequence(Caches(self._layers)))
         tokens, rows = list(part.tokens), []
         predicted, caches = sequence.predicted, sequence.caches
@@ -205,7 +205,7 @@ class MlxBackend:
         else:
             sequence.drop_predicted()
         n_last = len(tokens)
-        if n_last > _SHORT:  # what may be taken back is computed in one go, behind a kept state
+        if n_last > _SHORT:  # tokens that may be rolled back are computed at once, after a checkpoint
             n_last = max(part.n_logits, _SHORT * self._layers.is_recurrent)
         if first := tokens[: len(tokens) - n_last]:
             self._forward(caches, mx.array(first))
@@ -218,7 +218,7 @@ class MlxBackend:
         return mx.concatenate(rows) if len(rows) > 1 else rows[0] if rows else mx.zeros((0, 1))
 
     def _forward(self, caches: Caches, tokens: mx.array) -> mx.array:
-        """Lay out the computation of tokens [n] behind those in the caches; return logits [n, n_vocab]."""
+        """Return lazy logits [n, n_vocab] of tokens [n] after those in the caches."""
         where = {}
         if isinstance(self._model, VlmModel):
             where = self._model.at(caches.places.position(caches.length) + np.arange(len(tokens)))
@@ -229,7 +229,7 @@ class MlxBackend:
     def read_media(
         self, seq: int, start: int, media: Media, embeddings: Embeddings, offsets: Offsets
     ) -> None:
-        """Compute cells of an image behind the tokens of a sequence; see `vision.py`."""
+        """Compute the cells of an image at the end of a sequence; see `vision.py`."""
         model = self._model
         assert isinstance(model, VlmModel)
         with self._computing(BatchPart(seq, start, media.ids, 0)):
@@ -250,12 +250,12 @@ class MlxBackend:
 
     @contextmanager
     def _computing(self, part: BatchPart) -> Iterator[None]:
-        """Refuse what does not fit; if MLX fails, drop the whole sequence."""
+        """Raise CacheFull for parts that do not fit; if MLX fails, drop the whole sequence."""
         sequence = self._sequences.get(part.seq)
         length, held = (sequence.length, sequence.caches.length) if sequence else (0, 0)
         if part.start != length:
             raise ValueError(f"position {part.start} is not behind the {length} tokens there")
-        # What was computed ahead is one of these tokens, or goes.
+        # The token computed ahead is either among these tokens or dropped.
         if self._used - (held - length) + len(part.tokens) > self.context:
             raise CacheFull
         self._n_calls += 1
@@ -291,7 +291,7 @@ class MlxBackend:
         return True
 
     def rollback(self, seq: int, count: int) -> bool:
-        """A recurrent state goes back to before the call, and what stays of that is computed again."""
+        """A recurrent state returns to before the call, and the remaining tokens are computed again."""
         sequence = self._sequences[seq]
         length, caches, start = sequence.length - count, sequence.caches, sequence.caches.checkpoint_at
         if not self._layers.is_recurrent:
@@ -319,7 +319,7 @@ class MlxBackend:
         sequence.drop_predicted()
         try:
             uncut = sequence.caches.uncut()
-        except RuntimeError as error:  # as which MLX tells of memory
+        except RuntimeError as error:  # MLX's error if memory is short
             raise MemoryError from error
         return Checkpoint(uncut.length, uncut.n_bytes, uncut)
 
@@ -335,7 +335,7 @@ class MlxBackend:
         return True
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> npt.NDArray[np.uint8]:
-        if isinstance(checkpoint.state, np.ndarray):  # it comes from a file
+        if isinstance(checkpoint.state, np.ndarray):  # from a file
             return checkpoint.state
         assert isinstance(checkpoint.state, Uncut)
         try:
@@ -344,7 +344,7 @@ class MlxBackend:
             raise MemoryError from error
 
     def shift(self, seq: int, start: int, stop: int) -> bool:
-        """Keys are kept with their positions worked in."""
+        """Always False: the keys include their positions."""
         length = self._sequences[seq].length
         if not 0 < start < stop < length:
             raise ValueError(f"tokens {start} to {stop} are not in the middle of {length}")
@@ -370,7 +370,7 @@ class MlxBackend:
     def close(self) -> None:
         """Free the caches, then the model."""
         self._sequences.clear()
-        for holder in (self, self.media_encoder):  # the engine still has the latter
+        for holder in (self, self.media_encoder):  # the engine still refers to the latter
             vars(holder or self).pop("_model", None)
         vars(self).pop("_layers", None)
         self.drawing = self.media_encoder = None
@@ -378,7 +378,7 @@ class MlxBackend:
 
 
 def draw(logits: mx.array, sampling: Sampling, number: float) -> mx.array:
-    """Return the token [] that a number from 0 to 1 falls upon, or BROKEN.
+    """Return the token [] that a number from 0 to 1 selects, or BROKEN.
 
     Sampling as in `engine/sampling.py`, as a graph of MLX: fetching a row of logits would end the pipeline in
     which a GPU computes one token while Python lays out the next. Filters, their order and the random number
@@ -389,12 +389,12 @@ def draw(logits: mx.array, sampling: Sampling, number: float) -> mx.array:
         token, highest = logits.argmax(), logits.max()
     else:
         token, highest = _sample(logits, sampling, number)
-    # A NaN anywhere comes out as the maximum.
+    # The maximum is NaN if any logit is.
     return mx.where(mx.isfinite(highest), token.astype(mx.int32), BROKEN)
 
 
 def _sample(logits: mx.array, sampling: Sampling, number: float) -> tuple[mx.array, mx.array]:
-    """Return a token and the highest logit. Every operation counts here: each is a kernel of its own."""
+    """Return a token and the highest logit. Every operation counts here: each is a separate kernel."""
     highest = logits.max()
     ids, values = _candidates(logits, sampling)
     weights = mx.exp(values - highest)
@@ -411,13 +411,13 @@ def _sample(logits: mx.array, sampling: Sampling, number: float) -> tuple[mx.arr
         order = mx.argsort(ids)
         ids, chances = ids[order], chances[order]
     reached = mx.cumsum(chances)
-    # Not 1, to which 32 bits would round it: nothing lies behind the end.
+    # Below 1, to which 32 bits would round it: nothing lies beyond the end.
     at = mx.minimum((reached <= min(number, _BELOW_ONE) * reached[-1]).sum(), len(weights) - 1)
     return (at if ids is None else ids[at]), highest
 
 
 def _candidates(logits: mx.array, sampling: Sampling) -> tuple[mx.array | None, mx.array]:
-    """Return ids and logits of what is chosen among, the likeliest first; ids None: all, in their order."""
+    """Return ids and logits of the candidates, likeliest first; ids None: all, in order."""
     n = len(logits)
     if 0 < sampling.top_k < n:
         ids = mx.argpartition(logits, n - sampling.top_k)[n - sampling.top_k :]

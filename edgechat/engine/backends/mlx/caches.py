@@ -1,13 +1,13 @@
-"""The caches of one sequence: mlx-lm's, of all layers, cut and copied only where the result is correct.
+"""Caches of a sequence: mlx-lm's caches of all layers, cut and copied only if the result is correct.
 
-mlx-lm's own `trim_prompt_cache` refuses every windowed cache that has gone round, and nothing tells how far
-back the others may go. Here it is known which tokens are still there:
+mlx-lm's own `trim_prompt_cache` rejects every windowed cache that has wrapped around, and does not tell how
+far others can be cut. Here it is known which tokens a cache still has:
 
-KVCache, QuantizedKVCache    all: any cut is true
-Window                       the last ones, and some more than a window: a cut is true while the next token's
+KVCache, QuantizedKVCache    all tokens: any cut is correct
+WindowCache                  the last tokens, more than a window: a cut is correct while the next token's
                              window is complete
-StateCache                   a state of all: only back to where it was kept, which costs nothing, for the
-                             arrays are never written to
+StateCache                   a state of all tokens: it can only return to a checkpoint, which costs nothing,
+                             since arrays are never modified
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from edgechat.engine.backends.base import Places
 from edgechat.planner.estimate.mlx import GROUP
 
 MORE = 32
-"""Tokens that a windowed layer keeps beyond its window: so many can always be taken back."""
+"""Tokens that a windowed layer keeps beyond its window, and that can always be cut."""
 
 
 class WindowCache(RotatingKVCache):
-    """A ring of the last tokens that is longer than the window; its masks show the window alone."""
+    """Ring of the last tokens that is longer than the window; masks only show the window."""
 
     def __init__(self, window: int) -> None:
         super().__init__(max_size=window + MORE, keep=0)
         self.window = window
 
     def make_mask(self, N: int, window_size: int | None = None, return_array: bool = False) -> Any:
-        """Return the mask for N more tokens, as mlx-lm's models ask for it."""
+        """Return the mask for N more tokens; called by mlx-lm's models."""
         shown = min(window_size or self.window, self.window)
         return super().make_mask(N, window_size=shown, return_array=return_array)
 
     def take_out(self, n: int) -> None:
-        """Take the last `n` tokens out, of which the next token's window is left."""
+        """Remove the last `n` tokens; the next token's window must remain."""
         length = self.offset - n
         keys, values = self._arrays
         if length < self.max_size:
             self.keys, self.values = (self._first_tokens(array, length, n) for array in (keys, values))
             self._idx = length
-        elif self._idx == keys.shape[2]:  # from old to new, and perhaps longer than the ring
+        elif self._idx == keys.shape[2]:  # in order, and perhaps longer than the ring
             self._idx -= n
             end = max(self._idx, self.max_size)
             self.keys, self.values = keys[..., :end, :], values[..., :end, :]
@@ -66,10 +66,10 @@ class WindowCache(RotatingKVCache):
         return self.keys, self.values
 
     def _first_tokens(self, array: mx.array, length: int, n: int) -> mx.array:
-        """Return the array of `length` tokens, in their order, without the last `n`.
+        """Return the array of `length` tokens in order, without the last `n`.
 
-        Before the ring is full mlx-lm takes a token's place for its number: where the first ones have gone,
-        anything may stand for them, for no window reaches there.
+        Before the ring is full, mlx-lm uses a token's place as its index: missing first tokens are filled
+        with zeros, since no window reaches there.
         """
         tokens: mx.array = self._temporal_order(array)[..., :-n, :]
         if (n_missing := length - tokens.shape[2]) > 0:
@@ -79,25 +79,25 @@ class WindowCache(RotatingKVCache):
 
 
 class StateCache(ArraysCache):
-    """A recurrent state, as mlx-lm's models and mlx-vlm's keep it."""
+    """Recurrent state of models of mlx-lm and mlx-vlm."""
 
     cache: list[Any]
 
     def update_recurrent(
         self, index: int, length: int, update: Callable[[mx.array | None, None], tuple[mx.array, ...]]
     ) -> tuple[mx.array, mx.array]:
-        """Let a layer compute its output and its next state from the last one, as mlx-vlm's models ask."""
+        """Let a layer compute its output and next state; called by mlx-vlm's models."""
         output, state, *_ = update(self.cache[index], None)
         self.cache[index] = state
         return output, state
 
     def update_window(self, index: int, source: mx.array, width: int, *, lengths: None = None) -> None:
-        """Keep the last columns of what a convolution has read."""
+        """Keep the last columns of a convolution's input."""
         self.cache[index] = mx.contiguous(source[:, source.shape[1] - width :])
 
 
 class SeenWhole:
-    """A layer's cache in a call whose tokens see each other, the later ones too."""
+    """Cache of a layer in a call whose tokens attend to each other in both directions."""
 
     def __init__(self, cache: Any) -> None:
         self._cache = cache
@@ -106,7 +106,7 @@ class SeenWhole:
         return getattr(self._cache, name)
 
     def make_mask(self, N: int, window_size: int | None = None, return_array: bool = False) -> Any:
-        """Return the mask for the N tokens: none, or a window before them."""
+        """Return the mask for the N tokens: None, or a window before them."""
         if type(self._cache) is not WindowCache:
             return None
         mask = self._cache.make_mask(N, window_size=window_size, return_array=True)
@@ -118,10 +118,10 @@ _KNOWN = frozenset({KVCache, QuantizedKVCache, WindowCache, StateCache})
 
 
 class CacheLayers:
-    """The kinds of caches that the layers of a model have."""
+    """Kinds of caches of a model's layers."""
 
     def __init__(self, model: Any, cache_type: str) -> None:
-        """cache_type: 'f16' is the model's own. Raises LoadFailed for unknown kinds of caches."""
+        """cache_type: 'f16' is the model's type. Raises LoadFailed for unknown kinds of caches."""
         self._model, self._bits = model, _BITS.get(cache_type)
         self._layout: list[list[tuple[str, tuple[int, ...]]]] = []
         caches = self.make()
@@ -133,21 +133,21 @@ class CacheLayers:
                 hint="Use a GGUF file of the model: --backend llama.cpp",
             )
         self.windows = frozenset(cache.window for cache in caches if type(cache) is WindowCache)
-        """Tokens that windowed layers see."""
+        """Sizes of windows in tokens."""
         self.is_recurrent = any(type(cache) is StateCache for cache in caches)
         self.cuts = not (self.windows or self.is_recurrent)
         """Whether a sequence can be cut at any token."""
 
     def learn(self, caches: Caches) -> None:
-        """Note types and shapes of the arrays of caches that are not empty."""
+        """Record types and shapes of the arrays of non-empty caches."""
         self._layout = [_layout(one) for one in caches.all]
 
     def fit(self, caches: Caches) -> bool:
-        """Say whether the arrays of these caches have the types and shapes of this model's."""
+        """Return whether the arrays of caches have the types and shapes of this model."""
         return [_layout(one) for one in caches.all] == self._layout
 
     def make(self) -> list[Any]:
-        """Return empty caches, one for each layer that keeps something."""
+        """Return empty caches, one for each layer with a cache."""
         if hasattr(self._model, "make_cache"):
             caches = list(self._model.make_cache())
         else:
@@ -169,19 +169,19 @@ class CacheLayers:
 
 
 class Caches:
-    """The caches of one sequence."""
+    """Caches of one sequence."""
 
     def __init__(self, layers: CacheLayers) -> None:
         self.all = layers.make()
         self.length = 0
-        """Tokens they hold."""
+        """Number of tokens."""
         self._layers = layers
         self.held = dict.fromkeys(layers.windows, 0)
-        """By window, the last tokens whose keys its layers still have."""
+        """Number of last tokens whose keys are still there, by window."""
         self._checkpoint: tuple[int, list[list[Any]]] = (-1, [])
         """Recurrent states at an earlier length."""
         self.places = Places()
-        """Where the tokens are."""
+        """Positions of the tokens."""
 
     @property
     def arrays(self) -> list[mx.array]:
@@ -189,15 +189,15 @@ class Caches:
         return [array for one in self.all for array in arrays_of(one)]
 
     def grew(self, n: int) -> None:
-        """Note that one call of the model has added `n` tokens."""
+        """Record that one call of the model added `n` tokens."""
         self.length += n
         for window, held in self.held.items():
             size = window + MORE
-            # A longer run is put behind what is there, so that its first token finds a whole ring too.
+            # A longer run is appended, so that its first token finds a whole ring, too.
             self.held[window] = min(held + 1, size) if n == 1 else min(held, size - 1) + n
 
     def checkpoint(self) -> None:
-        """Remember the recurrent states, so that the sequence can be cut to where it is now."""
+        """Remember the recurrent states, so that the sequence can be cut to its current length."""
         if self._layers.is_recurrent:
             states = [_contiguous(cache.cache) for cache in self.all if type(cache) is StateCache]
             mx.async_eval(states)
@@ -205,11 +205,11 @@ class Caches:
 
     @property
     def checkpoint_at(self) -> int:
-        """The length at the last checkpoint; -1 before the first one."""
+        """Length at the last checkpoint; -1 before the first."""
         return self._checkpoint[0]
 
     def can_cut(self, length: int) -> bool:
-        """Say whether the first `length` tokens can be gone on from as if nothing had followed."""
+        """Return whether a cut to `length` tokens gives a correct result."""
         n = self.length - length
         if n <= 0:
             return n == 0
@@ -220,7 +220,7 @@ class Caches:
         return all(held - n >= min(length, window - 1) for window, held in self.held.items())
 
     def cut(self, length: int) -> None:
-        """Cut down to `length` tokens, where `can_cut` says yes."""
+        """Cut to `length` tokens. Requires `can_cut`."""
         n = self.length - length
         if not n:
             return
@@ -236,13 +236,13 @@ class Caches:
         self.held = {window: held - n for window, held in self.held.items()}
 
     def uncut(self) -> Uncut:
-        """Return windows and recurrent states as they are now, for `rewind`."""
+        """Return the current windows and recurrent states, for `rewind`."""
         states = [_owned(cache) for cache in self.all if type(cache) in (WindowCache, StateCache)]
         mx.eval(states)
         return Uncut(self.length, dict(self.held), states)
 
     def rewind(self, uncut: Uncut) -> bool:
-        """Cut down to where `uncut` was taken of these tokens; False, and they are unusable, if not."""
+        """Cut to the length at which `uncut` was taken; False, with the caches unusable, on failure."""
         kept = [cache for cache in self.all if type(cache) in (WindowCache, StateCache)]
         if self.length < uncut.length or uncut.held.keys() != self.held.keys():
             return False
@@ -264,15 +264,15 @@ class Caches:
         return True
 
     def resume(self, length: int, held: dict[int, int]) -> None:
-        """Note that the layers have been given the contents of others. ValueError if these do not fit."""
+        """Record that the layers were filled with saved contents. Raises ValueError if these do not fit."""
         if held.keys() != self.held.keys() or not self._layers.fit(self):
             raise ValueError("these are of another model")
         self.length, self.held = length, held
 
     def copy(self, length: int) -> Caches:
-        """Return caches of the first `length` tokens, where `can_cut` says yes.
+        """Return caches of the first `length` tokens. Requires `can_cut`.
 
-        They share their memory with these until one of both goes on: arrays are copied when written to.
+        They share memory until either sequence continues: arrays are copied on write.
         """
         caches = Caches(self._layers)
         for one, other in zip(self.all, caches.all, strict=True):
@@ -285,7 +285,7 @@ class Caches:
 
 @dataclass(frozen=True, slots=True)
 class Uncut:
-    """The layers that cannot be cut to any length, as they were at one."""
+    """State, at one length, of layers that cannot be cut freely."""
 
     length: int
     held: dict[int, int]
@@ -293,31 +293,31 @@ class Uncut:
 
     @property
     def n_bytes(self) -> int:
-        """Size of the arrays."""
+        """Size of the arrays in bytes."""
         leaves: Any = tree_flatten(self.states)
         return sum(leaf.nbytes for _, leaf in leaves if isinstance(leaf, mx.array))
 
 
 def arrays_of(cache: Any) -> list[mx.array]:
-    """Return the arrays of one layer's cache."""
+    """Return the arrays of a layer's cache."""
     leaves: Any = tree_flatten(cache.state)
     return [leaf for _, leaf in leaves if isinstance(leaf, mx.array)]
 
 
 def _contiguous(states: list[Any]) -> list[Any]:
-    """Return recurrent states in memory of their own: some are slices that hold a whole prompt's."""
+    """Return contiguous copies of recurrent states: slices would keep the arrays of a whole prompt."""
     return [state if state is None else mx.contiguous(state) for state in states]
 
 
 def _owned(cache: Any) -> Any:
-    """Return the state of a layer in arrays of its own."""
+    """Return the state of a layer in separate arrays."""
     if type(cache) is StateCache:
         return _contiguous(cache.cache), cache.left_padding, cache.lengths
     return _copied(cache.state)
 
 
 def _layout(cache: Any) -> list[tuple[str, tuple[int, ...]]]:
-    """Return types and shapes of a layer's arrays, whatever the number of tokens in them."""
+    """Return types and shapes of a layer's arrays, without the number of tokens."""
     per_token = type(cache) is not StateCache
     return [
         (str(array.dtype), array.shape[:-2] + array.shape[-1:] if per_token else array.shape)
@@ -326,7 +326,7 @@ def _layout(cache: Any) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def _copied(state: Any) -> Any:
-    """Return a state with arrays of its own: a write to a shared array would change both."""
+    """Return a state with copied arrays: a write to a shared array would change both."""
     return tree_map(lambda leaf: mx.array(leaf) if isinstance(leaf, mx.array) else leaf, state)
 
 
@@ -335,18 +335,18 @@ _NOT_OURS = (RuntimeError, ValueError, TypeError, KeyError, msgspec.MsgspecError
 
 
 class _Table(msgspec.Struct, frozen=True):
-    """What is not an array."""
+    """Values of a saved state that are not arrays."""
 
     length: int
     held: dict[int, int]
     kinds: list[str]
-    """Class of each layer's cache; none of a checkpoint."""
+    """Class of each layer's cache; empty for a checkpoint."""
     rest: dict[str, int | None]
-    """Numbers in the layers' states, by their place there."""
+    """Numbers in the layers' states, by place."""
 
 
 def size_of(caches: Caches) -> int:
-    """Return about the bytes that `pack` gives."""
+    """Return the approximate size in bytes of a packed state."""
     return sum(array.nbytes for array in caches.arrays)
 
 
@@ -378,7 +378,7 @@ def _unpacked(image: npt.NDArray[np.uint8]) -> tuple[_Table, Any]:
 
 
 def unpack(image: npt.NDArray[np.uint8], caches: Caches, length: int) -> bool:
-    """Fill empty caches with what `pack` gave; False, with the caches unusable, if it is something else."""
+    """Fill empty caches with a packed state; False, with the caches unusable, if it is invalid."""
     try:
         table, states = _unpacked(image)
         if table.length != length or table.kinds != _kinds(caches):
@@ -393,7 +393,7 @@ def unpack(image: npt.NDArray[np.uint8], caches: Caches, length: int) -> bool:
 
 
 def unpack_checkpoint(image: npt.NDArray[np.uint8]) -> Uncut | None:
-    """Return what `pack_checkpoint` packed; None if it is something else."""
+    """Return a packed checkpoint; None if it is invalid."""
     try:
         table, states = _unpacked(image)
         return Uncut(table.length, table.held, list(states))
@@ -406,7 +406,7 @@ def _kinds(caches: Caches) -> list[str]:
 
 
 def _state(cache: Any) -> Any:
-    """Return the state of a layer, without the room that its arrays have for more tokens."""
+    """Return the state of a layer, without spare room in its arrays."""
     if isinstance(cache, KVCache | QuantizedKVCache):
         return (*cache.keys_and_values(), *cache.state[2:])
     return cache.state

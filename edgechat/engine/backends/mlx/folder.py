@@ -1,4 +1,4 @@
-"""A model's folder: weights, loaded by mlx-lm with its errors as edgechat's, and the tokenizer."""
+"""Model folders: weights, loaded by mlx-lm with its errors translated, and the vocabulary."""
 
 # ruff: noqa: D102  (base.py documents the methods of its protocols)
 
@@ -33,13 +33,13 @@ _OUT_OF_MEMORY = re.compile(
     r"|\[METAL\] Command buffer execution failed: Insufficient Memory \(\w+:\w+\)"
     r"|cudaMalloc\w*\([^'\"]*\) failed: out of memory"
 )
-"""Messages of MLX, which raises no error of its own kind: whole, for tensors may be called anything."""
+"""Messages of MLX, which has no specific exception. Whole messages: names of tensors may contain anything."""
 
 
 def load_folder(folder: Path, name: str, on_progress: Callable[[float], None]) -> Any:
-    """Return the model with its weights read. name: what messages call it.
+    """Load a model and its weights. name: its name in messages.
 
-    Nothing of the folder is run. Raises LoadFailed, or OutOfMemory.
+    No code of the folder is run. Raises LoadFailed or OutOfMemory.
     """
     with load_errors(name):
         model, _ = load_model(folder, lazy=True, trust_remote_code=False)
@@ -48,7 +48,7 @@ def load_folder(folder: Path, name: str, on_progress: Callable[[float], None]) -
 
 
 def knows(kind: str) -> bool:
-    """Say whether mlx-lm has models of this `model_type`."""
+    """Return whether mlx-lm supports a `model_type`."""
     name = MODEL_REMAPPING.get(kind, kind)
     return name.isidentifier() and importlib.util.find_spec(f"mlx_lm.models.{name}") is not None
 
@@ -69,14 +69,14 @@ def read_weights(model: Any, on_progress: Callable[[float], None]) -> None:
 
 @contextlib.contextmanager
 def load_errors(name: str) -> Iterator[None]:
-    """Turn what MLX and mlx-lm raise over untrusted files into LoadFailed or OutOfMemory."""
+    """Translate errors of MLX and mlx-lm about untrusted files into LoadFailed or OutOfMemory."""
     try:
         yield
     except (LoadFailed, DecodeFailed):
         raise
     except MemoryError as error:
         raise OutOfMemory(f"There is not enough memory for {name}.") from error
-    except Exception as error:  # mlx-lm raises whatever a wrong file leads to
+    except Exception as error:  # a wrong file may cause any exception in mlx-lm
         message = " ".join(str(error).split())[:300] or type(error).__name__
         if _OUT_OF_MEMORY.fullmatch(message):
             raise OutOfMemory(f"There is not enough memory for {name}: {message}") from error
@@ -86,14 +86,14 @@ def load_errors(name: str) -> Iterator[None]:
         ) from error
 
 
-_MOST_PADDING = 128  # tokens that one of two vocabularies may have more: some are padded
-_LARGEST = 64 * 2**20  # bytes of a tokenizer; the largest have 35 MB
+_MOST_PADDING = 128  # maximum difference of two vocabularies' sizes: some are padded
+_LARGEST = 64 * 2**20  # maximum bytes of a tokenizer; the largest have 35 MB
 _BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
 _ENDS = (
     *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot|>"),
     *("<end_of_turn>", "<turn|>", "<|return|>", "<|call|>", "</s>", "<eos>"),
 )
-"""Control tokens that end a turn, whether the files say so or not; llama.cpp has such a list too."""
+"""Control tokens that end a turn even if the files do not say so; llama.cpp has such a list, too."""
 
 
 class _Added(msgspec.Struct):
@@ -103,7 +103,7 @@ class _Added(msgspec.Struct):
 
 
 class _TokenizerFile(msgspec.Struct):
-    """The parts of tokenizer.json that are read here."""
+    """The parts of tokenizer.json read here."""
 
     added_tokens: list[_Added] = []
     decoder: Any = None
@@ -114,14 +114,14 @@ _INFILL = (
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
     ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
 )
-"""Before a prefix, a suffix and the middle: of Qwen and CodeGemma, of StarCoder and Granite, of DeepSeek."""
+"""Fill-in-the-middle tokens of Qwen and CodeGemma; StarCoder and Granite; DeepSeek."""
 
 
 class FolderVocabulary:
-    """The vocabulary of a model's folder."""
+    """Vocabulary of a model's folder."""
 
     def __init__(self, folder: Path, size: int, config: Config) -> None:
-        """size: width of a row of logits. Raises LoadFailed, or ModelFileError."""
+        """size: width of a row of logits. Raises LoadFailed or ModelFileError."""
         self.size = size
         raw = _read(folder / "tokenizer.json")
         try:
@@ -129,12 +129,12 @@ class FolderVocabulary:
             self._tokenizer = Tokenizer.from_buffer(raw)
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # tokenizers raises nothing more special, and panics of Rust's
+        except BaseException as error:  # tokenizers has no specific exception, and raises Rust's panics
             why = " ".join(str(error).split())[:200]
             raise LoadFailed(
                 f"The tokenizer of {config.name} cannot be used: {why}", hint=DOWNLOAD_AGAIN
             ) from error
-        # Of the training that some files come from.
+        # Settings of the training, in some files.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         tokenizer_config = _read_json(folder / "tokenizer_config.json")
@@ -151,7 +151,10 @@ class FolderVocabulary:
         named_ends = (*_end_ids(config.whole), *_end_ids(config.text), *_end_ids(generation))
         special = {text: token for token, text in self._special.items()}
         usual_ends = [special[text] for text in (self.eos, *_ENDS) if text in special]
-        if special.keys() >= {"<|return|>", "<|call|>"}:  # gpt-oss ends its thought so, and then answers
+        if special.keys() >= {
+            "<|return|>",
+            "<|call|>",
+        }:  # in gpt-oss, <|end|> ends a thought before the answer
             usual_ends = [token for token in usual_ends if token != special.get("<|end|>")]
         self._ends = frozenset((*named_ends, *usual_ends))
 
@@ -163,10 +166,10 @@ class FolderVocabulary:
 
     def tokenize(self, text: str, *, bos: bool, special: bool) -> list[int]:
         clean = text.encode("utf-8", "replace").decode()
-        with self._lock:  # it is the tokenizer's state, and threads share that
+        with self._lock:  # the setting is shared by all threads
             self._tokenizer.encode_special_tokens = not special
             ids: list[int] = self._tokenizer.encode(clean, add_special_tokens=False).ids
-        # Some tokenizers know tokens that the model has no row for: of pictures, say.
+        # Some tokenizers have tokens without a row in the model, such as image tokens.
         tokens = [token for token in ids if token < self.size]
         if bos and self._adds_bos and self._bos_id is not None and tokens[:1] != [self._bos_id]:
             tokens.insert(0, self._bos_id)
@@ -197,7 +200,7 @@ class FolderVocabulary:
         return list(self._special.values())
 
     def is_end(self, token: int) -> bool:
-        """Say whether this token ends a generation."""
+        """Return whether a token ends a reply."""
         return token in self._ends
 
     def infill(self) -> tuple[int, int, int] | None:
@@ -206,7 +209,7 @@ class FolderVocabulary:
         return None if names is None else (added[names[0]], added[names[1]], added[names[2]])
 
     def misfit(self, other: FolderVocabulary) -> str:
-        """Return why tokens of the other vocabulary are not tokens of this one; '' where they are."""
+        """Return why tokens of the other vocabulary differ from this one's; '' if they are the same."""
         if self._is_byte_level != other._is_byte_level:
             return "its tokenizer is of a different type"
         if self._adds_bos != other._adds_bos or (self._adds_bos and self._bos_id != other._bos_id):
@@ -236,13 +239,13 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """Return a token's text as these files write it: as such, or in a table."""
+    """Return the text of a token, which files give as a string or in a table."""
     text = value.get("content") if isinstance(value, dict) else value
     return text if isinstance(text, str) else ""
 
 
 def _end_ids(table: Mapping[str, Any]) -> Iterator[int]:
-    """Yield the end tokens that a table names: one, or a list of them."""
+    """Yield the end tokens of a table: a single token or a list."""
     ids = table.get("eos_token_id")
     for token in ids if isinstance(ids, list) else [ids]:
         if isinstance(token, int):
@@ -250,7 +253,7 @@ def _end_ids(table: Mapping[str, Any]) -> Iterator[int]:
 
 
 def _decoder_types(decoder: Any) -> set[str]:
-    """Return the types of a decoder and of those that it is made of."""
+    """Return the types of a decoder and its parts."""
     if not isinstance(decoder, dict):
         return set()
     types = {str(decoder.get("type"))}
@@ -261,7 +264,7 @@ def _decoder_types(decoder: Any) -> set[str]:
 
 
 def _byte_letters() -> dict[str, int]:
-    """Return the byte that each letter of a byte-level vocabulary stands for (GPT-2's table)."""
+    """Return the byte for each letter of a byte-level vocabulary (GPT-2's table)."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     rest = [byte for byte in range(256) if byte not in plain]
     letters = {chr(byte): byte for byte in plain}

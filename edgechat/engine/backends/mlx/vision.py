@@ -34,25 +34,26 @@ from edgechat.models.formats.mlx.config import Config, bounded, parse_json
 from edgechat.planner.plan import LoadPlan
 
 Arrays = Mapping[str, npt.NDArray[np.generic]]
-"""What a processor made of a picture, by the names that mlx-vlm gives it."""
+"""Output of a processor for an image, by mlx-vlm's names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What is peculiar to the models of one `model_type`."""
+    """Peculiarities of the models of a `model_type`."""
 
     module: str
-    """mlx-vlm's folder with what cuts pictures ..."""
+    """mlx-vlm's module with the processor ..."""
     processor: str
-    """... and the class there."""
+    """... and its class."""
     stands_for: str
-    """The text that its processor takes for a picture."""
+    """Placeholder for an image in the processor's text."""
     piece: Callable[[Arrays, int], Arrays]
-    """Gives the pixels of one run of a picture's cells, by its number."""
+    """Returns the pixels for a run of an image's cells, by its index."""
     sees_itself: bool = False
-    """A run's cells see each other, the later ones too, unless the config says otherwise."""
+    """Whether the cells of a run attend to each other in both directions, unless the config says
+    otherwise."""
     turns_thrice: bool = False
-    """M-RoPE: positions have a time, a row and a column."""
+    """M-RoPE: positions consist of time, row and column."""
 
 
 def _of_batch(arrays: Arrays, number: int) -> Arrays:
@@ -93,17 +94,17 @@ FAMILIES: Mapping[str, Family] = {
 
 _SIZES = ("size", "crop_size", "max_image_size", "max_soft_tokens")
 _LARGEST = 1 << 13
-"""Pixels of a side to which a picture is brought, or tokens that it is brought to."""
+"""Maximum side of a resized image in pixels, or its maximum tokens."""
 _MAX_INDEX = 64 << 20
 _HEARS = {"audio_tower", "embed_audio"}
 Offsets = npt.NDArray[np.int64]
 
 
 class VlmModel:
-    """A model of mlx-vlm."""
+    """Model of mlx-vlm."""
 
     def __init__(self, folder: Path, name: str, kind: str, on_progress: Callable[[float], None]) -> None:
-        """kind: its `model_type`, one of FAMILIES. Raises LoadFailed, OutOfMemory or BackendMissing."""
+        """kind: `model_type`, a key of FAMILIES. Raises LoadFailed, OutOfMemory or BackendMissing."""
         try:
             from mlx_vlm import utils
         except ImportError as error:
@@ -111,50 +112,50 @@ class VlmModel:
             raise BackendMissing(why, hint="Use a GGUF file of the model: --backend llama.cpp") from error
         self.family: Family = FAMILIES[kind]
         self.pause: Callable[[], None] = lambda: None
-        """Called between the layers of the tower, in the thread that computes it."""
+        """Called between layers of the tower, in its thread."""
         with load_errors(name):
             _check_index(folder)
             model: Any = utils.load_model(folder, lazy=True)
             for part in _HEARS & model.keys():
-                setattr(model, part, None)  # before it is read
+                setattr(model, part, None)  # before its weights are read
             self._processor = _processor(folder, self.family)
             read_weights(model, on_progress)
             self._model, self._language = model, model.language_model
             both_ways = getattr(model.config.text_config, "use_bidirectional_attention", "vision")
             self.sees_itself = self.family.sees_itself and both_ways == "vision"
-            if kind == "gemma3":  # mlx-vlm divides by another model's width, so pictures come out too bright
+            if kind == "gemma3":  # mlx-vlm divides by another model's width, so images come out too bright
                 model.config.hidden_size = model.config.text_config.hidden_size
             embedded = model.get_input_embeddings(mx.array([[0]])).inputs_embeds
             self.width, self._dtype = embedded.shape[-1], embedded.dtype
             self._cell = int(self._processor.image_token_id)
             tower = [module for one in _towers(model) for module in one.modules()]
-            # Each thread has streams of its own: what this one has begun, no other can compute.
+            # Streams belong to threads: arrays started in this thread cannot be computed in another.
             mx.eval([array for module in tower for array in _arrays_of(module)])
             for module in tower:
                 self._pause_between_layers(module)
         self.layers: list[Any] = list(model.layers)
 
     def make_cache(self) -> list[Any]:
-        """Return empty caches, of mlx-vlm's kinds."""
+        """Return empty caches of mlx-vlm's kinds."""
         from mlx_vlm.models.cache import make_prompt_cache
 
         caches: list[Any] = make_prompt_cache(self._language)
         return caches
 
     def __call__(self, tokens: mx.array, cache: list[Any], **options: Any) -> mx.array:
-        """Return logits [1, n, n_vocab] of tokens [1, n] behind those in the caches."""
+        """Return logits [1, n, n_vocab] of tokens [1, n] after those in the caches."""
         logits: mx.array = self._language(tokens, cache=cache, **options).logits
         return logits
 
     def at(self, positions: Offsets) -> dict[str, mx.array]:
-        """Return what tells a call where its tokens are: [n], or [3, n] for cells of a picture."""
+        """Return the arguments of a call for positions of tokens [n], or of an image's cells [3, n]."""
         if not self.family.turns_thrice:
             return {}
         found = mx.array(np.broadcast_to(positions, (3, positions.shape[-1])), mx.int32)
         return {"position_ids": found[:, None]}
 
     def process(self, image: Any, most_cells: int) -> tuple[list[int | None], Arrays]:
-        """Return the tokens for an image, None for each of its cells, and what its pixels have become."""
+        """Return the tokens for an image, with None for each of its cells, and the processed pixels."""
         options: dict[str, int] = {}
         cutter = self._processor.image_processor
         if self.family.turns_thrice and most_cells:
@@ -165,13 +166,13 @@ class VlmModel:
         arrays = {name: np.array(value) for name, value in made.items() if value is not None}
         tokenizer = self._processor.tokenizer
         ids = [int(one) for one in arrays.pop("input_ids").reshape(-1)]
-        # What a text begins and ends with is no part of a picture.
+        # Tokens at the beginning and end of texts are not part of the image.
         ids = ids[ids[:1] == [tokenizer.bos_token_id] :]
         ids = ids[: len(ids) - (ids[-1:] == [tokenizer.eos_token_id])]
         return [None if one == self._cell else one for one in ids], arrays
 
     def offsets(self, n_cells: int, piece: Arrays) -> Offsets:
-        """Return where a run's cells are, from its first position on: [n], or [3, n] with M-RoPE."""
+        """Return the positions of a run's cells relative to the first: [n], or [3, n] with M-RoPE."""
         if not self.family.turns_thrice:
             return np.arange(n_cells)
         merge = self._processor.image_processor.merge_size
@@ -182,7 +183,7 @@ class VlmModel:
         return np.indices(shape).reshape(3, -1)
 
     def embed(self, n_cells: int, piece: Arrays) -> Embeddings:
-        """Return the embeddings of a run of cells [n_cells, n], those for later layers beside them."""
+        """Return the embeddings of a run of cells [n_cells, n], followed by those for later layers."""
         cells = mx.full((1, n_cells), self._cell, mx.int32)
         pixels = {name: mx.array(values) for name, values in piece.items()}
         found = self._model.get_input_embeddings(cells, mask=mx.ones_like(cells), **pixels)
@@ -191,8 +192,8 @@ class VlmModel:
         return np.array(mx.concatenate([row.astype(mx.float32) for row in rows], axis=-1))
 
     def shown(self, embeddings: Embeddings) -> tuple[mx.array, dict[str, mx.array]]:
-        """Return placeholders [1, n] and what goes with them into a call, for embeddings of `embed`."""
-        # What Gemma 4 looks up besides is for cells that of padding, which is 0.
+        """Return placeholders [1, n] and further arguments of a call, for embeddings of `embed`."""
+        # For cells, Gemma 4's additional embeddings are those of padding, which is 0.
         cells = mx.zeros((1, len(embeddings)), mx.int32)
         parts = [
             mx.array(embeddings[:, at : at + self.width]).astype(self._dtype)
@@ -213,10 +214,10 @@ class VlmModel:
 def load_model(
     plan: LoadPlan, config: Config, name: str, on_progress: Callable[[float], None] | None
 ) -> tuple[Any, str]:
-    """Return the model of a plan, and why it does not see although it should; '' otherwise.
+    """Return the model of a plan, and why it lacks vision although the plan has it; '' otherwise.
 
-    mlx-vlm loads what sees, and what mlx-lm does not know; where it fails, mlx-lm does if it can. Raises
-    LoadFailed, OutOfMemory, BackendMissing.
+    mlx-vlm loads models with vision and those that mlx-lm does not support; if it fails, mlx-lm is tried.
+    Raises LoadFailed, OutOfMemory, BackendMissing.
     """
     folder, kind = Path(plan.model_path), str(config.whole.get("model_type"))
     tell, is_known = on_progress or (lambda _progress: None), knows(kind)
@@ -224,7 +225,7 @@ def load_model(
     if kind in FAMILIES and (plan.projector is not None or not is_known):
         try:
             model = VlmModel(folder, name, kind, tell)
-            CacheLayers(model, plan.cache_type)  # which refuses caches that it does not know
+            CacheLayers(model, plan.cache_type)  # which rejects unknown caches
             return model, ""
         except (BackendMissing, LoadFailed) as error:
             if is_known:
@@ -238,7 +239,7 @@ def load_model(
 
 
 class _PausedLayer:
-    """A layer of a tower, computed by itself; after it others may compute."""
+    """Layer of a tower, computed separately, so that others may compute after it."""
 
     def __init__(self, layer: Any, model: VlmModel) -> None:
         self._layer, self._model = layer, model
@@ -254,7 +255,7 @@ class _PausedLayer:
 
 
 def _check_index(folder: Path) -> None:
-    """Raise for an index that names weights elsewhere."""
+    """Raise ValueError if the index refers to files outside of the folder."""
     index = folder / "model.safetensors.index.json"
     listed = parse_json(bounded(index, _MAX_INDEX), index.name).get("weight_map") if index.is_file() else {}
     if not isinstance(listed, dict) or any(Path(str(file)).name != file for file in listed.values()):
@@ -262,7 +263,7 @@ def _check_index(folder: Path) -> None:
 
 
 def _processor(folder: Path, family: Family) -> Any:
-    """Return what cuts pictures. By its own class: mlx-vlm has AutoProcessor run the code of folders."""
+    """Return the image processor. By its own class: mlx-vlm's AutoProcessor would run code of the folder."""
     module = importlib.import_module(f"mlx_vlm.models.{family.module}.processing_{family.module}")
     processor = getattr(module, family.processor).from_pretrained(folder, trust_remote_code=False)
     for size in filter(None, (getattr(processor.image_processor, name, None) for name in _SIZES)):
@@ -272,49 +273,49 @@ def _processor(folder: Path, family: Family) -> Any:
 
 
 def _numbers(size: Any) -> list[Any]:
-    """Return the numbers of a size: one, or of a table those that are stated."""
+    """Return the numbers of a size: a single number, or the values of a table."""
     if isinstance(size, int):
         return [size]
     return [one for one in (size if isinstance(size, dict) else vars(size)).values() if one is not None]
 
 
 def _towers(model: Any) -> Iterator[Any]:
-    """Yield the parts of a model beside its language model."""
+    """Yield the parts of a model other than its language model."""
     for name, part in model.items():
         if name != "language_model" and isinstance(part, Module):
             yield part
 
 
 def _arrays_of(module: Any) -> Iterator[mx.array]:
-    """Yield the arrays of a module itself, tables that are no weights among them."""
+    """Yield the direct arrays of a module, including tables that are not weights."""
     for value in (*module.values(), *vars(module).values()):
         if isinstance(value, mx.array):
             yield value
 
 
 _LONGEST = 200
-"""Times its width: scaled up, a longer picture would take gigabytes."""
+"""Maximum aspect ratio: scaled up, a longer image would take gigabytes."""
 
 
 class MediaReader(Protocol):
-    """What a backend does with media."""
+    """Methods of a backend that media need."""
 
     def read_media(
         self, seq: int, start: int, media: Media, embeddings: Embeddings, offsets: Offsets
     ) -> None:
         """Compute a run of cells at the end of a sequence; see `MediaEncoder.decode`.
 
-        offsets: where they are, from the position after the tokens there.
+        offsets: their positions relative to the next position of the sequence.
         """
 
 
 class MlxVision:
-    """The tower of a loaded model."""
+    """Vision tower of a loaded model."""
 
     sees, hears, sample_rate = True, False, 0
 
     def __init__(self, model: VlmModel, folder: Path, backend: MediaReader, most_cells: int) -> None:
-        """most_cells: tokens that an image of any size is brought to; 0: what its processor says."""
+        """most_cells: maximum tokens of an image; 0: as the processor decides."""
         self._model, self._backend, self._most_cells = model, backend, most_cells
         self._name, self._cutting = folder.name, threading.Lock()
         self._device, self._owner = mx.default_device(), threading.get_ident()
@@ -327,12 +328,12 @@ class MlxVision:
             raise BadRequest(f"The image is too long for its width: {size}.", hint="Send a part of it.")
         image = Image.frombytes("RGB", (pixels.width, pixels.height), pixels.rgb)
         try:
-            with self._cutting:  # tokenizers of several threads get into each other's way
+            with self._cutting:  # the tokenizer is not thread-safe
                 tokens, arrays = self._model.process(image, self._most_cells)
             return list(self._parts(tokens, arrays, digest))
         except BadRequest:
             raise
-        except Exception as error:  # processors raise whatever a wrong file leads to
+        except Exception as error:  # a wrong file may cause any exception in processors
             why = " ".join(str(error).split())[:200]
             raise BadRequest(f"This model cannot take the image: {why}", hint="Send another one.") from error
 
@@ -375,7 +376,7 @@ class MlxVision:
         finally:
             self._model.pause = lambda: None
             if threading.get_ident() != self._owner:
-                mx.clear_streams()  # this thread's, which ends
+                mx.clear_streams()  # of this thread, which ends
 
     def decode(self, seq: int, start: int, media: Media, embeddings: Embeddings) -> None:
         assert isinstance(media.piece, dict)
@@ -383,4 +384,4 @@ class MlxVision:
         self._backend.read_media(seq, start, media, embeddings, offsets)
 
     def release(self, media: Media) -> None:
-        """Nothing: the pixels are arrays."""
+        """Do nothing: the pixels are arrays."""
