@@ -279,8 +279,8 @@ class Backend(Protocol):
     def rewind(self, seq: int, checkpoint: Checkpoint) -> bool:
         """Cut a sequence that begins with the tokens of a checkpoint to these tokens.
 
-        The checkpoint may be from another sequence. Returns False, with the sequence empty, if the result would
-        be wrong or cells are short.
+        The checkpoint may be from another sequence. Returns False, with the sequence empty, if the result
+        would be wrong or cells are short.
         """
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> npt.NDArray[np.uint8]:
@@ -292,8 +292,8 @@ class Backend(Protocol):
     def copy(self, source: int, target: int, length: int) -> bool:
         """Share the first `length` tokens of `source` with the empty sequence `target`, in the same cells.
 
-        Only after `can_copy` returned True. Returns False, with `target` still empty, if there are no free cells
-        for its windows.
+        Only after `can_copy` returned True. Returns False, with `target` still empty, if there are no free
+        cells for its windows.
         """
 
     def shift(self, seq: int, start: int, stop: int) -> bool:
