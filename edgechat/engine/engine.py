@@ -180,7 +180,7 @@ class EngineCore:
         if not request.adapters:
             return ()
         if self.backend.adapters is None:
-            raise NotAnAdapter("This model takes no LoRA adapters: they are for GGUF models.")
+            raise NotAnAdapter("This model does not support LoRA adapters, which require a GGUF model.")
         return self.backend.adapters.resolve(request.adapters)
 
     def _queue(self, sequence: Sequence, grammar: str | None) -> list[Event]:

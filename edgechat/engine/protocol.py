@@ -158,9 +158,11 @@ def cannot_embed(name: str = "This model", query: str | None = None) -> WrongKin
     """Return the error for embeddings, or (with a query) scores, from a model that provides neither."""
     if query is None:
         return WrongKind(
-            f"{name} is no embedding model and produces no embeddings.", hint="Choose an embedding model."
+            f"{name} is not an embedding model and produces no embeddings.", hint="Choose an embedding model."
         )
-    return WrongKind(f"{name} is no reranking model and scores no texts.", hint="Choose a reranking model.")
+    return WrongKind(
+        f"{name} is not a reranking model and scores no texts.", hint="Choose a reranking model."
+    )
 
 
 class EngineUsers:

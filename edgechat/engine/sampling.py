@@ -250,7 +250,7 @@ def check_bias(sampling: Sampling, n_vocab: int) -> None:
     for token, value in sampling.bias:
         if not 0 <= token < n_vocab:
             raise BadRequest(
-                f"logit_bias has the unknown token {token}; the model's tokens are 0 to {n_vocab - 1}."
+                f"logit_bias contains the unknown token {token}; the model's tokens are 0 to {n_vocab - 1}."
             )
         if not math.isfinite(value):
             raise BadRequest(f"The bias of token {token} is not a number.")

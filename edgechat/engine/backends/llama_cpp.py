@@ -486,7 +486,9 @@ class LlamaCppAdapters:
         try:
             size = path.stat().st_size
             if size > psutil.virtual_memory().available // 2:
-                raise DecodeFailed(f"There is no memory for the adapter {path.name} ({mebibytes(size)}).")
+                raise DecodeFailed(
+                    f"There is not enough memory for the adapter {path.name} ({mebibytes(size)})."
+                )
             if _version(path) != adapter.version:
                 raise DecodeFailed(f"The adapter {path.name} has changed.", hint="Send the request again.")
             return self._model.load_adapter(path)

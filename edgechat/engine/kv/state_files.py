@@ -226,7 +226,7 @@ def _head(raw: bytes, file_size: int, key: bytes, at_most: int) -> StateHeader:
     if head.file_size != file_size:
         raise StateRefused(f"it should have {head.file_size} bytes and has {file_size}", broken=True)
     if head.cut_tokens > head.tokens or (head.cut_size and not head.cut_tokens):
-        raise StateRefused("its checkpoint is none of its tokens'", broken=True)
+        raise StateRefused("its checkpoint does not match its tokens", broken=True)
     if file_key != key:
         raise StateRefused("it belongs to another model, or to other settings")
     if file_size > at_most:

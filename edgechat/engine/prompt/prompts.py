@@ -99,7 +99,7 @@ class Prompts:
         unknown = next((token for token in tokens if not 0 <= token < self._vocabulary.size), None)
         if unknown is not None:
             raise BadRequest(
-                f"The prompt has the unknown token {unknown}; the model's tokens are 0 to "
+                f"The prompt contains the unknown token {unknown}; the model's tokens are 0 to "
                 f"{self._vocabulary.size - 1}."
             )
         if not tokens:

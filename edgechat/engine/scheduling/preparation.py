@@ -109,7 +109,7 @@ def fault(error: Exception) -> EdgechatError:
     """Return the error that ends a request; internal errors are logged with their traceback."""
     if isinstance(error, EdgechatError):
         return error
-    _LOG.error("a fault of edgechat's own", exc_info=error)
+    _LOG.error("internal error", exc_info=error)
     return EngineError(
         f"The engine failed on this request: {error!r}",
         hint="Other requests are not affected. Please report this error, with the engine's log.",

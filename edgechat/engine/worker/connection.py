@@ -200,7 +200,7 @@ class WorkerConnection:
         except frames.BrokenFrame as error:
             size, limit = math.ceil(len(payload) / 2**20), frames.MAX_FRAME // 2**20
             raise PromptTooLong(
-                f"The model would be sent {size} MiB, and the limit is {limit} MiB.",
+                f"The request has {size} MiB; the limit is {limit} MiB.",
                 hint="Send only the relevant part, or start a new chat.",
             ) from error
         with contextlib.suppress(OSError, RuntimeError):

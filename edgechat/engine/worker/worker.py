@@ -318,7 +318,7 @@ def main(open_backend: OpenBackend = open_backend) -> None:
         pipe.send([Failed(None, ErrorInfo.of(error))])
         return
     except Exception as error:
-        _LOG.error("a fault of edgechat's own while loading", exc_info=error)
+        _LOG.error("internal error while loading", exc_info=error)
         pipe.send([Failed(None, ErrorInfo.of(EngineError(f"The engine failed while loading: {error!r}")))])
         return
     serving()
