@@ -117,8 +117,8 @@ def left_out(turns: Sequence[Turn]) -> list[Turn]:
     """Return those of a line's turns that were not sent for its last complete reply.
 
     The engine has reported how many exchanges it dropped. Whether the first one stayed is derived from the
-    token counts of its reply, as `engine.kv.window` does from its messages; that may be wrong if they are a
-    quarter of the context to within a few tokens.
+    token counts of its reply, as `engine.prompt.window` does from its messages; that may be wrong if they are
+    a quarter of the context to within a few tokens.
     """
     replies = [(at, usage) for at, turn in enumerate(turns) if (usage := _usage(turn)) is not None]
     if not replies or not replies[-1][1].dropped_turns:

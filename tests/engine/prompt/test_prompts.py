@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from edgechat.base.errors import BadRequest, PromptTooLong, SwitchUnknown, TemplateError
-from edgechat.engine.prompt import template_child
-from edgechat.engine.prompt import token_counts as token_estimate
+from edgechat.engine.prompt import template_child, token_counts
 from edgechat.engine.prompt.prompts import Prompts
 from edgechat.engine.prompt.template import TEXT_LIMIT, ChatTemplate
 from edgechat.engine.prompt.template_child import Render, Rendered
@@ -390,7 +389,7 @@ def test_texts_are_tokenized_once():
 
 
 def test_what_is_remembered_is_bounded(monkeypatch):
-    monkeypatch.setattr(token_estimate, "MOST_REMEMBERED", 10)
+    monkeypatch.setattr(token_counts, "MOST_REMEMBERED", 10)
     made = prompts()
     assert made.of(asking(*chat(50)), 300).tokens == prompts().of(asking(*chat(50)), 300).tokens
     assert len(made._sizes._counts) == 10
