@@ -1,4 +1,4 @@
-"""The accounting of cells, held against the scripted backend's own."""
+"""The accounting of cells, compared with the scripted backend's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Templates of the families, and a request for their tests."""
+"""Templates of the families, and requests for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How models with draft heads are loaded in tests: of each kind that tests/kit/heads makes."""
+"""Loading of models with draft heads, of each kind that tests/kit/heads makes."""
 
 from __future__ import annotations
 

@@ -28,11 +28,11 @@ KINDS = ("dense", "windowed", "hybrid", "moe")
 SHAPES = KIT_KINDS | {"windowed": WINDOWED.sized(n_layers=3, window=32, window_period=3)}
 """A window that short texts leave behind, and few layers: on a processor MLX takes milliseconds a token."""
 BOUND = 0.02
-"""Of logits with a deviation of 4: an f16 cache rounds differently after batches of other shapes."""
+"""For logits with a deviation of 4: an f16 cache rounds differently after batches of other shapes."""
 
 
 GPU = {"devices": (MLX,), "split": (1,)} if os.environ.get("EDGECHAT_METAL") else {}
-"""Of a plan for MLX: `make test-metal` has it compute on the GPU of a Mac."""
+"""Devices of a plan for MLX: `make test-metal` computes on the GPU of a Mac."""
 
 
 class Library(Protocol):
@@ -135,7 +135,7 @@ def batches(backend: Backend, parts: Iterable[BatchPart]) -> list[list[BatchPart
 
 
 def is_true(rows: np.ndarray, expected: np.ndarray) -> bool:
-    """Say whether these are the logits that are expected."""
+    """Return whether logits are as expected."""
     return rows.shape == expected.shape and bool(np.abs(rows - expected).max() < BOUND)
 
 

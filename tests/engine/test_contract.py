@@ -1,4 +1,4 @@
-"""What every engine does for a front end; see `edgechat.engine.protocol.Engine`.
+"""Contract of all engines; see `edgechat.engine.protocol.Engine`.
 
 A new kind of engine becomes a parameter of `make`. Requests are answered by what they say: 'hi', 'slow',
 'long' or 'die'.

@@ -1,4 +1,4 @@
-"""Faults of our own, wherever they lie: one request ends and the log says why; the others go on."""
+"""Internal errors, wherever they occur, end one request and are logged; other requests go on."""
 
 import asyncio
 import sys

@@ -38,7 +38,7 @@ SCRIPTED = {
     "takes turns": {"mixes": False},
 }
 STEPS = {"llama.cpp": 60, "mlx": 30}
-"""Of a life: MLX takes ten times as long on a processor."""
+"""Steps of a life: MLX takes ten times as long on a processor."""
 CONTEXT = 768
 # Thoughts are stripped from earlier turns, and something is said before them: no prompt extends the last.
 STRIPPING = (
@@ -126,7 +126,7 @@ class Judge:
         self._prompts = Prompts(template, self.backend.vocabulary)
 
     def __call__(self, request, text, reason):
-        """Say whether every token was the likeliest one, or as good as that."""
+        """Return whether every token was the likeliest, or nearly so."""
         prompt = self._prompts.of(request, self.backend.context).tokens
         vocabulary = self.backend.vocabulary
         said = vocabulary.tokenize(text, bos=False, special=False)

@@ -1,4 +1,4 @@
-"""Sampling against llama.cpp's own samplers, and against its own definition."""
+"""Sampling compared with llama.cpp's samplers and with its definition."""
 
 import ctypes
 from types import SimpleNamespace

@@ -26,13 +26,13 @@ from edgechat.engine.types import (
 )
 
 Judge = Callable[[ChatRequest, str, FinishReason], bool]
-"""Say whether this is the reply to that request."""
+"""Return whether a reply belongs to a request."""
 MAX_TOKENS = 24
 
 
 @dataclass
 class Chat:
-    """What a front end knows of a conversation."""
+    """A conversation as known to a front end."""
 
     id: str
     messages: list[Message] = field(default_factory=list)
@@ -57,7 +57,7 @@ class World:
         self.engine = make()
         self.chats = [Chat(f"{number:08x}") for number in range(3)]
         self.told: list[str] = []
-        """What happened: a failure's story."""
+        """The events so far, to explain a failure."""
         self.compared = self.shifted = self.cached = self.overflows = self.drafted = 0
         self._requests = 0
         self._leaving: list[str | None] = []

@@ -1,4 +1,4 @@
-"""LoRA adapters in llama.cpp: the same as merged weights, switched from call to call."""
+"""LoRA adapters in llama.cpp equal merged weights, and can change from call to call."""
 
 import os
 

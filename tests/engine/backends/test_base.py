@@ -1,4 +1,4 @@
-"""What every backend promises below our loop: each result held against the same tokens computed afresh."""
+"""The backend protocol: results are compared with computing the same tokens afresh."""
 
 import contextlib
 import threading
@@ -27,7 +27,7 @@ def test_it_says_what_it_is(kind, open_backend):
 
 
 def test_both_formats_are_the_same_model(kind, cold, opened):
-    """What a backend computes is what llama.cpp computes from the GGUF of the same Spec."""
+    """Results equal those of llama.cpp for the GGUF of the same Spec."""
     tokens = some(1, 200)
     other = opened(load(plan(Runtime("llama.cpp").model(kind), n_seq_max=1, n_outputs_max=64)))
     assert is_true(cold(tokens, 20), feed(other, 0, 0, tokens, 20))
@@ -124,7 +124,7 @@ def test_only_the_rows_that_are_wanted(open_backend):
 
 
 def test_the_rows_come_in_the_order_of_the_parts(open_backend):
-    """Where it takes one sequence at a time it says so."""
+    """Backends that compute one sequence at a time say so."""
     backend = open_backend()
     a, b = BatchPart(0, 0, [70, 71, 72], 1), BatchPart(1, 0, [80, 81, 82, 83], 2)
     if not backend.capabilities.mixes:
@@ -180,7 +180,7 @@ def test_all_sequences_share_the_cells(open_backend):
 
 
 def test_a_cut_that_is_allowed_is_true(kind, open_backend, cold):
-    """What follows a cut is what follows the same tokens computed afresh; else nothing has changed."""
+    """After a cut, logits equal those of the same tokens computed afresh; else nothing has changed."""
     tokens, more = some(1, 120), [65, 66, 67]
     for length in (119, 100, 60, 1):
         backend = open_backend(kind)
@@ -339,7 +339,7 @@ def test_a_restored_state_goes_back_to_a_checkpoint_saved_with_it(kind, runtime,
 
 
 def test_a_state_is_of_the_moment_it_was_saved(kind, open_backend, cold):
-    """What goes on afterwards writes to other memory than its."""
+    """Later computations write to other memory."""
     backend = open_backend(kind)
     feed(backend, 0, 0, some(1, 140))
     state = backend.save(0)

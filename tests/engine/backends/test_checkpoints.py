@@ -1,4 +1,4 @@
-"""Going back to a checkpoint: what follows is what follows the same tokens computed afresh."""
+"""Rewinding to a checkpoint gives the same logits as computing the tokens afresh."""
 
 import random
 

@@ -90,7 +90,7 @@ def test_the_logits_are_the_processors(kind, flash_attention, on_devices):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGSTOP")
 def test_a_call_without_rows_waits_for_the_device(servers, opened):
-    """What calls cost would not be known otherwise, and they would pile up behind the first that has rows."""
+    """Otherwise the cost of calls is unknown, and they pile up before the first call with rows."""
     rpc = tuple(server.address for server in servers)
     backend = opened(
         LlamaCppBackend(plan(tiny("dense"), devices=("RPC0",), split=(KINDS["dense"].n_layers + 1,), rpc=rpc))
@@ -167,7 +167,7 @@ def test_a_device_elsewhere_sends_what_is_looked_at(servers, opened):
 
 
 def test_sampling_is_the_processors_however_logits_come(servers):
-    """What needs all logits gets them: no top-k, penalties, probabilities, a grammar."""
+    """Requests that need all logits get them: no top-k, penalties, logprobs, a grammar."""
     requests = [
         ChatRequest(id=str(number), messages=QUESTION, max_tokens=12, **fields)
         for number, fields in enumerate(

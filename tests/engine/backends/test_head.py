@@ -1,4 +1,4 @@
-"""A model's own drafting layers know what the model has computed, whatever has happened to its sequences."""
+"""Draft heads know what the model has computed, whatever happened to its sequences."""
 
 from contextlib import closing
 
@@ -119,7 +119,7 @@ def test_a_copy_and_a_saved_state_know_the_same(opened):
 
 
 def test_a_cut_costs_one_hidden_state(opened):
-    """What stood at the cut is not kept: the head reads one token without it, and drafts much the same."""
+    """The hidden state at the cut is not kept: the head reads one token without it, and drafts alike."""
     tokens, more = some(5, 100), some(6, 30)
     backend = opened()
     if not backend.capabilities.cuts:

@@ -1,4 +1,4 @@
-"""What is llama.cpp's alone; what every backend does is in test_base.py."""
+"""Tests for llama.cpp only; those for all backends are in test_base.py."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Ids of media among tokens: told apart, found again, and true about positions."""
+"""Ids of media among tokens: unique, found again, with correct positions."""
 
 import pytest
 from hypothesis import given

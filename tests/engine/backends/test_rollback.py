@@ -1,4 +1,4 @@
-"""Tokens taken back on every backend: what follows is what follows the same tokens computed afresh."""
+"""Rollbacks on every backend give the same logits as computing the tokens afresh."""
 
 import random
 
@@ -217,7 +217,7 @@ def test_beside_a_chunk_of_a_prompt_no_snapshot_of_llama_cpp_is_relied_on(opened
 
 
 def test_without_snapshots_a_recurrent_state_does_not_roll_back(runtime, kind, cold, opened):
-    """Of llama.cpp: MLX needs none. What was to be taken back is still there."""
+    """Only for llama.cpp. The tokens to roll back are still there."""
     backend = opened(load(runtime, kind, n_rs_seq=0))
     never = (runtime.name, kind) == ("llama.cpp", "hybrid")
     assert (backend.rolls_back == 0) == never

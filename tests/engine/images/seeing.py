@@ -1,4 +1,4 @@
-"""Engines with tiny models that see or hear, and what to ask them."""
+"""Engines with tiny models with vision or audio, and requests for them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.kit.vision import KINDS, RATE, Picture, SoundWave, hearing, seeing, w
 
 QUESTION = "What colour is it?"
 MLX = "mlx-"
-"""What the names of MLX's kinds begin with."""
+"""Prefix of the names of MLX's kinds."""
 MLX_KINDS = (
     ("mlx-windowed", "mlx-dense", "mlx-mrope", "mlx-hybrid") if find_spec("mlx_vlm") is not None else ()
 )
 ALL_KINDS = (*KINDS, *MLX_KINDS)
 MANY = tuple(kind for kind in ALL_KINDS if kind != "mlx-dense")
-"""Those of which the last of several images is named."""
+"""Kinds that name the last of several images."""
 
 
 def plan_of(kind: str, *, hears: bool = False, sees: bool = True, **changes: Any) -> LoadPlan:

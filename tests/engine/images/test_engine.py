@@ -1,4 +1,4 @@
-"""What an image shows or a sound is decides the answer: cold, cached, cut off, restored, beside streams."""
+"""Images and sounds determine the answer: cold, cached, truncated, restored, beside streams."""
 
 import time
 from contextlib import ExitStack, closing

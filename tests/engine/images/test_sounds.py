@@ -1,4 +1,4 @@
-"""What is told of sounds alone; the rest is with images, in test_engine.py."""
+"""Tests for sounds only; others are in test_engine.py."""
 
 from contextlib import ExitStack, closing
 from pathlib import Path

@@ -237,7 +237,7 @@ def test_a_rewind_that_fails_leaves_an_empty_slot(make, n_seq_max):
 
 
 def test_the_budget_of_checkpoints_is_kept(make):
-    """Those of the slot used longest ago go first; of one slot, those that spare least."""
+    """Those of the least recently used slot go first; within a slot, those that spare least."""
     cache = make(cuts=False, n_checkpoints=4)
     old, _ = cache.seat(LONG)
     for stop in (30, 100):

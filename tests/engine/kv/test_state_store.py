@@ -1,4 +1,4 @@
-"""The states of chats on disk: whole or not at all, no more than may be, and nothing wrong is ever used."""
+"""States of chats on disk: complete or missing, within limits, and never used if damaged."""
 
 import errno
 import os

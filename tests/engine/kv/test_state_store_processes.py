@@ -1,4 +1,4 @@
-"""Several processes with one folder of states, and processes that are killed while they write."""
+"""Several processes with one folder of states, and processes killed while writing."""
 
 import os
 import random

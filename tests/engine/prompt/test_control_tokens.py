@@ -1,4 +1,4 @@
-"""Only a template's own text makes control tokens, whatever the messages and the tools say."""
+"""Only a template's own text becomes control tokens, whatever messages and tools contain."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Prompts: over templates that behave as the popular ones do, and two kinds of tokenizers."""
+"""Prompts of templates that behave like popular ones, with two kinds of tokenizers."""
 
 import functools
 import re

@@ -1,4 +1,4 @@
-"""Chat templates: rendered as transformers does, and bounded whatever they try."""
+"""Chat templates: rendered as by transformers, and bounded whatever they try."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The sliding window, on sizes alone."""
+"""The sliding window, with sizes only."""
 
 import pytest
 from hypothesis import assume, given

@@ -1,4 +1,4 @@
-"""Requests that want a schema followed, chances told, a bias, or a text gone on with, through the engine."""
+"""Requests with a schema, logprobs, a bias or a text to continue, through the engine."""
 
 import codecs
 import itertools
@@ -161,7 +161,7 @@ def test_a_chat_that_is_deleted_while_its_grammar_is_compiled_is_not_remembered(
 
 
 def test_a_grammar_too_complex_for_its_text_ends_the_request(make, monkeypatch):
-    """What only shows at its third token."""
+    """Which only turns out at its third token."""
     nested = {"properties": {"x": {"type": "object", "properties": {f"p{at}": {} for at in range(900)}}}}
     engine = make(reply='{"x": {"p1": 1}}')
     events = run(engine, request(schema=json.dumps(nested | {"type": "object"})), request("b"))
@@ -220,7 +220,7 @@ def test_drafts_change_nothing_of_a_reply_with_a_schema(template, runtime, sampl
 
 
 ALLOWED = ("abd", "ace", "bcde")
-"""Of each letter of a triple."""
+"""Probability of each letter of a triple."""
 
 
 DRAFTERS = [{}, {"model": True}, {"ngrams": True}]
@@ -254,7 +254,7 @@ def softmax(row):
 
 
 def test_chances_are_those_of_the_models_own_logits(template, opened):
-    """Of the text's tokens one by one, before sampling: another computation gives them."""
+    """Logprobs of the text's tokens, one by one, before sampling, from another computation."""
     path = Runtime("llama.cpp").model("dense")
     engine = EngineCore(load(plan(path)), template)
     sampling = Sampling(temperature=1.0, top_k=3, seed=1, bias=((65, 3.0),), repetition_penalty=1.3)

@@ -1,4 +1,4 @@
-"""The grammar of calls that have to be made: what it lets through, and what not."""
+"""Grammars of required calls: what they allow and reject."""
 
 import json
 import re
@@ -30,7 +30,7 @@ class Family:
         self.all = Constraints(self.words)
 
     def follows(self, text, tools=TOOLS, tool=None, **options):
-        """Say whether a text is all of an answer that calls one of these tools."""
+        """Return whether a text is a complete answer that calls one of these tools."""
         body = calls_grammar(family(self.name), tools, self.words, tool=tool, **options)
         constraint = self.all.of(reply_grammar(body, self.words, None, thinking=False)).result()
         tokens = self.words.script(text)

@@ -1,4 +1,4 @@
-"""Grammars of replies: what a thought, a mark and a schema let come next, and what is refused in time."""
+"""Grammars of replies: what thoughts, marks and schemas allow, and what is rejected in time."""
 
 import json
 import re
@@ -58,11 +58,11 @@ class Words:
         """There are none."""
 
     def is_end(self, token):
-        """Say whether it is one of the last two."""
+        """Return whether it is one of the last two."""
         return token in self.ends
 
     def misfit(self, other):
-        """Say nothing."""
+        """Do nothing."""
         return ""
 
 
@@ -135,7 +135,7 @@ def test_thoughts_are_free_and_answers_are_not(follow, words, marks, thinking, t
 
 
 def test_letters_do_not_close_a_thought_that_a_control_token_closes(follow):
-    """Who reads the text would take them for the mark, and the answer for begun."""
+    """Readers of the text would take them for the mark, and assume that the answer has begun."""
     constraint = follow(CLOSED, CONTROL, THINK, thinking=True)
     assert constraint.allows([], list(b"a</think>")) == len("a</think")
 

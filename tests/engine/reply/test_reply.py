@@ -1,4 +1,4 @@
-"""Text out of token bytes."""
+"""Text from the bytes of tokens."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Requests with LoRA adapters beside each other: nothing is mixed, in a call, in the cache or on disk."""
+"""Simultaneous requests with different LoRA adapters are never mixed: in calls, in the cache or on disk."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""The size of a chunk follows from what calls cost."""
+"""Chunk sizes derived from the cost of calls."""
 
 import pytest
 

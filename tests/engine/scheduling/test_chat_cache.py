@@ -1,4 +1,4 @@
-"""Chats between their turns: prewarmed, interrupted, cut by the window, left, restored and forgotten."""
+"""Chats between turns: prewarmed, interrupted, cut by the window, closed, restored and deleted."""
 
 import re
 from concurrent.futures import Future

@@ -1,4 +1,4 @@
-"""Where checkpoints of a prompt are taken, and what that costs in calls."""
+"""Positions of checkpoints in prompts, and their cost in calls."""
 
 import pytest
 from hypothesis import given

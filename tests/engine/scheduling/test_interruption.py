@@ -1,4 +1,4 @@
-"""A prompt that is read alone is read in large calls, which end early for who comes."""
+"""A lone prompt is computed in large calls, which are interrupted by new requests."""
 
 import io
 import os

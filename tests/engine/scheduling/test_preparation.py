@@ -1,4 +1,4 @@
-"""Requests are prepared beside the thread that computes; what goes wrong with one ends that one."""
+"""Requests are prepared in the background; an error only ends its own request."""
 
 import threading
 
@@ -133,7 +133,7 @@ def test_a_chat_that_is_deleted_meanwhile_is_not_kept(engine, gate):
 
 @pytest.mark.slow
 def test_a_template_that_hangs_over_the_next_turn_stops_no_stream(scripted, gate, monkeypatch, opened):
-    """What a chat's next turn begins with is worked out when it is left: its state is cut to that."""
+    """The beginning of a chat's next prompt is computed when it is closed: its state is cut to that."""
     monkeypatch.setattr("edgechat.engine.scheduling.chat_cache.LEAVE_SECONDS", 0.0)
     plan = scripted(reply="word " * 200, context=1024)
     states = KVStateStore(2**30, b"a model")

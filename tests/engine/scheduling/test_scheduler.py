@@ -1,4 +1,4 @@
-"""What is computed next: plans of the scheduler over the scripted backend, call by call."""
+"""The scheduler over the scripted backend, call by call."""
 
 import pytest
 
@@ -164,7 +164,7 @@ def test_background_is_computed_while_nothing_else_is(make):
 
 @pytest.mark.parametrize(("n", "joins"), [(16, True), (17, False)])
 def test_one_joins_where_there_is_room_to_grow(make, n, joins):
-    """Of 100 cells, 20 are wanted by who runs, and 32 for each to grow."""
+    """Of 100 cells, the running sequence needs 20, and each sequence 32 to grow."""
     scheduler = make(asking("a", text(20)), asking("b", text(n, of=1)), context=100)
     scheduler.plan()
     assert ids(scheduler.running) == ["a", *["b"] * joins]
@@ -175,7 +175,7 @@ def test_one_joins_where_there_is_room_to_grow(make, n, joins):
     [(29, (), True), (30, (), False), (18, (("x", 1.0),), True), (19, (("x", 1.0),), False)],
 )
 def test_what_is_shared_with_who_runs_takes_no_room(make, n, adapters, joins):
-    """Of 100 cells, 17 are held, 1 + 32 + 32 wanted beside them, and 11 of the others are held already."""
+    """Of 100 cells, 17 are held, 1 + 32 + 32 more needed, and 11 of the others are held already."""
     scheduler = make(asking("a", text(16)), context=100)
     assert calls(scheduler, 2) == [[("a", 16)], [("a", 1)]]
     scheduler.add(asking("b", [*text(11), *text(n - 11, of=2)], adapters=adapters))

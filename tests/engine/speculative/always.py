@@ -1,4 +1,4 @@
-"""A controller that drafts whatever can be drafted, in random lengths: what stands must not depend on it."""
+"""A controller that always drafts, in random lengths: accepted text must not depend on it."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ class Always(Controller):
         self._longest = longest
 
     def begin(self, n_streams: int, depth: float) -> bool:
-        """Say yes."""
+        """Return True."""
         super().begin(n_streams, depth)
         return True
 
     def may_lose(self, won: float, n_tokens: int) -> bool:
-        """Say yes."""
+        """Return True."""
         return True
 
     def chances(self, classes: Sequence[int], source: Source) -> list[float]:
-        """Say nothing of use: nobody here looks at it."""
+        """Return a value that is never used."""
         return [0.5] * len(classes)
 
     def prospects(self, source: Source, start: int = 0) -> list[float]:
-        """Say how many there may be at the most."""
+        """Return the maximum length."""
         return [0.5] * (LONGEST_DRAFT[source] - start)
 
     def choose(self, offers: Sequence[Sequence[DraftOffer]], most: int) -> list[DraftChoice | None]:

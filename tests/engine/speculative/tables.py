@@ -1,4 +1,4 @@
-"""A backend whose next token depends on the last two, by tables: fast, and every probability is known."""
+"""A backend whose next token depends on the last two, by tables: fast, with known probabilities."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Letters:
         """There are none."""
 
     def is_end(self, token: int) -> bool:
-        """Say no."""
+        """Return False."""
         return False
 
     def misfit(self, other: Letters) -> str:

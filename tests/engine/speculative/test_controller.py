@@ -1,4 +1,4 @@
-"""How much is drafted, in simulated decoding: nearly the best where it pays, next to nothing where not."""
+"""Draft lengths in simulated decoding: nearly optimal if drafts pay off, else next to nothing."""
 
 import math
 import random
@@ -107,7 +107,7 @@ def test_a_useless_draft_costs_next_to_nothing(source, curve, noise, seed):
 
 @pytest.mark.parametrize("source", ["model", "mtp", "ngram"])
 def test_drafts_that_begin_to_fail_do_not_cost_much_more(source):
-    """What was won before may be lost again up to a full purse, and no more."""
+    """Earlier gains may be lost again up to a full purse, but no more."""
     run = Run(linear(0.1), 0.95, source).steps(1000)
     run.chance = run.made = run.spent = 0.0
     run.steps(2000)
@@ -279,7 +279,7 @@ def test_deeper_in_the_cache_rows_cost_what_attention_lets_expect():
 
 
 def test_what_has_matched_for_long_is_tried_where_few_tokens_never_pay():
-    """Where few rows cost as much as so many calls, nothing was ever drafted, and nothing learnt."""
+    """If a few rows cost as much as many calls, nothing was ever drafted, and nothing learnt."""
     acceptance = Acceptance("ngram")
     short, long = (acceptance.of_class(class_of_match(length)) for length in (4, 24))
     assert short < 0.6

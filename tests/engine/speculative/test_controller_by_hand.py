@@ -1,4 +1,4 @@
-"""How much is drafted, by hand: with costs and chances that are known and stay."""
+"""Draft lengths for known, constant costs and chances."""
 
 import pytest
 

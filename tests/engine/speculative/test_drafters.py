@@ -1,4 +1,4 @@
-"""Who guesses: the n-grams of a text, and a small model that keeps up with it."""
+"""Drafters: n-grams of a text, and a small model that keeps up with it."""
 
 import numpy as np
 import pytest

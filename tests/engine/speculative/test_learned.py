@@ -1,4 +1,4 @@
-"""What a controller learnt is there the next time; of a damaged file nothing is, and nobody notices."""
+"""Saved estimates of a controller: restored next time; damaged files are ignored."""
 
 import json
 import math

@@ -29,7 +29,7 @@ N = 5
 ENOUGH, FEW = 20_000, 8_000
 """Triples that show whether a draft's token stands a tenth too often, or any other mistake there is here."""
 STREAMS, TRIPLES = 10, 500
-"""Of each reply."""
+"""Numbers of streams, and of triples in each reply."""
 OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 PENALTIES = {"repetition_penalty": 1.4, "presence_penalty": 0.5, "penalty_window": 2}
 SETTINGS = {
@@ -100,7 +100,7 @@ def expected(tables, sampling):
 
 
 def is_rejected(counts, chances):
-    """Say whether counts of triples are not what chance makes of their probabilities, at 0.001."""
+    """Return whether counts of triples contradict their probabilities, at a level of 0.001."""
     n = sum(counts.values())
     if any(not chances[triple] for triple in counts):
         return True

@@ -1,4 +1,4 @@
-"""System messages in the middle of a chat, for templates that take them only at its beginning."""
+"""System messages in the middle of a chat, for templates that accept them only at the beginning."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Calls of tools, found in what models of each family write."""
+"""Tool calls found in the output of models of each family."""
 
 import json
 import re

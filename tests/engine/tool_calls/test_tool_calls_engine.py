@@ -1,4 +1,4 @@
-"""Requests with tools: through the engine over scripted replies, over a real model, and through a worker."""
+"""Requests with tools: over scripted replies, over a real model, and through a worker."""
 
 import itertools
 import json
@@ -106,7 +106,7 @@ def test_calls_come_as_events_of_their_own(make, name, control):
 
 
 GROWING = ("generic", "hermes", "llama", "args", "harmony")
-"""Of these a call is told before it is complete."""
+"""Families whose calls are announced before they are complete."""
 
 
 @pytest.mark.parametrize("name", SOURCES)

@@ -1,4 +1,4 @@
-"""Tools, calls and results in prompts: rendered as each family's template has them."""
+"""Tools, calls and results in prompts, as rendered by each family's template."""
 
 import contextlib
 import json

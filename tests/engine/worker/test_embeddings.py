@@ -1,4 +1,4 @@
-"""Embeddings: the numbers are llama.cpp's own, whoever asks beside, and what cannot be done is said."""
+"""Embeddings equal llama.cpp's, whatever else is requested, and impossible requests fail with a reason."""
 
 import asyncio
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Snapshots of an engine: every cell is counted once, and as what it is."""
+"""Snapshots of an engine count every cell once, with the right kind."""
 
 import random
 import time

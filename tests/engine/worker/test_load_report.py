@@ -1,4 +1,4 @@
-"""What the worker learns of its speed: only what an undisturbed machine did, whatever slowed the others."""
+"""Speeds that the worker learns: only those of an undisturbed machine."""
 
 from types import SimpleNamespace
 

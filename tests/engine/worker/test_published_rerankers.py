@@ -1,4 +1,4 @@
-"""Scores of files like those of bge-reranker-v2-m3 and Qwen3-Reranker: those that the models define."""
+"""Scores of files like those of bge-reranker-v2-m3 and Qwen3-Reranker, as the models define them."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Scores of a reranking model: llama-server's own, whoever asks beside, cut where they must be."""
+"""Scores of a reranking model equal llama-server's, whatever else is requested, however long the texts."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The front end's side with real workers: they stream, die, go idle and end with their parent."""
+"""The supervisor with real workers: they stream, die, go idle and end with their parent."""
 
 import asyncio
 import contextlib
@@ -459,7 +459,7 @@ def test_logs_do_not_pile_up(home):
 
 @pytest.mark.parametrize("limit", ["size=256k", "nr_inodes=64"])
 async def test_a_full_disk_costs_the_log_and_not_the_chat(start, home, limit):
-    """Where nothing can be written any more, and where not even an empty file can be made."""
+    """If nothing can be written, and if not even an empty file can be created."""
     home.mkdir()
     with disks.small_disk(home, limit):
         engine = start()

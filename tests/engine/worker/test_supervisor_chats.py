@@ -1,4 +1,4 @@
-"""Chats through real workers: left, restored by another, deleted, and workers killed in the middle of it."""
+"""Chats through real workers: closed, restored by another worker, deleted, and workers killed meanwhile."""
 
 import asyncio
 import contextlib

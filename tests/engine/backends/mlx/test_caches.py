@@ -1,4 +1,4 @@
-"""Whatever is done to a sequence, what it holds is what a fresh computation of its tokens gives."""
+"""Whatever is done to a sequence, its logits equal those of a fresh computation."""
 
 import random
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 GREEDY = Sampling(temperature=0.0)
 NEAR = 2e-4
-"""Of logits up to 10, in F32: a run and a token at a time round differently."""
+"""Tolerance for logits up to 10, in F32: a run and a token at a time round differently."""
 FRESH = 9
 KINDS_OF_CACHE = [
     ("dense", "f16"),

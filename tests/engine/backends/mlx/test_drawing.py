@@ -1,4 +1,4 @@
-"""Tokens chosen where the logits are: the ones that the host would choose, and the engine none the wiser."""
+"""Tokens sampled on the device equal those that the host would choose."""
 
 import itertools
 

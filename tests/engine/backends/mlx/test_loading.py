@@ -1,4 +1,4 @@
-"""Folders that hold no model, or not a whole one, end in words and never in a crash."""
+"""Folders without a complete model cause errors with a message, never a crash."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Pictures in the caches of the MLX backend: the logits are those of mlx-vlm's own models."""
+"""Images in the caches of the MLX backend: logits equal those of mlx-vlm's models."""
 
 import contextlib
 import importlib
@@ -126,7 +126,7 @@ def test_texts_are_computed_as_without_a_tower(kind, backend, opened):
 
 
 def test_a_picture_in_several_calls(kind, backend, opened):
-    """Where its cells see each other, it is computed whole all the same."""
+    """If its cells attend to each other, it is computed as a whole all the same."""
     small = opened(seer(mlx_family(kind), n_batch=5, n_ubatch=5))
     assert is_true(asked(small, 0), asked(backend, 0))
 
