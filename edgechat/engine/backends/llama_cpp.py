@@ -239,7 +239,6 @@ class LlamaCppBackend(LlamaCppModel):
         return self._places[seq].position(index) if seq in self._places else index
 
     def _length(self, seq: int) -> int:
-        """Return the number of a sequence's tokens."""
         last = self._context.last_position(seq)
         return self._places[seq].length(last) if seq in self._places else last + 1
 

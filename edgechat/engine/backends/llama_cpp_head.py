@@ -98,7 +98,6 @@ class LlamaCppHead:
             self._read(seq)
 
     def _read(self, seq: int) -> None:
-        """Read the unread tokens of a sequence."""
         reading = self._reading(seq)
         self._retract([seq])
         size = self._context.n_batch

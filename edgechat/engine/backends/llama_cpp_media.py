@@ -93,7 +93,6 @@ class LlamaCppMedia:
         return parts
 
     def _largest(self, chunk: MediaChunk) -> int:
-        """Return the maximum tokens of a chunk."""
         most = MOST_HEARD if chunk.what == "sound" else MOST_CELLS
         return most if chunk.causal else min(most, self._context.n_ubatch)
 

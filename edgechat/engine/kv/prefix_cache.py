@@ -483,7 +483,6 @@ class PrefixCache:
     # The tree.
 
     def _root(self, adapters: AdapterSet) -> Node:
-        """Return the root for these adapters."""
         roots = (slot.root for slot in self.slots)
         found = next((root for root in roots if root.adapters == adapters), None)
         return found or Node(0, [], None, 0, adapters)

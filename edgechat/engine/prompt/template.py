@@ -159,7 +159,6 @@ class ChatTemplate:
         return [*messages[:at], question, *messages[at + 1 :]]
 
     def _accepts_system(self) -> bool:
-        """Return whether the template accepts a system message."""
         if self._takes_system is None:
             try:
                 self.render((Message("system", "a"), _QUESTION))

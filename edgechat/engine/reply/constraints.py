@@ -244,7 +244,6 @@ def _tool_at(grammar: str, line: int) -> str:
 
 
 def _explain(why: str) -> str:
-    """Return llguidance's message in terms of the schema."""
     line = why.partition("\n")[0]
     explanation = line.partition("failed to compile JSON schema: ")[2] or line
     if keys := re.match(r"Unimplemented keys: \[(.*)\]", explanation):

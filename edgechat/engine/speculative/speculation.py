@@ -298,7 +298,6 @@ class Speculation:
         return decide(source, self.controller.chances(classes, source), n_beside, longest)
 
     def _ask(self, source: Source, requests: list[DraftRequest], step: _Step) -> None:
-        """Compute drafts."""
         drafter = self._model if source == "model" else self._head
         assert drafter is not None
         step.rounds[source] = rounds = Rounds()

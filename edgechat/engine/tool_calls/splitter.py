@@ -251,7 +251,6 @@ class Splitter:
         return []
 
     def _in_gap(self) -> list[Item]:
-        """Skip characters before a body."""
         self._skip()
         if not self._buffer:
             return []

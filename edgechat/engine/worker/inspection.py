@@ -224,7 +224,6 @@ def _tokens(slot: Slot, stop: int) -> Iterator[int]:
 
 
 def _starts_with(slot: Slot, tokens: list[int]) -> bool:
-    """Return whether a slot begins with tokens."""
     if slot.length < len(tokens):
         return False
     return all(

@@ -276,7 +276,6 @@ class MlxBackend:
 
     @property
     def _used(self) -> int:
-        """Tokens in all caches."""
         return sum(one.caches.length for one in self._sequences.values())
 
     def truncate(self, seq: int, length: int) -> bool:

@@ -253,7 +253,6 @@ def _end_ids(table: Mapping[str, Any]) -> Iterator[int]:
 
 
 def _decoder_types(decoder: Any) -> set[str]:
-    """Return the types of a decoder and its parts."""
     if not isinstance(decoder, dict):
         return set()
     types = {str(decoder.get("type"))}
