@@ -29,7 +29,7 @@ ROLES = {
     "gpu": "edgechat.device.gpu.sources",
     "lend": "edgechat.device.remote.lending",
     "speed": "edgechat.planner.estimate.kernel_probe_child",
-    "xet": "edgechat.models.hub.xet_child",
+    "xet": "edgechat.models.hub.xet",
     "dryrun": "edgechat.planner.estimate.dry_run_child",
 }
 

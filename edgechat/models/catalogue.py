@@ -16,7 +16,7 @@ from msgspec import Meta
 from edgechat import __version__
 from edgechat.base import paths
 from edgechat.base.errors import FolderError, SettingsError
-from edgechat.models.formats.modalities import Modality, ModelKind, modalities
+from edgechat.models.formats.header import Modality, ModelKind, modalities
 from edgechat.models.formats.quants import canonical
 from edgechat.models.hub.names import valid_repo
 from edgechat.settings import SamplingDefaults, checked, read_toml

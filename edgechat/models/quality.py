@@ -22,7 +22,7 @@ from edgechat.base import paths
 from edgechat.base.errors import FolderError
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.quants import canonical, is_mlx_bits
-from edgechat.models.local.fingerprint import fingerprint_of
+from edgechat.models.local.stores import fingerprint_of
 
 LARGE = 30_000_000_000
 """Number of weights from which a poor quantization is acceptable: Q2_K costs 70B what Q3_K_M costs 8B."""

@@ -11,12 +11,19 @@ from pathlib import Path
 
 from edgechat.base.errors import ModelFileError, NotAnAdapter
 from edgechat.base.text import one_line
-from edgechat.models.adapters.reading import KIND, MAX_BYTES, tensor_pairs
-from edgechat.models.adapters.use import CONFIG, WEIGHTS, AdapterUse, parse_scaled
+from edgechat.models.adapters.reading import (
+    CONFIG,
+    KIND,
+    MAX_BYTES,
+    WEIGHTS,
+    AdapterUse,
+    parse_scaled,
+    tensor_pairs,
+)
+from edgechat.models.local.files import ModelPartFile, Skipped, file_at
 from edgechat.models.local.inventory import Inventory, LocalModel, inventory
 from edgechat.models.local.locations import Place
 from edgechat.models.local.resolve import local_models
-from edgechat.models.local.scan import ModelPartFile, Skipped, file_at
 from edgechat.models.local.stores import FoundModel, peft_folders
 
 _START = 1 << 16

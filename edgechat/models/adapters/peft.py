@@ -21,18 +21,26 @@ from msgspec import Meta
 
 from edgechat.base import paths
 from edgechat.base.errors import DiskError, ModelFileError, NotAnAdapter
-from edgechat.models.adapters.reading import EMBEDDING, KIND, MAX_ALPHA, MAX_BYTES, checked_pairs
-from edgechat.models.adapters.use import CONFIG, WEIGHTS
-from edgechat.models.formats.gguf import aligned, parse_header
-from edgechat.models.formats.header import ModelHeader, ModelTensor
-from edgechat.models.formats.limits import MAX_LAYERS, show
-from edgechat.models.formats.mlx.safetensors import PREFIX, StoredTensor, parse_table, table_length
+from edgechat.models.adapters.reading import (
+    CONFIG,
+    EMBEDDING,
+    KIND,
+    MAX_ALPHA,
+    MAX_BYTES,
+    WEIGHTS,
+    Adapter,
+    checked_pairs,
+)
+from edgechat.models.formats.gguf import aligned, parse_header, read_header
+from edgechat.models.formats.header import MAX_LAYERS, ModelHeader, ModelTensor, show
+from edgechat.models.formats.mlx.tensors import PREFIX, StoredTensor, parse_table, table_length
 from edgechat.models.formats.quants import GgmlType
 from edgechat.models.formats.skeleton import encoded_header
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
 
 FOLDER = "adapters"
 """Below the cache: what was converted."""
@@ -324,3 +332,15 @@ def _unfit(name: str, why: str) -> NotAnAdapter:
         f"{name} cannot be converted: {why}.",
         hint="Convert it with llama.cpp's convert_lora_to_gguf.py, and use the .gguf file.",
     )
+
+
+def open_adapter(path: Path, model: ModelHeader) -> Adapter:
+    """Return the adapter of a GGUF file, or of a PEFT folder, which is converted the first time.
+
+    model: the header of the model that it is for. Raises NotAnAdapter, ModelFileError; DiskError if what was
+    converted cannot be written.
+    """
+    if path.is_dir():
+        path = converted(path, model)
+    header = read_header(path)
+    return Adapter(path, header, checked_pairs(header, model))

@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgechat.models.adapters.reading import is_adapter
-from edgechat.models.adapters.use import CONFIG, WEIGHTS
+from edgechat.models.adapters.reading import CONFIG, WEIGHTS, is_adapter
 from edgechat.models.choices import RemoteFile, RepoListing, quant_label
 from edgechat.models.formats.header import Format
 from edgechat.models.formats.quants import canonical
-from edgechat.models.hub.cache_layout import HubStore
+from edgechat.models.hub.cache import HubStore
 from edgechat.models.hub.listing import RemoteModel, list_repo
 from edgechat.models.hub.names import HubName
+from edgechat.models.local.files import ModelPartFile
 from edgechat.models.local.locations import Place
-from edgechat.models.local.scan import ModelPartFile
 from edgechat.models.local.stores import FoundModel
 
 _BEST = ("F16", "BF16", "Q8_0", "F32")

@@ -7,14 +7,12 @@ needs to know only one format.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeGuard
 
 from edgechat.base.errors import ModelFileError
-from edgechat.models.formats.limits import MAX_ENDS, MAX_LAYERS, MAX_NUMBER
-from edgechat.models.formats.modalities import ModelKind
 from edgechat.models.formats.quants import FILE_TYPES, GgmlType
 
 ENCODERS = frozenset(
@@ -293,3 +291,42 @@ class ModelHeader:
             f"{self.path} does not say what model it holds: {key!r} is missing.",
             hint="It may be only part of a model; chat needs the file of the language model.",
         )
+
+
+ModelKind = Literal["chat", "embedding", "reranking"]
+"""What a model makes: replies, vectors of texts, or scores of texts as answers to a query."""
+Modality = Literal["vision", "audio"]
+SENSES: dict[Modality, str] = {"vision": "sees", "audio": "hears"}
+"""What a model does that takes it."""
+
+
+def modalities(*, vision: bool, audio: bool) -> tuple[Modality, ...]:
+    """Return those that are meant."""
+    return (*(("vision",) if vision else ()), *(("audio",) if audio else ()))
+
+
+def senses(names: Iterable[Modality]) -> str:
+    """Return what a model does that takes these: 'sees and hears'."""
+    return " and ".join(SENSES[name] for name in names)
+
+
+MAX_LAYERS = 512
+"""As in llama.cpp."""
+MAX_NUMBER = 2**31 - 1
+"""No count of a model's shape is larger."""
+MAX_ENDS = 64
+"""Tokens that end a reply; more are not listed by a file that is sound."""
+MAX_PARTS = 1000
+"""Files of a split model."""
+
+AGAIN = "Download it again: this copy is damaged or incomplete."
+
+
+def show(text: str) -> str:
+    """Return untrusted text so that it is harmless on a terminal."""
+    return ascii(text if len(text) <= 60 else text[:57] + "...")
+
+
+def unsound(name: str, why: str) -> ModelFileError:
+    """Return the error for a file that breaks the format's rules."""
+    return ModelFileError(f"{name} is not valid: {why}.", hint=AGAIN)

@@ -10,8 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from edgechat.models.formats.header import GgufArray, ModelHeader
-from edgechat.models.formats.limits import show
+from edgechat.models.formats.header import GgufArray, ModelHeader, show
 from edgechat.native.heads.context import CHAINED, EAGLE_LAYERS, HANDS_OUT_INPUTS, ONE_LAYER
 
 _EAGLE = "eagle3"

@@ -14,9 +14,17 @@ from pathlib import Path
 
 from edgechat.base.errors import ModelFileError
 from edgechat.models.formats.gguf import read_header
-from edgechat.models.formats.header import GgufArray, ModelHeader, Value
-from edgechat.models.formats.limits import MAX_LAYERS, show, unsound
-from edgechat.models.formats.modalities import Modality, modalities
+from edgechat.models.formats.header import (
+    MAX_LAYERS,
+    GgufArray,
+    Modality,
+    ModelHeader,
+    Value,
+    modalities,
+    show,
+    unsound,
+)
+from edgechat.models.formats.mlx.vision import KIND, PROBLEM, TOWERS
 
 ARCHITECTURE = "clip"
 MAX_WIDTH = 1 << 20
@@ -282,3 +290,30 @@ def _checked(header: ModelHeader, key: str, value: object) -> int:
             hint="Use another copy of the projector.",
         )
     return value
+
+
+def tower_of(header: ModelHeader) -> tuple[ProjectorHeader | None, str]:
+    """Return the tower of an MLX model, or None and why it cannot be used, as a sentence; '' without one."""
+    kind = header.text(KIND)
+    if kind is None:
+        return None, ""
+    tower = TOWERS.get(kind)
+    if tower is None:
+        return None, f"edgechat cannot show images to models of this kind with MLX: {show(kind)}."
+    if problem := header.text(PROBLEM):
+        return None, problem
+
+    def number(key: str) -> int:
+        value = header.metadata[f"clip.vision.{key}"]
+        assert isinstance(value, int)
+        return value
+
+    encoder = Encoder(
+        tower.type,
+        n_layers=number("block_count"),
+        embedding_length=number("embedding_length"),
+        feed_forward_length=number("feed_forward_length"),
+        image_size=number("image_size"),
+        patch_size=number("patch_size"),
+    )
+    return ProjectorHeader(replace(header, tensors=header.vision_tensors), encoder, None), ""

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from edgechat.base.errors import ModelFileError
-from edgechat.models.formats.gguf import aligned, parse_header
-from edgechat.models.formats.gguf_cursor import ARRAY, SCALARS, STRING
+from edgechat.models.formats.gguf import ARRAY, SCALARS, STRING, aligned, parse_header
 from edgechat.models.formats.header import GgufArray, ModelHeader, ModelTensor, Scalar, Value
 
 MAX_ENTRIES = 512

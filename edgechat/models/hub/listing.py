@@ -31,13 +31,12 @@ from edgechat.models.choices import ModelChoice, RemoteFile, RepoListing, model_
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.projector import ProjectorHeader, projector_of
 from edgechat.models.formats.quants import canonical
-from edgechat.models.hub import metadata_cache
-from edgechat.models.hub.endpoint import Endpoint, endpoint, require_network
-from edgechat.models.hub.errors import nonsense
-from edgechat.models.hub.http.transfer import ask_hub
+from edgechat.models.hub import remote_headers
+from edgechat.models.hub.client import ask_hub
+from edgechat.models.hub.endpoint import Endpoint, endpoint, nonsense, require_network
 from edgechat.models.hub.names import HubName, portable_path, safe_path, valid_repo, valid_revision
 from edgechat.models.hub.remote_headers import read_remote_contents, read_remote_header, read_remote_start
-from edgechat.models.local.hashes import is_git_sha1
+from edgechat.models.local.files import is_git_sha1
 
 LIST_TIME_LIMIT = 20.0
 """Seconds for a listing, which usually takes well under one."""
@@ -107,17 +106,17 @@ class RemoteModel:
         Read from the hub the first time: of a GGUF file 8 MiB or more, of an MLX model its config and the
         tables of its files, some 100 KB. Raises HubError, ModelFileError.
         """
-        cached = metadata_cache.cached_header(self.listing, choice)
+        cached = remote_headers.cached_header(self.listing, choice)
         if cached is not None:
             return cached
         self._require_network(choice.name)
         if choice.format == "mlx":
-            name = metadata_cache.mlx_name(self.listing, choice)
+            name = remote_headers.mlx_name(self.listing, choice)
             contents, header = read_remote_contents(self.listing, choice, name)
-            metadata_cache.store_contents(self.listing, choice, contents)
+            remote_headers.store_contents(self.listing, choice, contents)
             return header
         header = read_remote_header(self.listing, choice)
-        return metadata_cache.store_header(self.listing, choice, header)
+        return remote_headers.store_header(self.listing, choice, header)
 
     def projector(self, file: RemoteFile) -> ProjectorHeader:
         """Return the header of a projector, read from the hub the first time.
@@ -128,11 +127,11 @@ class RemoteModel:
 
     def companion(self, file: RemoteFile) -> ModelHeader:
         """Return the header of a GGUF file that comes with a model, as `projector` does."""
-        header = metadata_cache.cached_start(self.listing, file)
+        header = remote_headers.cached_start(self.listing, file)
         if header is None:
             self._require_network(file.name)
             data, header = read_remote_start(self.listing, file)
-            metadata_cache.store_start(self.listing, file, data)
+            remote_headers.store_start(self.listing, file, data)
         return header
 
     def _require_network(self, name: str) -> None:
@@ -180,12 +179,12 @@ def list_repo(repo: str, revision: str | None) -> RepoListing:
         raise nonsense(hub.url, f"sent an invalid listing of {repo}") from error
     cached = _CachedListing(info, time.time())
     listing = _listing(hub, repo, cached)
-    metadata_cache.store_listing(hub.url, repo, revision, msgspec.json.encode(cached))
+    remote_headers.store_listing(hub.url, repo, revision, msgspec.json.encode(cached))
     return listing
 
 
 def _cached_listing(hub: Endpoint, name: HubName) -> RepoListing | None:
-    data = metadata_cache.cached_listing(hub.url, name.repo, name.revision)
+    data = remote_headers.cached_listing(hub.url, name.repo, name.revision)
     if data is None:
         return None
     try:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import errno
 import importlib.util
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -19,7 +20,7 @@ from edgechat.base.errors import HubError, HubUnreachable
 from edgechat.base.process import frames, spawn
 from edgechat.base.text import one_line
 from edgechat.models.choices import RemoteFile, RepoListing
-from edgechat.models.hub.errors import CHECK, host
+from edgechat.models.hub.endpoint import CHECK, host
 
 _POLL_SECONDS = 0.2
 _MAX_MESSAGE = 300
@@ -98,3 +99,36 @@ def _missing(listing: RepoListing, name: str) -> HubError:
     if spawn.frozen():
         hint = f"hf download {listing.repo} {name}  (of huggingface_hub; it shares its cache with edgechat)"
     return HubError(f"{host(listing.hub)} gives {name} only through hf-xet, which is not here.", hint=hint)
+
+
+def main() -> None:
+    """Answer one XetRequest; end when the parent is gone."""
+    incoming, outgoing = spawn.adopt_pipe()
+    data = frames.read(incoming)
+    if data is None:
+        return
+    request = msgspec.msgpack.decode(data, type=XetRequest)
+    threading.Thread(target=_end_with_parent, args=(incoming,), daemon=True).start()
+    os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    from huggingface_hub import hf_hub_download
+
+    try:
+        # Not into the cache, whose lock the parent holds, and where unverified bytes have no place.
+        path = hf_hub_download(
+            request.repo,
+            request.name,
+            revision=request.commit,
+            local_dir=request.folder,
+            endpoint=request.hub,
+            library_name="edgechat",
+        )
+        answer = XetAnswer(path=str(path))
+    except Exception as error:
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        answer = XetAnswer(error=f"{type(error).__name__}: {error}", disk_full=full)
+    frames.write(outgoing, msgspec.msgpack.encode(answer))
+
+
+def _end_with_parent(incoming: BinaryIO) -> None:
+    incoming.read()
+    os._exit(0)

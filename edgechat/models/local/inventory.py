@@ -10,7 +10,9 @@ folder's name, in the hub's cache its repository's. The full name is always unde
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,12 +22,12 @@ from pathlib import Path
 from edgechat.base.text import one_line
 from edgechat.models.catalogue import CatalogueEntry, catalogue
 from edgechat.models.choices import mlx_label
-from edgechat.models.formats.modalities import Modality
+from edgechat.models.formats.header import Modality
 from edgechat.models.formats.quants import canonical
 from edgechat.models.hub.names import HubName, parse_model_name
-from edgechat.models.local.locations import Place
-from edgechat.models.local.scan import Skipped
-from edgechat.models.local.stores import FoundModel, all_models
+from edgechat.models.local.files import Skipped
+from edgechat.models.local.locations import Place, downloads_folder
+from edgechat.models.local.stores import FoundModel, all_models, models_in
 
 _PREFIXES = {
     Place.OWN: "edgechat/",
@@ -251,3 +253,36 @@ def _matches_hub_name(model: LocalModel, remote: HubName) -> bool:
     if remote.file is not None:
         return f"{found.repo}/{remote.file}".startswith(found.label)
     return remote.quant is None or canonical(remote.quant) == canonical(found.quant or "")
+
+
+NEARBY_DEPTH = 2
+NEARBY_SECONDS = 1.0
+MOST_NEARBY = 32
+"""Models, whose headers will be read."""
+
+
+def models_nearby(known: Iterable[Path]) -> list[LocalModel]:
+    """Return the models there, the newest first; but none of the files that are known, by whatever link."""
+    until = time.monotonic() + NEARBY_SECONDS
+    seen = set(map(os.path.realpath, known))
+    found: list[FoundModel] = []
+    for folder in _folders():
+        for model in models_in(folder, NEARBY_DEPTH, until):
+            path = os.path.realpath(model.path)
+            if path not in seen:
+                seen.add(path)
+                found.append(model)
+    found.sort(key=lambda model: model.files[0].changed, reverse=True)
+    return [
+        LocalModel(model.label.rpartition("/")[2], str(model.path), model, quant=model.quant)
+        for model in found[:MOST_NEARBY]
+    ]
+
+
+def _folders() -> Iterator[Path]:
+    """Yield the folders whose names are text, as llama.cpp and the worker's pipe require."""
+    for find in (downloads_folder, Path.cwd):
+        with contextlib.suppress(OSError, UnicodeEncodeError):  # the working folder may have been removed
+            folder = find()
+            str(folder).encode()
+            yield folder

@@ -11,13 +11,13 @@ from pathlib import Path
 from edgechat.base import paths
 from edgechat.base.errors import ModelFileError, ModelNotFound
 from edgechat.base.text import one_line
-from edgechat.models.adapters.use import CONFIG as ADAPTER_CONFIG
+from edgechat.models.adapters.reading import CONFIG as ADAPTER_CONFIG
 from edgechat.models.catalogue import CatalogueEntry, catalogue
 from edgechat.models.formats.mlx.config import folder_name
 from edgechat.models.formats.quants import canonical
+from edgechat.models.local.files import Skipped
 from edgechat.models.local.inventory import Inventory, LocalModel, inventory
 from edgechat.models.local.locations import hub_cache as hub_cache
-from edgechat.models.local.scan import Skipped
 from edgechat.models.local.stores import found_at, is_model_folder, peft_folders
 
 _LISTED = 6

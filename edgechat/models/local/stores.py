@@ -17,22 +17,29 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 
 from edgechat.base import paths
 from edgechat.base.errors import FolderError, ModelFileError
-from edgechat.models.adapters.use import CONFIG, WEIGHTS
+from edgechat.models.adapters.reading import CONFIG, WEIGHTS
 from edgechat.models.choices import ModelChoice, RemoteFile, model_choices
-from edgechat.models.formats.header import Format
-from edgechat.models.formats.limits import MAX_PARTS
+from edgechat.models.formats.header import MAX_PARTS, Format
 from edgechat.models.formats.mlx.config import is_language_model, read_config
 from edgechat.models.hub.names import valid_repo
 from edgechat.models.local import locations
-from edgechat.models.local.hashes import is_digest
+from edgechat.models.local import ollama_store as ollama
+from edgechat.models.local.files import (
+    MAX_FOLDERS,
+    ModelPartFile,
+    Skipped,
+    file_at,
+    is_digest,
+    list_names,
+    names,
+)
 from edgechat.models.local.locations import Place
-from edgechat.models.local.ollama import store as ollama
-from edgechat.models.local.ollama.defaults import OllamaLayers
-from edgechat.models.local.scan import MAX_FOLDERS, ModelPartFile, Skipped, file_at, list_names, names
+from edgechat.models.local.ollama_store import OllamaLayers
 
 _GUIDE, _GUIDE_DRAFT = "guide.gguf", "guide-draft.gguf"
 _COMMIT = re.compile(r"[A-Za-z0-9]{1,64}", re.ASCII)
@@ -311,3 +318,38 @@ def _mlx_quant(path: Path) -> str | None:
 def _unique_folders(folders: list[Path]) -> list[Path]:
     """Return the folders without links to others of them."""
     return list({os.path.realpath(folder): folder for folder in reversed(folders)}.values())[::-1]
+
+
+_END = 1 << 20
+"""Bytes that are read at the beginning (names, shapes and vocabulary) and at the end."""
+_SAMPLES, _SAMPLE = 64, 4096
+"""Number of samples between them, and bytes of each."""
+
+
+def fingerprint_of(model_path: str | os.PathLike[str], extra: str) -> bytes:
+    """Return 32 bytes that depend on a model's content, all its parts, and on `extra`. A few milliseconds.
+
+    Name, location and time of the file do not matter. A fine-tune has another fingerprint unless it changed
+    so few weights that no sample contains one. Raises OSError.
+    """
+    model = found_at(Path(model_path))
+    if model is None:
+        raise FileNotFoundError(2, "there is no such file", str(model_path))
+    digest = blake2b(digest_size=32)
+    digest.update(len(model.files).to_bytes(8, "little") + extra.encode())
+    for part in model.files:
+        with open(part.path, "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            digest.update(size.to_bytes(8, "little"))
+            for start, length in _places(size):
+                file.seek(start)
+                digest.update(file.read(length))
+    return digest.digest()
+
+
+def _places(size: int) -> Iterator[tuple[int, int]]:
+    yield 0, _END
+    last = max(size - _SAMPLE, 0)
+    for i in range(_SAMPLES):
+        yield last * i // (_SAMPLES - 1), _SAMPLE
+    yield max(size - _END, 0), _END

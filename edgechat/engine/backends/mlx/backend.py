@@ -52,8 +52,8 @@ from edgechat.engine.backends.mlx.vision import MlxVision
 from edgechat.engine.backends.mlx.vocabulary import FolderVocabulary
 from edgechat.engine.types import Sampling
 from edgechat.models.choices import CONFIG
-from edgechat.models.formats.header_reading import read_model
 from edgechat.models.formats.mlx.config import read_config
+from edgechat.models.formats.mlx.contents import read_model
 from edgechat.native.buffers import Buffer
 from edgechat.planner.plan import LoadPlan
 

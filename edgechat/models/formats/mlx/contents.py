@@ -12,8 +12,8 @@ from msgspec import Meta
 
 from edgechat.base.errors import ModelFileError
 from edgechat.models.choices import CONFIG
-from edgechat.models.formats.header import ModelHeader
-from edgechat.models.formats.limits import AGAIN, unsound
+from edgechat.models.formats import gguf
+from edgechat.models.formats.header import AGAIN, ModelHeader, unsound
 from edgechat.models.formats.mlx.config import (
     MAX_CONFIG,
     bounded,
@@ -23,14 +23,15 @@ from edgechat.models.formats.mlx.config import (
     require_language_model,
 )
 from edgechat.models.formats.mlx.metadata import metadata_of, template_in, tokenizer_entries
-from edgechat.models.formats.mlx.safetensors import (
+from edgechat.models.formats.mlx.tensors import (
     MAX_TENSORS,
     PREFIX,
     StoredTensor,
     parse_table,
+    rows_of_embedding,
     table_length,
+    tensors_of,
 )
-from edgechat.models.formats.mlx.tensors import rows_of_embedding, tensors_of
 from edgechat.models.formats.mlx.vision import PROCESSORS, vision_entries
 
 MAX_FILES = 1000
@@ -162,3 +163,11 @@ def _read_template(folder: Path) -> str | None:
 
 def _read_optional(path: Path, most: int) -> bytes:
     return bounded(path, most) if path.is_file() else b""
+
+
+def read_model(path: Path) -> ModelHeader:
+    """Read the header of the model that a backend would load from `path`: a GGUF file, or an MLX folder.
+
+    Raises ModelFileError, also for what holds no language model.
+    """
+    return read_folder(path) if path.is_dir() else gguf.read_model(path)

@@ -20,8 +20,8 @@ from edgechat.models.formats.mlx.config import (
     parse_json,
 )
 from edgechat.models.formats.mlx.metadata import template_in
+from edgechat.models.hub.client import ask_hub
 from edgechat.models.hub.endpoint import Endpoint
-from edgechat.models.hub.http.transfer import ask_hub
 from edgechat.models.hub.listing import list_repo
 from edgechat.models.hub.names import parse_model_name
 from edgechat.models.local.inventory import inventory

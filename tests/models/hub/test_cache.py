@@ -6,7 +6,7 @@ import pytest
 from huggingface_hub import hf_hub_download, scan_cache_dir, try_to_load_from_cache
 
 from edgechat.base.errors import DiskError, HubAnswerError, HubError
-from edgechat.models.hub.cache_layout import HubStore, check_space
+from edgechat.models.hub.cache import HubStore, check_space
 from edgechat.models.hub.download import download
 from edgechat.models.hub.listing import list_repo
 from edgechat.models.hub.names import portable_path

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from edgechat.models.local.ollama.defaults import (
+from edgechat.models.local.ollama_store import (
     MAX_PARAMS,
     MAX_STOPS,
     MAX_TEXT,

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from edgechat.models.local.fingerprint import fingerprint_of
+from edgechat.models.local.stores import fingerprint_of
 
 SIZE = 8 << 20
 

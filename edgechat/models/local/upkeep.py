@@ -1,26 +1,144 @@
-"""Removal of models from our own folder or from the hub's cache, with the projector that only they use.
-
-There huggingface_hub removes it, so that the cache stays one: first the file's names in all revisions, then
-its bytes, if no other file of the repository shares them. A repository with nothing else in it goes whole.
-"""
+"""Care of models on this machine: their last use, verification and removal."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import shlex
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edgechat.base.errors import NotRemovable
+import msgspec
+
+from edgechat.base import paths
+from edgechat.base.errors import FolderError, ModelFileError, NotAnAdapter, NotRemovable
+from edgechat.base.process.owner import Owner, alive, this_process
 from edgechat.base.text import one_line
+from edgechat.models.formats.gguf import read_header
+from edgechat.models.formats.mlx.contents import read_model
 from edgechat.models.local import locations
+from edgechat.models.local.files import ModelPartFile, hash_for
 from edgechat.models.local.inventory import LocalModel, inventory
 from edgechat.models.local.locations import Place
 from edgechat.models.local.resolve import find_models
-from edgechat.models.local.scan import ModelPartFile
-from edgechat.models.local.usage import use_of
+
+MOST_REMEMBERED = 512
+_MAX_BYTES = 16_384
+_MAX_PROCESSES = 64
+
+
+class ModelUse(msgspec.Struct, frozen=True):
+    """The last use of a model."""
+
+    path: str
+    """The real path of its file, with all links resolved."""
+    when: float
+    """In seconds since 1970."""
+    by: tuple[Owner, ...] = ()
+    """The processes that loaded it and were running at that time."""
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether a process that loaded it still runs."""
+        return any(alive(process) for process in self.by)
+
+
+def note_use(path: str) -> None:
+    """Record that this process has loaded the model. Errors are ignored."""
+    import hashlib  # 2 ms, which a list of models need not pay
+
+    real = os.path.realpath(path)
+    with contextlib.suppress(OSError, FolderError, UnicodeEncodeError):
+        file = _folder() / hashlib.sha256(real.encode()).hexdigest()[:40]
+        previous = _read(file)
+        still_running = [process for process in previous.by if alive(process)] if previous is not None else []
+        use = ModelUse(real, time.time(), (*still_running[-_MAX_PROCESSES:], this_process()))
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        paths.replace(file, msgspec.json.encode(use))
+        _prune(file.parent)
+
+
+def uses() -> dict[str, ModelUse]:
+    """Return the last use of each model, by its `path`."""
+    latest: dict[str, ModelUse] = {}
+    with contextlib.suppress(OSError, FolderError):
+        for entry in list(os.scandir(_folder()))[: 2 * MOST_REMEMBERED]:
+            use = None if entry.name.startswith(".") else _read(Path(entry.path))
+            if use is not None:
+                latest[use.path] = use
+    return latest
+
+
+def use_of(path: Path) -> ModelUse | None:
+    """Return the last use of one model, or None."""
+    return uses().get(os.path.realpath(path))
+
+
+def _folder() -> Path:
+    return paths.data_dir() / "used"
+
+
+def _read(file: Path) -> ModelUse | None:
+    try:
+        return msgspec.json.decode(paths.read_bytes(file, _MAX_BYTES), type=ModelUse)
+    except (OSError, msgspec.MsgspecError, RecursionError, ValueError):
+        return None
+
+
+def _prune(folder: Path) -> None:
+    dated = sorted(((entry.stat().st_mtime, entry.path) for entry in os.scandir(folder)), reverse=True)
+    for _, path in dated[MOST_REMEMBERED:]:
+        os.unlink(path)
+
+
+_CHUNK = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The result of a verification."""
+
+    hashed: bool
+    """Whether all its files were compared with known hashes, not only headers and sizes checked."""
+    damage: str = ""
+    """What is wrong; empty if nothing is."""
+
+
+def verify(
+    model: LocalModel,
+    on_progress: Callable[[int], None] = lambda _n: None,
+    *,
+    check: Callable[[Path], object] = read_model,
+) -> Verification:
+    """Verify a model; `on_progress` is called with the number of bytes read.
+
+    check: reads its format. Raises EdgechatError.
+    """
+    hashed = all(file.digest for file in model.found.all_files)
+    try:
+        check(model.path)  # first: a file that is mostly a hole would be hashed for hours
+        for file in model.found.all_files[len(model.found.files) :]:
+            read_header(file.path)
+    except (ModelFileError, NotAnAdapter) as error:
+        return Verification(hashed, error.message)
+    n_read = 0
+    for file in model.found.all_files:
+        if file.digest is None:
+            continue
+        hasher = hash_for(file.digest, file.size)
+        try:
+            with file.path.open("rb") as stream:
+                while chunk := stream.read(_CHUNK):
+                    hasher.update(chunk)
+                    n_read += len(chunk)
+                    on_progress(n_read)
+        except OSError as error:
+            return Verification(hashed, f"{file.path.name} cannot be read: {error.strerror or error}.")
+        if hasher.hexdigest() != file.digest:
+            return Verification(hashed, f"The hash of {file.path.name} does not match.")
+    return Verification(hashed)
 
 
 @dataclass(frozen=True, slots=True)

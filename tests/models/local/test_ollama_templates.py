@@ -6,7 +6,7 @@ import pytest
 
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import Message
-from edgechat.models.local.ollama.go_templates import recognized
+from edgechat.models.local.ollama_templates import recognized
 from tests.engine.prompt.test_prompts import Here
 
 CHAT = (

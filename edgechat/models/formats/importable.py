@@ -1,20 +1,17 @@
-"""Models that were split by bytes, an older custom: `m.gguf.part1of2`, or `m.gguf-split-a`.
-
-The parts are no GGUF files; one behind the other they are one. Those of today, `m-00001-of-00002.gguf`, are
-read as they are.
-"""
+"""GGUF files that only an import makes usable: models split by bytes, and text models with a vision tower."""
 
 from __future__ import annotations
 
 import os
 import re
 import string
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from edgechat.base.errors import ModelFileError
-from edgechat.base.text import one_line
-from edgechat.models.formats.limits import MAX_PARTS
+from edgechat.base.text import mebibytes, one_line
+from edgechat.models.formats.header import MAX_PARTS, ModelHeader, ModelTensor
 
 _COUNTED = re.compile(r"(?P<whole>.+\.gguf)\.part(?P<number>\d{1,4})of(?P<count>\d{1,4})", re.I | re.S | re.A)
 _LETTERED = re.compile(r"(?P<whole>.+\.gguf)-split-(?P<letter>[a-z])", re.I | re.S | re.A)
@@ -70,3 +67,32 @@ def part_error(path: Path, parts: ByteParts) -> ModelFileError:
         f"{what}, which was split by bytes. Not here: {', '.join(missing[:_NAMED])}{more}.",
         hint=f"Download all of them into the folder of this one, then join them: {join}",
     )
+
+
+_BEGINNINGS = ("v.", "a.", "s.", "mm.", "mm_", "resampler.", "vision.", "vision_tower.")
+"""Of the names of tensors for pictures and sound; no text model has any like them."""
+
+
+class VisionInside(ModelFileError):
+    """A file that holds more than the text model."""
+
+
+def is_for_text(tensor: ModelTensor) -> bool:
+    """Return whether a tensor belongs to the text model."""
+    return not tensor.name.startswith(_BEGINNINGS)
+
+
+def check_text_only(header: ModelHeader) -> None:
+    """Raise VisionInside for a file that is a text model, and more."""
+    others = [tensor for tensor in header.tensors if not is_for_text(tensor)]
+    if others and len(others) < len(header.tensors):
+        raise VisionInside(
+            f"{one_line(header.path)} holds a vision tower ({_bytes(others)}) beside the text model, which "
+            "llama.cpp does not load.",
+            hint=f"To make a copy that reads text ({_bytes(filter(is_for_text, header.tensors))}): "
+            "edgechat import MODEL",
+        )
+
+
+def _bytes(tensors: Iterable[ModelTensor]) -> str:
+    return mebibytes(sum(tensor.n_bytes for tensor in tensors))

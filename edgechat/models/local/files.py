@@ -1,17 +1,15 @@
-"""Listing folders of models: files by name and size, without opening them.
-
-Nothing there is believed. Names are checked, depth and number are bounded, folders that are links are not
-entered, and what may not be read is skipped and noted.
-"""
+"""Files of models on this machine: listed without opening them, and hashed as the hub does."""
 
 from __future__ import annotations
 
 import math
 import os
+import re
 import stat
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from edgechat.models.choices import needed_by_mlx
 from edgechat.models.hub.names import safe_path
@@ -101,3 +99,37 @@ def file_at(path: Path, digest: str | None = None) -> ModelPartFile | None:
     if not stat.S_ISREG(info.st_mode):
         return None
     return ModelPartFile(path, info.st_size, info.st_mtime_ns, digest)
+
+
+_DIGEST = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}", re.ASCII)
+_GIT = 40
+
+
+class Hash(Protocol):
+    """A hashlib hash object."""
+
+    def update(self, data: bytes, /) -> None:
+        """Take the next bytes."""
+
+    def hexdigest(self) -> str:
+        """Return the hash of all of them."""
+        ...
+
+
+def is_digest(text: str) -> bool:
+    """Return whether this is a hash: 64 or 40 hexadecimal digits in lower case."""
+    return _DIGEST.fullmatch(text) is not None
+
+
+def is_git_sha1(text: str) -> bool:
+    """Return whether this is git's hash of a small file."""
+    return is_digest(text) and len(text) == _GIT
+
+
+def hash_for(digest: str, size: int) -> Hash:
+    """Return a hasher of the kind of `digest`, for `size` bytes."""
+    import hashlib  # 2 ms, which a list of models need not pay
+
+    if len(digest) != _GIT:
+        return hashlib.sha256()
+    return hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)

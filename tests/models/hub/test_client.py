@@ -5,7 +5,7 @@ import time
 import pytest
 
 from edgechat.models.catalogue import CatalogueEntry
-from edgechat.models.hub.http.probing import HubReach, probe_hub
+from edgechat.models.hub.client import HubReach, probe_hub
 from tests.hub import Fault
 
 pytestmark = pytest.mark.slow

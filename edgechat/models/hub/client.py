@@ -1,32 +1,49 @@
-"""Requests to the hub, bounded in time and size; only the hub's own host gets the token.
-
-huggingface_hub tells what the token is. Its own requests are not used before a download: they read answers
-of any size, wait without end where a server drips, and even its headers ask the network who is asking.
-"""
+"""Requests to the hub, bounded in time and size; only the hub's own host gets the token."""
 
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
 from edgechat import __version__
 from edgechat.base.deadline import OutOfTime, ProgressWatch, run_within
-from edgechat.base.errors import HubError, HubUnreachable, SettingsError
+from edgechat.base.errors import (
+    EdgechatError,
+    HubAnswerError,
+    HubError,
+    HubUnreachable,
+    RemoteFileChanged,
+    SettingsError,
+)
 from edgechat.base.network.proxies import unusable_proxy
 from edgechat.base.text import one_line
-from edgechat.models.hub.endpoint import Endpoint, next_address
-from edgechat.models.hub.errors import CHECK, host, nonsense, refusal, unreachable
+from edgechat.models.catalogue import CatalogueEntry
+from edgechat.models.choices import RemoteFile
+from edgechat.models.hub.endpoint import (
+    CHECK,
+    Endpoint,
+    changed,
+    endpoint,
+    host,
+    next_address,
+    nonsense,
+    refusal,
+    unreachable,
+)
+from edgechat.models.local.files import is_digest
 
 if TYPE_CHECKING:
     import ssl
 
     import httpx2
+
 
 T = TypeVar("T")
 
@@ -234,3 +251,120 @@ def _reason(error: BaseException) -> str:
         return "its name could not be resolved"
     message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return message.rstrip(".") or type(error).__name__
+
+
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII)
+
+
+@dataclass(slots=True)
+class RangedFile:
+    """A file as listed at a commit, and the ETag of the host that stores it."""
+
+    file: RemoteFile
+    commit: str
+    etag: str | None = None
+    """Of the last response."""
+
+    def headers(self, at: int, end: int) -> dict[str, str]:
+        """Return the request headers for the bytes from `at` to before `end`."""
+        headers = {"Range": f"bytes={at}-{end - 1}"}
+        if self.etag is not None and not self.etag.startswith("W/"):
+            headers["If-Range"] = self.etag
+        return headers
+
+    def is_unchanged(self, answer: HubResponse) -> bool:
+        """Return whether the keeper calls the file what it did before, and remember what it does now.
+
+        Raises RemoteFileChanged where the hub itself says that this is not the file that was listed.
+        """
+        size, etag = answer.linked.get("x-linked-size"), answer.linked.get("x-linked-etag", "").strip('"')
+        digest = self.file.digest
+        is_other = digest is not None and is_digest(etag) and len(etag) == len(digest) and etag != digest
+        if (size is not None and size != str(self.file.size)) or is_other:
+            raise self.changed()
+        if answer.linked.get("x-repo-commit", self.commit) != self.commit:
+            raise self.changed()
+        before, self.etag = self.etag, answer.headers.get("etag")
+        return before in (None, self.etag)
+
+    def part(self, answer: HubResponse, at: int, end: int) -> tuple[int, int]:
+        """Return the range of a response to a request for the bytes from `at` to before `end`.
+
+        It may begin at 0 instead, and then holds all of the file; it may end earlier. Raises HubError.
+        """
+        if answer.status == 200:  # all of it: a server that knows no ranges
+            length = answer.headers.get("content-length", str(self.file.size))
+            if length != str(self.file.size):
+                raise self.changed()
+            return 0, self.file.size
+        match = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", ""))
+        if match is None:
+            raise nonsense(answer.url, f"did not say which part of {one_line(self.file.name)} it sent")
+        start, last = int(match[1]), int(match[2])
+        if match[3] not in ("*", str(self.file.size)):
+            raise self.changed()
+        length = answer.headers.get("content-length", str(last - start + 1))
+        if start != at or not start <= last < end or length != str(last - start + 1):
+            raise nonsense(
+                answer.url, f"sent a different part of {one_line(self.file.name)} than was requested"
+            )
+        return start, last + 1
+
+    def changed(self) -> RemoteFileChanged:
+        """Return the error for a file that differs from the listing."""
+        return changed(one_line(self.file.name))
+
+
+SECONDS = 3.0
+"""Time after which a hub that has not answered counts as unreachable."""
+_SAMPLE = 4 << 20
+"""Bytes of a file that are requested to measure the rate."""
+_SAMPLE_SECONDS = 1.0
+"""Time after which that ends."""
+_LEAST = 1 << 19
+"""Bytes from which a rate means something."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubReach:
+    """What a probe found."""
+
+    problem: str = ""
+    """Why the hub cannot be reached; empty if it can."""
+    rate: float | None = None
+    """Bytes per second; None if that was not measured."""
+
+
+def probe_hub(entry: CatalogueEntry, seconds: float = SECONDS) -> HubReach:
+    """Request the beginning of a model of the catalogue.
+
+    A hub that refuses it can be reached as well. Raises SettingsError for an invalid HF_ENDPOINT.
+    """
+    hub, file = endpoint(), entry.file.format(quant=entry.quant)
+
+    def sample(client: Client) -> float | None:
+        with client.get(hub.file(client.repo, "main", file), {"Range": f"bytes=0-{_SAMPLE - 1}"}) as answer:
+            return _rate(answer)
+
+    try:
+        return HubReach(rate=ask_hub(hub, entry.repo or "", seconds, sample))
+    except (HubUnreachable, HubAnswerError) as error:
+        return HubReach(problem=error.message)
+    except HubError:
+        return HubReach()
+
+
+def _rate(answer: HubResponse) -> float | None:
+    """Return the rate of a response from its second piece on, which is when the connection is warm."""
+    n_bytes, began = -1, 0.0
+    with suppress(EdgechatError, ConnectionCut):  # it has answered, which is enough
+        for piece in answer.pieces:
+            now = time.monotonic()
+            if n_bytes < 0:
+                n_bytes, began = 0, now
+                continue
+            n_bytes += len(piece)
+            if now - began > _SAMPLE_SECONDS:
+                break
+    elapsed = time.monotonic() - began
+    return n_bytes / elapsed if n_bytes >= _LEAST and elapsed > 0 else None
