@@ -26,7 +26,7 @@ ROLES = {
     "amx": "edgechat.native.amx_trial",
     "devices": "edgechat.native.accelerators.devices",
     "projector": "edgechat.native.multimodal.probe",
-    "gpu": "edgechat.device.gpu.sources",
+    "gpu": "edgechat.device.gpu_readings",
     "lend": "edgechat.device.remote.lending",
     "speed": "edgechat.planner.estimate.kernel_probe_child",
     "xet": "edgechat.models.hub.xet",

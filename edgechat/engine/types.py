@@ -10,7 +10,7 @@ from edgechat.base.errors import EdgechatError, by_name
 from edgechat.base.images.image import Image
 from edgechat.base.sound.sound import Sound
 from edgechat.models.adapters.reading import AdapterUse
-from edgechat.native.buffers import Buffer
+from edgechat.native.params import Buffer
 from edgechat.planner.estimate.actual_load import Difference
 
 Role = Literal["system", "user", "assistant", "tool"]

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgechat.base.process.ask import answer
-from edgechat.native import amx, ggml
-from edgechat.native.quantization import tensors
+from edgechat.native import amx, ggml, tensors
 
 _TYPES = {
     "F16": lib.GGML_TYPE_F16,

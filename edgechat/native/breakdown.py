@@ -18,8 +18,8 @@ from typing import Any, ClassVar, TypeVar
 import llama_cpp.llama_cpp as lib
 
 from edgechat.native import ggml
-from edgechat.native.buffers import Breakdown, Buffer
 from edgechat.native.handles import Context, Model
+from edgechat.native.params import Breakdown, Buffer
 
 _SYMBOL = "_Z26llama_get_memory_breakdownPK13llama_context"
 _MOST_TYPES = 256

@@ -15,7 +15,7 @@ import pytest
 from edgechat import settings
 from edgechat.base.errors import RemoteWorkerLost, WorkerRefused
 from edgechat.device.remote import workers
-from edgechat.device.remote.tunnel import Tunnel
+from edgechat.device.remote.workers import Tunnel
 from edgechat.engine.types import ChatRequest, Delta, Message, Sampling
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.models.adapters.reading import AdapterUse

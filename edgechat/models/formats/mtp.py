@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from edgechat.models.formats.header import GgufArray, ModelHeader, show
-from edgechat.native.heads.context import CHAINED, EAGLE_LAYERS, HANDS_OUT_INPUTS, ONE_LAYER
+from edgechat.native.params import CHAINED, EAGLE_LAYERS, HANDS_OUT_INPUTS, ONE_LAYER
 
 _EAGLE = "eagle3"
 _SHARES_CACHE = "gemma4-assistant"

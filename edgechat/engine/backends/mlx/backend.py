@@ -54,7 +54,7 @@ from edgechat.engine.types import Sampling
 from edgechat.models.choices import CONFIG
 from edgechat.models.formats.mlx.config import read_config
 from edgechat.models.formats.mlx.contents import read_model
-from edgechat.native.buffers import Buffer
+from edgechat.native.params import Buffer
 from edgechat.planner.plan import LoadPlan
 
 _SHORT = 32  # tokens that are computed in one go although not all of their logits are wanted

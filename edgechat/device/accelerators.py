@@ -87,9 +87,9 @@ class Accelerator:
         return self.vendor == "apple" and self.shares_ram
 
 
-def sightings_of(devices: Iterable[NativeDevice]) -> list[GpuReading]:
+def ggml_readings(devices: Iterable[NativeDevice]) -> list[GpuReading]:
     """Return ggml's devices that hold layers, without Vulkan devices that are the CPU in disguise."""
-    sightings: list[GpuReading] = []
+    readings: list[GpuReading] = []
     for device in devices:
         description = device.description.lower()
         is_software = any(name in description for name in _SOFTWARE)
@@ -97,7 +97,7 @@ def sightings_of(devices: Iterable[NativeDevice]) -> list[GpuReading]:
             continue
         by_word = next((vendor for word, vendor in _WORDS if word in description), None)
         vendor = by_word or _BACKENDS.get(device.backend, "other")
-        sighting = GpuReading(
+        reading = GpuReading(
             source="ggml",
             vendor=vendor,
             name=device.description or device.name,
@@ -108,65 +108,65 @@ def sightings_of(devices: Iterable[NativeDevice]) -> list[GpuReading]:
             shares_ram=device.kind == "igpu" or (device.backend == "MTL" and vendor != "amd"),
             device=device.name,
         )
-        sightings.append(sighting)
-    return sightings
+        readings.append(reading)
+    return readings
 
 
-def merge(sightings: Sequence[GpuReading], memory: Memory) -> tuple[Accelerator, ...]:
+def merge(readings: Sequence[GpuReading], memory: Memory) -> tuple[Accelerator, ...]:
     """Return each card once; where sources contradict each other the one listed first is believed.
 
-    sightings: of the most trusted source first. memory: what the RAM has, for cards that share it.
+    readings: of the most trusted source first. memory: what the RAM has, for cards that share it.
     """
     cards: list[list[GpuReading]] = []
-    for sighting in sightings:
-        card = _card_of(sighting, cards)
+    for reading in readings:
+        card = _card_of(reading, cards)
         if card is None:
-            cards.append([sighting])
+            cards.append([reading])
         else:
-            card.append(sighting)
+            card.append(reading)
     return tuple(_accelerator(card, memory) for card in cards)
 
 
-def _card_of(sighting: GpuReading, cards: list[list[GpuReading]]) -> list[GpuReading] | None:
+def _card_of(reading: GpuReading, cards: list[list[GpuReading]]) -> list[GpuReading] | None:
     """Return the card that this source sees here, if it is known already: by address, else by maker."""
     for card in cards:
-        if sighting.pci and any(known.pci == sighting.pci for known in card):
+        if reading.pci and any(known.pci == reading.pci for known in card):
             return card
     for card in cards:
-        told_apart = sighting.pci and any(known.pci for known in card)
+        told_apart = reading.pci and any(known.pci for known in card)
         # A source, or a backend of ggml, that has listed the card already means another one.
-        listed = any(_listed_by(known) == _listed_by(sighting) for known in card)
-        if card[0].vendor == sighting.vendor and not told_apart and not listed:
+        listed = any(_listed_by(known) == _listed_by(reading) for known in card)
+        if card[0].vendor == reading.vendor and not told_apart and not listed:
             return card
     return None
 
 
-def _listed_by(sighting: GpuReading) -> tuple[Source, str]:
+def _listed_by(reading: GpuReading) -> tuple[Source, str]:
     """Return the source, and of ggml the backend."""
-    return sighting.source, (sighting.device or "").rstrip("0123456789")
+    return reading.source, (reading.device or "").rstrip("0123456789")
 
 
 def _accelerator(card: list[GpuReading], memory: Memory) -> Accelerator:
-    knowing = [sighting for sighting in card if sighting.total > 0]
+    knowing = [reading for reading in card if reading.total > 0]
     total = knowing[0].total if knowing else 0
     # A source may mean something else: NVML the whole card where we have a slice of it, a heap and not all
     # heaps. But where they mean the same, the smallest figure knows of a program that the others overlook.
-    same = [sighting for sighting in knowing if abs(sighting.total - total) <= _SAME * total]
-    free = min([total, *(max(0, sighting.free) for sighting in same)])
-    shares = next((sighting.shares_ram for sighting in card if sighting.shares_ram is not None), False)
+    same = [reading for reading in knowing if abs(reading.total - total) <= _SAME * total]
+    free = min([total, *(max(0, reading.free) for reading in same)])
+    shares = next((reading.shares_ram for reading in card if reading.shares_ram is not None), False)
     own = free
     if shares:
-        own = min(free, max(sighting.set_aside for sighting in card))
+        own = min(free, max(reading.set_aside for reading in card))
         total = min(total, memory.total + own)
         free = min(free, own + memory.available)
     return Accelerator(
-        name=next((sighting.name for sighting in card if sighting.name), card[0].vendor),
+        name=next((reading.name for reading in card if reading.name), card[0].vendor),
         vendor=card[0].vendor,
-        devices=tuple(sighting.device for sighting in card if sighting.device),
+        devices=tuple(reading.device for reading in card if reading.device),
         total=total,
         free=free,
         shares_ram=shares,
         own=own,
-        pci=next((sighting.pci for sighting in card if sighting.pci), None),
-        sources=tuple(dict.fromkeys(sighting.source for sighting in card)),
+        pci=next((reading.pci for reading in card if reading.pci), None),
+        sources=tuple(dict.fromkeys(reading.source for reading in card)),
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgechat.base.process.ask import ChildFailed
-from edgechat.device.gpu.sources import has_torch, read_source
+from edgechat.device.gpu_readings import has_torch, read_source
 
 GIB = 2**30
 pytestmark = pytest.mark.skipif(

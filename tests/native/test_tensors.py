@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from edgechat.models.formats.quants import GgmlType
-from edgechat.native.quantization.rounding import rounded
+from edgechat.native.tensors import rounded
 
 WEIGHTS = np.random.default_rng(3).standard_normal((2, 300, 512)).astype(np.float32)
 

@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgechat.device.accelerators import GpuReading, ggml_readings, merge
 from edgechat.device.cpu import read_cpu
-from edgechat.device.gpu import amdgpu
-from edgechat.device.gpu.accelerators import GpuReading, merge, sightings_of
-from edgechat.device.gpu.mac import mac_gpu
+from edgechat.device.gpu_readings import kernel_readings, mac_gpu
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.native.accelerators.devices import NativeDevice
@@ -29,7 +28,7 @@ def nvml(pci="0000:01:00.0", **fields):
 
 
 def test_a_card_seen_by_all_is_one_card_with_the_smallest_free():
-    seen = sightings_of(
+    seen = ggml_readings(
         [
             native("CUDA0", "NVIDIA GeForce RTX 4060", device_id="0000:01:00.0", free=6 * GIB),
             native("Vulkan0", "NVIDIA GeForce RTX 4060", device_id="0000:01:00.0", free=9 * GIB),
@@ -47,12 +46,12 @@ def test_a_card_seen_by_all_is_one_card_with_the_smallest_free():
 
 def test_two_cards_alike_stay_two_in_any_order():
     first, second = native("CUDA0", device_id="0000:01:00.0"), native("CUDA1", device_id="0000:02:00.0")
-    cards = merge([*sightings_of([first, second]), nvml("0000:02:00.0", free=GIB), nvml()], RAM)
+    cards = merge([*ggml_readings([first, second]), nvml("0000:02:00.0", free=GIB), nvml()], RAM)
     assert [(card.devices, card.free) for card in cards] == [(("CUDA0",), 7 * GIB), (("CUDA1",), GIB)]
 
 
 def test_without_addresses_the_maker_matches_them():
-    seen = sightings_of([native("SYCL0", "Intel(R) Arc(TM) A770"), native("SYCL1", "Intel(R) Arc(TM) A380")])
+    seen = ggml_readings([native("SYCL0", "Intel(R) Arc(TM) A770"), native("SYCL1", "Intel(R) Arc(TM) A380")])
     kernel = [GpuReading(source="kernel", vendor="intel", pci=f"0000:0{n}:00.0") for n in (3, 4)]
     cards = merge(seen + kernel, RAM)
     assert [(card.devices, card.pci) for card in cards] == [
@@ -63,7 +62,7 @@ def test_without_addresses_the_maker_matches_them():
 
 def test_a_slice_of_a_card_is_not_the_card():
     """With MIG llama.cpp gets a slice, and NVML speaks of the whole at the same address."""
-    (slice_,) = sightings_of([native("CUDA0", total=10 * GIB, free=9 * GIB, device_id="0000:01:00.0")])
+    (slice_,) = ggml_readings([native("CUDA0", total=10 * GIB, free=9 * GIB, device_id="0000:01:00.0")])
     (card,) = merge([slice_, nvml(total=80 * GIB, free=2 * GIB)], RAM)
     assert (card.total, card.free) == (10 * GIB, 9 * GIB)
 
@@ -75,7 +74,7 @@ def test_a_card_that_this_build_cannot_use():
 
 
 def test_memory_that_is_shared_is_bounded_by_the_ram_and_counted_once():
-    seen = sightings_of([native("Vulkan0", "Intel(R) Iris(R)", kind="igpu", total=40 * GIB, free=41 * GIB)])
+    seen = ggml_readings([native("Vulkan0", "Intel(R) Iris(R)", kind="igpu", total=40 * GIB, free=41 * GIB)])
     (card,) = merge(seen, RAM)
     assert card.shares_ram
     assert (card.total, card.free, card.own) == (32 * GIB, 20 * GIB, 0)
@@ -83,25 +82,25 @@ def test_memory_that_is_shared_is_bounded_by_the_ram_and_counted_once():
 
 
 def test_memory_of_its_own_counts_on_top():
-    cards = merge(sightings_of([native("CUDA0", "NVIDIA", free=6 * GIB)]), RAM)
+    cards = merge(ggml_readings([native("CUDA0", "NVIDIA", free=6 * GIB)]), RAM)
     assert DeviceProfile(read_cpu(), RAM, accelerators=cards).free == 26 * GIB
 
 
 def test_apple():
     metal = native("MTL0", "Apple M3", total=12 * GIB, free=12 * GIB)
     system = mac_gpu(f"machdep.cpu.brand_string: Apple M3\nhw.memsize: {18 * GIB}\niogpu.wired_limit_mb: 0\n")
-    (card,) = merge([*sightings_of([metal]), system], Memory(18 * GIB, 9 * GIB))
+    (card,) = merge([*ggml_readings([metal]), system], Memory(18 * GIB, 9 * GIB))
     assert (card.vendor, card.total, card.free, card.shares_ram) == ("apple", 12 * GIB, 9 * GIB, True)
     assert mac_gpu("hw.memsize: 1\niogpu.wired_limit_mb: 20480\n").total == 20 * GIB
     assert mac_gpu(f"hw.memsize: {64 * GIB}").total == 48 * GIB
     assert mac_gpu("").total == 0
-    (old,) = sightings_of([native("MTL0", "AMD Radeon Pro 5500M")])
+    (old,) = ggml_readings([native("MTL0", "AMD Radeon Pro 5500M")])
     assert (old.vendor, old.shares_ram) == ("amd", False)
 
 
 def test_a_processor_in_disguise_is_no_gpu():
     disguised = native("Vulkan0", "llvmpipe (LLVM 17.0.6, 256 bits)")
-    assert sightings_of([disguised, native("BLAS", kind="accel")]) == []
+    assert ggml_readings([disguised, native("BLAS", kind="accel")]) == []
 
 
 # sysfs
@@ -137,7 +136,7 @@ def test_what_the_kernel_knows(tmp_path):
         pci_device("0000:06:00.0", "0x8086", "0x120000"),
         pci_device("0000:07:00.0", "0x1002", product_name="Radeon RX 7800", **amd_memory(16 * GIB, 2 * GIB)),
     )
-    seen = amdgpu.sightings(root)
+    seen = kernel_readings(root)
     assert [(card.vendor, card.pci, card.shares_ram) for card in seen] == [
         ("intel", "0000:00:02.0", True),
         ("nvidia", "0000:01:00.0", None),
@@ -145,7 +144,7 @@ def test_what_the_kernel_knows(tmp_path):
         ("amd", "0000:07:00.0", False),
     ]
     assert (seen[-1].name, seen[-1].total, seen[-1].free) == ("Radeon RX 7800", 16 * GIB, 14 * GIB)
-    assert amdgpu.sightings(tmp_path / "nothing") == []
+    assert kernel_readings(tmp_path / "nothing") == []
 
 
 @pytest.mark.parametrize(
@@ -159,19 +158,19 @@ def test_what_the_kernel_knows(tmp_path):
 def test_a_gpu_in_an_amd_processor(tmp_path, vram, gtt, total, free, own):
     root = trees.lay(tmp_path, pci_device("0000:c1:00.0", "0x1002", **amd_memory(vram, 0, gtt, 0)))
     metrics(root, "0000:c1:00.0", 2)
-    (card,) = merge(amdgpu.sightings(root), RAM)
+    (card,) = merge(kernel_readings(root), RAM)
     assert (card.total, card.free, card.own, card.shares_ram) == (total, free, own, True)
 
 
 def test_a_card_has_metrics_too(tmp_path):
     root = trees.lay(tmp_path, pci_device("0000:03:00.0", "0x1002", **amd_memory(8 * GIB, GIB, 16 * GIB, 0)))
     metrics(root, "0000:03:00.0", 1)
-    (card,) = merge(amdgpu.sightings(root), RAM)
+    (card,) = merge(kernel_readings(root), RAM)
     assert (card.total, card.free, card.shares_ram) == (8 * GIB, 7 * GIB, False)
 
 
 _sizes = st.integers(0, 2**48)
-_sightings = st.builds(
+_readings = st.builds(
     GpuReading,
     source=st.sampled_from(["ggml", "nvml", "kernel", "torch"]),
     vendor=st.sampled_from(["nvidia", "amd", "intel"]),
@@ -184,7 +183,7 @@ _sightings = st.builds(
 )
 
 
-@given(seen=st.lists(_sightings, max_size=8))
+@given(seen=st.lists(_readings, max_size=8))
 def test_whatever_is_said_the_figures_make_sense(seen):
     cards = merge(seen, RAM)
     assert len(cards) <= len(seen)

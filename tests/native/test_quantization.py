@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from edgechat.native.params import LoadParams
-from edgechat.native.quantization.importance import ActivationSums, TextReader
+from edgechat.native.quantization import ActivationSums, TextReader
 from tests.kit import tiny
 
 TEXT = "".join(f"Sentence number {n} says nothing, at some length. " for n in range(40))
