@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from edgechat.models.formats.header import MAX_PARTS, Format
 from edgechat.models.formats.quants import canonical, type_of
+from edgechat.models.local.files import CONFIG, MLX_WEIGHTS, TOKENIZER, needed_by_mlx
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,26 +97,6 @@ _LABEL = re.compile(
     re.VERBOSE | re.IGNORECASE | re.ASCII,
 )
 
-CONFIG, TOKENIZER = "config.json", "tokenizer.json"
-"""Files that every MLX model has."""
-_MLX_WEIGHTS = re.compile(r"model[A-Za-z0-9._-]*\.safetensors", re.ASCII)
-"""As mlx-lm takes them."""
-_MLX_FILES = {
-    CONFIG,
-    TOKENIZER,
-    "added_tokens.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    "generation_config.json",
-    "merges.txt",
-    "model.safetensors.index.json",
-    "preprocessor_config.json",
-    "processor_config.json",
-    "special_tokens_map.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "vocab.json",
-}
 _MLX_LABEL = re.compile(
     r"""(?<![A-Za-z0-9])(?:(?P<bits>[2-8])[-_]?bits?|q(?P<q>[2-8])|mxfp[48]|nvfp4|bf16|fp?16|fp?32)
         (?![A-Za-z0-9])""",
@@ -162,9 +143,7 @@ def _with_companions(
     stems = {stem: file for file in files if file.size > 0 and (stem := _stem(file.name))}
     projectors = {stem: file for stem, file in stems.items() if _is_projector(stem)}
     heads = {stem: file for stem, file in stems.items() if stem not in known and _is_head(stem)}
-    projectors_by, heads_by = (
-        projectors_of(known, found, without_label, mixed=mixed) for found in (projectors, heads)
-    )
+    projectors_by, heads_by = (_companions_of(known, found, mixed=mixed) for found in (projectors, heads))
     for choice in models:
         seeing = [(stem, projectors[stem]) for stem in projectors_by.get(choice.name, ())]
         seeing.sort(key=lambda pair: (_projector_rank(pair[0], choice.quant), pair[1].size, pair[0]))
@@ -258,17 +237,12 @@ def _mlx_choices(files: Sequence[RemoteFile], repo: str) -> Iterator[ModelChoice
         if needed_by_mlx(name):
             folders.setdefault(folder, {})[name] = file
     for folder, names in sorted(folders.items()):
-        weights = sorted(name for name in names if _MLX_WEIGHTS.fullmatch(name))
+        weights = sorted(name for name in names if MLX_WEIGHTS.fullmatch(name))
         if CONFIG not in names or TOKENIZER not in names or not _all_there(weights):
             continue
         rest = sorted(set(names) - set(weights) - {CONFIG})
         label = mlx_label(folder) or mlx_label(repo)
         yield ModelChoice(folder, label, tuple(names[name] for name in (CONFIG, *weights, *rest)), "mlx")
-
-
-def needed_by_mlx(name: str) -> bool:
-    """Return whether a file of this name is part of an MLX model. Code never is."""
-    return name in _MLX_FILES or _MLX_WEIGHTS.fullmatch(name) is not None
 
 
 def _all_there(weights: Sequence[str]) -> bool:
@@ -321,12 +295,8 @@ def is_projector(stem: str) -> bool:
     return _PROJECTOR.fullmatch(stem) is not None
 
 
-def projectors_of(
-    models: Collection[str],
-    projectors: Collection[str],
-    without_label: Callable[[str], str],
-    *,
-    mixed: bool,
+def _companions_of(
+    models: Collection[str], projectors: Collection[str], *, mixed: bool
 ) -> dict[str, list[str]]:
     """Return the projectors, or drafting layers, of each model that has any: the best matches, in any order.
 

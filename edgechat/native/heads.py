@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgechat.base.errors import DecodeFailed, LoadFailed
-from edgechat.native import logs
+from edgechat.native import ggml, logs
 from edgechat.native.batches import EmbeddingBatch, pointer
 from edgechat.native.handles import DECODE_OK, Context, Model
 from edgechat.native.params import CHAINED, EAGLE_LAYERS, HANDS_OUT_ALL, HANDS_OUT_INPUTS, LoadParams
@@ -229,15 +229,14 @@ class _Inputs:
 
 def _function(name: str, gnu: str, msvc: str, arguments: list[Any], result: Any) -> Callable[..., Any]:
     """Return a function that llama.cpp exports with a C++ name, which compilers spell in two ways."""
-    for spelled in (f"_Z{len(name)}{name}{gnu}", f"?{name}{msvc}"):
-        found: Any = getattr(lib._lib, spelled, None)
-        if found is not None:
-            found.argtypes, found.restype = arguments, result
-            return found  # type: ignore[no-any-return]
-    raise LoadFailed(
-        "This build of llama.cpp cannot draft by EAGLE-3.",
-        hint="Install llama-cpp-python as edgechat pins it, or draft otherwise: --draft ngram",
-    )
+    found: Any = ggml.exported(f"_Z{len(name)}{name}{gnu}", f"?{name}{msvc}")
+    if found is None:
+        raise LoadFailed(
+            "This build of llama.cpp cannot draft by EAGLE-3.",
+            hint="Install llama-cpp-python as edgechat pins it, or draft otherwise: --draft ngram",
+        )
+    found.argtypes, found.restype = arguments, result
+    return found  # type: ignore[no-any-return]
 
 
 class AssistantContext(HeadContext):

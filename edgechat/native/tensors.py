@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
-import llama_cpp.llama_cpp as lib
 import numpy as np
 import numpy.typing as npt
 
@@ -124,9 +123,15 @@ class _Traits(ctypes.Structure):
     )
 
 
-_quantize = lib._lib.ggml_quantize_chunk
+_quantize = ggml.library.ggml_quantize_chunk
 _quantize.restype = ctypes.c_size_t
 _quantize.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 3, ctypes.c_void_p]
+
+
+def pack(rows: Floats, kind: int, packed: npt.NDArray[np.uint8], importance: Floats | None = None) -> None:
+    """Write `rows` [n, n_columns] to `packed` in ggml's type `kind`; importance: [n_columns]."""
+    column = None if importance is None else importance.ctypes.data
+    _quantize(kind, rows.ctypes.data, packed.ctypes.data, 0, *rows.shape, column)
 
 
 def _traits(kind: int) -> _Traits:
@@ -150,8 +155,7 @@ def rounded(weights: Floats, kind: int, importance: Floats | None, threads: int)
         stop = min(start + step, n_rows)
         source, target = weights[matrix, start:stop], result[matrix, start:stop]
         packed = np.empty((stop - start) * row_bytes, np.uint8)
-        column = importance[matrix].ctypes.data if importance is not None else None
-        _quantize(kind, source.ctypes.data, packed.ctypes.data, 0, stop - start, n_columns, column)
+        pack(source, kind, packed, None if importance is None else importance[matrix])
         traits.to_float(packed.ctypes.data, target.ctypes.data, target.size)
 
     with ThreadPoolExecutor(threads) as pool:

@@ -154,7 +154,7 @@ class _Answers:
 
     def _free(self, device: LentDevice) -> int:
         if device.name != CPU:
-            return min(device.total, rpc.free_bytes(device.name))
+            return min(device.total, ggml.device_memory(ggml.device_handles((device.name,))[0]))
         lent = max(0, _resident() - self._before)
         return max(0, min(device.total - lent, read_memory().available))
 

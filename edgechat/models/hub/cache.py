@@ -1,4 +1,17 @@
-"""Files of the hub in huggingface_hub's cache."""
+"""Files in huggingface_hub's cache, laid out as that library does, so that all programs share them.
+
+    models--owner--name/blobs/<hash>                           the bytes
+    models--owner--name/blobs/<hash>.incomplete                a partial download
+    models--owner--name/snapshots/<commit>/folder/a.gguf       a relative link to the bytes
+    models--owner--name/refs/main                              the commit of a branch or tag
+    models--owner--name/.xet/<hash>/                           edgechat's: unverified files of hf-xet
+    .locks/models--owner--name/<hash>.lock                     held while the bytes are written
+    .locks/models--owner--name/<hash>.edgechat                 edgechat's: the revision of a partial download
+
+The hash is SHA-256 for files in Git LFS and git's own for small ones. Where links are not possible, the
+snapshot holds the file itself. Commits and hashes are hexadecimal, and names are checked when a listing is
+read; folders below the cache that are links are refused here.
+"""
 
 from __future__ import annotations
 
@@ -43,15 +56,15 @@ class HubStore:
         self.folder = self.root / self._name
 
     def path(self, file: RemoteFile) -> Path:
-        """Return the file's path in the snapshot, whether it is complete or not."""
+        """Return the file's path in the snapshot, complete or not."""
         return self.folder.joinpath("snapshots", self.listing.commit, *file.name.split("/"))
 
     def blob(self, file: RemoteFile) -> Path:
-        """Return the path of its blob. Raises HubAnswerError for a file that cannot be verified."""
+        """Return the path of the file's blob. Raises HubAnswerError for a file that cannot be verified."""
         return self.folder / "blobs" / self.digest(file)
 
     def digest(self, file: RemoteFile) -> str:
-        """Return the hash by which it is verified. Raises HubAnswerError without one."""
+        """Return the hash that verifies the file. Raises HubAnswerError without one."""
         if file.digest is None:
             raise HubAnswerError(
                 f"The hub states no hash for {one_line(file.name)}, so a download could not be verified.",
@@ -60,7 +73,7 @@ class HubStore:
         return file.digest
 
     def partial(self, file: RemoteFile) -> Path:
-        """Return the path of its partial download."""
+        """Return the path of the file's partial download."""
         return self.partial_of(self.digest(file))
 
     def partial_of(self, digest: str) -> Path:
@@ -75,7 +88,7 @@ class HubStore:
         return folder
 
     def lock(self, file: RemoteFile) -> Path:
-        """Return the path of its lock, which huggingface_hub uses too."""
+        """Return the path of the file's lock, which huggingface_hub uses too."""
         return self.lock_of(self.blob(file).name)
 
     def lock_of(self, digest: str) -> Path:
@@ -83,12 +96,12 @@ class HubStore:
         return self.root / ".locks" / self._name / f"{digest}.lock"
 
     def mark_begun(self, file: RemoteFile, revision: str) -> None:
-        """Record the revision for which edgechat begins a partial download, unless there is one already."""
+        """Record the revision of a new partial download; an existing one keeps its record."""
         if not os.path.lexists(self.partial(file)):
             self._write(self._mark_path(self.digest(file)), revision)
 
     def unmark(self, file: RemoteFile) -> None:
-        """Remove the record of a partial download that is gone."""
+        """Remove the record of a finished or removed partial download."""
         with contextlib.suppress(OSError):
             self._mark_path(self.digest(file)).unlink()
 
@@ -114,11 +127,11 @@ class HubStore:
         return _size(self.path(file)) == file.size
 
     def has_bytes(self, file: RemoteFile) -> bool:
-        """Return whether its bytes are complete, by their number, for any commit."""
+        """Return whether all bytes are here, judged by size, for any commit."""
         return self.is_here(file) or _size(self.blob(file)) == file.size
 
     def n_kept(self, file: RemoteFile) -> int:
-        """Return the size of its partial download."""
+        """Return the size of the file's partial download."""
         return min(_size(self.partial(file)) or 0, file.size)
 
     def make_folders(self, file: RemoteFile) -> None:
@@ -127,7 +140,7 @@ class HubStore:
             self.root.mkdir(parents=True, exist_ok=True)
         for path in (self.blob(file), self.path(file), self.lock(file)):
             self._make_folder(path.parent)
-        # Made new or left alone: what is a link, even to nowhere, is not written through.
+        # Exclusive creation: an existing file or link is left alone.
         with contextlib.suppress(OSError), (self.root / "CACHEDIR.TAG").open("x", encoding="ascii") as tag:
             tag.write(_TAG)
 
@@ -159,14 +172,14 @@ class HubStore:
         self._write(path, self.listing.commit)
 
     def _write(self, path: Path, text: str) -> None:
-        """Write a small file atomically; a link is replaced, not followed."""
+        """Write a small file atomically, replacing a link rather than following it."""
         draft = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
         with disk_errors(path):
             draft.write_text(text, encoding="utf-8")
             os.replace(draft, path)
 
     def _make_folder(self, folder: Path) -> None:
-        """Create a folder below the root, with its parents, none of which may be a link."""
+        """Create a folder and its parents below the root. Raises DiskError if one of them is a link."""
         folder_above = self.root
         for part in folder.relative_to(self.root).parts:
             folder_above = folder_above / part
@@ -183,7 +196,7 @@ class HubStore:
 
 
 def check_space(needed: int) -> None:
-    """Raise DiskError unless the cache's disk has so many bytes free, and a reserve."""
+    """Raise DiskError unless the cache's disk has `needed` bytes free, plus a reserve."""
     folder = hub_cache()
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
@@ -226,15 +239,15 @@ def _size(path: Path) -> int | None:
 
 
 SYNC_EVERY = 10.0
-"""Seconds between calls of fsync: what a power cut can cost."""
+"""Seconds between calls of fsync: the most that a power cut can lose."""
 _READ = 1 << 20
 _BATCH, _BATCHES = 1 << 20, 16
-"""Bytes that are handed to the hashing thread together, and how many batches may wait."""
+"""Bytes that are handed to the hashing thread together, and the number of batches that may wait."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class RunningHash:
-    """The hash of a stream, computed in a thread of its own, beside the network."""
+    """The hash of a stream, computed in a separate thread beside the network."""
 
     def __init__(self, new_hash: Hash) -> None:
         self._hash = new_hash
@@ -270,7 +283,7 @@ class RunningHash:
 
 
 class Partial:
-    """The file of a partial download. Requires its lock. Methods raise DiskError."""
+    """The file of a partial download. Requires the file's lock. Methods raise DiskError."""
 
     def __init__(self, path: Path, new_hash: Callable[[], Hash]) -> None:
         self.path = path
@@ -321,14 +334,14 @@ class Partial:
         self._hash, self.size = RunningHash(self._new_hash()), 0
 
     def digest(self) -> str:
-        """Return the hash of all bytes; only restart() may follow, or finish()."""
+        """Return the hash of all bytes. Only `restart` or `finish` may follow."""
         return self._hash.end()
 
     def finish(self, final: Path) -> None:
         """Rename the file, after its bytes have reached the disk."""
         with disk_errors(final):
             os.fsync(self._fd)
-            os.close(self._fd)  # Windows renames no open file
+            os.close(self._fd)  # Windows cannot rename an open file
             self._fd = -1
             os.replace(self.path, final)
 
@@ -339,7 +352,7 @@ class Partial:
             os.unlink(self.path)
 
     def close(self) -> None:
-        """Close the file, to be resumed later."""
+        """Close the file, keeping it to be resumed."""
         with self._lock:
             if self._fd >= 0:
                 os.close(self._fd)

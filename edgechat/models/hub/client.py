@@ -1,4 +1,8 @@
-"""Requests to the hub, bounded in time and size; only the hub's own host gets the token."""
+"""HTTP client for the hub, bounded in time and size. Only the hub's own host gets the token.
+
+huggingface_hub provides the token only. Its requests are not used before a download: they read answers of any
+size, wait without end for a slow server, and look up the user's account for a mere file header.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ from edgechat.base.errors import (
 from edgechat.base.network.proxies import unusable_proxy
 from edgechat.base.text import one_line
 from edgechat.models.catalogue import CatalogueEntry
-from edgechat.models.choices import RemoteFile
+from edgechat.models.choices import RemoteFile, RepoListing
 from edgechat.models.hub.endpoint import (
     CHECK,
     Endpoint,
@@ -50,28 +54,28 @@ T = TypeVar("T")
 CONNECT = 5.0
 """Seconds to connect."""
 IDLE = 8.0
-"""Seconds without progress: an address, a connection, a byte."""
+"""Seconds without progress, be it a resolved name, a connection or a byte."""
 SPARE = 1.0
 """Additional seconds, so that a more specific timeout comes first."""
 PATIENCE, SLOWEST = 60.0, 1024
-"""Seconds after which the average must reach so many bytes per second."""
+"""Seconds after which the average rate must reach this number of bytes per second."""
 MAX_REDIRECTS = 5
 
 
 class ConnectionCut(Exception):
-    """The connection was lost during a response."""
+    """Loss of the connection during a response."""
 
 
 @dataclass(slots=True)
 class HubResponse:
-    """A successful response whose body is still to be read; header names are in lower case."""
+    """A successful response with an unread body; header names are in lower case."""
 
     url: str
-    """After all redirects."""
+    """The URL after all redirects."""
     status: int
     headers: Mapping[str, str]
     linked: Mapping[str, str]
-    """The hub's own headers about the file, from before redirects: x-linked-… and x-repo-commit."""
+    """The hub's headers about the file, from before redirects: x-linked-… and x-repo-commit."""
     pieces: Iterator[bytes]
     """The body. Raises ConnectionCut, HubUnreachable."""
 
@@ -94,7 +98,7 @@ class Client:
 
     @contextmanager
     def get(self, url: str, headers: Mapping[str, str] | None = None) -> Iterator[HubResponse]:
-        """Request `url`, following redirects. Raises HubError unless it succeeds; ConnectionCut."""
+        """Request `url`, following redirects. Raises HubError unless it succeeds, and ConnectionCut."""
         import httpx2
 
         try:
@@ -148,9 +152,9 @@ class Client:
 
         n_bytes, waited, since = 0, 0.0, time.monotonic()
         try:
-            for piece in response.iter_raw():  # of no fixed size: a slow line would look silent
+            for piece in response.iter_raw():  # of no fixed size: a slow connection would look silent
                 self._watch.beat()
-                # What is done with the pieces takes its own time.
+                # Only the wait for a piece counts, not the caller's work with it.
                 n_bytes, waited = n_bytes + len(piece), waited + time.monotonic() - since
                 if waited >= PATIENCE:
                     if n_bytes < SLOWEST * PATIENCE:
@@ -166,10 +170,10 @@ class Client:
 
 
 def ask_hub(hub: Endpoint, repo: str, seconds: float, work: Callable[[Client], T]) -> T:
-    """Run `work` with a client, in a thread of its own. Raises HubError, and what `work` raises.
+    """Run `work` with a client in a separate thread. Raises HubError, and what `work` raises.
 
-    seconds: for all of it, or math.inf: then only silence ends it. `work` has a thread of its own, which may
-    go on for a moment when given up.
+    seconds: time limit for all of it; math.inf limits only the silence. After a timeout, the thread may run
+    on for a moment.
     """
 
     def run(watch: ProgressWatch) -> T:
@@ -206,7 +210,7 @@ def _tls() -> ssl.SSLContext:
 
     try:
         return httpx2.create_ssl_context()
-    except OSError as error:  # an ssl.SSLError is one
+    except OSError as error:  # includes ssl.SSLError
         name = next((name for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if os.environ.get(name)), None)
         if name is None:
             raise
@@ -224,7 +228,7 @@ def _token() -> str | None:
         return None
     try:
         return get_token()
-    # A token that cannot be read or renewed is none: most repositories need no token, and the others say so.
+    # An unreadable token counts as none: most repositories need none, and the others say so.
     except Exception:
         return None
 
@@ -258,12 +262,17 @@ _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASC
 
 @dataclass(slots=True)
 class RangedFile:
-    """A file as listed at a commit, and the ETag of the host that stores it."""
+    """A listed file, requested in ranges."""
 
+    listing: RepoListing
     file: RemoteFile
-    commit: str
     etag: str | None = None
-    """Of the last response."""
+    """ETag of the last response, from the host that stores the file."""
+
+    @property
+    def url(self) -> str:
+        """The URL of the file at the listing's commit."""
+        return Endpoint(self.listing.hub).file(self.listing.repo, self.listing.commit, self.file.name)
 
     def headers(self, at: int, end: int) -> dict[str, str]:
         """Return the request headers for the bytes from `at` to before `end`."""
@@ -273,26 +282,26 @@ class RangedFile:
         return headers
 
     def is_unchanged(self, answer: HubResponse) -> bool:
-        """Return whether the keeper calls the file what it did before, and remember what it does now.
+        """Return whether the file has the same ETag as in the last response, and remember the new one.
 
-        Raises RemoteFileChanged where the hub itself says that this is not the file that was listed.
+        Raises RemoteFileChanged if the hub itself says that the file differs from the listing.
         """
         size, etag = answer.linked.get("x-linked-size"), answer.linked.get("x-linked-etag", "").strip('"')
         digest = self.file.digest
         is_other = digest is not None and is_digest(etag) and len(etag) == len(digest) and etag != digest
         if (size is not None and size != str(self.file.size)) or is_other:
             raise self.changed()
-        if answer.linked.get("x-repo-commit", self.commit) != self.commit:
+        if answer.linked.get("x-repo-commit", self.listing.commit) != self.listing.commit:
             raise self.changed()
         before, self.etag = self.etag, answer.headers.get("etag")
         return before in (None, self.etag)
 
     def part(self, answer: HubResponse, at: int, end: int) -> tuple[int, int]:
-        """Return the range of a response to a request for the bytes from `at` to before `end`.
+        """Return the range of a response to a request for the bytes from `at` up to `end`.
 
-        It may begin at 0 instead, and then holds all of the file; it may end earlier. Raises HubError.
+        The range may begin at 0, for the whole file, or end early. Raises HubError.
         """
-        if answer.status == 200:  # all of it: a server that knows no ranges
+        if answer.status == 200:  # the whole file: the server does not support ranges
             length = answer.headers.get("content-length", str(self.file.size))
             if length != str(self.file.size):
                 raise self.changed()
@@ -316,29 +325,29 @@ class RangedFile:
 
 
 SECONDS = 3.0
-"""Time after which a hub that has not answered counts as unreachable."""
+"""Time after which a silent hub counts as unreachable."""
 _SAMPLE = 4 << 20
-"""Bytes of a file that are requested to measure the rate."""
+"""Bytes that are requested to measure the rate."""
 _SAMPLE_SECONDS = 1.0
-"""Time after which that ends."""
+"""Time after which the measurement ends."""
 _LEAST = 1 << 19
-"""Bytes from which a rate means something."""
+"""Fewest bytes that give a meaningful rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubReach:
-    """What a probe found."""
+    """Result of a probe."""
 
     problem: str = ""
     """Why the hub cannot be reached; empty if it can."""
     rate: float | None = None
-    """Bytes per second; None if that was not measured."""
+    """Bytes per second; None if not measured."""
 
 
 def probe_hub(entry: CatalogueEntry, seconds: float = SECONDS) -> HubReach:
     """Request the beginning of a model of the catalogue.
 
-    A hub that refuses it can be reached as well. Raises SettingsError for an invalid HF_ENDPOINT.
+    A hub that refuses the request is reachable too. Raises SettingsError for an invalid HF_ENDPOINT.
     """
     hub, file = endpoint(), entry.file.format(quant=entry.quant)
 
@@ -355,9 +364,9 @@ def probe_hub(entry: CatalogueEntry, seconds: float = SECONDS) -> HubReach:
 
 
 def _rate(answer: HubResponse) -> float | None:
-    """Return the rate of a response from its second piece on, which is when the connection is warm."""
+    """Return the rate of a response from its second piece on, when the connection is warm."""
     n_bytes, began = -1, 0.0
-    with suppress(EdgechatError, ConnectionCut):  # it has answered, which is enough
+    with suppress(EdgechatError, ConnectionCut):  # an answer of any kind is enough
         for piece in answer.pieces:
             now = time.monotonic()
             if n_bytes < 0:

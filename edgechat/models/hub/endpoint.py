@@ -1,4 +1,4 @@
-"""The hub's address, which host gets the token, and whether the network may be used."""
+"""The hub's address: its URLs, the host that may see the token, redirects, and errors for its responses."""
 
 from __future__ import annotations
 
@@ -88,9 +88,8 @@ def require_network(offline: bool, what: str) -> None:
 def next_address(url: str, location: str) -> str:
     """Return the target of a redirect from `url`.
 
-    Raises HubAnswerError for an address that is none, for one that gives up encryption, for one that leads
-    from elsewhere to this machine, where it would reach what no stranger may, and for one where no other host
-    keeps files: of the link, which in clouds gives out keys, of a group, or reserved.
+    Raises HubAnswerError for an invalid URL, for a step from HTTPS to HTTP, for a redirect from another host
+    to this machine, and for a link-local (where clouds serve credentials), multicast or reserved address.
     """
     try:
         target = urljoin(url, location)
@@ -128,14 +127,14 @@ def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
 
 
 def _is_this_machine(parts: SplitResult) -> bool:
-    """Return whether the host is a loopback address or a name of one."""
+    """Return whether the host is a loopback address or name."""
     host = (parts.hostname or "").rstrip(".")
     address = _address(host)
     return host == "localhost" or host.endswith(".localhost") or (address is not None and address.is_loopback)
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return the IP address of a host, in any notation: 127.1 is one too, and 0x7f000001."""
+    """Return the IP address of a host in any notation, such as 127.1 or 0x7f000001."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -182,7 +181,7 @@ def changed(what: str) -> RemoteFileChanged:
 def refusal(
     hub: Endpoint, repo: str, url: str, status: int, headers: Mapping[str, str], *, had_token: bool
 ) -> HubError:
-    """Return the error for a response of `url` whose status is not a success.
+    """Return the error for an unsuccessful response of `url`.
 
     The body is ignored: the hub states the reason in X-Error-Code.
     """

@@ -1,7 +1,7 @@
-"""Files that the hub serves only from its Xet storage: huggingface_hub downloads them, with hf-xet.
+"""Downloads through hf-xet of files that the hub serves only from its Xet storage.
 
-It does so in a child process, which can be ended at any moment, as the libraries cannot. What came of a
-download that was ended is lost, for hf-xet does not go on from there.
+huggingface_hub runs in a child process, which can be killed at any moment. A killed download starts again
+from the beginning, as hf-xet cannot resume.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BLOCK = 512
 
 
 class XetRequest(msgspec.Struct, frozen=True):
-    """The file to download, and the destination folder."""
+    """Request to the child: a file, and the destination folder."""
 
     hub: str
     repo: str
@@ -38,7 +38,7 @@ class XetRequest(msgspec.Struct, frozen=True):
 
 
 class XetAnswer(msgspec.Struct, frozen=True):
-    """Where the file is, or what went wrong."""
+    """The child's answer: the path of the file, or the problem."""
 
     path: str = ""
     error: str = ""
@@ -46,12 +46,12 @@ class XetAnswer(msgspec.Struct, frozen=True):
 
 
 def fetch(listing: RepoListing, file: RemoteFile, folder: Path, wait: Callable[[float, int], object]) -> Path:
-    """Return the path of a file, which is not verified, below `folder`, which is there and empty.
+    """Download a file into `folder`, which must be empty, and return its path. It is not verified.
 
-    wait: called with seconds to wait and with the bytes that are here; what it raises ends the download.
-    Raises HubError, and OSError where the disk is full.
+    wait: called with seconds to wait and the number of bytes so far; an exception ends the download. Raises
+    HubError, and OSError if the disk is full.
     """
-    import subprocess  # 18 ms, which `edgechat --version` need not pay
+    import subprocess  # 18 ms, which `edgechat --version` does not need
 
     name = one_line(file.name)
     if importlib.util.find_spec("hf_xet") is None:
@@ -113,7 +113,7 @@ def main() -> None:
     from huggingface_hub import hf_hub_download
 
     try:
-        # Not into the cache, whose lock the parent holds, and where unverified bytes have no place.
+        # The cache is unsuitable: the parent holds its lock, and it holds verified bytes only.
         path = hf_hub_download(
             request.repo,
             request.name,

@@ -11,12 +11,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from edgechat.models.choices import needed_by_mlx
 from edgechat.models.hub.names import safe_path
 
 MAX_FILES = 4096
 """Of one place."""
 MAX_FOLDERS = 4096
+
+CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+"""Files that every MLX model has."""
+MLX_WEIGHTS = re.compile(r"model[A-Za-z0-9._-]*\.safetensors", re.ASCII)
+"""As mlx-lm takes them."""
+_MLX_FILES = {
+    CONFIG,
+    TOKENIZER,
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+    "merges.txt",
+    "model.safetensors.index.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "special_tokens_map.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +79,11 @@ def names(root: Path, depth: int, skipped: Skipped, until: float = math.inf) -> 
         if prefix.count("/") + 1 < depth:
             ahead += [prefix + name for name in folders if safe_path(prefix + name)]
     return sorted(files)[:MAX_FILES]
+
+
+def needed_by_mlx(name: str) -> bool:
+    """Return whether a file of this name is part of an MLX model. Code never is."""
+    return name in _MLX_FILES or MLX_WEIGHTS.fullmatch(name) is not None
 
 
 def _scan_folder(folder: Path, skipped: Skipped, until: float) -> tuple[list[str], list[str]]:

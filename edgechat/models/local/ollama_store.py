@@ -15,6 +15,7 @@ import msgspec
 
 from edgechat.base.paths import read_bytes
 from edgechat.base.text import flat, one_line
+from edgechat.models.local.files import ModelPartFile
 from edgechat.models.local.ollama_templates import recognized
 from edgechat.settings import SamplingDefaults
 
@@ -25,6 +26,7 @@ MAX_BYTES = 1 << 20
 _MODEL = "application/vnd.ollama.image.model"
 _PROJECTOR = "application/vnd.ollama.image.projector"
 _BESIDE = "application/vnd.ollama.image."
+_TEXTS = ("params", "system", "template", "license")
 _ADAPTER = _BESIDE + "adapter"
 _LIST = "application/vnd.ollama.manifest.list.v2+json"
 _DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})", re.ASCII)
@@ -46,80 +48,47 @@ class _Manifest(msgspec.Struct, frozen=True, rename="camel"):
     digest: str = ""
 
 
-class OllamaBlob(NamedTuple):
-    """A file."""
-
-    path: Path
-    size: int
-    changed: int
-    """Modification time in nanoseconds since 1970."""
-    sha256: str
-
-
 @dataclass(frozen=True, slots=True)
 class OllamaModel:
     """A GGUF file and its names in Ollama."""
 
     tags: tuple[str, ...]
     """As its own commands take them: 'llama3.2:3b'; 'latest' comes last."""
-    file: OllamaBlob
-    projector: OllamaBlob | None = None
-    """What makes pictures or sound readable for it."""
-    layers: OllamaLayers | None = None
-    """What Ollama keeps beside it; tags of the same file with other layers are another model."""
+    file: ModelPartFile
+    projector: ModelPartFile | None
+    """The file that encodes pictures or sound for it."""
+    layers: OllamaLayers
+    """The other layers; tags of the same file with different layers are different models."""
 
 
-class _Digests(NamedTuple):
-    """The hashes of a model's file, of its projector, and of its other layers."""
+class _ModelLayers(NamedTuple):
+    """The layers of a manifest: SHA-256 of the model and of its projector, and the paths of the others."""
 
     model: str
     projector: str | None
-    layers: _LayerDigests
-
-
-class _LayerDigests(NamedTuple):
-    """Those of `OllamaLayers`."""
-
-    params: str | None
-    system: str | None
-    template: str | None
-    license: str | None
-    adapters: tuple[str, ...]
+    others: OllamaLayers
 
 
 def models(root: Path, note: Note) -> Iterator[OllamaModel]:
     """Yield the models of one of Ollama's folders, by name. Unreadable files are noted and skipped."""
-    named: dict[str, _Digests] = {}
+    named: dict[str, _ModelLayers] = {}
     for folder in ("manifests-v2", "manifests"):  # it looks there first
         for tag, path in _manifests(root / folder, note):
-            digests = _digests(path, root, note) if tag not in named else None
-            if digests is not None:
-                named[tag] = digests
-    tags: dict[tuple[str, _LayerDigests], list[str]] = {}
+            layers = _layers(path, root, note) if tag not in named else None
+            if layers is not None:
+                named[tag] = layers
+    tags: dict[tuple[str, OllamaLayers], list[str]] = {}
     projectors: dict[str, str] = {}
-    for tag, digests in named.items():
-        tags.setdefault((digests.model, digests.layers), []).append(tag)
-        if digests.projector is not None:
-            projectors.setdefault(digests.model, digests.projector)
-    for (digest, layers), names in sorted(tags.items(), key=lambda pair: sorted(pair[1])):
-        file, of_it = _blob(root, digest, note), projectors.get(digest)
+    for tag, layers in named.items():
+        tags.setdefault((layers.model, layers.others), []).append(tag)
+        if layers.projector is not None:
+            projectors.setdefault(layers.model, layers.projector)
+    for (digest, others), names in sorted(tags.items(), key=lambda pair: sorted(pair[1])):
+        file = _blob(root, digest, note)
         if file is not None:
             ordered = sorted(names, key=lambda name: (name.endswith(":" + _TAG), name))
-            projector = _blob(root, of_it, note) if of_it else None
-            yield OllamaModel(tuple(ordered), file, projector, _layers(root, layers))
-
-
-def _layers(root: Path, digests: _LayerDigests) -> OllamaLayers:
-    def path(digest: str | None) -> Path | None:
-        return _blob_path(root, digest) if digest else None
-
-    return OllamaLayers(
-        params=path(digests.params),
-        system=path(digests.system),
-        template=path(digests.template),
-        license=path(digests.license),
-        adapters=tuple(_blob_path(root, digest) for digest in digests.adapters),
-    )
+            projector = _blob(root, projectors[digest], note) if digest in projectors else None
+            yield OllamaModel(tuple(ordered), file, projector, others)
 
 
 def is_blob(path: Path) -> bool:
@@ -131,14 +100,15 @@ def _blob_path(root: Path, digest: str) -> Path:
     return root / "blobs" / f"sha256-{digest}"
 
 
-def _blob(root: Path, digest: str, note: Note) -> OllamaBlob | None:
+def _blob(root: Path, digest: str, note: Note) -> ModelPartFile | None:
     path = _blob_path(root, digest)
     try:
         info = os.stat(path)
     except OSError as error:
         note(error, path)
         return None
-    return OllamaBlob(path, info.st_size, info.st_mtime_ns, digest) if stat.S_ISREG(info.st_mode) else None
+    regular = stat.S_ISREG(info.st_mode)
+    return ModelPartFile(path, info.st_size, info.st_mtime_ns, digest) if regular else None
 
 
 def _manifests(root: Path, note: Note) -> Iterator[tuple[str, Path]]:
@@ -169,8 +139,8 @@ def _short(host: str, namespace: str, model: str) -> str:
     return model if namespace == _NAMESPACE else f"{namespace}/{model}"
 
 
-def _digests(path: Path, root: Path, note: Note) -> _Digests | None:
-    """Return the hashes of the model's files, or None unless the manifest names exactly one model."""
+def _layers(path: Path, root: Path, note: Note) -> _ModelLayers | None:
+    """Return the layers of a manifest, or None unless it names exactly one model."""
     manifest = _read(path, note)
     if manifest is None:
         return None
@@ -185,16 +155,11 @@ def _digests(path: Path, root: Path, note: Note) -> _Digests | None:
     for child in choices:
         model, projector = _digest(child, _MODEL), _digest(child, _PROJECTOR)
         if model is not None:
+            digests = {kind: _digest(child, _BESIDE + kind) for kind in _TEXTS}
+            texts = {kind: _blob_path(root, digest) for kind, digest in digests.items() if digest}
             adapters = [_DIGEST.fullmatch(one.digest) for one in child.layers if one.media_type == _ADAPTER]
-            found = tuple(match[1].lower() for match in adapters[:MAX_ADAPTERS] if match)
-            layers = _LayerDigests(
-                params=_digest(child, _BESIDE + "params"),
-                system=_digest(child, _BESIDE + "system"),
-                template=_digest(child, _BESIDE + "template"),
-                license=_digest(child, _BESIDE + "license"),
-                adapters=found,
-            )
-            return _Digests(model, projector, layers)
+            found = tuple(_blob_path(root, match[1].lower()) for match in adapters[:MAX_ADAPTERS] if match)
+            return _ModelLayers(model, projector, OllamaLayers(**texts, adapters=found))
     return None
 
 

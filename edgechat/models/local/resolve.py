@@ -17,7 +17,6 @@ from edgechat.models.formats.mlx.config import folder_name
 from edgechat.models.formats.quants import canonical
 from edgechat.models.local.files import Skipped
 from edgechat.models.local.inventory import Inventory, LocalModel, inventory
-from edgechat.models.local.locations import hub_cache as hub_cache
 from edgechat.models.local.stores import found_at, is_model_folder, peft_folders
 
 _LISTED = 6

@@ -104,13 +104,12 @@ def all_models(skipped: Skipped) -> Iterator[FoundModel]:
     yield from _named_files(Place.LLAMA_CPP, locations.llama_cpp_folder(), 1, skipped)
     for folder in _unique_folders(locations.ollama_folders()):
         for model in ollama.models(folder, skipped.note):
-            file, projector = ModelPartFile(*model.file), model.projector and ModelPartFile(*model.projector)
             yield FoundModel(
                 Place.OLLAMA,
                 model.tags[0],
-                (file,),
+                (model.file,),
                 tags=model.tags,
-                projector=projector,
+                projector=model.projector,
                 layers=model.layers,
             )
 

@@ -399,20 +399,14 @@ def _device(name: str) -> int | None:
     """Return ggml's pointer to a device; None for the processor."""
     if not name:
         return None
-    found = next((device for device in ggml.devices() if ggml.device_name(device) == name), None)
-    if found is None:
-        raise LoadFailed(f"There is no device {name} for the projector.", hint="See `edgechat doctor`.")
-    return found
+    return ggml.device_handles((name,))[0]
 
 
 def _check_memory(path: Path, device: str) -> None:
     """Raise OutOfMemory where the weights do not fit: libmtmd does not check that it was given memory."""
     free, where = psutil.virtual_memory().available, "RAM"
-    if device:
-        found, total = ctypes.c_size_t(), ctypes.c_size_t()
-        places = map(ctypes.pointer, (found, total))
-        ggml.call("ggml_backend_dev_memory", None, ctypes.c_void_p(_device(device)), *places)
-        free, where = found.value, device
+    if handle := _device(device):
+        free, where = ggml.device_memory(handle), device
     size = path.stat().st_size
     if size > free:
         raise OutOfMemory(

@@ -11,7 +11,6 @@ import msgspec
 from msgspec import Meta
 
 from edgechat.base.errors import ModelFileError
-from edgechat.models.choices import CONFIG
 from edgechat.models.formats import gguf
 from edgechat.models.formats.header import AGAIN, ModelHeader, unsound
 from edgechat.models.formats.mlx.config import (
@@ -33,6 +32,7 @@ from edgechat.models.formats.mlx.tensors import (
     tensors_of,
 )
 from edgechat.models.formats.mlx.vision import PROCESSORS, vision_entries
+from edgechat.models.local.files import CONFIG
 
 MAX_FILES = 1000
 MAX_TABLES = 64 << 20

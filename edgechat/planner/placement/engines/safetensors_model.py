@@ -10,7 +10,6 @@ from pathlib import Path
 
 from edgechat.base.errors import ModelFileError, ModelNotFound
 from edgechat.base.text import one_line
-from edgechat.models.choices import CONFIG
 from edgechat.models.formats.mlx.config import (
     MAX_CONFIG,
     Config,
@@ -24,6 +23,7 @@ from edgechat.models.hub.client import ask_hub
 from edgechat.models.hub.endpoint import Endpoint
 from edgechat.models.hub.listing import list_repo
 from edgechat.models.hub.names import parse_model_name
+from edgechat.models.local.files import CONFIG
 from edgechat.models.local.inventory import inventory
 from edgechat.models.local.locations import hub_cache
 from edgechat.settings import RuntimeQuant
