@@ -1,8 +1,8 @@
-"""A bounded reader of GGUF headers, which checks files before native code sees them.
+"""Bounded reader of GGUF headers, which checks files before native code sees them.
 
 Files are untrusted: every length and count is compared with the file's size and a limit before anything is
-allocated. The same parser reads local files and the first megabytes of remote ones. The format:
-https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; where llama.cpp's loader is stricter, so is this.
+allocated. The same parser reads local files and the first megabytes of remote ones. It is as strict as
+llama.cpp's loader; the format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 """
 
 from __future__ import annotations
@@ -32,21 +32,22 @@ from edgechat.models.formats.mtp import is_head_alone
 from edgechat.models.formats.quants import REFUSED, GgmlType
 
 FIRST_READ = 8 << 20
-"""Bytes of a remote file to read first; enough for most models."""
+"""Bytes of the first read of a remote file; enough for most models."""
 FIRST_LOCAL_READ = 32 << 20
-"""Enough for all models: a local read costs less than parsing a large vocabulary twice."""
+"""Bytes of the first read of a local file; enough for all models, as parsing a large vocabulary twice
+costs more."""
 MAX_TAIL = 1 << 20
-"""Bytes that may follow the last tensor: loaders map a file whole, and a hole costs an attacker nothing."""
+"""Bytes that may follow the last tensor: loaders map the whole file, and a hole costs an attacker nothing."""
 TENSORS_BESIDE, TENSORS_OF_LAYER, MOST_LAYERED = 256, 64, 256
-"""Most tensors of a model: 256, and 64 for each layer, of which at most 256 count.
+"""Most tensors of a model: 256, plus 64 for each layer, of which at most 256 count.
 
-A layer with eight separate experts has 33. llama.cpp looks tensors up linearly, in time quadratic in their
+A layer with eight separate experts has 33. llama.cpp searches tensors linearly, in time quadratic in their
 number.
 """
 MAX_KEYS = 65_536
 MAX_KEY = 65_535
 MAX_TENSOR_NAME = 63
-"""As in llama.cpp: one byte less than its buffer."""
+"""Bytes, as in llama.cpp: its buffer less one byte."""
 MAX_DIMS = 4
 MAX_ALIGNMENT = 1 << 14
 """The largest memory page; keeps the padding between tensors small."""
@@ -68,7 +69,7 @@ _KNOWN_MAGIC = {
     b"<htm": _WEB_PAGE,
 }
 _DRAFT_TO_TARGET = "d2t"
-"""Which tokens of its target an EAGLE-3 draft knows."""
+"""Table of an EAGLE-3 draft: the target's tokens that it knows."""
 _NOT_LANGUAGE_MODELS = {
     "adapter": "a LoRA adapter",
     "mmproj": "a vision projector",
@@ -77,7 +78,7 @@ _NOT_LANGUAGE_MODELS = {
 
 
 def read_header(path: Path) -> ModelHeader:
-    """Read the header of one local file. Raises ModelFileError, also where the file cannot be opened."""
+    """Read the header of a local file. Raises ModelFileError, also if the file cannot be opened."""
     try:
         info = path.stat()
         if not stat.S_ISREG(info.st_mode):
@@ -104,10 +105,10 @@ def read_header(path: Path) -> ModelHeader:
 def read_growing(
     read_first: Callable[[int], Buffer], file_size: int, name: str, *, start: int = FIRST_READ
 ) -> ModelHeader:
-    """Parse a header from the file's first `start` bytes, or twice that, and so on until it is whole.
+    """Parse a header from the file's first `start` bytes, then from twice that, until it is complete.
 
-    first: returns the first n bytes. Raises ModelFileError, also for a file that goes on after its tensors;
-    and whatever `first` raises.
+    read_first: returns the first n bytes. Raises ModelFileError, also for data after the last tensor, and
+    whatever `read_first` raises.
     """
     n = start
     while True:
@@ -124,9 +125,9 @@ def read_growing(
 
 
 def read_model(path: Path) -> ModelHeader:
-    """Read the header of a model that llama.cpp would load from `path`.
+    """Read the header of the model that llama.cpp would load from `path`.
 
-    Any shard of a split model may be named: see `one_model`. Raises ModelFileError, also for files that are
+    Any shard of a split model may be given, see `one_model`. Raises ModelFileError, also for files that are
     not language models.
     """
     match = _SHARD.fullmatch(path.name)
@@ -142,10 +143,10 @@ def read_model(path: Path) -> ModelHeader:
 
 
 def one_model(parts: Iterable[ModelHeader]) -> ModelHeader:
-    """Merge the headers of a model's shards, in their order. Raises ModelFileError.
+    """Merge the headers of a model's shards, given in order. Raises ModelFileError.
 
-    The result has the metadata of the first, the tensors of all, and the sum of the sizes. Stops reading
-    shards as soon as they have too many tensors.
+    The result has the metadata of the first shard, the tensors of all, and the sum of the sizes. Reading
+    stops as soon as there are too many tensors.
     """
     shards: list[ModelHeader] = []
     tensors: list[ModelTensor] = []
@@ -207,8 +208,8 @@ def _require_language_model(header: ModelHeader) -> None:
 def parse_header(data: Buffer, file_size: int, name: str = "the file") -> ModelHeader:
     """Parse the header at the start of `data`, the first bytes of a file of `file_size` bytes.
 
-    Raises NeedMoreBytes if the header and the file go on beyond `data`; ModelFileError for an unusable file,
-    truncated ones included.
+    Raises NeedMoreBytes if the header goes on beyond `data`, and ModelFileError for an unusable or truncated
+    file.
     """
     cursor = Cursor(data, file_size, name)
     version = _read_version(cursor)
@@ -248,7 +249,7 @@ def _most_tensors(n_layers: int) -> int:
 
 
 def _check_tensors(name: str, n: int, metadata: dict[str, Value]) -> None:
-    """Refuse more tensors than layers need; only the first shard says how many layers there are."""
+    """Refuse more tensors than the layers need; only the first shard states the number of layers."""
     layers = metadata.get(f"{metadata.get('general.architecture')}.block_count", MOST_LAYERED)
     if isinstance(layers, int) and n > _most_tensors(max(layers, 0)):
         raise damaged(name, f"{n} tensors are too many for {layers} layers")
@@ -328,7 +329,7 @@ def _read_tensor(cursor: Cursor) -> ModelTensor:
 
 
 def _is_computable(name: str, shape: tuple[int, ...], kind: GgmlType) -> bool:
-    """Return whether llama.cpp can compute with a tensor of this type, which its loader does not check.
+    """Return whether llama.cpp can compute with a tensor of this type; its loader does not check.
 
     Norms, biases and scales are applied elementwise, which works in F32 only; integers are indices.
     """
@@ -361,9 +362,9 @@ def aligned(n: int, alignment: int) -> int:
 
 
 MAX_HEADER = 128 << 20
-"""The largest known, with a vocabulary of 262,144, takes 16 MB."""
+"""Bytes of a header. The largest known, with a vocabulary of 262,144 tokens, takes 16 MB."""
 MAX_KEPT = 32 << 20
-"""Bytes of text kept of one file."""
+"""Bytes of text that are kept of one file."""
 MAX_KEPT_VALUES = 1024
 """Longer arrays are skipped."""
 MAX_STRINGS = 2_000_000
@@ -392,7 +393,7 @@ _U64 = struct.Struct("<Q")
 
 
 class NeedMoreBytes(Exception):
-    """The header and the file go on beyond the available bytes."""
+    """Signal that the header goes on beyond the available bytes."""
 
     def __init__(self, at_least: int) -> None:
         super().__init__(f"the header needs at least {at_least} bytes")
@@ -400,7 +401,7 @@ class NeedMoreBytes(Exception):
 
 
 class Cursor:
-    """A position in the available bytes, checked before every step forward."""
+    """Position in the available bytes, checked before every step forward."""
 
     __slots__ = ("at", "data", "file_size", "kept", "name", "strings")
 
@@ -413,7 +414,7 @@ class Cursor:
         self.strings = 0
 
     def need(self, n: int) -> int:
-        """Return the position, and advance it by n bytes."""
+        """Advance by n bytes and return the previous position."""
         end = self.at + n
         if end > self.file_size:
             raise cut_header(self.name, end - self.file_size)
@@ -425,24 +426,24 @@ class Cursor:
         return start
 
     def u32(self) -> int:
-        """Return an unsigned number of four bytes."""
+        """Return the next 4 bytes as an unsigned number."""
         number: int = _U32.unpack_from(self.data, self.need(4))[0]
         return number
 
     def u64(self) -> int:
-        """Return an unsigned number of eight bytes."""
+        """Return the next 8 bytes as an unsigned number."""
         number: int = _U64.unpack_from(self.data, self.need(8))[0]
         return number
 
     def check_count(self, what: str, n: int, limit: int, least: int) -> None:
-        """Refuse a count above the limit, or for which the file is too short at `least` bytes each."""
+        """Refuse a count above the limit, or too large for the file at `least` bytes each."""
         if n > limit:
             raise damaged(self.name, f"it claims {n} {what}, more than {limit}")
         if n * least > self.file_size - self.at:
             raise cut_header(self.name, n * least - (self.file_size - self.at))
 
     def text(self, limit: int) -> bytes:
-        """Return a string's bytes, `limit` at most."""
+        """Return the bytes of a string, at most `limit`."""
         n = self.u64()
         if n > limit:
             raise damaged(self.name, f"a string of {n} bytes exceeds the limit of {limit}")
@@ -450,7 +451,7 @@ class Cursor:
         return bytes(self.data[start : start + n])
 
     def key(self, limit: int) -> str:
-        """Return a name: of a metadata entry or of a tensor."""
+        """Return the name of a metadata entry or of a tensor."""
         raw = self.text(limit)
         try:
             text = raw.decode()
@@ -461,7 +462,7 @@ class Cursor:
         return text
 
     def string(self) -> str:
-        """Return a string value; invalid UTF-8 is replaced, since only users and templates read it."""
+        """Return a string value. Invalid UTF-8 is replaced, since only users and templates read it."""
         raw = self.text(MAX_KEPT - self.kept)
         self.kept += len(raw)
         return raw.decode(errors="replace")
@@ -484,7 +485,7 @@ class Cursor:
         return _LAYOUTS[kind]
 
     def array(self, key: str) -> GgufArray:
-        """Return an array: the values of a short one, only the length of a long one."""
+        """Return an array, without the values of a long one."""
         kind, n = self.u32(), self.u64()
         keep = n <= MAX_KEPT_VALUES
         if kind == STRING:
@@ -505,7 +506,7 @@ class Cursor:
         return GgufArray(type_name, n, values)
 
     def skip_strings(self, n: int) -> None:
-        """Skip n strings, often hundreds of thousands, so bounds are checked in one tight loop."""
+        """Skip n strings, often hundreds of thousands, checking bounds in one tight loop."""
         data, at, length_at = self.data, self.at, _U64.unpack_from
         last = len(data) - 8
         for left in range(n, 0, -1):
@@ -522,12 +523,12 @@ def damaged(name: str, why: str) -> ModelFileError:
 
 
 def cut_header(name: str, missing: int) -> ModelFileError:
-    """Return the error for a file that ends inside its header, at least `missing` bytes too early."""
+    """Return the error for a file that ends within its header, at least `missing` bytes too early."""
     return ModelFileError(f"{name} is truncated: at least {missing} bytes are missing.", hint=AGAIN)
 
 
 def cut_short(name: str, missing: int, size: int) -> ModelFileError:
-    """Return the error for a file of `size` bytes that should have `missing` more."""
+    """Return the error for a file of `size` bytes that lacks `missing` more."""
     return ModelFileError(
         f"{name} is truncated: of its {size + missing} bytes, {missing} are missing.", hint=AGAIN
     )

@@ -1,4 +1,10 @@
-"""Files of models on this machine: listed without opening them, and hashed as the hub does."""
+"""Files of models: listed without opening them, and hashed as the hub does.
+
+Folders are untrusted: names are checked, depth and number are bounded, folders that are links are not
+entered, and unreadable ones are skipped and noted. The hub verifies files in Git LFS by SHA-256 and small
+ones by git's hash, the SHA-1 of "blob ", the size, a zero byte and the bytes: weak against forgery, but only
+the hub's own statement is compared.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +20,13 @@ from typing import Protocol
 from edgechat.models.hub.names import safe_path
 
 MAX_FILES = 4096
-"""Of one place."""
+"""Most files of one place."""
 MAX_FOLDERS = 4096
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 """Files that every MLX model has."""
 MLX_WEIGHTS = re.compile(r"model[A-Za-z0-9._-]*\.safetensors", re.ASCII)
-"""As mlx-lm takes them."""
+"""Names of weights, as mlx-lm accepts them."""
 _MLX_FILES = {
     CONFIG,
     TOKENIZER,
@@ -48,7 +54,7 @@ class ModelPartFile:
     changed: int
     """Modification time in nanoseconds since 1970."""
     digest: str | None = None
-    """Its hash, if the tool that stores it states one (see hashes.py)."""
+    """Hash of the file, if the tool that stores it states one."""
 
 
 @dataclass(slots=True)
@@ -64,9 +70,9 @@ class Skipped:
 
 
 def names(root: Path, depth: int, skipped: Skipped, until: float = math.inf) -> list[str]:
-    """Return the relative paths, with '/', of model files below a folder, `depth` levels deep.
+    """Return the relative paths, with '/', of model files up to `depth` levels below a folder.
 
-    until: the moment, by `time.monotonic`, at which that ends with what was found.
+    until: the time, by `time.monotonic`, at which the search ends with the files found so far.
     """
     files: list[str] = []
     ahead = [""]
@@ -82,7 +88,7 @@ def names(root: Path, depth: int, skipped: Skipped, until: float = math.inf) -> 
 
 
 def needed_by_mlx(name: str) -> bool:
-    """Return whether a file of this name is part of an MLX model. Code never is."""
+    """Return whether an MLX model may need a file of this name. Code is never needed."""
     return name in _MLX_FILES or MLX_WEIGHTS.fullmatch(name) is not None
 
 
@@ -137,7 +143,7 @@ class Hash(Protocol):
         """Take the next bytes."""
 
     def hexdigest(self) -> str:
-        """Return the hash of all of them."""
+        """Return the hash of all bytes."""
         ...
 
 
@@ -152,8 +158,8 @@ def is_git_sha1(text: str) -> bool:
 
 
 def hash_for(digest: str, size: int) -> Hash:
-    """Return a hasher of the kind of `digest`, for `size` bytes."""
-    import hashlib  # 2 ms, which a list of models need not pay
+    """Return a hasher of the same kind as `digest`, for `size` bytes."""
+    import hashlib  # 2 ms, which a list of models does not need
 
     if len(digest) != _GIT:
         return hashlib.sha256()

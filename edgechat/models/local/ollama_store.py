@@ -1,4 +1,16 @@
-"""Ollama's models: manifests by name, blobs by hash, and the layers beside the weights."""
+"""Ollama's models: manifests by name, blobs by hash, and the layers beside the weights.
+
+    manifests[-v2]/<host>/<namespace>/<model>/<tag>   JSON: layers, each with a media type and a digest;
+                                                      a link to a blob, or the file itself
+    blobs/sha256-<64 digits>                          the layers; model and projector are GGUF files
+
+A manifest may list manifests for several engines; the one with a GGUF file is used. The other layers are
+small files that anyone may have written, each with a size limit; unknown contents are reported and ignored:
+
+    params     JSON: {"temperature": 0.6, "stop": ["<|eot_id|>"], "num_ctx": 8192, ...}
+    system     text; template: text, in Go's template language; license: text
+    adapter    a LoRA adapter as a GGUF file
+"""
 
 from __future__ import annotations
 
@@ -21,7 +33,7 @@ from edgechat.settings import SamplingDefaults
 
 MAX_MANIFESTS = 4096
 MAX_BYTES = 1 << 20
-"""Of a manifest, which are a kilobyte."""
+"""Bytes of a manifest, which usually has a kilobyte."""
 
 _MODEL = "application/vnd.ollama.image.model"
 _PROJECTOR = "application/vnd.ollama.image.projector"
@@ -50,10 +62,10 @@ class _Manifest(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class OllamaModel:
-    """A GGUF file and its names in Ollama."""
+    """A GGUF file of Ollama's, with its names there."""
 
     tags: tuple[str, ...]
-    """As its own commands take them: 'llama3.2:3b'; 'latest' comes last."""
+    """As Ollama's commands accept them: 'llama3.2:3b'; 'latest' comes last."""
     file: ModelPartFile
     projector: ModelPartFile | None
     """The file that encodes pictures or sound for it."""
@@ -72,7 +84,7 @@ class _ModelLayers(NamedTuple):
 def models(root: Path, note: Note) -> Iterator[OllamaModel]:
     """Yield the models of one of Ollama's folders, by name. Unreadable files are noted and skipped."""
     named: dict[str, _ModelLayers] = {}
-    for folder in ("manifests-v2", "manifests"):  # it looks there first
+    for folder in ("manifests-v2", "manifests"):  # Ollama's order
         for tag, path in _manifests(root / folder, note):
             layers = _layers(path, root, note) if tag not in named else None
             if layers is not None:
@@ -92,7 +104,7 @@ def models(root: Path, note: Note) -> Iterator[OllamaModel]:
 
 
 def is_blob(path: Path) -> bool:
-    """Return whether a path looks like one of Ollama's files."""
+    """Return whether a path looks like a blob of Ollama's."""
     return path.parent.name == "blobs" and _DIGEST.fullmatch(path.name) is not None
 
 
@@ -112,7 +124,7 @@ def _blob(root: Path, digest: str, note: Note) -> ModelPartFile | None:
 
 
 def _manifests(root: Path, note: Note) -> Iterator[tuple[str, Path]]:
-    """Yield the manifests, which are four folders deep, with their names."""
+    """Yield the manifests, which lie four folders deep, with their names."""
     levels = [("", root)]
     for _ in range(4):
         below: list[tuple[str, Path]] = []
@@ -164,7 +176,7 @@ def _layers(path: Path, root: Path, note: Note) -> _ModelLayers | None:
 
 
 def _digest(manifest: _Manifest, media_type: str) -> str | None:
-    """Return the hash of the only layer of a type; None where there is none, or several."""
+    """Return the hash of the only layer of a type; None without one, or with several."""
     digests = [layer.digest for layer in manifest.layers if layer.media_type == media_type]
     match = _DIGEST.fullmatch(digests[0]) if len(digests) == 1 else None
     return match[1].lower() if match else None
@@ -217,11 +229,11 @@ _OF_LOADING = frozenset(
         "vocab_only",
     ]
 )
-"""Parameters of how Ollama loads a model, which nobody misses: edgechat plans that itself."""
+"""Parameters for loading a model in Ollama; edgechat plans loading itself."""
 
 
 class OllamaLayers(NamedTuple):
-    """The files of a manifest beside the weights; each may be missing, or not be there."""
+    """Files of the layers beside the weights; each may be None, or missing."""
 
     params: Path | None = None
     system: Path | None = None
@@ -231,32 +243,32 @@ class OllamaLayers(NamedTuple):
 
 
 class ModelDefaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What holds for a model where neither the user's settings nor a request say otherwise."""
+    """Defaults of a model, which the user's settings and requests override."""
 
     sampling: SamplingDefaults = SamplingDefaults()
     context: int | None = None
-    """Tokens."""
+    """Tokens of context."""
     stop: tuple[str, ...] = ()
     """Texts that end a reply."""
     system: str = ""
-    """The system prompt of conversations that have none."""
+    """System prompt for conversations without one."""
     chat_format: str = ""
-    """The format that its template is of, as people call it; '' where there is none, or it is not known."""
+    """Name of the chat format that its template was recognized as; '' without a known one."""
     template: str | None = None
-    """The Jinja source of that format, for a file without a template of its own."""
+    """Jinja source of that format, for a file without its own template."""
     adapters: tuple[str, ...] = ()
-    """Paths of LoRA adapters that belong to it."""
+    """Paths of the LoRA adapters that belong to it."""
     licence: str = ""
-    """The first line of it."""
+    """First line of the licence."""
     unread: tuple[str, ...] = ()
-    """Sentences about what has no effect."""
+    """Sentences about layers that have no effect."""
 
 
 NO_DEFAULTS = ModelDefaults()
 
 
 def read_defaults(layers: OllamaLayers) -> ModelDefaults:
-    """Return what the layers say; what cannot be read or understood is in `unread`."""
+    """Read the layers; anything unreadable or unknown is reported in `unread`."""
     unread: list[str] = []
     params = _params(layers.params, unread)
     sampling, context, stop = _sampling(params, unread), _context(params, unread), _stop(params, unread)
@@ -284,10 +296,10 @@ def read_defaults(layers: OllamaLayers) -> ModelDefaults:
 
 
 class LayerTexts(msgspec.Struct, frozen=True, kw_only=True):
-    """What Ollama keeps beside a model, as its own server shows it; '' for what is not there."""
+    """Layers of a model as Ollama's server shows them; '' for missing ones."""
 
     parameters: str = ""
-    """A line for each, stop texts too: its name, spaces up to a width of 30, and its value as JSON."""
+    """One line per value, stop texts included: the name, padded to 30 characters, and the value as JSON."""
     system: str = ""
     template: str = ""
     """In Go's template language."""
@@ -295,7 +307,7 @@ class LayerTexts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def layer_texts(layers: OllamaLayers) -> LayerTexts:
-    """Read the layers as they are; what cannot be read is left out."""
+    """Read the layers as they are, without unreadable ones."""
     unread: list[str] = []
     lines = [
         f"{one_line(name, 40):<30} {json.dumps(value)}"
@@ -311,7 +323,7 @@ def layer_texts(layers: OllamaLayers) -> LayerTexts:
 
 
 def in_words(defaults: ModelDefaults) -> str:
-    """Return the parameters in a line; '' for none."""
+    """Return the parameters in one line; '' without any."""
     words = [f"{name} {value:g}" for name, value in defaults.sampling.given().items()]
     if defaults.context is not None:
         words.append(f"context {defaults.context}")

@@ -1,7 +1,7 @@
-"""Chat formats that Ollama's templates are recognized by.
+"""Chat formats of Ollama's templates, recognized by the marks in them.
 
-They are written in Go's template language, which nothing here reads. The marks that they contain tell the
-format, and for each there is a template of ours, in Jinja, of turns alone: tools are described in words.
+The templates are in Go's template language, which is not parsed here. Each recognized format has a Jinja
+template of ours, for turns only: tools are described in words.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class ChatFormat(NamedTuple):
-    """A format: what people call it, what a template of it contains, and its Jinja source."""
+    """A chat format: its common name, the marks in its templates, and our Jinja source."""
 
     name: str
     signs: tuple[str, ...]
@@ -18,7 +18,7 @@ class ChatFormat(NamedTuple):
 
 
 def _turns(system: str, user: str, assistant: str, *, ask: str) -> str:
-    """Return the source for a format that wraps each message; X stands for its text."""
+    """Return the source for a format that wraps each message; X stands for the message's text."""
     roles = (("system", system), ("user", user), ("assistant", assistant))
     words = [
         f"{{% {'elif' if at else 'if'} m.role == '{role}' %}}{text.replace('X', '{{ m.content }}')}"
@@ -38,7 +38,7 @@ def _named(role: str, text: str, *, ask: str) -> str:
     )
 
 
-# The system prompt is said at the beginning of the first question.
+# The system prompt is put before the first question.
 _MERGED = (
     "{% set ns = namespace(rules='') %}{% for m in messages %}"
     "{% if m.role == 'system' %}{% set ns.rules = ns.rules + m.content + '\n\n' %}"
@@ -141,5 +141,5 @@ _FORMATS = (
 
 
 def recognized(template: str) -> ChatFormat | None:
-    """Return the format of a template in Go's language; None for one that is not known."""
+    """Return the format of a Go template; None for an unknown one."""
     return next((one for one in _FORMATS if all(sign in template for sign in one.signs)), None)

@@ -1,4 +1,9 @@
-"""Care of models on this machine: their last use, verification and removal."""
+"""Upkeep of models on this machine: records of their last use, verification, and removal.
+
+The worker writes a small file in the data folder for each loaded model; invalid files are ignored, and the
+oldest are removed. From the hub's cache, huggingface_hub removes a model's file names in all revisions, then
+bytes that no other file of the repository shares. A repository without other files is removed whole.
+"""
 
 from __future__ import annotations
 
@@ -33,21 +38,21 @@ class ModelUse(msgspec.Struct, frozen=True):
     """The last use of a model."""
 
     path: str
-    """The real path of its file, with all links resolved."""
+    """Real path of the file, with all links resolved."""
     when: float
-    """In seconds since 1970."""
+    """Seconds since 1970."""
     by: tuple[Owner, ...] = ()
-    """The processes that loaded it and were running at that time."""
+    """Processes that loaded it and were still running then."""
 
     @property
     def is_loaded(self) -> bool:
-        """Whether a process that loaded it still runs."""
+        """Whether a process that loaded it is still running."""
         return any(alive(process) for process in self.by)
 
 
 def note_use(path: str) -> None:
     """Record that this process has loaded the model. Errors are ignored."""
-    import hashlib  # 2 ms, which a list of models need not pay
+    import hashlib  # 2 ms, which a list of models does not need
 
     real = os.path.realpath(path)
     with contextlib.suppress(OSError, FolderError, UnicodeEncodeError):
@@ -98,10 +103,10 @@ _CHUNK = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The result of a verification."""
+    """Result of a verification."""
 
     hashed: bool
-    """Whether all its files were compared with known hashes, not only headers and sizes checked."""
+    """Whether all files were compared with known hashes; otherwise, only headers and sizes were checked."""
     damage: str = ""
     """What is wrong; empty if nothing is."""
 
@@ -112,13 +117,13 @@ def verify(
     *,
     check: Callable[[Path], object] = read_model,
 ) -> Verification:
-    """Verify a model; `on_progress` is called with the number of bytes read.
+    """Verify a model by its hashes if known, else by its format.
 
-    check: reads its format. Raises EdgechatError.
+    on_progress: called with the number of bytes read. check: reads the format. Raises EdgechatError.
     """
     hashed = all(file.digest for file in model.found.all_files)
     try:
-        check(model.path)  # first: a file that is mostly a hole would be hashed for hours
+        check(model.path)  # first, because hashing a file that is mostly a hole would take hours
         for file in model.found.all_files[len(model.found.files) :]:
             read_header(file.path)
     except (ModelFileError, NotAnAdapter) as error:
@@ -153,9 +158,9 @@ class Removal:
 
 
 def single_model(name: str) -> LocalModel:
-    """Return the one model that a name or a path means.
+    """Return the only model that a name or path stands for.
 
-    Raises NotRemovable where it means several; ModelNotFound, ModelFileError.
+    Raises NotRemovable if there are several, ModelNotFound and ModelFileError.
     """
     models = find_models(name)
     if len(models) > 1:
@@ -165,9 +170,9 @@ def single_model(name: str) -> LocalModel:
 
 
 def removal(model: LocalModel, derived: Sequence[Path] = ()) -> Removal:
-    """Prepare the removal of a model; nothing is removed yet. Raises NotRemovable.
+    """Prepare the removal of a model, without removing anything yet. Raises NotRemovable.
 
-    derived: files of ours that were made of it, which go with it.
+    derived: our own files made from it, which are removed too.
     """
     if model.place not in (Place.OWN, Place.HUB):
         raise _not_ours(model)
@@ -187,7 +192,7 @@ def removal(model: LocalModel, derived: Sequence[Path] = ()) -> Removal:
 
 
 def _own_companions(model: LocalModel) -> tuple[ModelPartFile, ...]:
-    """Return the projector and the drafting layers of a model, unless another model uses them."""
+    """Return the model's projector and drafting layers, unless another model uses them."""
     companions = model.found.all_files[len(model.found.files) :]
     if not companions:
         return ()
@@ -226,7 +231,7 @@ def _of_own(model: LocalModel, files: tuple[Path, ...]) -> Removal:
             except OSError as error:
                 raise _not_removable(path, error) from error
         if model.found.format != "gguf":
-            with contextlib.suppress(OSError):  # something of another kind may lie there
+            with contextlib.suppress(OSError):  # other kinds of files may be there
                 model.path.rmdir()
 
     return Removal(files, sum(_freed_bytes(path) for path in files), run)
@@ -250,15 +255,15 @@ def _of_hub(model: LocalModel, wanted: tuple[Path, ...]) -> Removal:
         raise _invalid_cache(model, "; ".join(one_line(str(warning)) for warning in cache.warnings))
     everything = [file for revision in repo.revisions for file in revision.files]
     chosen = [file for file in everything if file.file_path in wanted]
-    if model.found.format == "gguf":  # an MLX model's small files are the same in many revisions and models
+    if model.found.format == "gguf":  # an MLX model's small files are identical in many revisions and models
         blobs = {file.blob_path for file in chosen}
         chosen = [file for file in everything if file.blob_path in blobs]
-    # What would be removed must lie in the repository: a link could name any file.
+    # Files must lie in the repository: a link could name any file.
     inside = (repo.repo_path / "blobs", *(revision.snapshot_path for revision in repo.revisions))
     for file in chosen:
         if not any(folder in file.blob_path.parents for folder in inside):
             raise _invalid_cache(model, f"{file.file_path} is a link to a place outside it")
-    # A repository that was renamed is there twice, with the same commits: only this one is meant.
+    # A renamed repository is there twice, with the same commits: only this one is removed.
     cache = replace(cache, repos=frozenset({repo}))
     unfinished = any((repo.repo_path / "blobs").glob("*.incomplete"))
     if len(chosen) == len(everything) and not unfinished:

@@ -1,4 +1,8 @@
-"""Translation of a config.json to the metadata keys of GGUF files."""
+"""Translation of a config.json to GGUF's metadata keys, and the kinds of a model's layers.
+
+Layers cache all tokens, a sliding window, or a recurrent state, as in mlx-lm's `make_cache`, which gives
+windows to fewer architectures than their makers did.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,17 @@ from edgechat.models.formats.header import GgufArray, Value
 from edgechat.models.formats.mlx.config import Config, default_count, llama_cpp_name
 
 QUANT = "mlx.quantization"
-"""The key of the label: '4bit'."""
+"""Key of the label: '4bit'."""
 _MAX_TEMPLATE = 1 << 20
-"""Characters of a chat template; the longest known have some tens of thousands."""
+"""Characters of a chat template; the longest known ones have some tens of thousands."""
 _MLA_MODELS = ("deepseek_v3", "kimi_k2", "glm4_moe_lite", "mistral4")
-"""Models whose latent rows (MLA) mlx-lm caches; of others it caches the expanded keys and values."""
+"""Models whose latent rows (MLA) mlx-lm caches; for others, it caches the expanded keys and values."""
 
 
 def metadata_of(config: Config, vocab_size: int | None) -> dict[str, Value]:
-    """Return the metadata. vocab_size: the rows of the embedding, which configs round or leave out.
+    """Return the metadata. vocab_size: rows of the embedding, which configs round or omit.
 
-    Raises ModelFileError where the config lacks the shape of the model, or garbles it.
+    Raises ModelFileError if the config lacks the shape of the model, or has invalid values.
     """
     name = llama_cpp_name(config.kind)
     metadata: dict[str, Value] = {"general.architecture": name, QUANT: config.quant}
@@ -44,7 +48,7 @@ def metadata_of(config: Config, vocab_size: int | None) -> dict[str, Value]:
 def tokenizer_entries(config: Config, tokenizer: Mapping[str, Any], template: str | None) -> dict[str, Value]:
     """Return the metadata of the tokenizer that plans and chats need.
 
-    tokenizer: tokenizer_config.json. template: chat_template.jinja, which counts before what is in there.
+    tokenizer: contents of tokenizer_config.json. template: chat_template.jinja, which takes precedence.
     """
     entries: dict[str, Value] = {}
     template = template or template_in(tokenizer)
@@ -61,7 +65,7 @@ def tokenizer_entries(config: Config, tokenizer: Mapping[str, Any], template: st
 
 
 def template_in(table: Mapping[str, Any]) -> str | None:
-    """Return the chat template of a tokenizer_config.json or chat_template.json: of several, the default."""
+    """Return the chat template of a tokenizer_config.json or chat_template.json; the default of several."""
     template = table.get("chat_template")
     if isinstance(template, list):
         named = {
@@ -114,7 +118,7 @@ def _attention(config: Config, layers: LayerKinds) -> Iterator[tuple[str, Value]
     n_kv = config.number("num_key_value_heads", "multi_query_kv_heads", default=default_kv)
     n_kv = heads if n_kv is None else n_kv
     global_length = config.number("global_head_dim", default=_default(config, "global_head_dim"))
-    if global_length and any(layers.windowed):  # Gemma 4: what sees everything has longer heads
+    if global_length and any(layers.windowed):  # Gemma 4: layers with full attention have longer heads
         yield "attention.key_length_swa", length
         yield "attention.value_length_swa", length
         length = global_length
@@ -141,7 +145,7 @@ def _mla_entries(config: Config) -> Iterator[tuple[str, Value]]:
 
 
 def _kv_heads(config: Config, n_kv: int, layers: LayerKinds) -> Value:
-    """Return the number of key heads, for each layer if they differ."""
+    """Return the number of key heads, as a list if layers differ."""
     n_global = config.number("num_global_key_value_heads")
     values = [
         0 if recurrent else n_kv if windowed or n_global is None else n_global
@@ -162,16 +166,16 @@ _PERIOD_WITHOUT_LIST = {
     "ministral3": 1,
     "olmo3": 4,
 }
-"""The same in the absence of `layer_types`; 1: all layers have full attention."""
+"""The same without `layer_types`; 1: all layers have full attention."""
 _DEFAULT_WINDOWS = {"gemma3": 512, "gemma3n": 512, "gemma4": 512, "gpt_oss": 128, "cohere2": 4096}
 _RECURRENT_TYPES = {"linear_attention", "conv", "mamba", "recurrent"}
 _ATTENTION_PERIOD = {"qwen3_5": 4, "qwen3_5_moe": 4, "qwen3_next": 4}
-"""Period of the layers with attention among recurrent ones, in the absence of a list."""
+"""Period of the layers with attention among recurrent ones, without a list."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerKinds:
-    """For each layer, whether its attention is windowed, and whether it is recurrent instead."""
+    """Whether each layer has windowed attention, and whether it is recurrent instead."""
 
     windowed: tuple[bool, ...]
     recurrent: tuple[bool, ...]
@@ -203,7 +207,7 @@ def state_entries(config: Config) -> Iterator[tuple[str, Value]]:
 
 
 def window_entries(config: Config, layers: LayerKinds) -> Iterator[tuple[str, Value]]:
-    """Yield the window, and which layers have it."""
+    """Yield the window and the layers that have it."""
     if any(layers.windowed):
         yield (
             "attention.sliding_window",
@@ -213,7 +217,7 @@ def window_entries(config: Config, layers: LayerKinds) -> Iterator[tuple[str, Va
 
 
 def flags(values: tuple[bool, ...]) -> GgufArray:
-    """Return a list of the metadata."""
+    """Return a metadata list of booleans."""
     return GgufArray("bool", len(values), values)
 
 

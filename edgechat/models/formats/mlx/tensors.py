@@ -1,9 +1,12 @@
-"""The tensors of safetensors files as a GGUF file would have them: named, shaped, and with what they take.
+"""Tensors of safetensors files, converted to GGUF's names, shapes and types.
 
-A quantized matrix lies there as three tensors, the packed numbers (`weight`), their `scales` and their
-`biases`; here it is one, with the shape that it stands for and the bytes of all three. What sees is apart.
-Left out is what mlx-lm drops: what hears, what only predicts further tokens, an output that the input's
-matrix is.
+    uint64 n, n bytes of JSON: {"name": {"dtype": "U32", "shape": [2, 3], "data_offsets": [0, 24]}, ...}
+
+The format: https://github.com/huggingface/safetensors. Unlike MLX, this reader checks the table: tensors must
+follow each other without holes and end with the file. A quantized matrix consists of three tensors, its
+packed numbers (`weight`), `scales` and `biases`; they become one, with the unpacked shape and the bytes of
+all three. Vision tensors are returned separately. As in mlx-lm, tensors for audio and for predicting further
+tokens are skipped, and so is an output that shares the input's matrix.
 """
 
 from __future__ import annotations
@@ -64,16 +67,16 @@ _LAYER_NAMES = {
 }
 _PLAIN_TYPES = {"F32": GgmlType.F32, "F16": GgmlType.F16, "BF16": GgmlType.BF16, "F8_E4M3": GgmlType.Q8_0}
 _BYTE_SCALES = {(4, 32): GgmlType.MXFP4, (4, 16): GgmlType.NVFP4, (8, 32): GgmlType.Q8_0}
-"""By bits and group of those whose scales are bytes."""
+"""By bits and group size, for scales that are bytes."""
 _GROUPS = (64, 32, 128, 16)
 
 
 def tensors_of(
     stored: Iterable[StoredTensor], config: Config
 ) -> tuple[tuple[ModelTensor, ...], tuple[ModelTensor, ...]]:
-    """Return the tensors of all files of a model: of its language model, and of its vision tower.
+    """Return the tensors of all files of a model: the language model's, and the vision tower's.
 
-    Raises ModelFileError where two have one name, or where the parts of a quantized one do not go together.
+    Raises ModelFileError for duplicate names, and for mismatched parts of a quantized tensor.
     """
     table: dict[str, StoredTensor] = {}
     for tensor in stored:
@@ -96,7 +99,7 @@ def tensors_of(
 
 
 def rows_of_embedding(tensors: Iterable[ModelTensor]) -> int | None:
-    """Return the vocabulary size by the embedding's rows, or None without one."""
+    """Return the vocabulary size, from the embedding's rows; None without an embedding."""
     return next((tensor.shape[-1] for tensor in tensors if tensor.name == "token_embd.weight"), None)
 
 
@@ -125,7 +128,7 @@ def _gguf_tensor(
 ) -> ModelTensor:
     base = tensor.name.removesuffix(".weight")
     parts = [table[key] for key in (f"{base}.scales", f"{base}.biases") if key in table]
-    if tensor.name.endswith("_blocks"):  # gpt-oss as its makers released it: two numbers to a byte
+    if tensor.name.endswith("_blocks"):  # gpt-oss as released by its makers: two numbers per byte
         parts = [table[key] for key in (f"{tensor.name.removesuffix('_blocks')}_scales",) if key in table]
         shape, kind = (*tensor.shape[:-2], 2 * math.prod(tensor.shape[-2:])), GgmlType.MXFP4
     elif tensor.name.endswith(".weight") and parts and tensor.dtype == "U32":
@@ -156,9 +159,9 @@ def _unpacked(
 def _bits_and_groups(
     base: str, quantization: Mapping[str, Any] | None, bytes_as_scales: bool
 ) -> Iterator[tuple[int, int]]:
-    """Yield possible bits and group sizes of a matrix, those of the config first.
+    """Yield possible bits and group sizes of a matrix, the config's first.
 
-    Shapes give the product of the two only, and mlx-lm too tells layers of other bits apart by it.
+    Shapes give only the product of the two; mlx-lm also recognizes layers with other bits by it.
     """
     default = quantization or {}
     own_settings = default.get(base)
@@ -176,13 +179,13 @@ def _bits_and_groups(
 
 
 def _tower_name(name: str) -> str:
-    """Return the name of a tower's tensor, as far as plans need it: whether it is a layer's."""
+    """Return the name of a tower's tensor, reduced to what plans need: whether it belongs to a layer."""
     match = _LAYER.search(name)
     return f"v.{name}" if match is None else f"v.blk.{int(match[1])}.{match[2]}"
 
 
 def _gguf_name(name: str) -> str:
-    """Return the name in a GGUF file, as far as plans need it: layer and whether it is an expert."""
+    """Return the name in a GGUF file, reduced to what plans need: the layer, and whether it is an expert."""
     match = _LAYER.search(name)
     if match is None:
         base, _, last = name.rpartition(".")
@@ -222,13 +225,13 @@ _Offset = Annotated[int, Meta(ge=0, le=2**62)]
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """One tensor of the table."""
+    """Tensor of a safetensors table."""
 
     name: str
     dtype: str
     """In the format's spelling: 'BF16', 'U32'."""
     shape: tuple[int, ...]
-    """The contiguous dimension last, unlike in GGUF."""
+    """Contiguous dimension last, unlike in GGUF."""
     offset: int
     """Bytes from the start of its file's data."""
     n_bytes: int
@@ -241,7 +244,7 @@ class _Entry(msgspec.Struct):
 
 
 def table_length(prefix: bytes | bytearray, file_size: int, name: str) -> int:
-    """Return the bytes of the table that the first PREFIX bytes of a file announce. Raises ModelFileError."""
+    """Return the size of the table from the first PREFIX bytes of a file. Raises ModelFileError."""
     if file_size < PREFIX or len(prefix) < PREFIX:
         raise unsound(name, "it is too short to be a safetensors file")
     (n,) = struct.unpack_from("<Q", prefix)
@@ -256,9 +259,9 @@ def table_length(prefix: bytes | bytearray, file_size: int, name: str) -> int:
 
 
 def parse_table(table: bytes | bytearray, file_size: int, name: str) -> tuple[StoredTensor, ...]:
-    """Return the tensors of a file of `file_size` bytes from its table, by their place in it.
+    """Return the tensors of a file of `file_size` bytes from its table, in the order of their data.
 
-    Raises ModelFileError for everything that makes the file unfit, one that is cut short among it.
+    Raises ModelFileError for an unusable file, such as a truncated one.
     """
     try:
         raw = msgspec.json.decode(table, type=dict[str, msgspec.Raw])
