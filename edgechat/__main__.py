@@ -26,10 +26,10 @@ ROLES = {
     "amx": "edgechat.native.amx_trial",
     "devices": "edgechat.native.accelerators.devices",
     "projector": "edgechat.native.multimodal.probe",
-    "gpu": "edgechat.device.gpu.sources",
+    "gpu": "edgechat.device.gpu_readings",
     "lend": "edgechat.device.remote.lending",
     "speed": "edgechat.planner.estimate.kernel_probe_child",
-    "xet": "edgechat.models.hub.xet_child",
+    "xet": "edgechat.models.hub.xet",
     "dryrun": "edgechat.planner.estimate.dry_run_child",
 }
 

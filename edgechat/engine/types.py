@@ -9,8 +9,8 @@ import msgspec
 from edgechat.base.errors import EdgechatError, by_name
 from edgechat.base.images.image import Image
 from edgechat.base.sound.sound import Sound
-from edgechat.models.adapters.use import AdapterUse
-from edgechat.native.buffers import Buffer
+from edgechat.models.adapters.reading import AdapterUse
+from edgechat.native.params import Buffer
 from edgechat.planner.estimate.actual_load import Difference
 
 Role = Literal["system", "user", "assistant", "tool"]

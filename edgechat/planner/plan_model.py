@@ -19,7 +19,7 @@ from edgechat.device.profile import DeviceProfile
 from edgechat.device.speed import best_threads
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.mtp import HeadFile, can_draft
-from edgechat.models.local.ollama.defaults import NO_DEFAULTS, ModelDefaults
+from edgechat.models.local.ollama_store import NO_DEFAULTS, ModelDefaults
 from edgechat.models.quality import loss_of_file
 from edgechat.native.params import CacheType
 from edgechat.planner import reasons

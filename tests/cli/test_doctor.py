@@ -15,8 +15,8 @@ from edgechat.chat.storage.store import store_path
 from edgechat.cli.commands import doctor
 from edgechat.cli.output import findings, remedies
 from edgechat.cli.output.findings import Weight, machine_findings
+from edgechat.device.accelerators import Accelerator
 from edgechat.device.cpu import Core, Cpu
-from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.device.survey import Failure, Survey

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgechat.native import amx
-from edgechat.native.buffers import Breakdown, Buffer
+from edgechat.native.params import Breakdown, Buffer
 from edgechat.planner.estimate.rates import guessed
 from edgechat.planner.model_on_machine import model_on_machine
 from edgechat.planner.placement.budget import RAM

@@ -20,7 +20,7 @@ from edgechat.engine.kv.snapshot import (
     StatesOnDisk,
 )
 from edgechat.engine.types import Finished, ModelInfo, SpeculationStats, Timings, Usage
-from edgechat.native.buffers import Buffer
+from edgechat.native.params import Buffer
 from edgechat.planner.estimate.actual_load import Difference
 from edgechat.planner.plan import DeviceMemory, DraftPlan, LoadPlan
 from edgechat.tui.engine_room.room import EngineRoom

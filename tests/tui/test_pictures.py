@@ -30,7 +30,7 @@ from edgechat.documents.citations import PassageSource
 from edgechat.documents.collection import Counts
 from edgechat.documents.known import KnownCollection
 from edgechat.engine.types import Dropped
-from edgechat.models.hub.progress import ProgressSample
+from edgechat.models.hub.download import ProgressSample
 from edgechat.models.local.locations import Place
 from edgechat.models.remote.model import HostedModel
 from edgechat.settings import Preset, SamplingDefaults, Settings

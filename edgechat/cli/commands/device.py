@@ -42,8 +42,8 @@ from edgechat.base.text import ago, mebibytes
 from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import print_json
+from edgechat.device.accelerators import Accelerator
 from edgechat.device.cpu import Cpu
-from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.memory import Memory
 from edgechat.device.mlx import missing, version
 from edgechat.device.profile import DeviceProfile, disk_free

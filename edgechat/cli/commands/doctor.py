@@ -33,8 +33,7 @@ from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import print_json
 from edgechat.device.profile import disk_free
-from edgechat.device.remote.tunnel import Tunnel
-from edgechat.device.remote.workers import LostWorker, connect
+from edgechat.device.remote.workers import LostWorker, Tunnel, connect
 from edgechat.device.survey import survey
 from edgechat.models.catalogue import catalogue
 from edgechat.models.formats.gguf import read_model

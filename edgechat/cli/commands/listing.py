@@ -39,7 +39,7 @@ from edgechat.cli.output.layout import table
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import note, print_json
 from edgechat.models.adapters.local import AdapterDetails, LocalAdapter, local_adapters
-from edgechat.models.formats.modalities import Modality
+from edgechat.models.formats.header import Modality
 from edgechat.models.local.inventory import inventory
 from edgechat.models.remote.model import KINDS
 from edgechat.planner.listing import ModelRow, rows

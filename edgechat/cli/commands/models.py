@@ -13,14 +13,13 @@ from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import confirm
 from edgechat.models.adapters.local import LocalAdapter, check_adapter, known_adapter, local_adapters
 from edgechat.models.adapters.peft import conversions
-from edgechat.models.formats.header_reading import read_model
-from edgechat.models.formats.vision_inside import VisionInside
+from edgechat.models.formats.importable import VisionInside
+from edgechat.models.formats.mlx.contents import read_model
 from edgechat.models.local.importing import import_model
 from edgechat.models.local.inventory import LocalModel, inventory
 from edgechat.models.local.locations import Place
-from edgechat.models.local.removal import removal, single_model
 from edgechat.models.local.resolve import find_models, local_models
-from edgechat.models.local.verifying import Verification, verify
+from edgechat.models.local.upkeep import Verification, removal, single_model, verify
 
 _HOW = {
     "cloned": "It shares disk space with your file until one of the two is changed.",

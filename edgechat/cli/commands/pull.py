@@ -33,7 +33,7 @@ from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import answers_yes, is_interactive, print_json
 from edgechat.models.adapters.local import AdapterDetails, LocalAdapter
 from edgechat.models.adapters.pulling import RemoteAdapter, remote_adapter
-from edgechat.models.hub.cache_layout import check_space
+from edgechat.models.hub.cache import check_space
 from edgechat.models.hub.download import FetchedFile, download
 from edgechat.models.local.inventory import LocalModel
 from edgechat.models.request import ModelRequest, parse_request

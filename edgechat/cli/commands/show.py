@@ -33,13 +33,12 @@ from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import print_json
 from edgechat.models.adapters.local import known_adapter
-from edgechat.models.formats.header import ModelHeader
-from edgechat.models.formats.modalities import Modality, senses
+from edgechat.models.formats.header import Modality, ModelHeader, senses
 from edgechat.models.formats.mtp import can_draft, stated_layers, why_no_drafts
 from edgechat.models.local.inventory import LocalModel
-from edgechat.models.local.ollama.defaults import NO_DEFAULTS, ModelDefaults, in_words, system_in_words
+from edgechat.models.local.ollama_store import NO_DEFAULTS, ModelDefaults, in_words, system_in_words
 from edgechat.models.local.resolve import find_models
-from edgechat.models.local.usage import ModelUse, use_of
+from edgechat.models.local.upkeep import ModelUse, use_of
 from edgechat.planner.draft_plan import with_draft
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun

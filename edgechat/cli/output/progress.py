@@ -10,7 +10,7 @@ from typing import TextIO
 from edgechat.base.text import flat, mebibytes, one_line
 from edgechat.cli.output.status import StatusLine
 from edgechat.models.choices import RemoteFile
-from edgechat.models.hub.progress import DownloadPace
+from edgechat.models.hub.download import DownloadPace
 
 EVERY = 10.0
 """Seconds between two lines without a terminal."""

@@ -11,9 +11,9 @@ import msgspec
 
 from edgechat.base.text import flat, mebibytes, one_line
 from edgechat.models.choices import RemoteFile
-from edgechat.models.formats.modalities import senses
+from edgechat.models.formats.header import senses
 from edgechat.models.hub.download import FetchedFile
-from edgechat.models.local.scan import ModelPartFile
+from edgechat.models.local.files import ModelPartFile
 from edgechat.models.local.stores import found_at
 from edgechat.planner.plan import LABELS, OWN_LAYERS, as_json
 from edgechat.planner.ranking.download_choice import DownloadChoice

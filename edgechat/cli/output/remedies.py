@@ -8,7 +8,7 @@ import shutil
 import sys
 
 from edgechat.base.process.spawn import frozen
-from edgechat.device.gpu.accelerators import Vendor
+from edgechat.device.accelerators import Vendor
 from edgechat.native.accelerators.devices import Build
 
 DRIVERS: dict[Vendor, tuple[str, ...]] = {

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from edgechat.base.text import one_line
-from edgechat.models.formats.modalities import ModelKind
+from edgechat.models.formats.header import ModelKind
 
 if TYPE_CHECKING:
     from edgechat.server.http.access_policy import Key

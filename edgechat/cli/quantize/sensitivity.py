@@ -22,9 +22,9 @@ from edgechat.cli.quantize.allocation import TensorOption
 from edgechat.cli.quantize.levels import types_for
 from edgechat.cli.quantize.source import SourceWeights, packed
 from edgechat.models.formats.quants import GgmlType
-from edgechat.native.quantization import tensors
-from edgechat.native.quantization.importance import TextReader
-from edgechat.native.quantization.rounding import rounded
+from edgechat.native import tensors
+from edgechat.native.quantization import TextReader
+from edgechat.native.tensors import rounded
 
 _SAMPLE = 1 << 18
 """Weights of a tensor whose error is computed."""

@@ -38,8 +38,8 @@ from edgechat.engine.backends.base import (
 from edgechat.engine.backends.llama_cpp_adapters import LlamaCppAdapters
 from edgechat.engine.backends.llama_cpp_head import LlamaCppHead, open_head
 from edgechat.native import breakdown, logs
-from edgechat.native.buffers import Buffer, counted_once, is_mapped, with_head
 from edgechat.native.handles import Aborted, Context, Model, build
+from edgechat.native.params import Buffer, counted_once, is_mapped, with_head
 from edgechat.native.vocabulary import NativeVocabulary
 from edgechat.planner.plan import LoadPlan
 

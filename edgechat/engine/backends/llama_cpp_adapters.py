@@ -17,8 +17,8 @@ import psutil
 from edgechat.base.errors import DecodeFailed, LoadFailed, NotAnAdapter
 from edgechat.base.text import mebibytes, one_line
 from edgechat.engine.backends.base import ActiveAdapter, AdapterSet, FileVersion, adapter_set
-from edgechat.models.adapters.opening import open_adapter
-from edgechat.models.adapters.use import CONFIG, WEIGHTS, AdapterUse, checked_scale
+from edgechat.models.adapters.peft import open_adapter
+from edgechat.models.adapters.reading import CONFIG, WEIGHTS, AdapterUse, checked_scale
 from edgechat.models.formats.gguf import read_model
 from edgechat.models.formats.header import ModelHeader
 from edgechat.native.handles import AdapterPointer, Context, Model

@@ -10,7 +10,7 @@ from pathlib import Path
 from edgechat.base.text import mebibytes
 from edgechat.device.load import Disturbance, LoadSample, disturbance, moment
 from edgechat.engine.types import Delta, Event, Finished, ToolCallBegun
-from edgechat.native.buffers import Buffer
+from edgechat.native.params import Buffer
 from edgechat.planner.estimate.actual_load import Difference, differences
 from edgechat.planner.estimate.calibration import ChatUse, learn
 from edgechat.planner.estimate.memory import program_bytes

@@ -49,8 +49,8 @@ from edgechat.engine.worker.inspection import Inspector
 from edgechat.engine.worker.kinds import cannot_embed
 from edgechat.engine.worker.load_report import LoadReport, anonymous_memory
 from edgechat.engine.worker.messages import Cancel, Command, Generate, Inspected, Loaded, WorkerEvent
-from edgechat.models.local.fingerprint import fingerprint_of
-from edgechat.models.local.usage import note_use
+from edgechat.models.local.stores import fingerprint_of
+from edgechat.models.local.upkeep import note_use
 from edgechat.planner.plan import LoadPlan
 
 _LOG = logging.getLogger(__name__)

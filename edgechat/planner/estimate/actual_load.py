@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from edgechat.native.buffers import Buffer
+from edgechat.native.params import Buffer
 
 TOLERANCE, TOLERATED = 0.02, 32 * 2**20
 """Share of a buffer, and bytes: less than the larger of both is no difference."""

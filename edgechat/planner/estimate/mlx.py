@@ -6,7 +6,7 @@ all sequences together; a windowed layer keeps one window, and a recurrent one i
 
 from __future__ import annotations
 
-from edgechat.device.gpu.accelerators import Accelerator
+from edgechat.device.accelerators import Accelerator
 from edgechat.device.speed import DeviceSpeed
 from edgechat.models.formats.header import ModelHeader
 from edgechat.native.params import CacheType, LoadParams

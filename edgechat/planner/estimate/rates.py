@@ -10,7 +10,7 @@ from functools import cache
 
 from msgspec.structs import replace
 
-from edgechat.device.gpu.accelerators import Accelerator, Vendor
+from edgechat.device.accelerators import Accelerator, Vendor
 from edgechat.device.speed import ROWS, AttentionCurve, DeviceSpeed, Seconds
 from edgechat.models.formats.quants import GgmlType
 

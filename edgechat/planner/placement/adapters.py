@@ -12,8 +12,7 @@ import msgspec
 
 from edgechat.base.errors import BadRequest, DiskError, ModelFileError
 from edgechat.base.text import one_line
-from edgechat.models.adapters.reading import EMBEDDING
-from edgechat.models.adapters.use import AdapterUse, parse_scaled
+from edgechat.models.adapters.reading import EMBEDDING, AdapterUse, parse_scaled
 from edgechat.models.formats.header import ModelHeader
 from edgechat.planner.placement.budget import RAM, Needs
 
@@ -59,7 +58,7 @@ def plan_adapters(
 def _planned(text: str, header: ModelHeader) -> AdapterPlan:
     # Imported here: plans without adapters need not pay for it.
     from edgechat.models.adapters.local import find_adapter
-    from edgechat.models.adapters.opening import open_adapter
+    from edgechat.models.adapters.peft import open_adapter
 
     name, scale = parse_scaled(text)
     found = find_adapter(name)

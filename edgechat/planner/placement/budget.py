@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from edgechat.base.text import mebibytes
-from edgechat.device.gpu.accelerators import Accelerator
+from edgechat.device.accelerators import Accelerator
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.models.formats.header import Format
-from edgechat.native.buffers import Breakdown
+from edgechat.native.params import Breakdown
 
 RAM = "RAM"
 MLX = "MLX"

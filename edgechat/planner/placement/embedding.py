@@ -8,8 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from edgechat.base.errors import ModelFileError
-from edgechat.models.formats.header import GgufArray, ModelHeader
-from edgechat.models.formats.limits import show
+from edgechat.models.formats.header import GgufArray, ModelHeader, show
 from edgechat.native.params import LoadParams
 
 LONGEST_TEXT = 8192

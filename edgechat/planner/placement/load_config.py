@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from edgechat.native.buffers import Breakdown, Buffer
-from edgechat.native.params import LoadParams
+from edgechat.native.params import Breakdown, Buffer, LoadParams
 from edgechat.planner.estimate.speed import Forecast
 from edgechat.planner.placement.budget import RAM, Needs, together
 from edgechat.planner.placement.layout import Layout

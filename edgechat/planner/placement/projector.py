@@ -16,10 +16,8 @@ import msgspec
 
 from edgechat.device.mlx import missing_vision
 from edgechat.device.speed import ROWS, DeviceSpeed
-from edgechat.models.formats.header import ModelHeader
-from edgechat.models.formats.mlx.tower import tower_of
-from edgechat.models.formats.modalities import Modality, modalities
-from edgechat.models.formats.projector import ProjectorHeader, read_for
+from edgechat.models.formats.header import Modality, ModelHeader, modalities
+from edgechat.models.formats.projector import ProjectorHeader, read_for, tower_of
 from edgechat.models.formats.quants import GgmlType
 from edgechat.planner.placement import projector_memory
 from edgechat.planner.placement.budget import RAM, Budget, Needs, together

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from edgechat.device.gpu.accelerators import Accelerator
+from edgechat.device.accelerators import Accelerator
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.native import amx

@@ -13,8 +13,7 @@ import msgspec
 
 from edgechat.base.errors import DoesNotFit, HubError, ModelFileError, NotADraft
 from edgechat.models.choices import ModelChoice, RemoteFile
-from edgechat.models.formats.header import Format, ModelHeader
-from edgechat.models.formats.modalities import Modality
+from edgechat.models.formats.header import Format, Modality, ModelHeader
 from edgechat.models.formats.mtp import can_draft
 from edgechat.models.formats.quants import canonical
 from edgechat.models.hub.listing import RemoteModel

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from edgechat.base.errors import DoesNotFit, ModelFileError
 from edgechat.models.catalogue import CatalogueEntry, EmbeddingPrefixes, catalogue
-from edgechat.models.formats.header_reading import read_model
-from edgechat.models.formats.modalities import ModelKind
+from edgechat.models.formats.header import ModelKind
+from edgechat.models.formats.mlx.contents import read_model
 from edgechat.models.formats.quants import canonical
 from edgechat.models.local.inventory import LocalModel, inventory
 from edgechat.models.local.resolve import find_models

@@ -23,9 +23,8 @@ from edgechat.base.errors import (
     RateLimited,
 )
 from edgechat.models.choices import ModelChoice, RemoteFile
-from edgechat.models.formats.header import Format
-from edgechat.models.formats.modalities import ModelKind
-from edgechat.models.hub.cache_layout import HubStore, check_space
+from edgechat.models.formats.header import Format, ModelKind
+from edgechat.models.hub.cache import HubStore, check_space
 from edgechat.models.hub.download import DownloadObserver, FetchedFile, download
 from edgechat.models.hub.listing import resolve_remote
 from edgechat.models.local.resolve import local_files, resolve

@@ -20,12 +20,11 @@ from edgechat.base.errors import FolderError, ModelNotFound, StoreError
 from edgechat.base.text import one_line
 from edgechat.chat.model_choice import ChosenModel, choose_model, remembered
 from edgechat.chat.storage.store import Store, store_path
-from edgechat.models.formats.modalities import ModelKind
+from edgechat.models.formats.header import ModelKind
 from edgechat.models.hub.names import parse_model_name
 from edgechat.models.local.inventory import LocalModel, inventory
 from edgechat.models.local.locations import Place
-from edgechat.models.local.ollama.defaults import OllamaLayers
-from edgechat.models.local.ollama.store import is_blob
+from edgechat.models.local.ollama_store import OllamaLayers, is_blob
 from edgechat.models.local.resolve import ResolvedModel, entry_of, find_models, local_file, resolve
 from edgechat.models.local.stores import found_at
 from edgechat.models.remote.model import split_remote

@@ -11,7 +11,7 @@ from msgspec import Meta
 from edgechat.base.errors import NotAnAdapter
 from edgechat.base.text import one_line
 from edgechat.models.adapters.local import LocalAdapter, local_adapters
-from edgechat.models.adapters.use import MAX_SCALE, AdapterUse
+from edgechat.models.adapters.reading import MAX_SCALE, AdapterUse
 from edgechat.planner.plan import LoadPlan
 
 MOST = 4

@@ -10,7 +10,7 @@ from textual.content import Content
 from edgechat.base.text import mebibytes, one_line
 from edgechat.engine.kv.snapshot import Snapshot
 from edgechat.engine.types import ModelInfo
-from edgechat.native.buffers import Buffer
+from edgechat.native.params import Buffer
 from edgechat.planner.plan import LoadPlan
 from edgechat.tui.engine_room.section import LABEL, NO_MODEL, Section, row, table, wrapped
 

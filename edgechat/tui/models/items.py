@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from edgechat.base.text import figure, rough
-from edgechat.models.formats.modalities import senses
+from edgechat.models.formats.header import senses
 from edgechat.planner.ranking.ranked_file import Verdict
 
 if TYPE_CHECKING:

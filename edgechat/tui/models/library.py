@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from edgechat.models.catalogue import CatalogueEntry
+    from edgechat.models.hub.client import HubReach
     from edgechat.models.hub.download import DownloadObserver, FetchedFile
-    from edgechat.models.hub.http.probing import HubReach
     from edgechat.models.local.inventory import LocalModel
-    from edgechat.models.local.removal import Removal
+    from edgechat.models.local.upkeep import Removal
     from edgechat.models.remote.listing import RemoteListing
     from edgechat.planner.listing import ModelRow
     from edgechat.planner.ranking.pulling import LocalModelEntry, PullDecision
@@ -131,7 +131,7 @@ def _download(
 
 
 def _removal(model: LocalModel) -> Removal:
-    from edgechat.models.local.removal import removal
+    from edgechat.models.local.upkeep import removal
 
     return removal(model)
 
@@ -145,7 +145,7 @@ def _offline() -> str:
 
 def _probe() -> HubReach:
     from edgechat.models.catalogue import catalogue
-    from edgechat.models.hub.http.probing import HubReach, probe_hub
+    from edgechat.models.hub.client import HubReach, probe_hub
 
     entry = next((entry for entry in catalogue() if entry.repo is not None), None)
     return probe_hub(entry) if entry is not None else HubReach()

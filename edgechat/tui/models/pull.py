@@ -6,7 +6,7 @@ import threading
 from enum import Enum
 
 from edgechat.base.errors import EdgechatError
-from edgechat.models.hub.progress import ProgressSample, duration
+from edgechat.models.hub.download import ProgressSample, duration
 
 
 class PullState(Enum):

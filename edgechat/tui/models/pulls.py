@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from edgechat.base.errors import DoesNotFit, EdgechatError, EngineError
 from edgechat.base.text import mebibytes, one_line
-from edgechat.models.hub.download import DownloadStopped
-from edgechat.models.hub.progress import DownloadPace, ProgressSample
+from edgechat.models.hub.download import DownloadPace, DownloadStopped, ProgressSample
 from edgechat.tui.models.pull import Pull, PullState
 
 if TYPE_CHECKING:

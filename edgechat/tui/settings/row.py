@@ -20,7 +20,7 @@ from textual.widgets import Static
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import printable
 from edgechat.models.catalogue import catalogue
-from edgechat.models.formats.modalities import ModelKind
+from edgechat.models.formats.header import ModelKind
 from edgechat.tui.settings.entries import SettingEntry
 from edgechat.tui.widgets.line_field import LineField
 from edgechat.tui.widgets.text_area import Area

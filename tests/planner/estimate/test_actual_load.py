@@ -1,6 +1,6 @@
 """The plan held against a load: what counts as a difference."""
 
-from edgechat.native.buffers import Buffer
+from edgechat.native.params import Buffer
 from edgechat.planner.estimate.actual_load import Difference, differences
 
 MIB = 2**20

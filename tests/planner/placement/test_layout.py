@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgechat.device.gpu.accelerators import Accelerator
+from edgechat.device.accelerators import Accelerator
 from edgechat.models.formats.quants import GgmlType
 from edgechat.planner.estimate.shape import Layer, Matrices, shape_of
 from edgechat.planner.placement.budget import RAM, Budget, Extras, Needs

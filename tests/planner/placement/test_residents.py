@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from edgechat.device.memory import Memory
-from edgechat.native.buffers import Buffer
+from edgechat.native.params import Buffer
 from edgechat.planner.placement.residents import beside, is_lesser, mapped_bytes, without_loads
 from edgechat.planner.plan_model import plan
 from edgechat.planner.request import PlanRequest

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from edgechat.base.errors import HubUnreachable, SettingsError
-from edgechat.models.hub.http.probing import HubReach
+from edgechat.models.hub.client import HubReach
 from edgechat.models.local.locations import Place
 from edgechat.planner.ranking.ranked_file import Verdict
 from edgechat.tui.models.first_run import FirstRun, FirstRunChoice

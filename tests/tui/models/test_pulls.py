@@ -8,7 +8,7 @@ from filelock import FileLock
 
 from edgechat.base.errors import DiskError, DoesNotFit, EngineError, HubUnreachable, OfflineMode, WrongBytes
 from edgechat.models.choices import RemoteFile
-from edgechat.models.hub.cache_layout import HubStore
+from edgechat.models.hub.cache import HubStore
 from edgechat.models.hub.listing import resolve_remote
 from edgechat.models.hub.names import HubName
 from edgechat.models.local.resolve import resolve

@@ -20,7 +20,7 @@ from edgechat.cli.bench.quality.selection import Candidate, groups, select
 from edgechat.cli.bench.quality.task import QualityTask, Scored, ScoredModel, ScoringAnswer
 from edgechat.cli.bench.quality.text import read_text, shipped_text
 from edgechat.models import quality
-from edgechat.models.local.fingerprint import fingerprint_of
+from edgechat.models.local.stores import fingerprint_of
 from edgechat.models.quality import QualityClass, quality_class
 from edgechat.native.params import CacheType
 from edgechat.planner.estimate.calibration import Calibration, build

@@ -51,10 +51,10 @@ from edgechat.engine.backends.mlx.seeing import Offsets, VlmModel, load_model
 from edgechat.engine.backends.mlx.vision import MlxVision
 from edgechat.engine.backends.mlx.vocabulary import FolderVocabulary
 from edgechat.engine.types import Sampling
-from edgechat.models.choices import CONFIG
-from edgechat.models.formats.header_reading import read_model
 from edgechat.models.formats.mlx.config import read_config
-from edgechat.native.buffers import Buffer
+from edgechat.models.formats.mlx.contents import read_model
+from edgechat.models.local.files import CONFIG
+from edgechat.native.params import Buffer
 from edgechat.planner.plan import LoadPlan
 
 _SHORT = 32  # tokens that are computed in one go although not all of their logits are wanted

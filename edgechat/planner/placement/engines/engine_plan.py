@@ -15,7 +15,7 @@ import msgspec
 
 from edgechat.base.errors import DoesNotFit, EdgechatError, EngineMissing, ModelFileError
 from edgechat.base.text import mebibytes, one_line
-from edgechat.device.gpu.accelerators import Accelerator
+from edgechat.device.accelerators import Accelerator
 from edgechat.device.profile import DeviceProfile
 from edgechat.models.remote.model import HostedModel
 from edgechat.planner.machine import SIMULATED

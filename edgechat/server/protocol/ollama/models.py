@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from edgechat import __version__
 from edgechat.engine.types import Embedded
-from edgechat.models.local.ollama.defaults import LayerTexts, layer_texts
+from edgechat.models.local.ollama_store import LayerTexts, layer_texts
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.pool.available_models import ModelCard
 from edgechat.server.protocol.ollama.request import KeepAlive, Options

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from edgechat.models.formats.modalities import ModelKind
+from edgechat.models.formats.header import ModelKind
 from edgechat.server.pool.available_models import ModelCard
 from edgechat.server.pool.models import State
 
