@@ -19,7 +19,7 @@ PACKAGES = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
 LONGEST = 8
 """Modules of one package that import each other in a row."""
 MOST = 14
-"""Entries of a folder."""
+"""Entries of a folder; the packages of the root are the layers of pyproject.toml."""
 COSTLY = (
     "asyncio",
     "concurrent.futures",
@@ -70,7 +70,7 @@ def test_chains_of_imports_are_short(package):
 
 
 def test_a_folder_fits_on_a_screen():
-    folders = [ROOT, *(path for path in ROOT.rglob("*") if path.is_dir() and path.name != "__pycache__")]
+    folders = [path for path in ROOT.rglob("*") if path.is_dir() and path.name != "__pycache__"]
     unseen = ("__pycache__", "py.typed", "__init__.py", "__main__.py")  # nobody looks for them
     sizes = {path: sum(one.name not in unseen for one in path.iterdir()) for path in folders}
     assert {path.name: n for path, n in sizes.items() if n > MOST} == {}

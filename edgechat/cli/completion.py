@@ -91,8 +91,8 @@ def _qualities() -> Iterator[tuple[str, str]]:
 
 
 def _quants() -> Iterator[tuple[str, str]]:
-    from edgechat.cli.quantize.levels import LEVELS
     from edgechat.models.quality import quality_class
+    from edgechat.quantize.levels import LEVELS
 
     for level in LEVELS:
         quality = quality_class(level)

@@ -39,9 +39,9 @@ import msgspec
 from edgechat import settings
 from edgechat.base.errors import OptionWithoutEffect
 from edgechat.base.text import flat, mebibytes
-from edgechat.cli.bench import plot
-from edgechat.cli.bench.asking import measure
-from edgechat.cli.bench.figures import PLAIN, AtDepth, BenchReport, BenchTask, DecodingRun
+from edgechat.bench.process import measure
+from edgechat.bench.speed import PLAIN, AtDepth, BenchReport, BenchTask, DecodingRun
+from edgechat.cli import plot
 from edgechat.cli.options import runs_elsewhere
 from edgechat.cli.output.layout import sheet, styled, table
 from edgechat.cli.output.status import StatusLine

@@ -280,8 +280,8 @@ def bench(
     # Only text is measured, so nothing else is loaded.
     request = PlanRequest(draft=draft, backend=backend, vision=False, workers=workers, anyway=load_anyway)
     if quality:
-        from edgechat.cli.bench.quality import report
-        from edgechat.cli.bench.quality.measuring import QualityRequest
+        from edgechat.bench.quality import QualityRequest
+        from edgechat.cli import quality_report as report
         from edgechat.cli.output.quantities import cache_types
 
         for name in filter(runs_elsewhere, models):

@@ -149,7 +149,7 @@ def quantize(
     json: bool,
 ) -> None:
     """Make a smaller model of one in 16 or 32 bits, into edgechat's folder."""
-    from edgechat.cli.quantize import command
+    from edgechat.cli.commands import quantize as command
 
     asked = [option for option in (quant, fit, loss) if option is not None]
     if len(asked) > 1:

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from edgechat.base.errors import BadRequest, DiskError
-from edgechat.cli.bench.quality import score_file, text
-from edgechat.cli.bench.quality.base_file import BaseFile, BaseFileWriter, scored
-from edgechat.cli.bench.quality.divergence import coded
-from edgechat.cli.bench.quality.score_file import ScoreFile, drop_oldest, score_path
-from edgechat.cli.bench.quality.text import read_text, shipped_text
+from edgechat.bench import score_files as score_file
+from edgechat.bench import text
+from edgechat.bench.base_file import BaseFile, BaseFileWriter, scored
+from edgechat.bench.divergence import coded
+from edgechat.bench.score_files import ScoreFile, drop_oldest, score_path
+from edgechat.bench.text import read_text, shipped_text
 
 N_CTX, N_VOCAB, N_CHUNKS = 16, 33, 3
 POOL = ThreadPoolExecutor(1)

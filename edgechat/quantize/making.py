@@ -25,21 +25,7 @@ from filelock import FileLock
 from edgechat import __version__
 from edgechat.base.errors import NotQuantized
 from edgechat.base.text import figure, mebibytes, one_line
-from edgechat.cli.bench.asking import ask
-from edgechat.cli.quantize.allocation import Options, allocate, least_bytes
-from edgechat.cli.quantize.levels import LEVELS, types_for
-from edgechat.cli.quantize.steps import (
-    DryStep,
-    ImatrixStep,
-    MeasuredLosses,
-    MeasureStep,
-    ProbeStep,
-    QuantizeTask,
-    StepAnswer,
-    TargetTypes,
-    TensorOptions,
-    WriteStep,
-)
+from edgechat.bench.process import ask
 from edgechat.device.cpu import read_cpu
 from edgechat.models.choices import without_label
 from edgechat.models.formats.gguf import read_model
@@ -62,6 +48,20 @@ from edgechat.models.local.resolve import find_models
 from edgechat.native.params import LoadParams
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
+from edgechat.quantize.allocation import Options, allocate, least_bytes
+from edgechat.quantize.levels import LEVELS, types_for
+from edgechat.quantize.steps import (
+    DryStep,
+    ImatrixStep,
+    MeasuredLosses,
+    MeasureStep,
+    ProbeStep,
+    QuantizeTask,
+    StepAnswer,
+    TargetTypes,
+    TensorOptions,
+    WriteStep,
+)
 
 Tell = Callable[[str], None]
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from edgechat.base.errors import ModelFileError
-from edgechat.cli.quantize.imatrix_file import ImportanceMatrix, read_imatrix, write_imatrix
+from edgechat.quantize.imatrix_file import ImportanceMatrix, read_imatrix, write_imatrix
 
 
 def matrix():

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from edgechat.base.errors import BadRequest, DiskError
 from edgechat.base.paths import UNFINISHED
 from edgechat.base.text import mebibytes
-from edgechat.cli.bench.quality.divergence import Codes, row_codes
+from edgechat.bench.divergence import Codes, row_codes
 
 _MAGIC = b"_logits_"
 _HEADER_BYTES = len(_MAGIC) + 12

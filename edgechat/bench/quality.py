@@ -12,13 +12,13 @@ from filelock import FileLock, Timeout
 from edgechat import settings
 from edgechat.base import paths
 from edgechat.base.errors import BadRequest
-from edgechat.cli.bench.asking import ask
-from edgechat.cli.bench.quality.base_file import BaseFile, remove_unfinished, scored
-from edgechat.cli.bench.quality.divergence import TextFigures, summary
-from edgechat.cli.bench.quality.score_file import ScoreFile, drop_oldest, score_path
-from edgechat.cli.bench.quality.selection import Candidate, groups, select
-from edgechat.cli.bench.quality.task import QualityTask, Scored, ScoredModel, ScoringAnswer
-from edgechat.cli.bench.quality.text import read_text, shipped_text
+from edgechat.bench.base_file import BaseFile, remove_unfinished, scored
+from edgechat.bench.divergence import TextFigures, summary
+from edgechat.bench.process import ask
+from edgechat.bench.score_files import ScoreFile, drop_oldest, score_path
+from edgechat.bench.selection import Candidate, groups, select
+from edgechat.bench.task import QualityTask, Scored, ScoredModel, ScoringAnswer
+from edgechat.bench.text import read_text, shipped_text
 from edgechat.models import quality
 from edgechat.models.local.fingerprint import fingerprint_of
 from edgechat.models.quality import QualityClass, quality_class

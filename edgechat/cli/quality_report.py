@@ -12,14 +12,14 @@ from typing import Any
 import msgspec
 
 from edgechat.base.text import figure, flat, mebibytes, printable
-from edgechat.cli.bench.quality import plot
-from edgechat.cli.bench.quality.divergence import Estimate
-from edgechat.cli.bench.quality.measuring import (
+from edgechat.bench.divergence import Estimate
+from edgechat.bench.quality import (
     MeasuredModel,
     QualityReport,
     QualityRequest,
     measure_quality,
 )
+from edgechat.cli import quality_plot as plot
 from edgechat.cli.output.layout import WIDTH, sheet, styled, table
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import note, print_json

@@ -12,7 +12,7 @@ import msgspec
 from edgechat.base.errors import EngineCrashed
 from edgechat.base.process import frames, spawn
 from edgechat.base.text import printable
-from edgechat.cli.bench.figures import Answer, BenchFailure, BenchProgress, BenchReport, BenchTask
+from edgechat.bench.speed import Answer, BenchFailure, BenchProgress, BenchReport, BenchTask
 
 _LOG_TAIL = 2048
 

@@ -12,13 +12,19 @@ import numpy as np
 
 from edgechat.base.errors import BadRequest
 from edgechat.base.text import one_line, rough_seconds
-from edgechat.cli.bench.child import Tell, answer
-from edgechat.cli.bench.quality.divergence import Floats, mean_divergence
-from edgechat.cli.bench.quality.text import read_text, shipped_text
-from edgechat.cli.quantize.imatrix_file import ImportanceMatrix, read_imatrix, write_imatrix
-from edgechat.cli.quantize.sensitivity import Probe, WeightAddresses
-from edgechat.cli.quantize.source import SourceWeights
-from edgechat.cli.quantize.steps import (
+from edgechat.bench.divergence import Floats, mean_divergence
+from edgechat.bench.speed_child import Tell, answer
+from edgechat.bench.text import read_text, shipped_text
+from edgechat.models.formats.gguf import read_model
+from edgechat.models.formats.quants import GgmlType
+from edgechat.native import logs
+from edgechat.native.params import LoadParams
+from edgechat.native.quantization import writing
+from edgechat.native.quantization.importance import ActivationSums, TextReader
+from edgechat.quantize.imatrix_file import ImportanceMatrix, read_imatrix, write_imatrix
+from edgechat.quantize.sensitivity import Probe, WeightAddresses
+from edgechat.quantize.source import SourceWeights
+from edgechat.quantize.steps import (
     Done,
     DryStep,
     ImatrixStep,
@@ -30,12 +36,6 @@ from edgechat.cli.quantize.steps import (
     TensorOptions,
     WriteStep,
 )
-from edgechat.models.formats.gguf import read_model
-from edgechat.models.formats.quants import GgmlType
-from edgechat.native import logs
-from edgechat.native.params import LoadParams
-from edgechat.native.quantization import writing
-from edgechat.native.quantization.importance import ActivationSums, TextReader
 
 CHUNK = 512
 """Tokens of a chunk, as in llama-imatrix."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from edgechat.base import paths
 from edgechat.base.errors import DiskError
-from edgechat.cli.bench.quality.divergence import Floats
+from edgechat.bench.divergence import Floats
 
 _MAGIC = b"edgechat scores 1\n"
 _HEADER_BYTES = len(_MAGIC) + 8

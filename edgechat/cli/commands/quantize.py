@@ -22,8 +22,15 @@ from edgechat.base.text import figure, flat, mebibytes, one_line
 from edgechat.cli.output.layout import sheet, styled, table
 from edgechat.cli.output.quantities import amount
 from edgechat.cli.output.status import StatusLine
-from edgechat.cli.quantize.levels import level_named
-from edgechat.cli.quantize.making import (
+from edgechat.cli.terminal_io import print_json
+from edgechat.models.formats.quants import GgmlType
+from edgechat.planner.estimate.dry_run import DryRun
+from edgechat.planner.machine import Machine, current_profile
+from edgechat.planner.plan_model import plan_variant
+from edgechat.planner.ranking.candidates import of_path
+from edgechat.planner.request import PlanRequest
+from edgechat.quantize.levels import level_named
+from edgechat.quantize.making import (
     QuantizedModel,
     QuantizeRequest,
     Source,
@@ -32,13 +39,6 @@ from edgechat.cli.quantize.making import (
     make,
     sizes_of,
 )
-from edgechat.cli.terminal_io import print_json
-from edgechat.models.formats.quants import GgmlType
-from edgechat.planner.estimate.dry_run import DryRun
-from edgechat.planner.machine import Machine, current_profile
-from edgechat.planner.plan_model import plan_variant
-from edgechat.planner.ranking.candidates import of_path
-from edgechat.planner.request import PlanRequest
 
 _SMALLEST = "Q2_K"
 

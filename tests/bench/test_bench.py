@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from edgechat.base.errors import EngineCrashed, LoadFailed, NotDrawn
-from edgechat.cli.bench import plot
-from edgechat.cli.bench.asking import measure
-from edgechat.cli.bench.figures import CEILING, PLAIN, BenchTask
+from edgechat.bench.process import measure
+from edgechat.bench.speed import CEILING, PLAIN, BenchTask
+from edgechat.cli import plot
 from edgechat.cli.commands.bench import _speeds
 from edgechat.planner.plan import DraftPlan, LoadPlan
 from tests.cli.running import EDGECHAT, complaint, edgechat

@@ -8,7 +8,7 @@ from typing import Any
 
 from edgechat.base.errors import NotDrawn
 from edgechat.base.process.spawn import frozen
-from edgechat.cli.bench.figures import CEILING, PLAIN, BenchReport
+from edgechat.bench.speed import CEILING, PLAIN, BenchReport
 
 
 def draw(report: BenchReport, title: str, path: Path) -> None:

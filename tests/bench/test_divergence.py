@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from edgechat.cli.bench.quality import divergence
-from edgechat.cli.bench.quality.divergence import (
+from edgechat.bench import divergence
+from edgechat.bench.divergence import (
     BASE_NLL,
     HEAD,
     KLD,

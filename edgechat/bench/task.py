@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from edgechat.cli.bench.figures import BenchFailure, BenchProgress
+from edgechat.bench.speed import BenchFailure, BenchProgress
 from edgechat.planner.plan import LoadPlan
 
 

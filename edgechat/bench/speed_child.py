@@ -21,7 +21,7 @@ import psutil
 
 from edgechat.base.errors import EdgechatError, EngineError, LoadFailed
 from edgechat.base.process import frames, spawn
-from edgechat.cli.bench.figures import (
+from edgechat.bench.speed import (
     CEILING,
     PLAIN,
     AtDepth,

@@ -17,14 +17,14 @@ from itertools import groupby
 
 import numpy as np
 
-from edgechat.cli.bench.quality.divergence import Floats, mean_divergence
-from edgechat.cli.quantize.allocation import TensorOption
-from edgechat.cli.quantize.levels import types_for
-from edgechat.cli.quantize.source import SourceWeights, packed
+from edgechat.bench.divergence import Floats, mean_divergence
 from edgechat.models.formats.quants import GgmlType
 from edgechat.native.quantization import tensors
 from edgechat.native.quantization.importance import TextReader
 from edgechat.native.quantization.rounding import rounded
+from edgechat.quantize.allocation import TensorOption
+from edgechat.quantize.levels import types_for
+from edgechat.quantize.source import SourceWeights, packed
 
 _SAMPLE = 1 << 18
 """Weights of a tensor whose error is computed."""

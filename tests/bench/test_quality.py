@@ -19,14 +19,16 @@ import pytest
 
 from edgechat.base import paths
 from edgechat.base.errors import BadRequest, DoesNotFit, EngineCrashed, ModelNotFound, NotDrawn
-from edgechat.cli.bench.asking import ask
-from edgechat.cli.bench.quality import measuring, plot, selection
-from edgechat.cli.bench.quality.base_file import BaseFile, file_bytes
-from edgechat.cli.bench.quality.child import score
-from edgechat.cli.bench.quality.divergence import KLD, summary
-from edgechat.cli.bench.quality.measuring import QualityRequest, measure_quality
-from edgechat.cli.bench.quality.score_file import ScoreFile
-from edgechat.cli.bench.quality.task import QualityTask, Scored, ScoredModel, ScoringAnswer
+from edgechat.bench import quality as measuring
+from edgechat.bench import selection
+from edgechat.bench.base_file import BaseFile, file_bytes
+from edgechat.bench.divergence import KLD, summary
+from edgechat.bench.process import ask
+from edgechat.bench.quality import QualityRequest, measure_quality
+from edgechat.bench.quality_child import score
+from edgechat.bench.score_files import ScoreFile
+from edgechat.bench.task import QualityTask, Scored, ScoredModel, ScoringAnswer
+from edgechat.cli import quality_plot as plot
 from edgechat.engine.backends.base import BatchPart
 from edgechat.engine.worker.worker import open_backend
 from edgechat.models.local.resolve import find_models
@@ -41,7 +43,7 @@ from tests.kit.build import made
 pytestmark = pytest.mark.slow
 
 N_CTX, N_CHUNKS = 256, 3
-TEXT = (Path(__file__).parents[4] / "docs/glossary.md").read_bytes()[:6000]
+TEXT = (Path(__file__).parents[2] / "docs/glossary.md").read_bytes()[:6000]
 PERPLEXITY = os.environ.get("LLAMA_PERPLEXITY") or shutil.which("llama-perplexity")
 
 

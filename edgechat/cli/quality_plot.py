@@ -7,9 +7,9 @@ from pathlib import Path
 
 from edgechat.base.errors import NotDrawn
 from edgechat.base.text import figure
-from edgechat.cli.bench.plot import check as _check
-from edgechat.cli.bench.plot import figure_of
-from edgechat.cli.bench.quality.measuring import MeasuredModel, QualityReport
+from edgechat.bench.quality import MeasuredModel, QualityReport
+from edgechat.cli.plot import check as _check
+from edgechat.cli.plot import figure_of
 
 _KINDS = (".pdf", ".png", ".svg")
 _WIDTH, _HEIGHT = 58, 12
