@@ -22,12 +22,17 @@ from pathlib import Path
 
 import psutil
 
-from edgechat.bench.base_file import scored
 from edgechat.bench.divergence import summary
 from edgechat.bench.process import ask
-from edgechat.bench.score_files import ScoreFile
-from edgechat.bench.task import QualityTask, ScoredModel, ScoringAnswer
-from edgechat.bench.text import read_text, shipped_text
+from edgechat.bench.quality_files import (
+    QualityTask,
+    ScoredModel,
+    ScoreFile,
+    ScoringAnswer,
+    read_text,
+    scored,
+    shipped_text,
+)
 from edgechat.planner.plan import LoadPlan
 
 THREADS = os.cpu_count() or 1

@@ -26,8 +26,6 @@ import numpy as np
 
 from edgechat.base import paths
 from edgechat.models.formats.gguf import read_header
-from edgechat.quantize.allocation import allocate
-from edgechat.quantize.levels import LEVELS
 from edgechat.quantize.making import (
     PLAIN_LEVELS,
     Source,
@@ -37,6 +35,7 @@ from edgechat.quantize.making import (
     sizes_of,
     take_step,
 )
+from edgechat.quantize.mixtures import LEVELS, allocate
 from edgechat.quantize.steps import ImatrixStep, MeasureStep, ProbeStep, WriteStep
 
 PIECE = 2400

@@ -1,37 +1,48 @@
-"""The front end's side of a benchmark: starts its process, reports the progress, returns the report."""
+"""Tasks for child processes that take minutes or hours and report their progress: both sides."""
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
+import os
+import subprocess
 import tempfile
+import threading
+import traceback
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
-from edgechat.base.errors import EngineCrashed
+from edgechat.base.errors import EdgechatError, EngineCrashed, EngineError
 from edgechat.base.process import frames, spawn
 from edgechat.base.text import printable
-from edgechat.bench.speed import Answer, BenchFailure, BenchProgress, BenchReport, BenchTask
+from edgechat.engine.types import ErrorInfo
 
 _LOG_TAIL = 2048
 
-
-def measure(task: BenchTask, tell: Callable[[str], None]) -> BenchReport:
-    """Return what was measured, reporting progress to `tell`. Raises EdgechatError."""
-    hint = "Try a shorter context (--ctx 2048), or `--draft none`."
-    report: BenchReport = ask("bench", task, Answer, tell, hint)
-    return report
+Tell = Callable[[str], None]
+_Task = TypeVar("_Task", bound=msgspec.Struct)
 
 
-def ask(role: str, task: msgspec.Struct, kinds: Any, tell: Callable[[str], None], hint: str) -> Any:
+class BenchProgress(msgspec.Struct, frozen=True, tag=True):
+    """What is being measured."""
+
+    text: str
+
+
+class BenchFailure(msgspec.Struct, frozen=True, tag=True):
+    """The benchmark failed."""
+
+    error: ErrorInfo
+
+
+def ask(role: str, task: msgspec.Struct, kinds: Any, tell: Tell, hint: str) -> Any:
     """Return the answer to a task of a child process with that role, reporting progress to `tell`.
 
     kinds: the union of its messages. hint: what to do if the process ends early. It is killed in the end,
     whatever happens. Raises EdgechatError.
     """
-    import subprocess  # 18 ms, which other commands need not pay
-
     with tempfile.TemporaryFile() as log:
         process: Any = subprocess.Popen(spawn.command(role), **spawn.options(log))
         try:
@@ -65,3 +76,30 @@ def _log_end(log: BinaryIO) -> str:
     log.seek(max(0, size - _LOG_TAIL))
     lines = [line for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
     return f" Its last output: {printable(lines[-1])[:300]}" if lines else ""
+
+
+def answer(kind: type[_Task], work: Callable[[_Task, Tell], msgspec.Struct]) -> None:
+    """Answer one task of that kind with what `work` returns, or with its error."""
+    incoming, outgoing = spawn.adopt_pipe()
+    faulthandler.enable()
+    payload = frames.read(incoming)
+    if payload is None:
+        return
+    task = msgspec.msgpack.decode(payload, type=kind)
+    threading.Thread(target=_end_with_parent, args=(incoming,), daemon=True).start()
+
+    def send(message: msgspec.Struct) -> None:
+        frames.write(outgoing, msgspec.msgpack.encode(message))
+
+    try:
+        send(work(task, lambda text: send(BenchProgress(text))))
+    except EdgechatError as error:
+        send(BenchFailure(ErrorInfo.of(error)))
+    except Exception as error:
+        traceback.print_exc()
+        send(BenchFailure(ErrorInfo.of(EngineError(f"The benchmark failed: {error!r}"))))
+
+
+def _end_with_parent(incoming: BinaryIO) -> None:
+    incoming.read()
+    os._exit(0)

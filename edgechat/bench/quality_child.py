@@ -20,12 +20,18 @@ import numpy.typing as npt
 
 from edgechat.base.errors import BadRequest, DecodeFailed
 from edgechat.base.text import rough_seconds
-from edgechat.bench.base_file import BaseFile, BaseFileWriter, scored
 from edgechat.bench.divergence import KLD, NLL, Codes, Floats, coded, token_scores
-from edgechat.bench.score_files import ScoreFile
-from edgechat.bench.speed_child import Tell, answer
-from edgechat.bench.task import QualityTask, Scored, ScoredModel
-from edgechat.bench.text import read_text
+from edgechat.bench.process import Tell, answer
+from edgechat.bench.quality_files import (
+    BaseFile,
+    BaseFileWriter,
+    QualityTask,
+    Scored,
+    ScoredModel,
+    ScoreFile,
+    read_text,
+    scored,
+)
 from edgechat.engine.backends.base import Backend, BatchPart, Vocabulary
 from edgechat.engine.worker.worker import open_backend
 

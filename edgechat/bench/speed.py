@@ -1,4 +1,4 @@
-"""The messages between the front end and the process of a benchmark."""
+"""A benchmark of speed: the request, the report, and the front end's side."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import statistics
 
 import msgspec
 
-from edgechat.engine.types import ErrorInfo
+from edgechat.bench.process import BenchFailure, BenchProgress, Tell, ask
 from edgechat.native.buffers import Buffer
 from edgechat.native.params import AttentionKind
 from edgechat.planner.plan import LoadPlan
@@ -21,12 +21,6 @@ class BenchTask(msgspec.Struct, frozen=True, tag=True):
     rounds: int = 5
     tokens: int = 48
     """Of each reply."""
-
-
-class BenchProgress(msgspec.Struct, frozen=True, tag=True):
-    """What is being measured."""
-
-    text: str
 
 
 class AtDepth(msgspec.Struct, frozen=True):
@@ -87,10 +81,11 @@ class BenchReport(msgspec.Struct, frozen=True, tag=True, kw_only=True):
         return "plain" if self.attention == "flash" else "flash"
 
 
-class BenchFailure(msgspec.Struct, frozen=True, tag=True):
-    """The benchmark failed."""
-
-    error: ErrorInfo
-
-
 Answer = BenchProgress | BenchReport | BenchFailure
+
+
+def measure(task: BenchTask, tell: Tell) -> BenchReport:
+    """Return what was measured, reporting progress to `tell`. Raises EdgechatError."""
+    hint = "Try a shorter context (--ctx 2048), or `--draft none`."
+    report: BenchReport = ask("bench", task, Answer, tell, hint)
+    return report

@@ -7,26 +7,19 @@ one token after another from a fixed list, without sampling or text, in a sequen
 
 from __future__ import annotations
 
-import faulthandler
-import os
 import statistics
-import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator
-from typing import BinaryIO, TypeVar
+from collections.abc import Iterator
 
 import msgspec
 import psutil
 
-from edgechat.base.errors import EdgechatError, EngineError, LoadFailed
-from edgechat.base.process import frames, spawn
+from edgechat.base.errors import LoadFailed
+from edgechat.bench.process import Tell, answer
 from edgechat.bench.speed import (
     CEILING,
     PLAIN,
     AtDepth,
-    BenchFailure,
-    BenchProgress,
     BenchReport,
     BenchTask,
     DecodingRun,
@@ -37,7 +30,6 @@ from edgechat.engine.scheduling.draft import Source
 from edgechat.engine.types import (
     CachePolicy,
     ChatRequest,
-    ErrorInfo,
     Failed,
     Finished,
     Message,
@@ -59,9 +51,6 @@ _DECODED = 8
 _DEPTHS_SECONDS = 60.0
 """Seconds after which no greater depth is measured."""
 _WORDS = ("the", "of", "and", "to", "in", "is", "that", "it", "was", "for", "on", "are", "as", "with")
-
-Tell = Callable[[str], None]
-_Task = TypeVar("_Task", bound=msgspec.Struct)
 
 _TEXT = (
     "The ferry leaves the harbour at seven and reaches the island before noon. On the way it passes the old "
@@ -289,30 +278,3 @@ def _reply(engine: EngineCore, prompt: str, sources: frozenset[Source], max_toke
 def main() -> None:
     """Answer one BenchTask; end when the parent is gone."""
     answer(BenchTask, measure)
-
-
-def answer(kind: type[_Task], work: Callable[[_Task, Tell], msgspec.Struct]) -> None:
-    """Answer one task of that kind with what `work` returns, or with its error."""
-    incoming, outgoing = spawn.adopt_pipe()
-    faulthandler.enable()
-    payload = frames.read(incoming)
-    if payload is None:
-        return
-    task = msgspec.msgpack.decode(payload, type=kind)
-    threading.Thread(target=_end_with_parent, args=(incoming,), daemon=True).start()
-
-    def send(message: msgspec.Struct) -> None:
-        frames.write(outgoing, msgspec.msgpack.encode(message))
-
-    try:
-        send(work(task, lambda text: send(BenchProgress(text))))
-    except EdgechatError as error:
-        send(BenchFailure(ErrorInfo.of(error)))
-    except Exception as error:
-        traceback.print_exc()
-        send(BenchFailure(ErrorInfo.of(EngineError(f"The benchmark failed: {error!r}"))))
-
-
-def _end_with_parent(incoming: BinaryIO) -> None:
-    incoming.read()
-    os._exit(0)

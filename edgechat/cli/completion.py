@@ -92,7 +92,7 @@ def _qualities() -> Iterator[tuple[str, str]]:
 
 def _quants() -> Iterator[tuple[str, str]]:
     from edgechat.models.quality import quality_class
-    from edgechat.quantize.levels import LEVELS
+    from edgechat.quantize.mixtures import LEVELS
 
     for level in LEVELS:
         quality = quality_class(level)

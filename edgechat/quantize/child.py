@@ -13,8 +13,8 @@ import numpy as np
 from edgechat.base.errors import BadRequest
 from edgechat.base.text import one_line, rough_seconds
 from edgechat.bench.divergence import Floats, mean_divergence
-from edgechat.bench.speed_child import Tell, answer
-from edgechat.bench.text import read_text, shipped_text
+from edgechat.bench.process import Tell, answer
+from edgechat.bench.quality_files import read_text, shipped_text
 from edgechat.models.formats.gguf import read_model
 from edgechat.models.formats.quants import GgmlType
 from edgechat.native import logs
@@ -22,8 +22,7 @@ from edgechat.native.params import LoadParams
 from edgechat.native.quantization import writing
 from edgechat.native.quantization.importance import ActivationSums, TextReader
 from edgechat.quantize.imatrix_file import ImportanceMatrix, read_imatrix, write_imatrix
-from edgechat.quantize.sensitivity import Probe, WeightAddresses
-from edgechat.quantize.source import SourceWeights
+from edgechat.quantize.sensitivity import Probe, SourceWeights, WeightAddresses
 from edgechat.quantize.steps import (
     Done,
     DryStep,

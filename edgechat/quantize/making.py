@@ -48,8 +48,7 @@ from edgechat.models.local.resolve import find_models
 from edgechat.native.params import LoadParams
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
-from edgechat.quantize.allocation import Options, allocate, least_bytes
-from edgechat.quantize.levels import LEVELS, types_for
+from edgechat.quantize.mixtures import LEVELS, Options, allocate, least_bytes, types_for
 from edgechat.quantize.steps import (
     DryStep,
     ImatrixStep,
@@ -207,7 +206,7 @@ class _Maker:
         self._imatrix = ""
         self._metadata: dict[str, str | int | float] = {
             "general.quantized_by": f"edgechat {__version__}",
-            "edgechat.quantize.source": source.path.name,
+            "edgechat.quantize.sensitivity": source.path.name,
         }
 
     @cached_property

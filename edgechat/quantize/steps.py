@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from edgechat.bench.speed import BenchFailure, BenchProgress
+from edgechat.bench.process import BenchFailure, BenchProgress
 from edgechat.native.params import LoadParams
-from edgechat.quantize.allocation import TensorOption
+from edgechat.quantize.mixtures import TensorOption
 
 
 class DryStep(msgspec.Struct, frozen=True, tag=True):

@@ -12,8 +12,7 @@ import psutil
 import pytest
 
 from edgechat.base.errors import EngineCrashed, LoadFailed, NotDrawn
-from edgechat.bench.process import measure
-from edgechat.bench.speed import CEILING, PLAIN, BenchTask
+from edgechat.bench.speed import CEILING, PLAIN, BenchTask, measure
 from edgechat.cli import plot
 from edgechat.cli.commands.bench import _speeds
 from edgechat.planner.plan import DraftPlan, LoadPlan

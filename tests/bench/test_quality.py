@@ -19,15 +19,20 @@ import pytest
 
 from edgechat.base import paths
 from edgechat.base.errors import BadRequest, DoesNotFit, EngineCrashed, ModelNotFound, NotDrawn
-from edgechat.bench import quality as measuring
-from edgechat.bench import selection
-from edgechat.bench.base_file import BaseFile, file_bytes
+from edgechat.bench import quality
 from edgechat.bench.divergence import KLD, summary
 from edgechat.bench.process import ask
 from edgechat.bench.quality import QualityRequest, measure_quality
 from edgechat.bench.quality_child import score
-from edgechat.bench.score_files import ScoreFile
-from edgechat.bench.task import QualityTask, Scored, ScoredModel, ScoringAnswer
+from edgechat.bench.quality_files import (
+    BaseFile,
+    QualityTask,
+    Scored,
+    ScoredModel,
+    ScoreFile,
+    ScoringAnswer,
+    file_bytes,
+)
 from edgechat.cli import quality_plot as plot
 from edgechat.engine.backends.base import BatchPart
 from edgechat.engine.worker.worker import open_backend
@@ -253,7 +258,7 @@ def test_the_most_exact_file_beside_a_model_is_the_base_and_nothing_is_measured_
     assert small.figures.divergence.mean.value > 0
     assert [one.is_chosen for one in report.models].count(True) == 1
     assert small.tokens_per_second > 0
-    monkeypatch.setattr(measuring, "ask", None)
+    monkeypatch.setattr(quality, "ask", None)
     again = measured(wish(folder / "small-Q4_0.gguf", text=text))
     assert [one.figures for one in again.models] == [one.figures for one in report.models]
     assert [one.tokens_per_second for one in again.models] == [one.tokens_per_second for one in report.models]
@@ -364,26 +369,26 @@ def test_a_lossy_base_corrects_nothing(folder, text):
 def test_mlx_models_are_left_out_where_mlx_is_missing(folder, monkeypatch):
     (here,) = find_models(str(folder / "small-Q4_0.gguf"))
     other = replace(here, found=replace(here.found, format="mlx"))
-    monkeypatch.setattr(selection.mlx, "missing", lambda: "mlx")
-    assert selection._usable([here, other]) == [here]
-    assert selection._usable([other]) == [other]
-    monkeypatch.setattr(selection.mlx, "missing", lambda: "")
-    assert selection._usable([here, other]) == [here, other]
+    monkeypatch.setattr(quality.mlx, "missing", lambda: "mlx")
+    assert quality._usable([here, other]) == [here]
+    assert quality._usable([other]) == [other]
+    monkeypatch.setattr(quality.mlx, "missing", lambda: "")
+    assert quality._usable([here, other]) == [here, other]
 
 
 def test_models_are_loaded_in_groups_that_fit(folder, monkeypatch):
     request = PlanRequest(vision=False)
     names = [str(folder / f"small-{weights}.gguf") for weights in ("F32", "Q8_0", "Q4_0")]
-    found = selection.select(names, request, n_ctx=N_CTX, against=None, cache_types=(), has_base_file=False)
-    assert [len(group) for group in selection.groups(found, anyway=False)] == [3]
-    monkeypatch.setattr(selection, "_excess", lambda models: max(0, len(models) - 2))
-    together = selection.groups(found, anyway=False)
+    found = quality.select(names, request, n_ctx=N_CTX, against=None, cache_types=(), has_base_file=False)
+    assert [len(group) for group in quality.groups(found, anyway=False)] == [3]
+    monkeypatch.setattr(quality, "_excess", lambda models: max(0, len(models) - 2))
+    together = quality.groups(found, anyway=False)
     assert [[one.label for one in group] for group in together] == [["F32", "Q8_0"], ["F32", "Q4_0"]]
-    monkeypatch.setattr(selection, "_excess", lambda models: 1 << 30)
+    monkeypatch.setattr(quality, "_excess", lambda models: 1 << 30)
     with pytest.raises(DoesNotFit) as caught:
-        selection.groups(found, anyway=False)
+        quality.groups(found, anyway=False)
     assert "--save-base" in str(caught.value.hint)
-    assert len(selection.groups(found, anyway=True)) == 1
+    assert len(quality.groups(found, anyway=True)) == 1
 
 
 def test_the_command_prints_a_table_and_a_plot(folder, text):

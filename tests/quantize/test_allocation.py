@@ -5,7 +5,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgechat.quantize.allocation import TensorOption, allocate, least_bytes
+from edgechat.quantize.mixtures import TensorOption, allocate, least_bytes
 
 choices = st.lists(
     st.builds(TensorOption, st.just("Q4_K"), st.integers(1, 400), st.floats(0, 1, allow_subnormal=False)),

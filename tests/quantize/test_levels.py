@@ -5,7 +5,7 @@ import pytest
 from edgechat.base.errors import NotQuantized
 from edgechat.models.formats.header import ModelTensor
 from edgechat.models.formats.quants import GgmlType
-from edgechat.quantize.levels import LEVELS, level_named, types_for
+from edgechat.quantize.mixtures import LEVELS, level_named, types_for
 
 
 @pytest.mark.parametrize(

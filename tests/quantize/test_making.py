@@ -79,7 +79,7 @@ def test_a_file_is_listed_says_how_it_was_made_and_generates(folder):
     header = read_model(path)
     assert header.quant == "Q4_K_M"
     assert str(header.metadata["general.quantized_by"]).startswith("edgechat ")
-    assert header.metadata["edgechat.quantize.source"] == source().name
+    assert header.metadata["edgechat.quantize.sensitivity"] == source().name
     assert "small" in [model.name for model in inventory().models]
     assert [one.name for one in folder.iterdir()] == ["small.gguf"]
     reply = edgechat("run", "small", "hello", "--max-tokens", "3")

@@ -39,8 +39,7 @@ import msgspec
 from edgechat import settings
 from edgechat.base.errors import OptionWithoutEffect
 from edgechat.base.text import flat, mebibytes
-from edgechat.bench.process import measure
-from edgechat.bench.speed import PLAIN, AtDepth, BenchReport, BenchTask, DecodingRun
+from edgechat.bench.speed import PLAIN, AtDepth, BenchReport, BenchTask, DecodingRun, measure
 from edgechat.cli import plot
 from edgechat.cli.options import runs_elsewhere
 from edgechat.cli.output.layout import sheet, styled, table

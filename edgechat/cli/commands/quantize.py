@@ -29,7 +29,6 @@ from edgechat.planner.machine import Machine, current_profile
 from edgechat.planner.plan_model import plan_variant
 from edgechat.planner.ranking.candidates import of_path
 from edgechat.planner.request import PlanRequest
-from edgechat.quantize.levels import level_named
 from edgechat.quantize.making import (
     QuantizedModel,
     QuantizeRequest,
@@ -39,6 +38,7 @@ from edgechat.quantize.making import (
     make,
     sizes_of,
 )
+from edgechat.quantize.mixtures import level_named
 
 _SMALLEST = "Q2_K"
 

@@ -7,12 +7,18 @@ import numpy as np
 import pytest
 
 from edgechat.base.errors import BadRequest, DiskError
-from edgechat.bench import score_files as score_file
-from edgechat.bench import text
-from edgechat.bench.base_file import BaseFile, BaseFileWriter, scored
+from edgechat.bench import quality_files
 from edgechat.bench.divergence import coded
-from edgechat.bench.score_files import ScoreFile, drop_oldest, score_path
-from edgechat.bench.text import read_text, shipped_text
+from edgechat.bench.quality_files import (
+    BaseFile,
+    BaseFileWriter,
+    ScoreFile,
+    drop_oldest,
+    read_text,
+    score_path,
+    scored,
+    shipped_text,
+)
 
 N_CTX, N_VOCAB, N_CHUNKS = 16, 33, 3
 POOL = ThreadPoolExecutor(1)
@@ -109,7 +115,7 @@ def test_names_tell_everything_apart_that_scores_depend_on():
 
 
 def test_the_oldest_scores_go(monkeypatch):
-    monkeypatch.setattr(score_file, "_MOST_FILES", 2)
+    monkeypatch.setattr(quality_files, "_MOST_FILES", 2)
     files = [score_path(bytes([at])) for at in range(4)]
     for at, path in enumerate(files):
         ScoreFile(path, 5).begin(1.0)
@@ -141,6 +147,6 @@ def test_what_is_no_text_is_refused(tmp_path, monkeypatch):
     path.write_bytes(b"GGUF\0\0\0")
     with pytest.raises(BadRequest, match="not a text"):
         read_text(path)
-    monkeypatch.setattr(text, "_MOST_BYTES", 4)
+    monkeypatch.setattr(quality_files, "_MOST_BYTES", 4)
     with pytest.raises(BadRequest, match="more than 4 bytes"):
         read_text(path)
