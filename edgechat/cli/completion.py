@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from edgechat.cli.parameters import Completer
+from edgechat.cli.declaring import Completer
 
 VARIABLE = "_EDGECHAT_COMPLETE"
 """Environment variable with which a shell asks; see `shell_completion`."""
@@ -100,7 +100,7 @@ def _quants() -> Iterator[tuple[str, str]]:
 
 
 def _agents() -> Iterator[tuple[str, str]]:
-    from edgechat.server.agents import AGENTS
+    from edgechat.cli.agents import AGENTS
 
     for agent in AGENTS.values():
         yield agent.name, agent.install

@@ -20,9 +20,7 @@ from edgechat.bench.quality import (
     measure_quality,
 )
 from edgechat.cli import quality_plot as plot
-from edgechat.cli.output.layout import WIDTH, sheet, styled, table
-from edgechat.cli.output.status import StatusLine
-from edgechat.cli.terminal_io import note, print_json
+from edgechat.cli.terminal_io import WIDTH, StatusLine, note, print_json, sheet, styled, table
 
 _TERMINAL = Path("-")
 

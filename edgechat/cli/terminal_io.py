@@ -1,14 +1,25 @@
-"""Arguments from a terminal, and what is printed besides answers: errors, notes, questions, JSON."""
+"""Output for people and programs (errors, notes, sheets, tables, JSON, a status line), and their input."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Self, TextIO
 
 from click.exceptions import Exit
 
-from edgechat.base.text import escaped_json, flat
+from edgechat.base.text import escaped_json, flat, one_line, printable
 
+WIDTH = 79
+_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
+_INTERVAL = 0.1
+_CLEAR = "\r\x1b[K"
 USAGE_ERROR = 2
+SIGNAL_EXIT = 128  # shells add it to the number of the signal that ended a program
 _PATIENCE = 2.0
 """Seconds after which it is told that standard input is waited for."""
 
@@ -53,6 +64,29 @@ def read_piped(limit: int) -> bytes:
         waiting.cancel()
 
 
+@contextlib.contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the program as Ctrl+C does, with everything saved."""
+    # Windows has no SIGHUP, and nohup ignores it.
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {number: signal.getsignal(number) for number in numbers}
+    handled = [number for number in numbers if before[number] is not signal.SIG_IGN]
+
+    def leave(number: int, _: object) -> None:
+        # Both the shell and the kernel report a closed terminal; the second signal must not stop the saving.
+        for other in handled:
+            signal.signal(other, signal.SIG_IGN)
+        raise SystemExit(SIGNAL_EXIT + number)
+
+    for number in handled:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number in handled:
+            signal.signal(number, before[number])
+
+
 def print_json(value: object) -> None:
     """Print a value as JSON on one line that is safe to show in a terminal."""
     import json
@@ -85,3 +119,82 @@ def answers_yes(question: str) -> bool:
         return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:
         return False
+
+
+def styled(stream: TextIO) -> bool:
+    """Return whether to write escape sequences: to a terminal, unless NO_COLOR (no-color.org) is set."""
+    return can_render(stream) and not os.environ.get("NO_COLOR")
+
+
+def can_render(stream: TextIO) -> bool:
+    """Return whether a stream is a terminal that obeys escape sequences, be it without colours."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def sheet(rows: Iterable[tuple[str, str]], *, bold: bool = False, width: int = 11) -> str:
+    """Return the rows (label, text) with the texts in a column; each line of a text is wrapped by itself.
+
+    Lines that begin with two spaces are not wrapped: they are commands to copy.
+    """
+    lines: list[str] = []
+    for label, text in rows:
+        first = f"{label:<{width}}"
+        if bold and label:
+            first = first.replace(label, f"{_BOLD}{label}{_PLAIN}", 1)
+        for line in printable(text).split("\n"):
+            whole = line.startswith("  ")
+            for part in [line[2:]] if whole else _wrapped(line, WIDTH - width):
+                lines.append((first + part).rstrip())
+                first = " " * width
+    return "\n".join(lines)
+
+
+def table(lines: Sequence[Sequence[str]]) -> str:
+    """Return lines with the same number of cells, aligned in columns."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    import textwrap  # 2 ms
+
+    # Paths stay whole, however long, so that they can be copied.
+    return textwrap.wrap(line, width, break_on_hyphens=False, break_long_words=False) or [""]
+
+
+class StatusLine:
+    """Writes to a terminal only. As a context manager, it clears the line in the end."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._on = stream.isatty()
+        self._shown = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def show(self, text: str) -> None:
+        """Show `text`, unless the last one was shown just now."""
+        if self._on and time.monotonic() - self._shown > _INTERVAL:
+            self._stream.write(f"{_CLEAR}{one_line(text, 78)}")
+            self._stream.flush()
+            self._shown = time.monotonic()
+
+    def say(self, sentence: str) -> None:
+        """Do nothing: only a screen reader needs what the line shows said once more."""
+
+    def heard(self) -> None:
+        """Note that something else was written or typed, which matters only to a screen reader."""
+
+    def clear(self) -> None:
+        """Clear the line."""
+        if self._shown:
+            self._stream.write(_CLEAR)
+            self._stream.flush()
+            self._shown = 0.0

@@ -1,15 +1,40 @@
-"""The conversation that a run begins or continues."""
+"""Options of `edgechat run`, and the conversation that it begins or continues."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass
+import threading
+from collections.abc import Coroutine, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from edgechat.base.errors import ChatBusy, ChatNotFound, FolderError, StoreError
 from edgechat.chat.conversation import Conversation
+from edgechat.chat.generation_options import CommandLineOptions
 from edgechat.chat.session import ChatSession
+from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
+from edgechat.settings import Settings
+
+T = TypeVar("T")
+
+
+class Background:
+    """An event loop in a daemon thread, which leaves the main thread free for input and Ctrl+C."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True, name="engine").start()
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine; return a future for its result."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine; return its result, or raise its error."""
+        return self.begin(work).result()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +57,35 @@ class ConversationChoice:
         if self.chat is not None:
             return f" --chat {shlex.quote(self.chat)}"
         return " --continue" if self.last else ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The options of the command line; None means that one was not given."""
+
+    model: str | None = None
+    prompt: str | None = None
+    images: Sequence[str | bytes] = ()
+    """Files, or what was piped in, to be sent with the first question."""
+    system: str | None = None
+    generation: CommandLineOptions = field(default_factory=CommandLineOptions)
+    request: PlanRequest = DEFAULT_REQUEST
+    """How to load the model."""
+    choice: ConversationChoice = field(default_factory=ConversationChoice)
+    json: bool = False
+    raw: bool = False
+    """Print answers as the model writes them, in a terminal too."""
+    tools: str | None = None
+    """What the model may call, as it is typed: see `chat_tools.choice`."""
+    yes: Sequence[str] = ()
+    """The tools that are called without a question: see `NamedPermission`."""
+    screen_reader: bool = False
+    interactive: bool = False
+    """Hold a conversation, even if lines are piped in."""
+
+    def new_system(self, settings: Settings) -> str | None:
+        """Return the system prompt of a new conversation."""
+        return settings.system if self.system is None else self.system
 
 
 async def chosen_conversation(

@@ -8,8 +8,8 @@ import time
 
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import printable
-from edgechat.cli.chat.answer import AnswerPrinter
-from edgechat.cli.output.status import StatusLine
+from edgechat.cli.chat.answers import AnswerPrinter
+from edgechat.cli.terminal_io import StatusLine
 from edgechat.tui.markdown.escapes import as_escapes
 from edgechat.tui.markdown.stream import MarkdownStream
 

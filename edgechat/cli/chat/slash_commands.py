@@ -19,7 +19,7 @@ from edgechat.chat.import_export.importing import add_chat, parse_chat
 from edgechat.chat.records import TRASH_DAYS, AttachedImage, Attachment, Chat, Hit
 from edgechat.chat.session import ChatSession
 from edgechat.chat.storage.store import Store
-from edgechat.cli.chat.event_loop import Background
+from edgechat.cli.chat.conversation import Background
 
 _MOST_LISTED = 20
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from click.exceptions import Exit
 
 from edgechat import settings
 from edgechat.base import paths
@@ -28,10 +29,12 @@ from edgechat.base.text import figure, mebibytes, one_line
 from edgechat.chat.storage.store import store_path
 from edgechat.cli.commands.chats import with_store
 from edgechat.cli.commands.device import models_folder
-from edgechat.cli.output.findings import Finding, Weight, machine_findings
-from edgechat.cli.output.layout import sheet, styled
-from edgechat.cli.output.status import StatusLine
-from edgechat.cli.terminal_io import print_json
+from edgechat.cli.declaring import command, option
+from edgechat.cli.findings import Finding, Weight, machine_findings
+from edgechat.cli.options import (
+    checked_workers,
+)
+from edgechat.cli.terminal_io import StatusLine, print_json, sheet, styled
 from edgechat.device.profile import disk_free
 from edgechat.device.remote.tunnel import Tunnel
 from edgechat.device.remote.workers import LostWorker, connect
@@ -49,10 +52,25 @@ _GUIDE = "guide"
 _MOST_NOTES = 8
 
 
-def run(workers: Sequence[str] = (), *, json: bool) -> int:
-    """Run the command; return the exit code."""
+@command(
+    "doctor",
+    epilog="The exit code is 0 if no problems were found, 1 otherwise; notes do not count.",
+    offline=True,
+)
+@option(
+    "workers",
+    "--with",
+    multiple=True,
+    metavar="ssh://[USER@]HOST",
+    callback=checked_workers,
+    help="Look at this worker instead: whether it can be used, and how fast it and its link "
+    "are; can be repeated.",
+)
+@option("--json", is_flag=True, help="Print one JSON object.")
+def doctor(workers: tuple[str, ...] | None, json: bool) -> None:
+    """Look for problems on this machine, and say how to fix them."""
     if workers:
-        return _run_with(workers, json=json)
+        raise Exit(_run_with(workers, json=json))
     with StatusLine(sys.stderr) as status:
         status.show("inspecting this machine")
         findings = sorted(_findings(), key=lambda finding: -finding.weight)
@@ -61,7 +79,7 @@ def run(workers: Sequence[str] = (), *, json: bool) -> int:
         print_json({"wrong": wrong, "findings": [_object(finding) for finding in findings]})
     else:
         print(_as_text(findings, wrong))
-    return int(wrong > 0)
+    raise Exit(int(wrong > 0))
 
 
 def _run_with(addresses: Sequence[str], *, json: bool) -> int:

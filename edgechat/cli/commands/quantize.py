@@ -13,89 +13,141 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from edgechat.base.errors import BadRequest
 from edgechat.base.text import figure, flat, mebibytes, one_line
-from edgechat.cli.output.layout import sheet, styled, table
-from edgechat.cli.output.quantities import amount
-from edgechat.cli.output.status import StatusLine
-from edgechat.cli.terminal_io import print_json
+from edgechat.cli import completion
+from edgechat.cli.declaring import Number, argument, command, option
+from edgechat.cli.options import MOST, json_option
+from edgechat.cli.terminal_io import StatusLine, print_json, sheet, styled, table
+from edgechat.cli.values import amount
 from edgechat.models.formats.quants import GgmlType
-from edgechat.planner.estimate.dry_run import DryRun
-from edgechat.planner.machine import Machine, current_profile
-from edgechat.planner.plan_model import plan_variant
-from edgechat.planner.ranking.candidates import of_path
-from edgechat.planner.request import PlanRequest
-from edgechat.quantize.making import (
-    QuantizedModel,
-    QuantizeRequest,
-    Source,
-    is_matrix,
-    level_types,
-    make,
-    sizes_of,
-)
 from edgechat.quantize.mixtures import level_named
+
+if TYPE_CHECKING:
+    from edgechat.quantize.making import QuantizedModel, Source
 
 _SMALLEST = "Q2_K"
 
 
-@dataclass(frozen=True, kw_only=True)
-class QuantizeOptions:
-    """The options as they were typed."""
+@command("quantize", offline=True)
+@argument(
+    "model",
+    metavar="MODEL",
+    help="The model to make a smaller one of: a GGUF file in F32, F16 or BF16, or a name shown by "
+    "`edgechat list`.",
+    complete=completion.local_models,
+)
+@argument(
+    "quant",
+    required=False,
+    metavar="[QUANT]",
+    help="A quantization, such as Q4_K_M; or give --fit or --loss.",
+    complete=completion.quants,
+)
+@option(
+    "--fit",
+    metavar="SIZE|auto",
+    help="Mix types so that the file has this size, such as 6GiB, and loses least. auto: the size "
+    "that fits this machine's memory with the context of --ctx.",
+)
+@option(
+    "--loss",
+    type=Number(float, min=1e-4, max=10),
+    help="Mix types so that the file is smallest and loses at most this: 0.02.",
+)
+@option("--ctx", type=Number(int, min=512, max=MOST), help="The context length for --fit auto, in tokens.")
+@option(
+    "--imatrix",
+    metavar="FILE|auto",
+    help="Use an importance matrix: of a text, of the text that edgechat brings (auto), or one in "
+    "a GGUF file. --fit and --loss always do.",
+    complete=completion.paths,
+)
+@option(
+    "--save-imatrix",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the importance matrix to a GGUF file, as llama-imatrix does.",
+    complete=completion.paths,
+)
+@option("--name", help="The new model's name; default: the old one's with its quantization.")
+@option("--keep-split", is_flag=True, help="Write as many files as a split model has.")
+@option("--threads", type=Number(int, min=1, max=1024), help="Threads; default: all.")
+@option("--dry-run", is_flag=True, help="Show the size and types of QUANT, and stop.")
+@json_option
+def quantize(
+    model: str,
+    quant: str | None,
+    fit: str | None,
+    loss: float | None,
+    ctx: int | None,
+    imatrix: str | None,
+    save_imatrix: Path | None,
+    name: str | None,
+    keep_split: bool,
+    threads: int | None,
+    dry_run: bool,
+    json: bool,
+) -> None:
+    """Make a smaller model of one in 16 or 32 bits, into edgechat's folder."""
+    from edgechat.quantize.making import QuantizeRequest, Source, is_matrix, make
 
-    quant: str | None
-    fit: str | None
-    loss: float | None
-    context: int | None
-    imatrix: str | None
-    save_imatrix: Path | None
-    name: str | None
-    keep_split: bool
-    threads: int | None
-
-
-def run(model: str, options: QuantizeOptions, *, dry_run: bool, json: bool) -> None:
-    """Run the command. Raises EdgechatError."""
-    level = level_named(options.quant) if options.quant is not None else None
-    n_bytes = None if options.fit in (None, "auto") else amount("--fit", options.fit)
-    if options.imatrix and not Path(options.imatrix).is_file():
-        raise BadRequest(f"{one_line(options.imatrix)} is not a file.", hint="Check the path, or use auto.")
-    if options.save_imatrix is not None and is_matrix(options.imatrix):
+    asked = [option for option in (quant, fit, loss) if option is not None]
+    if len(asked) > 1:
+        raise click.BadParameter("give one of QUANT, --fit and --loss")
+    if not asked and save_imatrix is None:
+        raise click.BadParameter("missing: give a quantization such as Q4_K_M, or --fit SIZE, or --loss NATS")
+    if dry_run and quant is None:
+        raise click.BadParameter("needs a quantization", param_hint="--dry-run")
+    if keep_split and quant is None:
+        raise click.BadParameter("needs a quantization", param_hint="--keep-split")
+    if ctx is not None and fit != "auto":
+        raise click.BadParameter("applies to --fit auto", param_hint="--ctx")
+    matrix = {None: None, "auto": ""}.get(imatrix, imatrix)
+    if matrix is None and save_imatrix is not None:
+        matrix = ""
+    level = level_named(quant) if quant is not None else None
+    n_bytes = None if fit in (None, "auto") else amount("--fit", fit)
+    if matrix and not Path(matrix).is_file():
+        raise BadRequest(f"{one_line(matrix)} is not a file.", hint="Check the path, or use auto.")
+    if save_imatrix is not None and is_matrix(matrix):
         raise BadRequest(
-            f"{one_line(str(options.imatrix))} is an importance matrix already, so there is none to save.",
+            f"{one_line(str(matrix))} is an importance matrix already, so there is none to save.",
             hint="Omit --save-imatrix, or give a text: --imatrix TEXT",
         )
-    if options.save_imatrix is not None and not options.save_imatrix.absolute().parent.is_dir():
-        raise BadRequest(f"There is no folder {one_line(str(options.save_imatrix.parent))}.")
+    if save_imatrix is not None and not save_imatrix.absolute().parent.is_dir():
+        raise BadRequest(f"There is no folder {one_line(str(save_imatrix.parent))}.")
     source = Source(model)
     with StatusLine(sys.stderr) as status:
-        if options.fit == "auto":
+        if fit == "auto":
             status.show("inspecting this machine")
-            n_bytes = affordable(source, options.context)
+            n_bytes = affordable(source, ctx)
         for warning in _warnings(source, n_bytes):
             status.clear()
             print(flat(f"Warning: {warning}"), file=sys.stderr)
         if level is not None and dry_run:
-            _print_dry_run(source, level, has_importance=options.imatrix is not None, json=json)
+            _print_dry_run(source, level, has_importance=matrix is not None, json=json)
             return
         request = QuantizeRequest(
             model=model,
             level=level,
             n_bytes=n_bytes,
-            loss=options.loss,
-            imatrix=options.imatrix,
-            save_imatrix=options.save_imatrix,
-            name=options.name,
-            keep_split=options.keep_split,
-            threads=options.threads,
+            loss=loss,
+            imatrix=matrix,
+            save_imatrix=save_imatrix,
+            name=name,
+            keep_split=keep_split,
+            threads=threads,
         )
         made = make(source, request, status.show)
     if made is None:
-        print(f"Importance matrix written to {flat(str(options.save_imatrix))}")
+        print(f"Importance matrix written to {flat(str(save_imatrix))}")
     elif json:
         print_json(_object(made))
     else:
@@ -104,6 +156,13 @@ def run(model: str, options: QuantizeOptions, *, dry_run: bool, json: bool) -> N
 
 def affordable(source: Source, context: int | None) -> int:
     """Return the largest file that fits this machine with that context. Raises DoesNotFit."""
+    from edgechat.planner.estimate.dry_run import DryRun
+    from edgechat.planner.machine import Machine, current_profile
+    from edgechat.planner.plan_model import plan_variant
+    from edgechat.planner.ranking.candidates import of_path
+    from edgechat.planner.request import PlanRequest
+    from edgechat.quantize.making import level_types, sizes_of
+
     (types,) = level_types(source, [_SMALLEST], has_importance=True)
     sizes = sizes_of(source.header, types)
     tensors = tuple(
@@ -136,6 +195,8 @@ def _warnings(source: Source, n_bytes: int | None) -> Iterator[str]:
 
 
 def _print_dry_run(source: Source, level: str, *, has_importance: bool, json: bool) -> None:
+    from edgechat.quantize.making import level_types, sizes_of
+
     (types,) = level_types(source, [level], has_importance=has_importance)
     size = source.file_size(types)
     quantized = {name: kind for name, kind in types.items() if kind}

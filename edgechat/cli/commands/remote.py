@@ -2,39 +2,71 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import os
 import re
 from collections.abc import Callable
 from contextlib import aclosing
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import urlsplit
 
+import click
 import msgspec
+from click.exceptions import Exit
 
 from edgechat import settings
 from edgechat.base.errors import EdgechatError, SettingsError
 from edgechat.base.network.loopback import is_loopback
 from edgechat.base.text import figure, flat, one_line
-from edgechat.cli.output.layout import table
-from edgechat.cli.terminal_io import complain, confirm, note, print_json
-from edgechat.engine.remote.choice import remote_engine, remote_plan
-from edgechat.engine.types import ChatRequest, Finished, Message, Timings
-from edgechat.models.remote.client import ASK_SECONDS
-from edgechat.models.remote.listing import RemoteListing, listing_of, rows_of
+from edgechat.cli import completion
+from edgechat.cli.declaring import TEXT, CliGroup, argument, option
+from edgechat.cli.options import json_option
+from edgechat.cli.terminal_io import complain, confirm, note, print_json, table
 from edgechat.models.remote.measured import forget_speeds
 from edgechat.models.remote.model import KINDS
-from edgechat.planner.plan import LoadPlan
 from edgechat.settings import RemoteKind, RemoteServer, Settings
 from edgechat.settings.reading import remote_fault
+
+if TYPE_CHECKING:
+    from edgechat.engine.types import Timings
+    from edgechat.models.remote.listing import RemoteListing
+    from edgechat.planner.plan import LoadPlan
 
 _TRIAL = "Count from one to forty, in words."
 _TRIAL_TOKENS = 64
 
+_name = argument(
+    "name",
+    metavar="NAME",
+    help="A name shown by `edgechat remote list`.",
+    type=TEXT,
+    complete=completion.remotes,
+)
 
-def add(url: str, *, name: str | None, key_env: str | None, kind: RemoteKind | None) -> None:
-    """Add a server, and ask it what it is. Raises SettingsError."""
+
+@click.group("remote", cls=CliGroup, no_args_is_help=True, offline=True)
+def remote() -> None:
+    """Add, list and try other servers, whose models answer as NAME/MODEL (vLLM, Ollama, ...)."""
+
+
+@remote.command("add", offline=True)
+@argument("url", metavar="URL", help="Where it is: http://desk.local:8000", type=TEXT)
+@option(
+    "--name", type=TEXT, metavar="NAME", help="What to call it. Default: the beginning of its host's name."
+)
+@option(
+    "--key-env", type=TEXT, metavar="VARIABLE", help="The environment variable that has the key it wants."
+)
+@option(
+    "--kind", type=click.Choice(get_args(RemoteKind)), help="What it is. Default: found out by asking it."
+)
+def add(url: str, name: str | None, key_env: str | None, kind: RemoteKind | None) -> None:
+    """Add a server to settings.toml, and list its models."""
+    import asyncio
+
+    from edgechat.models.remote.client import ASK_SECONDS
+    from edgechat.models.remote.listing import listing_of
+
     if "://" not in url:
         url = f"http://{url}"
     remotes = settings.load().remotes
@@ -65,8 +97,10 @@ def add(url: str, *, name: str | None, key_env: str | None, kind: RemoteKind | N
         print(flat(f"Chat with one: edgechat run {listing.models[0].name}"))
 
 
-def list_servers(*, json: bool) -> None:
-    """Print the servers; none is asked. Raises SettingsError."""
+@remote.command("list")
+@json_option
+def list_servers(json: bool) -> None:
+    """List the servers; none is asked. `edgechat list` lists their models."""
     remotes = settings.load().remotes
     if json:
         print_json([_as_json(name, server) for name, server in remotes.items()])
@@ -76,15 +110,20 @@ def list_servers(*, json: bool) -> None:
         print(table([(flat(name), server.url, _key(server)) for name, server in remotes.items()]))
 
 
-def test(name: str, *, json: bool) -> int:
-    """Ask a server for its models, or a model for a short answer; return 1 if it cannot be used.
+@remote.command("test", epilog="The exit code is 1 if the server cannot be used.", offline=True)
+@_name
+@json_option
+def try_server(name: str, json: bool) -> None:
+    """Ask a server what it is and which models it has; or, as NAME/MODEL, a model for a short answer."""
+    import asyncio
 
-    Raises SettingsError.
-    """
+    from edgechat.models.remote.client import ASK_SECONDS
+    from edgechat.models.remote.listing import listing_of
+
     server_name, _, model = name.partition("/")
     server = _server(server_name)
     if model:
-        return _try_model(name, json=json)
+        raise Exit(_try_model(name, json=json))
     listing = asyncio.run(listing_of(server_name, server, ASK_SECONDS))
     if json:
         error = listing.error.message if listing.error is not None else None
@@ -94,11 +133,14 @@ def test(name: str, *, json: bool) -> int:
         complain(listing.error.message, listing.error.hint)
     else:
         _print_models(listing)
-    return int(listing.error is not None)
+    raise Exit(int(listing.error is not None))
 
 
-def remove(name: str, *, yes: bool) -> None:
-    """Remove a server, after asking. Raises SettingsError."""
+@remote.command("rm")
+@_name
+@option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+def rm(name: str, yes: bool) -> None:
+    """Remove a server from settings.toml."""
     server = _server(name)
     print(f"{flat(name)}  {flat(server.url)}")
     if not yes:
@@ -109,6 +151,10 @@ def remove(name: str, *, yes: bool) -> None:
 
 
 def _try_model(name: str, *, json: bool) -> int:
+    import asyncio
+
+    from edgechat.engine.remote.choice import remote_plan
+
     try:
         config = settings.load()
         plan = remote_plan(name, config)
@@ -136,6 +182,9 @@ async def answered(
 
     Raises EdgechatError.
     """
+    from edgechat.engine.remote.choice import remote_engine
+    from edgechat.engine.types import ChatRequest, Finished, Message
+
     engine = remote_engine(plan, config, idle_seconds=0, on_note=note)
     timings: list[Timings] = []
     try:
@@ -154,6 +203,8 @@ async def answered(
 
 
 def _print_models(listing: RemoteListing) -> None:
+    from edgechat.models.remote.listing import rows_of
+
     assert listing.kind is not None
     n_models = len(listing.models)
     models = f"{n_models} model{'s' * (n_models != 1)}"

@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import re
 import secrets
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.exceptions import Exit
 
 from edgechat import settings
 from edgechat.base import paths
 from edgechat.base.errors import DoesNotFit, EngineError, ModelNotFound, SettingsError
 from edgechat.base.process import spawn
 from edgechat.base.text import one_line
-from edgechat.cli.options import runs_elsewhere
-from edgechat.cli.output.status import StatusLine
-from edgechat.cli.terminal_io import note
-from edgechat.planner.plan import LoadPlan
-from edgechat.planner.prepare import prepare
-from edgechat.planner.request import PlanRequest
-from edgechat.server.agents import AGENTS, Agent, AgentSettings, ServerAddress, plain_environment
-from edgechat.server.pool.available_models import first_model
+from edgechat.cli import completion
+from edgechat.cli.agents import AGENTS, Agent, AgentSettings, ServerAddress, plain_environment
+from edgechat.cli.declaring import TEXT, Number, argument, command, option
+from edgechat.cli.options import (
+    MOST,
+)
+from edgechat.cli.terminal_io import StatusLine, ending_on_signals, note
+from edgechat.cli.values import runs_elsewhere
+
+if TYPE_CHECKING:
+    from edgechat.planner.plan import LoadPlan
 
 ROOMY = 32768
 """Tokens of context that agents need: their instructions and tools alone take some 10,000."""
@@ -43,38 +45,57 @@ _LOAD_SECONDS = 600.0
 _STOP_SECONDS = 20.0
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchOptions:
-    """The options of the command line."""
-
-    agent: str | None
-    arguments: tuple[str, ...] = ()
-    """Of the agent."""
-    model: str | None = None
-    context: int | None = None
-    only_print: bool = False
-
-
-def run(options: LaunchOptions) -> int:
-    """Run the command; return the exit code of the agent. Raises EdgechatError."""
-    agent = _agent(options.agent) if options.agent is not None else None
-    if agent is None and not options.only_print:
+@command("launch", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, offline=True)
+@argument(
+    "agent",
+    required=False,
+    metavar="AGENT",
+    help="The program to start: codex, claude, opencode, aider, crush, goose, pi or qwen. Options "
+    "that edgechat does not know, and everything after --, are for the program.",
+    complete=completion.agents,
+)
+@option(
+    "--model",
+    "-m",
+    type=TEXT,
+    help="The model to use: a file, or a name shown by `edgechat list`. Default: the model that the "
+    "app would open with.",
+    complete=completion.local_models,
+)
+@option(
+    "--ctx",
+    type=Number(int, min=1, max=MOST),
+    help="Context length in tokens. Default: at least 32,768, if that fits.",
+)
+@option(
+    "only_print",
+    "--print",
+    is_flag=True,
+    help="Print the settings instead, for AGENT or any program, and serve until Ctrl+C.",
+)
+@click.pass_context
+def launch(
+    context: click.Context, agent: str | None, model: str | None, ctx: int | None, only_print: bool
+) -> None:
+    """Start a coding agent on a model of this machine; its configuration files are not changed."""
+    chosen = _agent(agent) if agent is not None else None
+    if chosen is None and not only_print:
         raise SettingsError(
             "Which program is to be started?", hint=f"One of {', '.join(AGENTS)}, or --print for any other."
         )
-    program = _program(agent) if agent is not None and not options.only_print else None
+    program = _program(chosen) if chosen is not None and not only_print else None
     with StatusLine(sys.stderr) as status:
         status.show("planning")
-        plan = _plan(options)
-    with _ending_on_signals(), _serving(plan) as address, tempfile.TemporaryDirectory() as folder:
-        chosen = agent.settings(address, Path(folder)) if agent is not None else _plain(address)
-        for name, content in chosen.files.items():
+        plan = _plan(model, ctx, agent or "AGENT")
+    with ending_on_signals(), _serving(plan) as address, tempfile.TemporaryDirectory() as folder:
+        setup = chosen.settings(address, Path(folder)) if chosen is not None else _plain(address)
+        for name, content in setup.files.items():
             (Path(folder) / name).write_text(content, encoding="utf-8")
         if program is None:
-            _print_settings(agent, chosen)
+            _print_settings(chosen, setup)
             threading.Event().wait()  # until Ctrl+C
-            return 0
-        return _run_program(program, chosen, options.arguments)
+        else:
+            raise Exit(_run_program(program, setup, context.args))
 
 
 def _agent(name: str) -> Agent:
@@ -96,18 +117,20 @@ def _program(agent: Agent) -> str:
 # The model.
 
 
-def _plan(options: LaunchOptions) -> LoadPlan:
+def _plan(model: str | None, context: int | None, agent: str) -> LoadPlan:
     """Plan the model with a context that agents can work in, if that fits, and say what is chosen and why."""
-    name = _model(options.model)
+    from edgechat.planner.prepare import prepare
+    from edgechat.planner.request import PlanRequest
+
+    name = _model(model)
     if runs_elsewhere(name):
         raise SettingsError(
             f"{one_line(name, 100)} is not loaded by edgechat, and agents are started with models that are.",
-            hint=f"Name one: edgechat launch {options.agent or 'AGENT'} --model NAME\n"
+            hint=f"Name one: edgechat launch {agent} --model NAME\n"
             f"  Or serve it, and set the agent up yourself: edgechat serve {one_line(name, 100)}",
         )
-    request = PlanRequest(context=options.context)
-    plan = prepare(name, request)
-    if options.context is None and settings.load().context is None and plan.context < ROOMY:
+    plan = prepare(name, PlanRequest(context=context))
+    if context is None and settings.load().context is None and plan.context < ROOMY:
         with contextlib.suppress(DoesNotFit):
             plan = prepare(name, PlanRequest(context=ROOMY))
     text = f"{one_line(plan.model_name)} with {plan.context:,} tokens of context"
@@ -119,6 +142,10 @@ def _plan(options: LaunchOptions) -> LoadPlan:
 
 def _model(named: str | None) -> str:
     """Return the model that was named, or that the app would open with; the guide cannot use tools."""
+    import asyncio
+
+    from edgechat.server.pool.available_models import first_model
+
     choice = asyncio.run(first_model(named))
     if choice.note is not None:
         note(choice.note)
@@ -207,23 +234,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
         process.wait()
 
 
-@contextlib.contextmanager
-def _ending_on_signals() -> Iterator[None]:
-    """Let signals that would end this process at once end it in order, with its server."""
-
-    def leave(number: int, _: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = {name: signal.signal(getattr(signal, name), leave) for name in names}
-    try:
-        yield
-    finally:
-        for name, handler in before.items():
-            signal.signal(getattr(signal, name), handler)
-
-
-# The agent.
+# Its process.
 
 
 def _run_program(program: str, chosen: AgentSettings, arguments: Sequence[str]) -> int:

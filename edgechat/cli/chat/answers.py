@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 
@@ -15,8 +17,7 @@ from edgechat.chat.messages import not_sent
 from edgechat.chat.records import Attachment, Figures, ToolUse
 from edgechat.chat.reply.calls import OUTCOMES, UseChanged, arguments_in_a_line, name_of
 from edgechat.chat.reply.reply_loop import ReplyEvent
-from edgechat.cli.output.status import StatusLine
-from edgechat.cli.terminal_io import note, print_json
+from edgechat.cli.terminal_io import StatusLine, note, print_json
 from edgechat.documents.citations import quotations_in
 from edgechat.engine.types import Delta, Dropped, ErrorInfo, Finished, ModelInfo, Prefill, ToolCallBegun
 from edgechat.planner.plan import LoadPlan, as_json
@@ -189,3 +190,108 @@ class AnswerPrinter:
 def _call(use: ToolUse) -> dict[str, Any]:
     names = ("server", "tool", "arguments", "outcome", "result", "seconds")
     return {name: getattr(use, name) for name in names} | {"tool": use.tool or use.name}
+
+
+SPOKEN_SECONDS = 5.0
+"""Seconds of silence after which a screen reader gets the status."""
+_LONGEST = 400
+"""Characters after which an unfinished sentence is written all the same."""
+_SENTENCE_END = re.compile(r"[.!?:;…]['\")\]*_]*(?=\s)|\n")
+
+
+class SpokenStatus(StatusLine):
+    """A StatusLine for screen readers: lines that stay, without colours and cursor movements.
+
+    The status is written as a sentence after a while of silence.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._last_output = time.monotonic()
+
+    def say(self, sentence: str) -> None:
+        """See `StatusLine.say`."""
+        self._stream.write(f"{flat(sentence)}\n")
+        self._stream.flush()
+        self._last_output = time.monotonic()
+
+    def show(self, text: str) -> None:
+        """Write the status, unless something was written just now."""
+        if time.monotonic() - self._last_output >= SPOKEN_SECONDS:
+            line = one_line(text, 200)
+            self.say(f"{line[:1].upper()}{line[1:]}.")
+
+    def heard(self) -> None:
+        """See `StatusLine.heard`."""
+        self._last_output = time.monotonic()
+
+    def clear(self) -> None:
+        """Do nothing: lines stay."""
+
+
+class SpokenAnswer(AnswerPrinter):
+    """An answer for screen readers, between sentences that say where it begins and ends.
+
+    It is written in whole sentences: a screen reader reads aloud each piece that is written.
+    """
+
+    def __init__(self, status: SpokenStatus, *, dropped: int, has_system: bool) -> None:
+        super().__init__(status, as_json=False, dropped=dropped, has_system=has_system)
+        self._spoken = status
+        self._started = time.monotonic()
+        self._unwritten = ""
+        """The beginning of a sentence."""
+
+    def take(self, event: ReplyEvent) -> None:
+        """See `AnswerPrinter.take`."""
+        if isinstance(event, Delta):
+            if event.thinking and not self._thinking:
+                self._spoken.say("Thinking.")
+            elif not event.thinking and not self._text:
+                self._spoken.say("Answer:")
+        super().take(event)
+
+    def _print(self, text: str) -> None:
+        self._unwritten += printable(text)
+        length = max((match.end() for match in _SENTENCE_END.finditer(self._unwritten)), default=0)
+        if not length and len(self._unwritten) > _LONGEST:
+            length = len(self._unwritten)
+        self._write(length)
+
+    def _break_text(self) -> None:
+        super()._break_text()
+        self._write(len(self._unwritten))
+
+    def _write(self, length: int) -> None:
+        if length:
+            sys.stdout.write(self._unwritten[:length])
+            sys.stdout.flush()
+            self._unwritten = self._unwritten[length:]
+            self._spoken.heard()
+
+    def _finish_text(self, error: EdgechatError | None) -> None:
+        self._write(len(self._unwritten))
+        super()._finish_text(error)
+        if error is not None and self._text:
+            self._spoken.say("The answer stopped here.")
+
+    def _print_sources(self) -> None:
+        if cited(self._text, self.passages):
+            self._spoken.say("Sources:")
+        super()._print_sources()
+
+    def _print_timings(self, finished: Finished, context: int) -> None:
+        n = finished.usage.completion_tokens
+        took = _duration(time.monotonic() - self._started)
+        sentences = f"End of answer, {n} token{'s' * (n != 1)} in {took}."
+        if finished.reason in ENDS:
+            end = ENDS[finished.reason]
+            sentences += f" {end[0].upper()}{end[1:]}."
+        self._spoken.say(sentences)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 1:
+        return "less than a second"
+    count, unit = (seconds, "second") if seconds < 100 else (seconds / 60, "minute")
+    return f"{count:.0f} {unit}{'s' * (round(count) != 1)}"

@@ -1,18 +1,52 @@
-"""Amounts as users write them: '8GiB', '8g', '6144 MiB', '50GB/s', 'near-lossless'."""
+"""Values of options: engines, and amounts as users write them: '8GiB', '8g', '6144 MiB', '50GB/s'."""
 
 from __future__ import annotations
 
 import re
-from typing import cast, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
 import click
 
-from edgechat.models.quality import QualityClass
-from edgechat.native.params import CacheType
+from edgechat import settings
+from edgechat.cli.declaring import option
+from edgechat.settings import EngineName, RuntimeQuant
+
+if TYPE_CHECKING:
+    from edgechat.models.quality import QualityClass
+    from edgechat.native.params import CacheType
 
 _AMOUNT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _MOST = 1 << 50
+
+
+engine_option = option(
+    "--engine",
+    type=click.Choice(get_args(EngineName)),
+    help="Let another program run the model, started by edgechat: of owner/repo or a folder with "
+    "safetensors, or by llama-server a GGUF file. MODEL can also be ENGINE:MODEL.",
+)
+quant_option = option(
+    "--quant",
+    type=click.Choice(get_args(RuntimeQuant)),
+    help="With --engine transformers: quantize the weights while they are loaded, by bitsandbytes.",
+)
+
+
+def engine_model(engine: EngineName | None, model: str, quant: RuntimeQuant | None) -> str:
+    """Return the model's name with its engine. Raises BadParameter for --quant with any but transformers."""
+    name = model if engine is None else f"{engine}:{model}"
+    if quant is not None and not name.startswith("transformers:"):
+        raise click.BadParameter("needs --engine transformers", param_hint="--quant")
+    return name
+
+
+def runs_elsewhere(model: str) -> bool:
+    """Return whether edgechat does not load a model itself: ENGINE:MODEL, or NAME/MODEL of a remote."""
+    from edgechat.models.remote.model import split_remote
+    from edgechat.planner.placement.engines.programs import split_engine
+
+    return split_engine(model)[0] is not None or split_remote(model, settings.load().remotes) is not None
 
 
 def amount(option: str, text: str | None) -> int | None:
@@ -40,6 +74,8 @@ def quality_class(text: str | None) -> QualityClass | None:
     """Return the class of quality of that name."""
     if text is None:
         return None
+    from edgechat.models.quality import QualityClass
+
     classes = {quality.label: quality for quality in QualityClass}
     quality = classes.get(text.strip().lower().replace("_", "-").replace(" ", "-"))
     if quality is None:
@@ -49,12 +85,14 @@ def quality_class(text: str | None) -> QualityClass | None:
 
 def cache_types(text: str | None) -> tuple[CacheType, ...]:
     """Return the types of KV cache in a list with commas."""
+    from edgechat.native.params import CacheType
+
     names = [name.strip().lower() for name in (text or "").split(",") if name.strip()]
     for name in names:
         if name not in get_args(CacheType):
             known = ", ".join(get_args(CacheType))
             raise click.BadParameter(f"{name!r} is not one of {known}", param_hint="--cache-type")
-    return tuple(cast(list[CacheType], names))
+    return tuple(cast("list[CacheType]", names))
 
 
 def _number(option: str, text: str, base: int, expected: str) -> int:

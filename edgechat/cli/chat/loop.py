@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, field
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from edgechat import settings
 from edgechat.base.errors import (
     AttachmentError,
     CannotSee,
@@ -26,26 +27,25 @@ from edgechat.chat.attachments.images import keep_image, read_image
 from edgechat.chat.attachments.reading import MOST
 from edgechat.chat.commands import question_text
 from edgechat.chat.conversation import Conversation, nothing_to_continue
-from edgechat.chat.generation_options import CommandLineOptions
 from edgechat.chat.import_export.export import counted
 from edgechat.chat.parameters import add_documents
 from edgechat.chat.records import AttachedImage, Attachment
 from edgechat.chat.reply.calls import told_in_words
 from edgechat.chat.session import ChatSession
-from edgechat.cli.chat.answer import AnswerPrinter
-from edgechat.cli.chat.conversation import ConversationChoice, hinting_at_no_store
-from edgechat.cli.chat.event_loop import Background
-from edgechat.cli.chat.screen_reader import SpokenAnswer, SpokenStatus
+from edgechat.cli.chat.answers import AnswerPrinter, SpokenAnswer, SpokenStatus
+from edgechat.cli.chat.conversation import Background, RunOptions, hinting_at_no_store
 from edgechat.cli.chat.slash_commands import SlashCommands
 from edgechat.cli.chat.tool_consent import CommandLinePermission, TerminalQuestions, can_ask, unknown_names
-from edgechat.cli.output.layout import can_render
-from edgechat.cli.output.status import StatusLine
-from edgechat.cli.terminal_io import as_text, complain, is_interactive, note
+from edgechat.cli.terminal_io import StatusLine, as_text, can_render, complain, is_interactive, note
 from edgechat.engine.protocol import Engine
 from edgechat.engine.remote.starting import LOG_BYTES, Starting
 from edgechat.engine.types import ModelInfo
 from edgechat.planner.drafting import asks_for_drafts
-from edgechat.settings import Backend, RuntimeQuant, Settings
+from edgechat.planner.listing import ModelRow, rows
+from edgechat.planner.ranking.seeing import local_model, seeing_model
+from edgechat.planner.ranking.survey import SurveyOverview, overview
+from edgechat.planner.request import PlanRequest, with_settings
+from edgechat.settings import Backend
 from edgechat.tools.consent import Answer, Question
 
 if TYPE_CHECKING:
@@ -58,40 +58,6 @@ _STOP_SECONDS = 5.0
 """How long the end of the program waits for an answer to stop."""
 _SAVE_SECONDS = 10.0
 """How long it then waits for the KV state of the conversation to be on disk."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """The options of the command line; None means that one was not given."""
-
-    model: str | None = None
-    prompt: str | None = None
-    images: Sequence[str | bytes] = ()
-    """Files, or what was piped in, to be sent with the first question."""
-    system: str | None = None
-    generation: CommandLineOptions = field(default_factory=CommandLineOptions)
-    context: int | None = None
-    choice: ConversationChoice = field(default_factory=ConversationChoice)
-    json: bool = False
-    raw: bool = False
-    """Print answers as the model writes them, in a terminal too."""
-    draft: str | None = None
-    backend: Backend | None = None
-    runtime_quant: RuntimeQuant | None = None
-    vision: bool = True
-    workers: tuple[str, ...] | None = None
-    tools: str | None = None
-    """What the model may call, as it is typed: see `chat_tools.choice`."""
-    yes: Sequence[str] = ()
-    """The tools that are called without a question: see `NamedPermission`."""
-    anyway: bool = False
-    screen_reader: bool = False
-    interactive: bool = False
-    """Hold a conversation, even if lines are piped in."""
-
-    def new_system(self, settings: Settings) -> str | None:
-        """Return the system prompt of a new conversation."""
-        return settings.system if self.system is None else self.system
 
 
 class ChatLoop:
@@ -172,10 +138,8 @@ class ChatLoop:
         try:
             self.background.run(self.session.check_sees())
         except CannotSee as error:
-            from edgechat.cli.chat.seeing import seeing_hint  # it imports the planner
-
             self.status.show("looking for a model that sees")
-            hint = seeing_hint(self.options.backend, in_conversation=self.options.prompt is None)
+            hint = _seeing_hint(self.options.request.backend, in_conversation=self.options.prompt is None)
             self.status.clear()
             parts = filter(None, (error.hint, hint))
             raise CannotSee(error.message, hint=" ".join(parts) or None) from error
@@ -311,16 +275,17 @@ class ChatLoop:
             if model.template == "chatml":
                 self._note("the model has no chat template; ChatML is used.")
             # A reason that is the plan's has been printed with it.
-            if asks_for_drafts(self.options.draft) and model.no_draft not in ("", self.engine.plan.no_draft):
+            if asks_for_drafts(self.options.request.draft) and model.no_draft not in (
+                "",
+                self.engine.plan.no_draft,
+            ):
                 self._note(model.no_draft)
         return model
 
     def _with_local_hint(self, error: LoadFailed) -> LoadFailed:
         """Return an error of another server with a hint at a model of this machine."""
         if self.engine.plan.remote is not None:
-            from edgechat.cli.chat.seeing import local_hint  # it imports the planner
-
-            hint = local_hint(in_conversation=self.options.prompt is None)
+            hint = _local_hint(in_conversation=self.options.prompt is None)
             error = type(error)(error.message, hint="\n  ".join(filter(None, (error.hint, hint))) or None)
         return error
 
@@ -329,10 +294,11 @@ class ChatLoop:
         plan, options = self.engine.plan, self.options
         for text in plan.notes:
             self._note(text)
-        if plan.no_draft and asks_for_drafts(options.draft):
+        if plan.no_draft and asks_for_drafts(options.request.draft):
             self._note(plan.no_draft)
-        if options.context is not None and plan.context > options.context:
-            difference = f"it is {plan.context} instead of {options.context}"
+        asked = options.request.context
+        if asked is not None and plan.context > asked:
+            difference = f"it is {plan.context} instead of {asked}"
             self._note(f"A context is a multiple of 256 tokens; {difference}.")
 
     def _note(self, text: str) -> None:
@@ -464,3 +430,29 @@ class ChatLoop:
         if self._answer_task is not None:  # it ends with its engine, and its error has been reported
             await asyncio.wait([self._answer_task])
             self._answer_task.cancelled() or self._answer_task.exception()
+
+
+def _seeing_hint(backend: Backend | None, *, in_conversation: bool) -> str | None:
+    """Return what to do to ask a model that sees and fits; None if there is none."""
+
+    def rated(listed: Sequence[ModelRow]) -> SurveyOverview:
+        sound = [row.model for row in listed if not row.glance.damage]
+        return overview(sound, with_settings(PlanRequest(backend=backend), settings.load()))
+
+    with suppress(EdgechatError):  # of the search; the question's own is told
+        seeing = seeing_model(rows, rated)
+        if seeing is not None:
+            name = shlex.quote(seeing.name)
+            use = f"/model {seeing.name}" if in_conversation else f"edgechat run {name} …"
+            return f"{seeing.sentence} {use if seeing.is_here else f'edgechat pull {name}'}"
+    return None
+
+
+def _local_hint(*, in_conversation: bool) -> str | None:
+    """Return how to go on with a model of this machine that fits; None if there is none."""
+    with suppress(EdgechatError):
+        found = local_model(rows())
+        if found is not None:
+            use = f"/model {found.name}" if in_conversation else f"edgechat run {shlex.quote(found.name)} …"
+            return f"{found.sentence} {use}"
+    return None

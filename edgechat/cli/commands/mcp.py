@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+from click.exceptions import Exit
 
 from edgechat.base.errors import SettingsError, ToolError
 from edgechat.base.text import flat, one_line
+from edgechat.cli import completion
+from edgechat.cli.declaring import TEXT, CliGroup, argument, option
+from edgechat.cli.options import json_option
 from edgechat.cli.terminal_io import complain, confirm, note, print_json
 from edgechat.tools.config import (
     BUILT_IN,
@@ -25,42 +30,92 @@ from edgechat.tools.config import (
     remove_server,
     server_of,
 )
-from edgechat.tools.consent_store import ConsentStore, GivenConsent, consents_path
-from edgechat.tools.mcp.connection import log_path
-from edgechat.tools.mcp.server import McpServer
-from edgechat.tools.tool import ToolSpec
+
+if TYPE_CHECKING:
+    from edgechat.tools.consent_store import GivenConsent
+    from edgechat.tools.tool import ToolSpec
+
+_yes = option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+_name = argument(
+    "name",
+    metavar="NAME",
+    help="A name shown by `edgechat mcp list`.",
+    type=TEXT,
+    complete=completion.tool_servers,
+)
 
 
-def add(name: str, command: Sequence[str], *, env: Mapping[str, str], headers: Mapping[str, str]) -> None:
-    """Add a server. Raises SettingsError."""
-    if command[0].startswith(("http://", "https://")):
-        if env or len(command) > 1:
+def _pair(text: str, mark: str, option: str) -> tuple[str, str]:
+    name, found, value = text.partition(mark)
+    if not found or not name.strip():
+        raise click.BadParameter(f"{text!r} has no {mark!r}", param_hint=option)
+    return name.strip(), value.strip() if mark == ":" else value
+
+
+@click.group("mcp", cls=CliGroup, no_args_is_help=True, offline=True)
+def mcp() -> None:
+    """Add, list and try tool servers (MCP), whose tools a model can call in a chat."""
+
+
+@mcp.command(
+    "add",
+    epilog="Options of COMMAND follow --: edgechat mcp add disk -- npx -y "
+    "@modelcontextprotocol/server-filesystem ~/notes",
+)
+@argument("name", metavar="NAME", help="What to call the server.", type=TEXT)
+@argument(
+    "server",
+    nargs=-1,
+    required=True,
+    metavar="COMMAND_OR_URL",
+    help="The command that starts it, with arguments, or its URL.",
+    type=TEXT,
+)
+@option(
+    "--env",
+    multiple=True,
+    metavar="NAME=VALUE",
+    type=TEXT,
+    help="Set an environment variable of the server; can be repeated. "
+    "${NAME} in a value stands for one of your own, which is not written into the file.",
+)
+@option(
+    "--header",
+    multiple=True,
+    metavar="NAME:VALUE",
+    type=TEXT,
+    help="Send a header to a server at a URL; can be repeated.",
+)
+def add(name: str, server: tuple[str, ...], env: tuple[str, ...], header: tuple[str, ...]) -> None:
+    """Add a tool server to mcp.json; nothing is started."""
+    environment = dict(_pair(one, "=", "--env") for one in env)
+    headers = dict(_pair(one, ":", "--header") for one in header)
+    if server[0].startswith(("http://", "https://")):
+        if environment or len(server) > 1:
             raise SettingsError(
                 "A server at a URL has no arguments and no environment; it can have --header."
             )
-        entry: dict[str, Any] = {"url": command[0], "headers": dict(headers)}
+        entry: dict[str, Any] = {"url": server[0], "headers": headers}
     else:
         if headers:
             raise SettingsError("A server that is started by a command has no headers; it can have --env.")
-        entry = {"command": _absolute(command[0]), "args": list(command[1:]), "env": dict(env)}
-    path, server = config_path(), server_of(name, entry)
+        entry = {"command": _absolute(server[0]), "args": list(server[1:]), "env": environment}
+    path, config = config_path(), server_of(name, entry)
     if name in read_servers(path):
         raise SettingsError(
             f"There is a tool server {name} already.", hint=f"To remove it: edgechat mcp rm {name}"
         )
-    add_servers(path, server)
+    add_servers(path, config)
     print(flat(f"Added {name} to {path}."))
     print(flat(f"To start it once and list its tools: edgechat mcp test {name}"))
 
 
-def _absolute(command: str) -> str:
-    """Return a command with its folder, if it was given as the path of a file in this one."""
-    is_path = os.sep in command and os.path.isfile(os.path.expanduser(command))
-    return os.path.abspath(os.path.expanduser(command)) if is_path else command
+@mcp.command("list")
+@json_option
+def list_servers(json: bool) -> None:
+    """List the tool servers, and what you have answered about their tools; nothing is started."""
+    import asyncio
 
-
-def list_servers(*, json: bool) -> None:
-    """Print what can be chosen. Raises SettingsError."""
     servers, answers = read_servers(config_path()), asyncio.run(_answers())
     known = [(name, about, True) for name, about in BUILT_IN.items()]
     known += [(name, server.shown, False) for name, server in servers.items()]
@@ -86,8 +141,15 @@ def list_servers(*, json: bool) -> None:
         print("\nThere is no tool server yet. To add one: edgechat mcp add NAME COMMAND_OR_URL")
 
 
-def test(name: str, *, json: bool) -> int:
-    """Start a server and print its tools; return 1 if that fails. Raises SettingsError and ToolError."""
+@mcp.command("test", epilog="The exit code is 1 if the server cannot be used.", offline=True)
+@_name
+@json_option
+def try_server(name: str, json: bool) -> None:
+    """Start a tool server, list its tools, and end it; no tool is called."""
+    import asyncio
+
+    from edgechat.tools.mcp.connection import log_path
+
     server = _server(name)
     trial = asyncio.run(_tried(server))
     if json:
@@ -105,18 +167,31 @@ def test(name: str, *, json: bool) -> int:
             print(f"  {flat(tool.name)}{_hints(tool)}: {one_line(tool.description, 160)}")
         for line in trial.left_out:
             note(f"not offered: {line}")
-    return int(trial.error is not None)
+    raise Exit(int(trial.error is not None))
 
 
+@mcp.command("forget")
+@argument("name", metavar="NAME", help="A server, or one of its tools: SERVER/TOOL.", type=TEXT)
 def forget(name: str) -> None:
-    """Forget the answers about a server or a tool. Raises StoreError."""
+    """Forget what you have answered about tools, so that they are asked for again."""
+    import asyncio
+
+    from edgechat.tools.consent_store import ConsentStore, consents_path
+
     server, _, tool = name.partition("/")
     n_forgotten = asyncio.run(ConsentStore(consents_path()).withdraw(server, tool or None))
     print(f"{n_forgotten or 'No'} answer{'s' * (n_forgotten != 1)} forgotten.")
 
 
-def remove(name: str, *, yes: bool) -> None:
-    """Remove a server, after asking. Raises SettingsError, ToolError and StoreError."""
+@mcp.command("rm")
+@_name
+@_yes
+def rm(name: str, yes: bool) -> None:
+    """Remove a tool server from mcp.json, and forget what you have answered about its tools."""
+    import asyncio
+
+    from edgechat.tools.consent_store import ConsentStore, consents_path
+
     server = _server(name)
     print(f"{flat(name)}  {flat(server.shown)}")
     if not yes:
@@ -126,10 +201,22 @@ def remove(name: str, *, yes: bool) -> None:
     print(flat(f"Removed {name} from {config_path()}."))
 
 
-def import_servers(program: str | None, file: str | None, *, yes: bool) -> None:
-    """Copy servers of other programs that are not here yet, after asking. Raises SettingsError."""
+@mcp.command("import")
+@argument(
+    "source",
+    type=click.Choice(["claude", "cursor", "lmstudio"]),
+    required=False,
+    metavar="[claude|cursor|lmstudio]",
+    help="The program. Default: all that are here.",
+)
+@option("--file", metavar="FILE", help="Another file in the same notation.")
+@_yes
+def import_servers(
+    source: Literal["claude", "cursor", "lmstudio"] | None, file: str | None, yes: bool
+) -> None:
+    """Copy tool servers from Claude Desktop, Cursor or LM Studio, after showing them."""
     here, new = read_servers(config_path()), dict[str, ServerConfig]()
-    for path in _sources(program, file):
+    for path in _sources(source, file):
         print(flat(f"{path}:"))
         for server in _readable(path):
             known = server.name in here or server.name in new
@@ -144,6 +231,12 @@ def import_servers(program: str | None, file: str | None, *, yes: bool) -> None:
         confirm(f"Import {what}?", "Nothing was imported", "Add --yes to import them.")
     add_servers(config_path(), *new.values())
     print(flat(f"Imported into {config_path()}: {', '.join(new)}."))
+
+
+def _absolute(command: str) -> str:
+    """Return a command with its folder, if it was given as the path of a file in this one."""
+    is_path = os.sep in command and os.path.isfile(os.path.expanduser(command))
+    return os.path.abspath(os.path.expanduser(command)) if is_path else command
 
 
 def _sources(program: str | None, file: str | None) -> list[Path]:
@@ -207,6 +300,8 @@ class _Trial:
 
 
 async def _tried(config: ServerConfig) -> _Trial:
+    from edgechat.tools.mcp.server import McpServer
+
     server = McpServer(config)
     try:
         tools = await server.tools()
@@ -219,6 +314,8 @@ async def _tried(config: ServerConfig) -> _Trial:
 
 async def _answers() -> Mapping[str, Sequence[GivenConsent]]:
     """Return the answers that are kept, by server."""
+    from edgechat.tools.consent_store import ConsentStore, GivenConsent, consents_path
+
     found = defaultdict[str, list[GivenConsent]](list)
     for given in await ConsentStore(consents_path()).given():
         found[given.server].append(given)
