@@ -1,7 +1,7 @@
-"""How well logits predict a text, and how far they are from those of another model: numpy only.
+"""Perplexity of logits on a text, and their divergence from another model's: numpy only.
 
-Perplexity and Kullback-Leibler divergence as llama.cpp's tools/perplexity computes them, their errors
-included: these take tokens as independent, which those of a text are not quite.
+Both as llama.cpp's tools/perplexity computes them, errors included. The errors assume independent tokens,
+which those of a text are not quite.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ Floats = npt.NDArray[np.float32]
 Codes = npt.NDArray[np.uint16]
 
 NLL, BASE_NLL, KLD, SAME_TOP = range(4)
-"""Rows of what `token_scores` returns."""
+"""Rows of the result of `token_scores`."""
 HEAD = 4
-"""Numbers of 16 bits before the codes of a row: the scale and the least logarithm, as 32-bit floats."""
+"""16-bit words before the codes of a row: the scale and the least logarithm, as 32-bit floats."""
 _BLOCK = 1 << 20
-"""Bytes of logits that a thread works on at a time, so that they stay in its cache."""
+"""Bytes of logits that a thread processes at a time, so that they stay in the CPU cache."""
 _DEEPEST = 16.0
-"""Nats below the most likely token at which the codes of a row end; what is less likely counts as that."""
+"""Range of the codes of a row, in nats below the most likely token; less likely tokens are clamped."""
 _ENOUGH = 10
-"""Tokens from which llama.cpp estimates an error."""
+"""Smallest number of tokens for which llama.cpp estimates an error."""
 _TAIL = 0.999
 
 
@@ -43,30 +43,30 @@ class Divergences(msgspec.Struct, frozen=True, kw_only=True):
     mean: Estimate
     median: Estimate
     tail: Estimate
-    """What one token in a thousand exceeds."""
+    """The 99.9 % quantile."""
     same_top: Estimate
-    """The share of tokens at which both find the same token the most likely."""
+    """Share of positions at which both models find the same token the most likely."""
     log_ratio: Estimate
     """The logarithm of the perplexity over the base's."""
     base_perplexity: Estimate
 
 
 class TextFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What the scores of a text's tokens come to."""
+    """Summary of the scores of a text."""
 
     n_tokens: int
     perplexity: Estimate
     divergence: Divergences | None = None
-    """None: nothing was compared."""
+    """None if there was no base."""
 
 
 def token_scores(
     logits: Floats, targets: npt.NDArray[np.int32], base: Floats | Codes | None, pool: Executor
 ) -> Floats:
-    """Return the scores [4, n] of the tokens that follow: see NLL, BASE_NLL, KLD and SAME_TOP; in nats.
+    """Return the scores [4, n] of the following tokens in nats: see NLL, BASE_NLL, KLD and SAME_TOP.
 
-    logits: [n, n_vocab]. base: the base's logits of the same tokens, or rows of its base file; None: the
-    model is compared with itself.
+    logits: [n, n_vocab]. base: the base's logits for the same tokens, or rows of its base file; None
+    compares the model with itself.
     """
     scores = np.empty((4, len(targets)), np.float32)
     n_rows = max(1, _BLOCK // logits[:1].nbytes)
@@ -81,7 +81,7 @@ def token_scores(
 
 def mean_divergence(base: Floats, logits: Floats) -> float:
     """Return the mean over rows of KL(base || logits) in nats; both are logits [n, n_vocab]."""
-    targets = np.zeros(len(logits), np.int32)  # what follows does not matter
+    targets = np.zeros(len(logits), np.int32)  # the following token does not matter
     with ThreadPoolExecutor() as pool:
         return float(token_scores(logits, targets, base, pool)[KLD].mean(dtype=np.float64))
 
@@ -100,9 +100,9 @@ def _block(
         logs = decoded(codes, logits.shape[1])
         base_nll = -logs[places, targets].astype(np.float64)
         np.exp(logs, out=weights)
-        weights *= logs > -_DEEPEST  # llama.cpp leaves the others out; a product is faster than an assignment
+        weights *= logs > -_DEEPEST  # llama.cpp skips the others; a product is faster than an assignment
         mass = weights.sum(1).astype(np.float64)
-        # Both in terms of probabilities, before they are subtracted: what cancels costs no digits.
+        # Shifted by log_total, first in float32 and by the rest in float64: cancellation costs no digits.
         shift = log_total.astype(np.float32)
         logs -= logits
         logs += shift[:, None]
@@ -162,12 +162,12 @@ def decoded(rows: Codes, n_vocab: int) -> Floats:
 
 
 def row_codes(n_vocab: int) -> int:
-    """Return the numbers of 16 bits in a row of a base file."""
+    """Return the number of 16-bit words in a row of a base file."""
     return HEAD + n_vocab + n_vocab % 2
 
 
 def summary(scores: Floats, *, compared: bool) -> TextFigures:
-    """Return what the scores [4, n] of a text come to. compared: whether there was a base."""
+    """Summarize the scores [4, n] of a text. compared: whether there was a base."""
     nll, base_nll, kld, same = scores.astype(np.float64)
     log_perplexity = _mean(nll)
     perplexity = _exp(log_perplexity)
@@ -182,7 +182,7 @@ def summary(scores: Floats, *, compared: bool) -> TextFigures:
             median=_quantile(kld, 0.5),
             tail=_quantile(kld, _TAIL),
             same_top=Estimate(share, math.sqrt(share * (1 - share) / max(1, len(same) - 1))),
-            log_ratio=_mean(nll - base_nll),  # the error of a difference has the covariance in it
+            log_ratio=_mean(nll - base_nll),  # the error of a difference includes the covariance
             base_perplexity=_exp(_mean(base_nll)),
         ),
     )
@@ -200,7 +200,7 @@ def _exp(estimate: Estimate) -> Estimate:
 
 
 def _quantile(values: npt.NDArray[np.float64], share: float) -> Estimate:
-    """The error is half the distance between the order statistics one standard error of the rank away."""
+    """Return a quantile; its error is half the distance of the order statistics one standard error away."""
     spread = math.sqrt(share * (1 - share) / len(values))
     around = [max(0.0, share - spread), share, min(1.0, share + spread)]
     below, value, above = np.quantile(values, around)

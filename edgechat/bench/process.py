@@ -26,22 +26,22 @@ _Task = TypeVar("_Task", bound=msgspec.Struct)
 
 
 class BenchProgress(msgspec.Struct, frozen=True, tag=True):
-    """What is being measured."""
+    """The current step, in words."""
 
     text: str
 
 
 class BenchFailure(msgspec.Struct, frozen=True, tag=True):
-    """The benchmark failed."""
+    """The error that ended the task."""
 
     error: ErrorInfo
 
 
 def ask(role: str, task: msgspec.Struct, kinds: Any, tell: Tell, hint: str) -> Any:
-    """Return the answer to a task of a child process with that role, reporting progress to `tell`.
+    """Start a child process with this role, give it a task, and return its answer. Raises EdgechatError.
 
-    kinds: the union of its messages. hint: what to do if the process ends early. It is killed in the end,
-    whatever happens. Raises EdgechatError.
+    kinds: the union of its messages. tell: called with its progress. hint: the advice if it ends early.
+    The child is killed in any case.
     """
     with tempfile.TemporaryFile() as log:
         process: Any = subprocess.Popen(spawn.command(role), **spawn.options(log))
@@ -58,7 +58,7 @@ def ask(role: str, task: msgspec.Struct, kinds: Any, tell: Tell, hint: str) -> A
                     case found:
                         return found
         except (OSError, frames.BrokenFrame, msgspec.DecodeError):
-            pass  # the process has ended; the end of its log says why
+            pass  # the process has ended; its log says why
         finally:
             process.kill()
             process.wait()
@@ -79,7 +79,7 @@ def _log_end(log: BinaryIO) -> str:
 
 
 def answer(kind: type[_Task], work: Callable[[_Task, Tell], msgspec.Struct]) -> None:
-    """Answer one task of that kind with what `work` returns, or with its error."""
+    """In a child: run `work` on one task of this kind, and send its result or its error."""
     incoming, outgoing = spawn.adopt_pipe()
     faulthandler.enable()
     payload = frames.read(incoming)

@@ -1,4 +1,4 @@
-"""The front end's side of a measurement: what is missing is scored, and all of it becomes a report."""
+"""Quality of model files: chooses models and a base, scores what is not cached, returns a report."""
 
 from __future__ import annotations
 
@@ -55,21 +55,21 @@ from edgechat.planner.ranking.ranking import choose, rate
 from edgechat.planner.request import FORMATS, PlanRequest, with_settings
 
 _CORRECTS = 1000
-"""Scored tokens from which a measurement corrects what plans say."""
+"""Scored tokens from which a measurement corrects later plans."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityRequest:
-    """What a user wants to be measured, and how."""
+    """The options of a measurement."""
 
     names: tuple[str, ...]
     plan: PlanRequest
     n_ctx: int
     n_chunks: int
-    """0: all."""
+    """0 for all."""
     against: str | None = None
     text: Path | None = None
-    """None: the one that ships."""
+    """None for the one that ships."""
     cache_types: tuple[CacheType, ...] = ()
     base_file: Path | None = None
     save_base: Path | None = None
@@ -77,27 +77,27 @@ class QualityRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredModel:
-    """What was measured of one model file with one type of KV cache."""
+    """Results of one model file with one type of KV cache."""
 
     model: Candidate
     figures: TextFigures
     tokens_per_second: float
     is_base: bool
     is_chosen: bool = False
-    """Whether this machine would run this one of those that were quality."""
+    """Whether the planner would choose it among the measured ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityReport:
-    """Everything that was measured: the base first, then from large to small."""
+    """All results: the base first, then from large to small."""
 
     title: str
-    """What the models have in common."""
+    """Name that the models have in common."""
     models: tuple[MeasuredModel, ...]
     n_ctx: int
     n_chunks: int
     base: str | None
-    """What the others were compared with."""
+    """Label of the model or file that the others are compared with."""
 
 
 def measure_quality(request: QualityRequest, tell: Callable[[str], None]) -> QualityReport:
@@ -180,7 +180,7 @@ def _score_missing(
     has_base: bool,
     tell: Callable[[str], None],
 ) -> int:
-    """Score what is not kept, one group of models after the other; return the number of chunks."""
+    """Score what is not cached, one group of models after the other; return the number of chunks."""
     n_chunks = 0
     for models in together:
         saves = request.save_base is not None and not n_chunks
@@ -211,7 +211,7 @@ def _are_kept(models: Sequence[ScoredModel], n_ctx: int, n_chunks: int) -> bool:
 
 
 def _identity(one: Candidate) -> bytes:
-    """Return what the predictions of a model depend on."""
+    """Return a key of everything that the predictions of a model depend on."""
     plan = one.plan
     return fingerprint_of(
         plan.model_path, f"{build(one.model.found.format)} {plan.cache_type} {plan.devices}"
@@ -223,7 +223,7 @@ def _text_hash(path: Path) -> bytes:
 
 
 def _file_hash(path: Path) -> bytes:
-    """Return a hash of a base file's size and both its ends."""
+    """Return a hash of a base file's size and of its first and last megabyte."""
     with path.open("rb") as file:
         size = path.stat().st_size
         start = file.read(1 << 20)
@@ -232,7 +232,7 @@ def _file_hash(path: Path) -> bytes:
 
 
 def _correct_plans(base: Candidate, models: Sequence[MeasuredModel]) -> None:
-    """Note what was measured for later plans, where the base is as good as the unquantized model."""
+    """Record the losses for later plans, if the base is as good as the unquantized model."""
     if quality_class(base.plan.quant) is not QualityClass.REFERENCE:
         return
     for one in models:
@@ -242,7 +242,7 @@ def _correct_plans(base: Candidate, models: Sequence[MeasuredModel]) -> None:
 
 
 def _chosen(models: Sequence[Candidate], request: PlanRequest) -> tuple[str, str] | None:
-    """Return the file and the cache type that this machine would run, where there is a choice that fits."""
+    """Return the file and cache type that the planner would choose; None if there is no choice."""
     files = [of_local(one.model) for one in models if one.plan.cache_type == "f16"]
     if len(files) < 2:
         return None
@@ -256,11 +256,11 @@ def _chosen(models: Sequence[Candidate], request: PlanRequest) -> tuple[str, str
 
 
 _ROOM = 256
-"""Cells of the cache beyond a chunk."""
+"""Cells of the KV cache beyond a chunk."""
 _CALL = 512
-"""Tokens of a call: llama-perplexity's own n_ubatch."""
+"""Tokens of a call: the n_ubatch of llama-perplexity."""
 _LOGITS = 512 << 20
-"""Bytes that the logits of half a call take, which no plan has in it."""
+"""Bytes for the logits of half a call, which no plan includes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,11 +270,11 @@ class Candidate:
     model: LocalModel
     plan: LoadPlan
     name: str
-    """What tells its file from the others': 'Q4_K_M'."""
+    """Name among files of the same model: 'Q4_K_M'."""
 
     @property
     def title(self) -> str:
-        """What to call the model, whatever its quantization."""
+        """Name of the model without its quantization."""
         if self.model.entry is not None:
             return self.model.entry.name
         quant = re.escape(self.model.quant or "")
@@ -282,14 +282,14 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """What to call it: 'Q4_K_M', 'Q4_K_M, KV in q8_0'."""
+        """'Q4_K_M', or 'Q4_K_M, KV in q8_0'."""
         cache = self.plan.cache_type
         return self.name if cache == "f16" else f"{self.name}, KV in {cache}"
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is measured; the base is not among the others."""
+    """The models to measure; `others` does not include the base."""
 
     base: Candidate | None
     others: tuple[Candidate, ...]
@@ -304,7 +304,7 @@ def select(
     cache_types: Sequence[CacheType],
     has_base_file: bool,
 ) -> Selection:
-    """Return the models that the names mean, the base chosen by `against`, else the most exact one.
+    """Resolve the names. The base is the one that `against` names, else the most exact one.
 
     Raises ModelNotFound, BadRequest, and what `prepare` raises.
     """
@@ -313,7 +313,7 @@ def select(
     if not has_base_file:
         base = _most_exact([*models, *_siblings(models[0])]) if against is None else _named(against, models)
     if against is None and base is not None and [base] == models and not cache_types:
-        base = None  # there is nothing to compare it with
+        base = None  # nothing to compare it with
 
     files = {model.path: model.quant for model in (*models, *filter(None, [base]))}
     quants = Counter(files.values())
@@ -345,14 +345,14 @@ def _models(names: Sequence[str], request: PlanRequest) -> list[LocalModel]:
 
 
 def _usable(models: Iterable[LocalModel]) -> list[LocalModel]:
-    """Leave out MLX models where MLX is missing, unless there is nothing else: then that is said."""
+    """Drop MLX models if MLX is missing, unless there are no others: then the error says so."""
     found = list(models)
     usable = [model for model in found if model.found.format != "mlx" or not mlx.missing()]
     return usable or found
 
 
 def _siblings(model: LocalModel) -> list[LocalModel]:
-    """Return the files of the same model on this machine, as far as their names tell."""
+    """Return the files of the same model on this machine, judged by their names."""
     here = inventory()
     if model.entry is not None:
         return _usable(here.of(model.entry))
@@ -375,7 +375,7 @@ def _stem(found: FoundModel) -> str:
 
 
 def _most_exact(models: Iterable[LocalModel]) -> LocalModel:
-    """Return the model whose quantization loses the least by published figures."""
+    """Return the model with the least loss by published figures."""
 
     def loss(model: LocalModel) -> float:
         if canonical(model.quant or "") in ("F32", "F16", "BF16"):
@@ -387,7 +387,7 @@ def _most_exact(models: Iterable[LocalModel]) -> LocalModel:
 
 
 def _named(against: str, models: Sequence[LocalModel]) -> LocalModel:
-    """Return the base of that quantization or name."""
+    """Return the model with this quantization or name."""
     siblings = [*models, *_siblings(models[0])]
     label = canonical(against)
     same = next((model for model in siblings if canonical(model.quant or "") == label), None)
@@ -405,7 +405,7 @@ def _named(against: str, models: Sequence[LocalModel]) -> LocalModel:
 
 
 def _plan(model: LocalModel, request: PlanRequest, n_ctx: int, cache_type: CacheType) -> LoadPlan:
-    """Return how a model is loaded to be scored: one sequence, and rows of logits for half of a chunk."""
+    """Plan the load for scoring: one sequence, and rows of logits for half of a chunk."""
     wish = msgspec.structs.replace(
         request, context=n_ctx + _ROOM, cache_type=cache_type, draft="none", vision=False
     )
@@ -427,9 +427,9 @@ def _plan(model: LocalModel, request: PlanRequest, n_ctx: int, cache_type: Cache
 
 
 def groups(selection: Selection, *, anyway: bool) -> list[list[Candidate]]:
-    """Return the models that are loaded together, each time the base with as many as fit beside it.
+    """Return the models to load together: each time the base, with as many as fit beside it.
 
-    Raises DoesNotFit where not even one does.
+    Raises DoesNotFit if not even one does.
     """
     base = [selection.base] if selection.base is not None else []
     together: list[list[Candidate]] = []
@@ -448,7 +448,7 @@ def groups(selection: Selection, *, anyway: bool) -> list[list[Candidate]]:
 
 
 def _excess(models: Sequence[Candidate]) -> int:
-    """Return the bytes by which models are larger together than the memory of a device."""
+    """Return the bytes by which the models together exceed the memory of a device."""
     needed: dict[str, int] = {}
     budgets: dict[str, int] = {}
     for one in models:

@@ -1,8 +1,8 @@
-"""The process that scores a text: several models take turns, chunk by chunk.
+"""Child process that scores a text: several models take turns, chunk by chunk.
 
-llama-perplexity's method: the text is cut into chunks of n_ctx tokens, the first of each is replaced by the
-beginning-of-sequence token where the model wants one, and the tokens of the second half are scored. A chunk
-is computed in calls of up to n_batch tokens, so that no more logits are in memory than one call returns.
+The method is that of llama-perplexity: the text is cut into chunks of n_ctx tokens, the first of each is
+replaced by the beginning-of-sequence token if the model uses one, and the tokens of the second half are
+scored. A chunk is computed in calls of up to n_batch tokens, to hold the logits of only one call in memory.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from edgechat.engine.worker.worker import open_backend
 _SEQUENCE = 0
 _SHORTEST = 512  # tokens that --ctx may be
 _SPEED_DEPTH, _SPEED_TOKENS = 64, 24
-"""Tokens in the cache, and tokens decoded one by one, when the speed is measured."""
+"""For the speed: tokens in the cache, and tokens decoded one by one."""
 Tokens = npt.NDArray[np.int32]
 
 
 @dataclass(slots=True)
 class _Loaded:
-    """A model in memory, its scores, and the sums of these."""
+    """A model in memory, its score file, and the sums of its scores."""
 
     model: ScoredModel
     backend: Backend
@@ -60,7 +60,7 @@ class _Loaded:
         return cls(model, open_backend(model.plan, None), file, scores.sum(1, np.float64), scores.shape[1])
 
     def add(self, scores: Floats) -> None:
-        """Keep the scores of the next chunk."""
+        """Store the scores of the next chunk."""
         self.file.append(scores)
         self.sums += scores.sum(1, np.float64)
         self.n_tokens += scores.shape[1]
@@ -90,7 +90,7 @@ def score(task: QualityTask, tell: Tell) -> Scored:
 
 
 def _chunks(vocabularies: Sequence[Vocabulary], text: str, n_ctx: int) -> Tokens:
-    """Return the text as tokens [n_chunks, n_ctx], which all models must agree on."""
+    """Return the text as tokens [n_chunks, n_ctx], on which all models must agree."""
     first = vocabularies[0].tokenize(text, bos=True, special=False)
     for other in vocabularies[1:]:
         if other.tokenize(text, bos=True, special=False) != first:
@@ -108,7 +108,7 @@ def _chunks(vocabularies: Sequence[Vocabulary], text: str, n_ctx: int) -> Tokens
 
 
 class _Scoring:
-    """The chunks of a text with the models that score them."""
+    """Chunks of a text, and the models that score them."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class _Scoring:
         self._base_file = base_file
         first = loaded[0].backend.vocabulary
         self._width = min(one.backend.vocabulary.size for one in loaded)
-        """Rows of some models are padded; what they have in common is compared."""
+        """Tokens of the vocabulary that are compared: some models pad their rows."""
         self._bos = first.tokenize("", bos=True, special=False)[:1]
         n_base = base_file.n_vocab if base_file is not None else first.size
         if base_file is not None and any(one.backend.vocabulary.size != n_base for one in loaded):
@@ -132,7 +132,7 @@ class _Scoring:
         self._writer = BaseFileWriter(Path(task.save_base), chunks, first.size) if task.save_base else None
 
     def run(self, tell: Tell) -> None:
-        """Score what has not been scored yet."""
+        """Score the chunks that are missing."""
         for one in self._loaded:
             if not one.file.tokens_per_second:
                 tell(f"measuring the speed of {one.model.label}")
@@ -191,13 +191,13 @@ class _Scoring:
                 one.add(scores)
 
     def _calls(self) -> Iterator[tuple[int, int]]:
-        """Yield the tokens that one call computes, from and to."""
+        """Yield the ranges of tokens that one call computes each."""
         n_batch = min(one.backend.n_batch for one in self._loaded)
         for start in range(0, self._task.n_ctx, n_batch):
             yield start, min(start + n_batch, self._task.n_ctx)
 
     def _figures(self) -> str:
-        """Return how the models do so far."""
+        """Describe the results so far."""
         said = []
         for one in self._loaded[self._task.has_base :] or self._loaded:
             mean = one.sums / max(1, one.n_tokens)
@@ -208,7 +208,7 @@ class _Scoring:
 
 
 def _decode_speed(backend: Backend, tokens: Tokens) -> float:
-    """Return how many tokens a second are decoded one after another."""
+    """Return the speed of decoding tokens one by one, in tokens per second."""
     backend.truncate(_SEQUENCE, 0)
     depth = min(_SPEED_DEPTH, len(tokens) // 2)
     backend.decode([BatchPart(_SEQUENCE, 0, tokens[:depth].tolist(), 1)])
@@ -224,5 +224,5 @@ def _decode_speed(backend: Backend, tokens: Tokens) -> float:
 
 
 def main() -> None:
-    """Answer one QualityTask; end when the parent is gone."""
+    """Answer one QualityTask."""
     answer(QualityTask, score)

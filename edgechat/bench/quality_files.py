@@ -1,4 +1,4 @@
-"""What a measurement of quality reads and keeps: the text, base files, scores; and its messages."""
+"""Files of a measurement of quality: the text, base files and scores; and the messages of its child."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from edgechat.planner.plan import LoadPlan
 _MAGIC = b"edgechat scores 1\n"
 _HEADER_BYTES = len(_MAGIC) + 8
 _MOST_FILES = 200
-"""Files that are kept, a few hundred kB each; the oldest go first."""
+"""Limit of files, a few hundred kB each; the oldest are removed."""
 
 
 class ScoreFile:
@@ -43,7 +43,7 @@ class ScoreFile:
 
     @property
     def n_chunks(self) -> int:
-        """Chunks that are complete."""
+        """Number of complete chunks."""
         try:
             return max(0, self._path.stat().st_size - _HEADER_BYTES) // self._chunk_bytes
         except OSError:
@@ -51,12 +51,12 @@ class ScoreFile:
 
     @property
     def tokens_per_second(self) -> float:
-        """The speed of decoding one token after another; 0 if nothing has been measured."""
+        """Speed of decoding tokens one by one; 0 if nothing has been measured."""
         data = self._read(_HEADER_BYTES)
         return float(np.frombuffer(data, "<f8", 1, len(_MAGIC))[0]) if data.startswith(_MAGIC) else 0.0
 
     def begin(self, tokens_per_second: float) -> None:
-        """Make an empty file. Raises DiskError."""
+        """Create the file. Raises DiskError."""
         try:
             paths.replace(self._path, _MAGIC + np.array([tokens_per_second], "<f8").tobytes())
         except OSError as error:
@@ -91,7 +91,7 @@ class ScoreFile:
 
 
 def score_path(*parts: bytes) -> Path:
-    """Return where the scores belong that depend on `parts`. Raises FolderError or DiskError."""
+    """Return the path for scores that depend on `parts`. Raises FolderError or DiskError."""
     digest = blake2b(digest_size=16)
     for part in parts:
         digest.update(len(part).to_bytes(8, "little") + part)
@@ -104,7 +104,7 @@ def score_path(*parts: bytes) -> Path:
 
 
 def drop_oldest() -> None:
-    """Remove the scores that were measured longest ago, if there are many."""
+    """Remove the oldest files beyond the limit."""
     with contextlib.suppress(OSError):
         files = sorted((paths.cache_dir() / "quality").glob("*.scores"), key=os.path.getmtime)
         for path in files[:-_MOST_FILES]:
@@ -116,7 +116,7 @@ _MOST_BYTES = 64 << 20
 
 
 def shipped_text() -> Path:
-    """Return where the text is that ships."""
+    """Return the path of the text that ships."""
     return paths.shipped(SHIPPED)
 
 
@@ -185,15 +185,15 @@ class BaseFile:
         self._rows = np.memmap(path, "<u2", "r", _BASE_HEADER_BYTES + 4 * n_tokens, shape)
 
     def rows(self, chunk: int, start: int, count: int) -> Codes:
-        """Return rows of a chunk, from `start` on."""
+        """Return `count` rows of a chunk, from `start` on."""
         return np.asarray(self._rows[chunk, start : start + count])
 
 
 class BaseFileWriter:
-    """Writes a base file under another name until it is complete."""
+    """Writes a base file, under a temporary name until it is complete."""
 
     def __init__(self, path: Path, tokens: npt.NDArray[np.int32], n_vocab: int) -> None:
-        """Begin. tokens: [n_chunks, n_ctx]. Raises DiskError."""
+        """Create the file. tokens: [n_chunks, n_ctx]. Raises DiskError."""
         self._path, self._part = path, _part(path)
         n_chunks, n_ctx = tokens.shape
         self._check_disk(file_bytes(n_ctx, n_vocab, n_chunks))
@@ -223,7 +223,7 @@ class BaseFileWriter:
             raise self._error(error) from error
 
     def finish(self) -> None:
-        """Give the file its name. Raises DiskError."""
+        """Rename the file to its final name. Raises DiskError."""
         try:
             self._file.close()
             os.replace(self._part, self._path)
@@ -235,7 +235,7 @@ class BaseFileWriter:
 
 
 def remove_unfinished(path: Path) -> None:
-    """Remove what a writer has left that was killed; nothing where it has finished."""
+    """Remove the temporary file of a writer that was killed, if there is one."""
     with contextlib.suppress(OSError):
         _part(path).unlink()
 
@@ -245,7 +245,7 @@ def _part(path: Path) -> Path:
 
 
 def scored(n_ctx: int) -> int:
-    """Return the number of tokens of a chunk that are scored: those after its first half but the first."""
+    """Return the number of scored tokens of a chunk: its second half without the first token."""
     return n_ctx - 1 - n_ctx // 2
 
 
@@ -255,34 +255,34 @@ def file_bytes(n_ctx: int, n_vocab: int, n_chunks: int) -> int:
 
 
 class ScoredModel(msgspec.Struct, frozen=True):
-    """A model whose predictions are scored, and where its scores are kept."""
+    """A model to score, and the path of its scores."""
 
     label: str
-    """What to call it in progress: 'Q4_K_M'."""
+    """Name in progress reports: 'Q4_K_M'."""
     plan: LoadPlan
     scores: str
 
 
 class QualityTask(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """A request to score a text with models that are loaded together."""
+    """Request to score a text with models that are loaded together."""
 
     text: str
     """Path of the text."""
     n_ctx: int
     """Tokens of a chunk."""
     n_chunks: int
-    """0: all."""
+    """0 for all."""
     models: tuple[ScoredModel, ...]
     has_base: bool = False
-    """Whether the others are compared with the first one."""
+    """Whether the first model is the base of the others."""
     base_file: str = ""
-    """Path of predictions to compare with; its tokens take the place of the text."""
+    """Path of predictions to compare with; its tokens replace the text."""
     save_base: str = ""
-    """Where to write the predictions of the first model."""
+    """Path for the predictions of the first model."""
 
 
 class Scored(msgspec.Struct, frozen=True, tag=True):
-    """Everything is scored."""
+    """The text is scored."""
 
     n_chunks: int
 

@@ -1,4 +1,4 @@
-"""A benchmark of speed: the request, the report, and the front end's side."""
+"""Speed benchmark: its request, its report, and the front end's side."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ CEILING, PLAIN = "bare loop", "plain"
 
 
 class BenchTask(msgspec.Struct, frozen=True, tag=True):
-    """A request to measure a model, loaded as planned."""
+    """Request to measure a model, loaded as planned."""
 
     plan: LoadPlan
     rounds: int = 5
     tokens: int = 48
-    """Of each reply."""
+    """Length of each reply."""
 
 
 class AtDepth(msgspec.Struct, frozen=True):
-    """Speeds at this depth of context."""
+    """Speeds at a depth of context."""
 
     depth: int
     prompt_tps: float
-    """Tokens per second of a chunk of a prompt."""
+    """Tokens per second of prefill."""
     decode_tps: float
-    """Of a bare loop of single tokens."""
+    """Tokens per second of a bare loop of single tokens."""
 
 
 class DecodingRun(msgspec.Struct, frozen=True):
@@ -45,39 +45,39 @@ class DecodingRun(msgspec.Struct, frozen=True):
 
     @property
     def rate(self) -> float:
-        """Tokens per second of all rounds, which have the same length."""
+        """Mean of all rounds, which have the same length, in tokens per second."""
         return statistics.harmonic_mean(self.rates) if self.rates else 0.0
 
 
 class BenchReport(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Everything that was measured; times in milliseconds, sizes in bytes."""
+    """All results; times in milliseconds, sizes in bytes."""
 
     architecture: str
     load_ms: float
     ttft_ms: float
-    """Time to the first token of a prompt of `prompt_tokens`, none of which were in the cache."""
+    """Time to first token, for `prompt_tokens` of which none were in the cache."""
     prompt_tokens: int
     resident_bytes: int
     """Memory of the process, without accelerators."""
     buffers: tuple[Buffer, ...]
-    """What llama.cpp has allocated for the model itself."""
+    """llama.cpp's allocations for the model itself."""
     depths: tuple[AtDepth, ...]
     attention: AttentionKind | None
-    """That of the plan, with which all was measured; None: there is no choice."""
+    """The plan's kind, used for all measurements but `other_depths`; None if there is no choice."""
     other_depths: tuple[AtDepth, ...]
-    """`depths` with the other kind of attention; empty where there is none, or it did not load."""
+    """`depths` with the other kind of attention; empty if there is none, or it did not load."""
     curve_depth: int
     curve_ms: dict[int, float]
     """C(n): the median time of a call of n rows at that depth."""
     draft_ms: float | None
-    """The time of one token of the draft model, or of the model's own layers (MTP)."""
+    """Time of one token of the draft model, or of the model's own layers (MTP)."""
     drafters: tuple[str, ...]
     no_draft: str
     ways: tuple[DecodingRun, ...]
 
     @property
     def other_attention(self) -> AttentionKind:
-        """The kind of `other_depths`."""
+        """Kind of attention of `other_depths`."""
         return "plain" if self.attention == "flash" else "flash"
 
 
@@ -85,7 +85,7 @@ Answer = BenchProgress | BenchReport | BenchFailure
 
 
 def measure(task: BenchTask, tell: Tell) -> BenchReport:
-    """Return what was measured, reporting progress to `tell`. Raises EdgechatError."""
+    """Run a benchmark in a child process, reporting progress to `tell`. Raises EdgechatError."""
     hint = "Try a shorter context (--ctx 2048), or `--draft none`."
     report: BenchReport = ask("bench", task, Answer, tell, hint)
     return report

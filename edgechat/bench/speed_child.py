@@ -1,7 +1,7 @@
-"""The benchmark's process: an engine like the worker's, and its backend called directly.
+"""Speed benchmark, in a child process: an engine like the worker's, and its backend called directly.
 
-Ways of decoding are measured in turn, in another order each round, so that a noisy machine is fair to all of
-them; they share one controller, which starts with what earlier sessions have learnt. The bare loop decodes
+Ways of decoding are measured in turn, in a different order each round, so that a noisy machine affects all
+alike. They share one controller, which starts with what earlier sessions have learnt. The bare loop decodes
 one token after another from a fixed list, without sampling or text, in a sequence of its own.
 """
 
@@ -41,15 +41,15 @@ from edgechat.planner.plan import NGRAMS, OWN_LAYERS, LoadPlan
 
 _DEPTHS = (0, 1024, 4096, 16384)
 _CHUNK = 256
-"""Tokens of a prompt whose speed is measured at each depth."""
+"""Tokens of the prompt that is timed at each depth."""
 _CALL_SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 _REPEATS = 5
 _ROOM = 256
-"""Tokens of context behind the greatest depth."""
+"""Tokens of context beyond the greatest depth."""
 _DECODED = 8
-"""Tokens that are decoded at each depth."""
+"""Tokens decoded at each depth."""
 _DEPTHS_SECONDS = 60.0
-"""Seconds after which no greater depth is measured."""
+"""Seconds after which no greater depth is tried."""
 _WORDS = ("the", "of", "and", "to", "in", "is", "that", "it", "was", "for", "on", "are", "as", "with")
 
 _TEXT = (
@@ -63,11 +63,11 @@ TASKS = {
     "prose": "Explain how a bicycle stays upright while it is moving, to a curious child.",
     "editing": f"Repeat the following text word for word, but write 'train' instead of 'ferry'.\n\n{_TEXT}",
 }
-"""Prompts, by the kind of text that answers them."""
+"""Prompts by the kind of text that they ask for."""
 
 
 class BareModel:
-    """The engine's backend, with a slot that the engine does not use."""
+    """The engine's backend, called directly, with a slot that the engine does not use."""
 
     def __init__(self, engine: EngineCore) -> None:
         self._backend = engine.backend
@@ -81,16 +81,16 @@ class BareModel:
 
     @property
     def depth(self) -> int:
-        """Tokens in its cache."""
+        """Number of tokens in the cache."""
         return self._slot.length
 
     @property
     def room(self) -> int:
-        """Tokens that still fit."""
+        """Number of tokens that still fit."""
         return self._backend.context - self._slot.length - 64
 
     def call(self, n_tokens: int, n_rows: int) -> float:
-        """Return the seconds that a call with this many tokens takes; they stay in the cache."""
+        """Return the time of a call with this many tokens, in seconds; they stay in the cache."""
         start = self._slot.length
         tokens = [self._tokens[at % len(self._tokens)] for at in range(start, start + n_tokens)]
         while True:
@@ -106,18 +106,18 @@ class BareModel:
             return seconds
 
     def go_to(self, depth: int) -> None:
-        """Set the number of tokens in its cache, approximately if it cannot be cut."""
+        """Set the number of tokens in the cache, approximately if it cannot be cut."""
         if self.depth > depth and not self._cache.truncate(self._slot, depth):
             self._cache.clear(self._slot)
         while self.depth < depth:
             self.call(min(depth - self.depth, self.n_batch), 0)
 
     def decode(self, tokens: int) -> float:
-        """Return the tokens per second of calls with one token each."""
+        """Decode tokens one by one; return the tokens per second."""
         return tokens / sum(self.call(1, 1) for _ in range(tokens))
 
     def clear(self) -> None:
-        """Empty its cache."""
+        """Empty the cache."""
         self._cache.clear(self._slot)
 
 
@@ -127,7 +127,7 @@ def measure(task: BenchTask, tell: Tell) -> BenchReport:
     engine, model, _ = load(task.plan, CachePolicy(settle=False, disk_bytes=0), lambda _events: None)
     bare = BareModel(engine)
     tell("reading prompts")
-    # A longer prompt, nothing of which is in the cache.
+    # A longer prompt, of which nothing is cached.
     n_words = min(512, task.plan.context // 4)
     prompt = " ".join(_WORDS[at * 7 % len(_WORDS)] for at in range(n_words))
     first = _reply(engine, prompt, frozenset(), 2)
@@ -178,14 +178,14 @@ def _at_depths(bare: BareModel, tell: Tell) -> Iterator[AtDepth]:
 
 
 def _has_choice(plan: LoadPlan) -> bool:
-    """Return whether llama.cpp computes with either kind of attention: one of them alone reads 8 bits."""
+    """Return whether either kind of attention works: an 8-bit cache requires flash attention."""
     return plan.backend == "llama.cpp" and plan.cache_type == "f16"
 
 
 def _with_other_attention(plan: LoadPlan, deepest: int, tell: Tell) -> tuple[AtDepth, ...]:
-    """Load the model alone with the other kind of attention, and measure up to a depth what it has of it.
+    """Load the model alone with the other kind of attention, and measure it up to a depth.
 
-    None if it does not load: plain attention takes more memory.
+    Returns () if it does not load: plain attention takes more memory.
     """
     other = msgspec.structs.replace(
         plan,
@@ -276,5 +276,5 @@ def _reply(engine: EngineCore, prompt: str, sources: frozenset[Source], max_toke
 
 
 def main() -> None:
-    """Answer one BenchTask; end when the parent is gone."""
+    """Answer one BenchTask."""
     answer(BenchTask, measure)

@@ -1,6 +1,6 @@
-"""Coding agents, and the settings by which each finds a server: variables, arguments, temporary files.
+"""Coding agents, and how each is pointed at a server: variables, arguments, temporary files.
 
-The user's own files stay as they are.
+The user's own files are not changed.
 """
 
 from __future__ import annotations
@@ -12,54 +12,54 @@ from pathlib import Path
 from typing import Any
 
 _PATIENCE_MS = 3_600_000
-"""How long an agent waits: the first prompt of some takes minutes on a processor."""
+"""Timeout of agents: the first prompt of some takes minutes on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """A server, as agents need to know it."""
+    """A server, as agents see it."""
 
     url: str
-    """Without /v1."""
+    """Base URL without /v1."""
     key: str
     model: str
     context: int
-    """Tokens."""
+    """Context length in tokens."""
     sees: bool = False
-    """Whether the model takes images, which many agents send only where they are told so."""
+    """Whether the model takes images; many agents send them only if told so."""
 
     @property
     def modalities(self) -> list[str]:
-        """What the model reads."""
+        """Input modalities of the model."""
         return ["text", "image"] if self.sees else ["text"]
 
     @property
     def answer_tokens(self) -> int:
-        """How many tokens of the context an answer may take."""
+        """Largest number of tokens of an answer."""
         return min(8192, self.context // 4)
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """How an agent is started."""
+    """Command line, environment and files of an agent."""
 
     arguments: tuple[str, ...] = ()
-    """Before those of the user."""
+    """Arguments before those of the user."""
     environment: Mapping[str, str | None] = field(default_factory=dict)
-    """Variables that are set, or (None) removed."""
+    """Variables to set, or to remove (None)."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Contents of files in its temporary folder, by name."""
+    """Contents of files in the temporary folder, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """A program that edits code with the help of a model."""
+    """A coding agent."""
 
     name: str
     install: str
-    """The command that installs it."""
+    """Command that installs it."""
     settings: Callable[[ServerAddress, Path], AgentSettings]
-    """Takes the server, and the temporary folder."""
+    """Called with the server and the temporary folder."""
 
 
 def plain_environment(address: ServerAddress) -> dict[str, str | None]:

@@ -1,4 +1,4 @@
-"""Options, arguments, commands and groups: click's, with the types of values in --help."""
+"""Options, arguments, commands and groups: click's classes, with value types in --help."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from edgechat.cli.terminal_io import as_text
 INTERRUPTED = 130
 
 Completer = Callable[[str], list[tuple[str, str]]]
-"""From the beginning of a value to the values that begin so, each with a description."""
+"""Maps the beginning of a value to the values that begin so, each with a description."""
 
 
-class _Text(click.ParamType[Any]):
-    """Text for a model or a name: bytes that are not UTF-8 are replaced. Paths are plain strings instead."""
+class ArgumentText(click.ParamType[Any]):
+    """Text, with bytes that are not UTF-8 replaced. Paths are plain strings instead."""
 
     name = "str"
 
@@ -37,7 +37,7 @@ class _Text(click.ParamType[Any]):
         return as_text(value)
 
 
-TEXT = _Text()
+TEXT = ArgumentText()
 
 
 class Number(click.ParamType[Any]):
@@ -49,13 +49,13 @@ class Number(click.ParamType[Any]):
 
     @property
     def bounds(self) -> str:
-        """The bounds as --help shows them: 0<=x<=5."""
+        """Bounds as --help shows them: 0<=x<=5."""
         if self.min is None:
             return "" if self.max is None else f"x<={self.max}"
         return f"x>={self.min}" if self.max is None else f"{self.min}<=x<={self.max}"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See click; not a number (nan) is outside any bounds."""
+        """See click; NaN is out of bounds."""
         try:
             number = self.kind(value)
         except ValueError:
@@ -70,7 +70,7 @@ class Number(click.ParamType[Any]):
 
 
 def _shown_type(param: click.Parameter) -> str:
-    """Return the type of a value as --help shows it: <int>, <a|b>, <list[str]>."""
+    """Return the value type as --help shows it: <int>, <a|b>, <list[str]>."""
     kind = param.type
     if isinstance(kind, click.Choice):
         return f"<{'|'.join(kind.choices)}>"
@@ -91,7 +91,7 @@ def _offers(complete: Completer | None) -> Any:
 
 
 class CliOption(click.Option):
-    """An option; `complete` gives its values to a shell."""
+    """An option; `complete` completes its values in a shell."""
 
     def __init__(self, names: Any, *, complete: Completer | None = None, **attributes: Any) -> None:
         super().__init__(names, shell_complete=_offers(complete), **{"show_default": True} | attributes)
@@ -109,7 +109,7 @@ class CliOption(click.Option):
 
 
 class CliArgument(click.Argument):
-    """An argument; `complete` gives its values to a shell."""
+    """An argument; `complete` completes its values in a shell."""
 
     def __init__(self, names: Any, *, complete: Completer | None = None, **attributes: Any) -> None:
         super().__init__(names, shell_complete=_offers(complete), **attributes)
@@ -168,10 +168,10 @@ debug_option = option(
 
 
 class CliCommand(click.Command):
-    """A command whose --help lists its arguments under a heading; it has --debug."""
+    """A command with --debug, and with a section for arguments in --help."""
 
     def __init__(self, *args: Any, offline: bool = False, **attributes: Any) -> None:
-        """offline: whether it has --offline, too."""
+        """offline: whether it also has --offline."""
         super().__init__(*args, **attributes)
         if offline:
             offline_option(self)
@@ -186,7 +186,7 @@ class CliCommand(click.Command):
 
 
 class CliGroup(click.Group):
-    """Lists commands as they are declared; suggests similar ones when an unknown one is typed."""
+    """A group that lists commands in the order of declaration, and suggests similar ones for typos."""
 
     command_class = CliCommand
 
@@ -213,14 +213,14 @@ class CliGroup(click.Group):
 
 
 class LazyCommands(UserDict[str, click.Command]):
-    """Commands by name, in the order of --help. The module of a command is imported when it is needed."""
+    """Commands by name, in the order of --help, imported on first use."""
 
     def __init__(self, package: str, places: dict[str, tuple[str, str]]) -> None:
         """places: the module and the function of each command, "models.rm", and the beginning of its help."""
         super().__init__()
         self.data = {name: f"{package}.{place}" for name, (place, _) in places.items()}  # type: ignore[misc]
         self.summaries = {name: CliCommand(name, help=text) for name, (_, text) in places.items()}
-        """Commands with nothing but their help."""
+        """Stand-ins that have only the help of a command."""
 
     def __getitem__(self, name: str) -> click.Command:
         """Import and return a command."""
@@ -232,7 +232,7 @@ class LazyCommands(UserDict[str, click.Command]):
 
 
 class CommandGroup(CliGroup):
-    """Lists commands without importing them; suggests `edgechat run guide` for `edgechat guide`."""
+    """The program: lists commands without importing them; suggests `edgechat run guide` for `guide`."""
 
     commands: LazyCommands
 
@@ -264,7 +264,7 @@ class CommandGroup(CliGroup):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """See click."""
-        if ctx.resilient_parsing:  # a shell asks how a line could go on
+        if ctx.resilient_parsing:  # for completion
             return super().resolve_command(ctx, args)
         if args[0] == "chat":
             ctx.fail(
@@ -278,9 +278,9 @@ class CommandGroup(CliGroup):
 
 @contextlib.contextmanager
 def _own_endings() -> Iterator[None]:
-    """Make the arguments that a usage error quotes safe for a terminal.
+    """Make arguments in usage errors safe for a terminal, and replace click's endings.
 
-    click would say "Aborted!" of Ctrl+C, and call it a failure that nobody reads the output.
+    click prints "Aborted!" for Ctrl+C, and fails if the reader of the output has closed it.
     """
     try:
         yield
@@ -296,7 +296,7 @@ def _own_endings() -> Iterator[None]:
 
 
 def suggest(ctx: click.Context, word: str, command: list[str]) -> None:
-    """Fail with a command that was probably meant."""
+    """Fail, and suggest a command."""
     ctx.fail(f"No such command {word!r}. Did you mean: {one_line(shlex.join(command))}")
 
 

@@ -1,4 +1,4 @@
-"""What keeps models from running well on this machine, with remedies: a Survey in, findings out."""
+"""Findings: what keeps models from running well on this machine, and the remedies, from a Survey."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 
 
 class Weight(IntEnum):
-    """How much a finding matters. All but notes are problems."""
+    """Severity of a finding. All but notes are problems."""
 
     NOTE = 0
     TIGHT = 1
@@ -41,17 +41,17 @@ class Weight(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found, why it matters, and what to do next."""
+    """A finding, why it matters, and what to do."""
 
     weight: Weight
     what: str
     why: str
     fix: str
-    """In words, or commands on lines that begin with two spaces."""
+    """Text; lines that begin with two spaces are commands."""
 
 
 def machine_findings(survey: Survey, disks: dict[Path, int]) -> Iterator[Finding]:
-    """Yield the findings about this machine and its llama.cpp. disks: free bytes of the models' folders."""
+    """Yield the findings about this machine and its llama.cpp. disks: free bytes by folder of models."""
     for failure in survey.failures:
         yield _failure(failure, survey.build)
     if survey.build is not None:
@@ -142,7 +142,7 @@ def _unseen(vendor: Vendor, names: str, built: list[str], weight: Weight) -> Fin
 
 
 def _mlx(profile: DeviceProfile) -> Iterator[Finding]:
-    """Yield a note where MLX could compute on the GPU, but is not installed."""
+    """Yield a note if MLX could use the GPU, but is not installed."""
     if profile.mlx or not any(card.is_apples for card in profile.accelerators):
         return
     why = "MLX models require it; edgechat would use the better of MLX and llama.cpp for each model."
@@ -156,7 +156,7 @@ def _kernels(instruction_sets: tuple[str, ...], build: Build) -> Iterator[Findin
         return
     grave = [name for name in missing if name in ESSENTIAL]
     if frozen() and not grave:
-        return  # it has chosen the best of its builds
+        return  # the archive has chosen its best build
     listed = ", ".join(grave or missing)
     what = f"This build of llama.cpp does not use these instruction sets of the CPU: {listed}."
     why = "Models run at half speed or less." if grave else "Prompts are read somewhat more slowly."
@@ -164,7 +164,7 @@ def _kernels(instruction_sets: tuple[str, ...], build: Build) -> Iterator[Findin
 
 
 def _amx(failure: str, build: Build) -> Iterator[Finding]:
-    """Yield a note where the matrix unit of a server's processor lies idle."""
+    """Yield a note if the matrix unit of a server CPU is unused."""
     if failure and not frozen():
         what = f"AMX, the matrix unit of this processor, is not used: its trial {failure}."
         why = "Prompts would be read up to 1.7 times as fast."
@@ -252,12 +252,12 @@ _TOOLKITS = {
     "MTL": ("xcrun", "Xcode's command line tools (xcode-select --install)"),
 }
 _ARCHIVES = {"CUDA": "cuda", "Vulkan": "vulkan"}
-"""The backends with archives of their own, for x86-64 only; Metal is in every archive for Macs."""
+"""Backends with separate archives, for x86-64 only; Metal is in every archive for Macs."""
 _PACKAGE = "llama-cpp-python"
 
 
 def rebuild(vendor: Vendor | None, build: Build, *, also: str | None = None) -> tuple[str, str]:
-    """Return the name of the backend to build in for a vendor's GPUs ('' for none), and how to do it."""
+    """Return the backend to build for a vendor's GPUs ('' for none), and the instructions."""
     backend = _backend_for(vendor) if vendor else ""
     shown = {"MTL": "Metal"}.get(backend, backend)
     if frozen():
@@ -272,7 +272,7 @@ def rebuild(vendor: Vendor | None, build: Build, *, also: str | None = None) -> 
 
 
 def install_llama(version: str | None = None, options: str = "") -> str:
-    """Return the command that builds llama-cpp-python anew, on lines that begin with two spaces."""
+    """Return the command that rebuilds llama-cpp-python, on lines that begin with two spaces."""
     if frozen():
         return _other_download("")
     package = f"{_PACKAGE}=={version}" if version else _PACKAGE
@@ -291,7 +291,7 @@ def install_llama(version: str | None = None, options: str = "") -> str:
 def install(package: str, *, archive: str) -> str:
     """Return the command that installs a package, on a line that begins with two spaces.
 
-    archive: of which archive to download instead if edgechat came as one.
+    archive: the archive to download instead, for the packaged program.
     """
     if frozen():
         return f"Download edgechat again: the archive for {archive}."
@@ -301,7 +301,7 @@ def install(package: str, *, archive: str) -> str:
 
 
 def _other_download(backend: str) -> str:
-    """Return which archive to download, for an edgechat that came as one."""
+    """Return which archive to download, for the packaged program."""
     if backend not in _ARCHIVES:
         return "Download edgechat again: the archive for this system and CPU."
     if sys.platform == "darwin" or platform.machine().lower() not in ("x86_64", "amd64"):
@@ -313,7 +313,7 @@ def _other_download(backend: str) -> str:
 
 
 def _backend_for(vendor: Vendor) -> str:
-    """Return the best backend for a vendor's GPUs, given what is installed here."""
+    """Return the best backend for a vendor's GPUs, given the tools that are installed."""
     if vendor == "amd" and (frozen() or shutil.which("hipcc") is None):
         return "Vulkan"  # needs no ROCm, which supports few cards
     return {"nvidia": "CUDA", "amd": "ROCm", "apple": "MTL"}.get(vendor, "Vulkan")

@@ -1,6 +1,6 @@
-"""The `edgechat` command: its options, and the one place where errors become text and exit codes.
+"""Command `edgechat`: its options, and the one place where errors become text and exit codes.
 
-Commands are imported when they are used, and import what they need when they run.
+The module of a command is imported when it is called.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ def app(
             "Chat line by line instead: edgechat --screen-reader",
         )
         raise Exit(USAGE_ERROR)
-    if not is_interactive() or not sys.stderr.isatty():  # it is drawn on stderr
+    if not is_interactive() or not sys.stderr.isatty():  # the app is drawn on stderr
         complain(
             "The app needs a terminal, and there is none.",
             'To ask a single question: edgechat run guide "What is edgechat?"',
@@ -276,7 +276,7 @@ def app(
 
 
 def _settings_ask_for_plain_mode() -> bool:
-    """Return whether the settings ask for the plain mode; the app reports what is wrong with them."""
+    """Return whether the settings request the plain mode; the app reports errors in them."""
     from edgechat import settings
 
     with contextlib.suppress(EdgechatError):
@@ -290,7 +290,7 @@ def run_cli() -> int:
         if getattr(sys, name) is None:  # the parent process has closed it
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  (for the life of the process)
     for stream in (sys.stdout, sys.stderr):
-        # Letters that a terminal cannot show become question marks.
+        # Characters that a terminal cannot show become question marks.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     return translated(_run)
@@ -306,7 +306,7 @@ def _run() -> None:
 
 
 def translated(work: Callable[[], object]) -> int:
-    """Run `work`; errors become text on stderr and an exit code, with --debug after their traceback."""
+    """Run `work`; report errors on stderr, with --debug after their traceback; return the exit code."""
     try:
         try:
             work()
@@ -343,7 +343,7 @@ def _report(error: Exception) -> int:
 
         from edgechat.base import logs
 
-        logs.to_file()  # again: the error may have come before any command
+        logs.to_file()  # the error may have come before any command
         logging.getLogger(__name__).error("a fault of edgechat's own", exc_info=error)
         complain(
             f"Internal error in edgechat: {type(error).__name__}: {error}",
@@ -353,12 +353,12 @@ def _report(error: Exception) -> int:
 
 
 def _output_closed() -> int:
-    """End successfully when the reader of our output has closed it, for the sake of `set -o pipefail`."""
+    """End successfully if the reader of the output has closed it, for `set -o pipefail`."""
     _discard_stdout()
     return 0
 
 
 def _discard_stdout() -> None:
-    # What is still buffered would fail once more as Python exits, with a traceback.
+    # Buffered output would fail again at exit, with a traceback.
     with contextlib.suppress(OSError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())  # type: ignore[union-attr]

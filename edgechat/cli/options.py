@@ -8,13 +8,13 @@ from edgechat.cli import completion
 from edgechat.cli.declaring import TEXT, argument, option
 
 MOST = 2**31 - 1
-"""The most tokens or conversations; settings.toml has the same bound."""
+"""Largest number of tokens or conversations, as in settings.toml."""
 
 
 def _adapters(
     _context: click.Context, _param: click.Parameter, given: tuple[str, ...]
 ) -> tuple[str, ...] | None:
-    """Return the adapters; None: those of the settings."""
+    """Return the adapters; None for those of the settings."""
     return () if given == ("off",) else given or None
 
 
@@ -59,7 +59,7 @@ anyway_option = option("--load-anyway", is_flag=True, help="Load the model even 
 def checked_workers(
     _context: click.Context, _param: click.Parameter, given: tuple[str, ...]
 ) -> tuple[str, ...] | None:
-    """Check the addresses of workers; None: there is no such option."""
+    """Check the addresses of workers; return None if there are none."""
     from edgechat.base.network import ssh
 
     for address in given:

@@ -1,4 +1,4 @@
-"""What quantizations lose, as a table, a plot and JSON; edgechat.cli.commands.bench describes the JSON."""
+"""Report of `edgechat bench --quality`: a table, a plot, or JSON as in `commands/bench.py`."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from edgechat.bench.quality import (
     QualityRequest,
     measure_quality,
 )
-from edgechat.cli import quality_plot as plot
+from edgechat.cli import plots
 from edgechat.cli.terminal_io import WIDTH, StatusLine, note, print_json, sheet, styled, table
 
 _TERMINAL = Path("-")
 
 
 def run(request: QualityRequest, *, plot_file: Path | None, json: bool) -> None:
-    """Run the command. plot_file: where to draw a plot; '-': on the terminal. Raises EdgechatError."""
+    """Run the command. plot_file: path for a plot; '-' for the terminal. Raises EdgechatError."""
     if plot_file is not None and plot_file != _TERMINAL:
-        plot.check(plot_file)
+        plots.check_quality(plot_file)
     try:
         with StatusLine(sys.stderr) as status:
             report = measure_quality(request, status.show)
@@ -40,9 +40,9 @@ def run(request: QualityRequest, *, plot_file: Path | None, json: bool) -> None:
     else:
         print(_sheet(report))
     if plot_file == _TERMINAL and not json:
-        print(f"\n{plot.text(report)}")
+        print(f"\n{plots.quality_text(report)}")
     elif plot_file is not None:
-        plot.draw(report, plot_file)
+        plots.draw_quality(report, plot_file)
         if not json:
             print(f"\nPlot written to {flat(str(plot_file))}")
 
@@ -74,7 +74,7 @@ def _notes(report: QualityReport) -> Iterator[str]:
 
 
 def _tables(report: QualityReport) -> Iterator[str]:
-    """Yield the table in as many parts as fit the width, each with the names of the models."""
+    """Yield the table, split to fit the width; each part has the names of the models."""
     names, columns = _columns(report)
     part: list[tuple[str, ...]] = []
     for column in columns:
@@ -87,7 +87,7 @@ def _tables(report: QualityReport) -> Iterator[str]:
 
 
 def _columns(report: QualityReport) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-    """Return the columns that name the models, and those with their figures."""
+    """Return the columns with the names of the models, and those with their figures."""
     rows = [("", "", "SIZE", "TOKENS/S", "PERPLEXITY", "DIVERGENCE", "MEDIAN", "99.9 %", "SAME TOP", "FRONT")]
     fronts = report_fronts(report)
     for one in report.models:
@@ -126,10 +126,10 @@ def with_error(estimate: Estimate) -> str:
 
 
 def report_fronts(report: QualityReport) -> dict[str, list[str]]:
-    """Return by label on which fronts a model is: of 'size' and 'speed'."""
+    """Return the fronts ('size', 'speed') of each model, by label."""
     fronts: dict[str, list[str]] = {one.model.label: [] for one in report.models}
-    for name, _, value, sign in plot.AXES:
-        for one in plot.front(report.models, value, sign):
+    for name, _, value, sign in plots.AXES:
+        for one in plots.front(report.models, value, sign):
             fronts[one.model.label].append(name)
     return fronts
 

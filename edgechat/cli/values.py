@@ -1,4 +1,4 @@
-"""Values of options: engines, and amounts as users write them: '8GiB', '8g', '6144 MiB', '50GB/s'."""
+"""Values of options: engines, qualities, and amounts such as '8GiB', '8g', '6144 MiB', '50GB/s'."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ quant_option = option(
 
 
 def engine_model(engine: EngineName | None, model: str, quant: RuntimeQuant | None) -> str:
-    """Return the model's name with its engine. Raises BadParameter for --quant with any but transformers."""
+    """Return ENGINE:MODEL. Raises BadParameter for --quant without transformers."""
     name = model if engine is None else f"{engine}:{model}"
     if quant is not None and not name.startswith("transformers:"):
         raise click.BadParameter("needs --engine transformers", param_hint="--quant")
@@ -42,7 +42,7 @@ def engine_model(engine: EngineName | None, model: str, quant: RuntimeQuant | No
 
 
 def runs_elsewhere(model: str) -> bool:
-    """Return whether edgechat does not load a model itself: ENGINE:MODEL, or NAME/MODEL of a remote."""
+    """Return whether another program or server runs a model: ENGINE:MODEL, or NAME/MODEL of a remote."""
     from edgechat.models.remote.model import split_remote
     from edgechat.planner.placement.engines.programs import split_engine
 
@@ -50,14 +50,14 @@ def runs_elsewhere(model: str) -> bool:
 
 
 def amount(option: str, text: str | None) -> int | None:
-    """Return bytes; 8G and 8GB are taken as 8 GiB, as memory is sold. Raises click.BadParameter."""
+    """Return bytes; 8G and 8GB mean 8 GiB, as for memory modules. Raises click.BadParameter."""
     if text is None:
         return None
     return _number(option, text, 1024, "memory; write 8GiB")
 
 
 def rate(text: str | None) -> float | None:
-    """Return bytes a second; here GB are 10^9 bytes, as makers count, and GiB are not."""
+    """Return bytes per second; GB are 10^9 bytes here, as in data sheets."""
     if text is None:
         return None
     base = 1024 if "i" in text.lower() else 1000
@@ -71,7 +71,7 @@ def rate(text: str | None) -> float | None:
 
 
 def quality_class(text: str | None) -> QualityClass | None:
-    """Return the class of quality of that name."""
+    """Return the quality class of this name."""
     if text is None:
         return None
     from edgechat.models.quality import QualityClass
@@ -84,7 +84,7 @@ def quality_class(text: str | None) -> QualityClass | None:
 
 
 def cache_types(text: str | None) -> tuple[CacheType, ...]:
-    """Return the types of KV cache in a list with commas."""
+    """Return the types of KV cache in a comma-separated list."""
     from edgechat.native.params import CacheType
 
     names = [name.strip().lower() for name in (text or "").split(",") if name.strip()]

@@ -1,4 +1,4 @@
-"""The process that takes one step of making a model file: hours of native code, which can be killed."""
+"""Child process for one step of making a model file: hours of native code, which can be killed."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ CHUNK = 512
 _LEAST_CHUNKS = 2
 _IMATRIX_CHUNKS = 40
 _PROBE = 256
-"""Tokens of a chunk that groups of tensors are probed with."""
+"""Tokens of a chunk for probing groups of tensors."""
 
 
 class Pace:
-    """Says how far a step has come, and how long it will still take."""
+    """Reports the progress of a step, and the time that is left."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
         self._what, self._begun = "", 0.0
 
     def __call__(self, what: str, share: float) -> None:
-        """Tell that a share of something has been done."""
+        """Report the share of `what` that is done."""
         now = time.monotonic()
         if what != self._what:
             self._what, self._begun = what, now
@@ -61,7 +61,7 @@ class Pace:
 
 
 def dry_run(step: DryStep) -> TargetTypes:
-    """Ask llama.cpp what it would do."""
+    """Ask llama.cpp for the types it would choose."""
     importance: dict[str, Floats] | None = {} if step.has_importance else None
     plans = (
         writing.target_types(
@@ -92,7 +92,7 @@ def compute_imatrix(step: ImatrixStep, pace: Pace) -> Done:
 
 
 def probe(step: ProbeStep, pace: Pace) -> TensorOptions:
-    """Measure what types cost tensors."""
+    """Measure the cost of each type for each tensor."""
     weights = SourceWeights(map(Path, step.sources))
     addresses = WeightAddresses(step.tensors)
     importance = read_imatrix(Path(step.imatrix)).importance()
@@ -129,7 +129,7 @@ def write(step: WriteStep, pace: Pace) -> Done:
 
 
 def _imatrix_metadata(matrix: ImportanceMatrix, path: str) -> dict[str, str | int]:
-    """Return what llama-quantize says of the matrix in the file."""
+    """Return the metadata that llama-quantize writes about the matrix."""
     return {
         "quantize.imatrix.file": Path(path).name,
         "quantize.imatrix.dataset": matrix.dataset,
@@ -139,7 +139,7 @@ def _imatrix_metadata(matrix: ImportanceMatrix, path: str) -> dict[str, str | in
 
 
 def measure(step: MeasureStep, pace: Pace) -> MeasuredLosses:
-    """Measure files against the source, on chunks that no importance matrix was computed over."""
+    """Measure files against the source, on chunks that no importance matrix has seen."""
     totals = [0.0] * len(step.files)
     with ExitStack() as stack:
         base = stack.enter_context(TextReader(Path(step.source), step.load))
@@ -170,12 +170,12 @@ def _chunks(reader: TextReader, path: str, size: int) -> list[list[int]]:
 
 
 def _evenly(chunks: Sequence[list[int]], n: int) -> Sequence[list[int]]:
-    """Return n of the chunks, from all parts of the text."""
+    """Return n chunks, evenly spread over the text."""
     return chunks[:: max(1, len(chunks) // n)][:n]
 
 
 def take(task: QuantizeTask, tell: Tell) -> msgspec.Struct:
-    """Take a step. Raises EdgechatError."""
+    """Run a step. Raises EdgechatError."""
     logs.install()
     pace = Pace(tell)
     match task.step:
@@ -192,7 +192,7 @@ def take(task: QuantizeTask, tell: Tell) -> msgspec.Struct:
 
 
 def _text(path: str) -> Path:
-    """Return the file of a text; '' means the one that ships."""
+    """Return the path of a text; '' means the one that ships."""
     return Path(path) if path else shipped_text()
 
 

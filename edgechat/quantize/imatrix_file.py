@@ -1,4 +1,4 @@
-"""Importance matrices as llama-imatrix writes them in GGUF: of each weight NAME.in_sum2 and NAME.counts."""
+"""Importance matrices in GGUF, as llama-imatrix writes them: NAME.in_sum2 and NAME.counts per weight."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class ImportanceMatrix:
     """Squared sums of activations, and how they were collected."""
 
     squares: Mapping[str, Floats]
-    """By the weight's name: [n_matrices, n_columns]."""
+    """[n_matrices, n_columns], by the weight's name."""
     counts: Mapping[str, Floats]
-    """Rows that were added up: [n_matrices], or [1] for all."""
+    """Number of added rows: [n_matrices], or [1] for all."""
     dataset: str
-    """The name of the text."""
+    """Name of the text."""
     n_chunks: int
     chunk_size: int
 
     def importance(self) -> dict[str, Floats]:
-        """Return what a quantizer takes of each weight: means; 1 where an expert was never used."""
+        """Return the mean squares for a quantizer, by weight; 1 for experts that were never used."""
         means: dict[str, Floats] = {}
         for name, squares in self.squares.items():
             counts = self.counts[name][:, None]
@@ -71,7 +71,7 @@ def write_imatrix(matrix: ImportanceMatrix, path: Path) -> None:
 
 
 def read_imatrix(path: Path) -> ImportanceMatrix:
-    """Read a file; nothing in it is believed. Raises ModelFileError."""
+    """Read an untrusted file. Raises ModelFileError."""
     header = read_header(path)
     if header.text("general.type") != "imatrix":
         raise _damaged(path, "it is not an importance matrix")

@@ -1,8 +1,7 @@
-"""Making a model file from another one: step after step, in child processes, until the file has its name.
+"""Makes a quantized model file, step by step, in child processes.
 
-Everything is written into a folder that no list of models looks into; a file gets its name as the last thing
-that happens, complete and on the disk. Whatever is killed before leaves no model behind, and what it leaves
-is removed by a later import or quantization.
+Files are written into a folder that no list of models includes, and renamed when they are complete and on
+the disk. If this is interrupted, no model appears; the next import or quantization removes what is left.
 """
 
 from __future__ import annotations
@@ -66,29 +65,29 @@ Tell = Callable[[str], None]
 
 _UNQUANTIZED = (GgmlType.F32, GgmlType.F16, GgmlType.BF16, GgmlType.I32)
 PLAIN_LEVELS = ("Q2_K", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M", "Q6_K", "Q8_0")
-"""Levels that a mixture of our own is compared with, the smallest first."""
+"""Levels to compare a mixture with, the smallest first."""
 _READ = 512
-"""Tokens that are computed at once when a text is read."""
+"""Tokens of a call when a text is read."""
 _METADATA = 1 << 16
-"""Bytes for what a new file says of its making, and for padding."""
+"""Bytes for added metadata and padding."""
 _TRIES = 4
 _CLOSE = 0.9
-"""Share of the loss that is asked for from which a file is not made smaller."""
+"""Share of the requested loss that is close enough."""
 _HINT = "Check `edgechat doctor` and the free memory, and try a smaller model."
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeRequest:
-    """What is to be made: of `level`, `n_bytes` and `loss` one is given, or none for a matrix alone."""
+    """Request for one of `level`, `n_bytes` and `loss`, or for a matrix alone if none is given."""
 
     model: str
     level: str | None = None
     n_bytes: int | None = None
-    """The size of the file at most."""
+    """Largest size of the file."""
     loss: float | None = None
-    """The mean divergence at most, in nats."""
+    """Largest mean divergence, in nats."""
     imatrix: str | None = None
-    """A text, or a matrix in GGUF; '' is the text that ships, None means none where a level is given."""
+    """A text, or a matrix in GGUF; '' is the text that ships; None: no matrix if a level is given."""
     save_imatrix: Path | None = None
     name: str | None = None
     keep_split: bool = False
@@ -97,28 +96,28 @@ class QuantizeRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizedModel:
-    """What was made."""
+    """The new model."""
 
     path: Path
     name: str
     level: str
-    """The level, or the one that is nearest in size."""
+    """The level, or the nearest one in size."""
     size: int
     source_size: int
     types: Mapping[str, str]
-    """Of each tensor that was quantized."""
+    """Type of each quantized tensor."""
     sizes: Mapping[str, int]
     loss: float | None = None
-    """Measured; None where it was not."""
+    """Measured; None if it was not."""
     rival: tuple[str, int, float] | None = None
-    """A plain level that is no larger, its size and its loss."""
+    """A plain level of at most this size, with its size and loss."""
 
 
 class Source:
-    """The model that is quantized."""
+    """The model to quantize."""
 
     def __init__(self, name: str) -> None:
-        """Find it. Raises ModelNotFound, ModelFileError, NotQuantized."""
+        """Find the model. Raises ModelNotFound, ModelFileError, NotQuantized."""
         if any(Path(name).glob("*.safetensors")):
             raise _of_safetensors(name, name)
         model = find_models(name)[0]
@@ -135,24 +134,24 @@ class Source:
 
     @property
     def is_quantized(self) -> bool:
-        """Whether some weights have lost something before."""
+        """Whether some weights are quantized already."""
         return any(tensor.type not in _UNQUANTIZED for tensor in self.header.tensors)
 
     @property
     def base_name(self) -> str:
-        """The name without quantization."""
+        """Name without the quantization."""
         name = self.model.name if self.model.place is Place.OLLAMA else self.path.name
         name = without_label(SHARD_NUMBER.sub("", name).removesuffix(".gguf"))
         return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._ ") or "model"
 
     def file_size(self, types: Mapping[str, str]) -> int:
-        """Return the bytes of a file in which tensors have these types, about."""
+        """Return the approximate size of a file with these types, in bytes."""
         overhead = self.header.file_size - self.header.weights_bytes + _METADATA
         return overhead + sum(sizes_of(self.header, types).values())
 
 
 def sizes_of(header: ModelHeader, types: Mapping[str, str]) -> dict[str, int]:
-    """Return the bytes of all tensors, some of which get other types."""
+    """Return the size of each tensor in bytes, with these types."""
     return {
         tensor.name: GgmlType[kind].row_bytes(tensor.n_elements)
         if (kind := types.get(tensor.name, ""))
@@ -162,14 +161,14 @@ def sizes_of(header: ModelHeader, types: Mapping[str, str]) -> dict[str, int]:
 
 
 def level_types(source: Source, levels: Iterable[str], *, has_importance: bool) -> list[dict[str, str]]:
-    """Return which types llama.cpp would give the tensors at each level. Raises EdgechatError."""
+    """Return the types that llama.cpp would choose at each level. Raises EdgechatError."""
     numbers = tuple(LEVELS[level] for level in levels)
     answer: TargetTypes = take_step(DryStep(str(source.path), numbers, has_importance), lambda _text: None)
     return answer.types
 
 
 def make(source: Source, request: QuantizeRequest, tell: Tell) -> QuantizedModel | None:
-    """Make the model file, or only the matrix. Raises EdgechatError; then nothing has been made."""
+    """Make the model file, or only the matrix. Raises EdgechatError, leaving no file."""
     folder = locations.own_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -194,7 +193,7 @@ def _draft_folder(folder: Path) -> Iterator[Path]:
 
 
 class _Maker:
-    """One model in the making."""
+    """The making of one model."""
 
     def __init__(
         self, source: Source, request: QuantizeRequest, draft: Path, folder: Path, tell: Tell
@@ -214,7 +213,7 @@ class _Maker:
         return reading_params(self._source.path, self._request.threads)
 
     def make(self) -> QuantizedModel | None:
-        """See the function."""
+        """See `make`."""
         request = self._request
         if request.name is not None:
             self._check_free(self._folder / _file_name(request.name))
@@ -237,7 +236,7 @@ class _Maker:
         return self._finish(file, level, types)
 
     def _dequantize(self) -> None:
-        """Take 16 bits of each weight as the source: the search rounds floating-point numbers."""
+        """Convert a quantized source to 16 bits: the search rounds floating-point numbers."""
         (types,) = level_types(self._source, ["F16"], has_importance=False)
         self._check_disk(self._source.file_size(types))
         file = self._write("source", "F16", {})
@@ -245,7 +244,7 @@ class _Maker:
         self._source = _Dequantized(file, base_name)
 
     def _find_imatrix(self) -> None:
-        """Read or compute the matrix, and keep it where that was asked for."""
+        """Read or compute the matrix, and save it if requested."""
         request = self._request
         given = request.imatrix
         if given is None and request.level is not None:
@@ -281,7 +280,7 @@ class _Maker:
         return self._of_loss(self._request.loss, answer.options, rivals)
 
     def _check_size(self, n_bytes: int, names: Collection[str]) -> None:
-        """Raise NotQuantized where not even the smallest types make a file as small."""
+        """Raise NotQuantized if even the smallest types make a larger file."""
         tensors = [tensor for tensor in self._source.header.tensors if tensor.name in names]
         smallest = {
             tensor.name: min(types_for(tensor), key=lambda kind: kind.row_bytes(tensor.n_elements)).name
@@ -303,7 +302,7 @@ class _Maker:
         self._check_disk(2 * n_bytes)
         mixed = self._write("mixed", self._nearest(types, rivals), types)
         rival = self._nearest(types, rivals)
-        # Smaller than any level, or just what that level does.
+        # Smaller than any level, or exactly a level.
         if self._source.file_size(rivals[rival]) > n_bytes or types.items() <= rivals[rival].items():
             (loss,) = self._measure(mixed)
             return self._finish(mixed, rival, types, loss)
@@ -317,7 +316,7 @@ class _Maker:
     def _of_loss(
         self, loss: float, options: Options, rivals: Mapping[str, Mapping[str, str]]
     ) -> QuantizedModel:
-        """Correct what was predicted by what a file really loses, until one is near enough below `loss`."""
+        """Correct the predicted loss by measured ones, until a file is close enough below `loss`."""
         best: tuple[list[Path], dict[str, str], float] | None = None
         correction, least = 1.0, float("inf")
         for number in range(_TRIES):
@@ -346,12 +345,12 @@ class _Maker:
         return self._finish(files, self._nearest(types, rivals), types, measured)
 
     def _size_of(self, options: Options, types: Mapping[str, str]) -> int:
-        """Return the bytes of a file without the tensors that have options."""
+        """Return the size of a file without the tensors that have options, in bytes."""
         sizes = sizes_of(self._source.header, types)
         return self._source.file_size(types) - sum(sizes[name] for name in options)
 
     def _nearest(self, types: Mapping[str, str], rivals: Mapping[str, Mapping[str, str]]) -> str:
-        """Return the largest level that is not larger than a mixture; the smallest one where all are."""
+        """Return the largest level that is not larger than a mixture, else the smallest one."""
         size = self._source.file_size(types)
         smaller = [level for level, plain in rivals.items() if self._source.file_size(plain) <= size]
         return smaller[-1] if smaller else next(iter(rivals))
@@ -388,7 +387,7 @@ class _Maker:
         loss: float | None = None,
         rival: tuple[str, int, float] | None = None,
     ) -> QuantizedModel:
-        """Check the files, and give them their names: the first one last, as it makes them a model."""
+        """Check the files and rename them: the first one last, since it makes them a model."""
         self._tell("saving")
         header = read_model(files[0])
         if {tensor.name for tensor in header.tensors} != {t.name for t in self._source.header.tensors}:
@@ -423,7 +422,7 @@ class _Maker:
         )
 
     def _default_name(self, level: str) -> str:
-        """Return a name; one for a mixture, which took minutes, that is not in use."""
+        """Return the name of the new model; for a mixture, which took minutes, one that is free."""
         if self._request.level is not None:
             return f"{self._source.base_name}-{level}"
         names = (
@@ -446,7 +445,7 @@ class _Maker:
 
 
 class _Dequantized(Source):
-    """A source in 16 bits, made of a quantized one."""
+    """A quantized source, converted to 16 bits."""
 
     def __init__(self, files: list[Path], base_name: str) -> None:
         self.paths = tuple(files)
@@ -467,7 +466,7 @@ def _of_safetensors(name: str, folder: str) -> NotQuantized:
 
 
 def reading_params(path: Path, threads: int | None = None) -> LoadParams:
-    """Return how a model is loaded to read a text: as the planner would, with little context.
+    """Plan the load of a model to read a text: as the planner would, with little context.
 
     Raises DoesNotFit.
     """
@@ -488,17 +487,17 @@ def reading_params(path: Path, threads: int | None = None) -> LoadParams:
 
 
 def take_step(step: Any, tell: Tell) -> Any:
-    """Return what a child process answers to a step. Raises EdgechatError."""
+    """Run a step in a child process; return its answer. Raises EdgechatError."""
     return ask("quantize", QuantizeTask(step), StepAnswer, tell, _HINT)
 
 
 def is_matrix(imatrix: str | None) -> bool:
-    """Return whether --imatrix names a matrix, and not a text."""
+    """Return whether --imatrix names a matrix rather than a text."""
     return imatrix is not None and imatrix.lower().endswith(".gguf")
 
 
 def _save_matrix(matrix: Path, target: Path) -> None:
-    """Copy a matrix to where the user wants it. Raises NotQuantized."""
+    """Copy a matrix to the path that the user chose. Raises NotQuantized."""
     part = target.with_name(f".{target.name}{DRAFT}")
     try:
         shutil.copyfile(matrix, part)
@@ -515,12 +514,12 @@ def _save_matrix(matrix: Path, target: Path) -> None:
 
 
 def chosen_types(chosen: Mapping[str, Any]) -> dict[str, str]:
-    """Return the types of what was chosen for each tensor."""
+    """Return the chosen type of each tensor."""
     return {name: option.type for name, option in chosen.items()}
 
 
 def _for_loss(options: Options, loss: float) -> dict[str, Any]:
-    """Return the smallest choice whose predicted loss is not above `loss`, by bisection of the size."""
+    """Return the smallest choice with at most this predicted loss, by bisection of the size."""
     low, high = least_bytes(options), sum(max(o.n_bytes for o in choices) for choices in options.values())
     while high - low > high // 2000:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""Mixtures of types: llama.cpp's, by name, and our own, with the least loss for a size."""
+"""Types of tensors: llama.cpp's named mixtures, and own ones with the least loss for a size."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from edgechat.models.formats.header import ModelTensor
 from edgechat.models.formats.quants import FILE_TYPES, GgmlType, canonical
 
 _NOTHING = 1e-7
-"""Nats that are not worth a byte: of weights that lie on the grid of a type already."""
+"""Nats that are not worth a byte: weights that are on the grid of a type already."""
 
 
 class TensorOption(msgspec.Struct, frozen=True):
-    """A type that a tensor may get."""
+    """A possible type of a tensor."""
 
     type: str
-    """As `GgmlType` names it."""
+    """Name in `GgmlType`."""
     n_bytes: int
     loss: float
-    """What it adds to the divergence, in nats."""
+    """Its share of the divergence, in nats."""
 
 
 Options = Mapping[str, Sequence[TensorOption]]
 
 
 def least_bytes(options: Options) -> int:
-    """Return the smallest size of all tensors together."""
+    """Return the smallest total size of the tensors, in bytes."""
     return sum(min(option.n_bytes for option in choices) for choices in options.values())
 
 
 def allocate(options: Options, budget: int) -> dict[str, TensorOption]:
-    """Return an option for each tensor, together in `budget` bytes; `budget` is not below `least_bytes`.
+    """Choose an option for each tensor within `budget` bytes, which is not below `least_bytes`.
 
     Losses are small and add up, so this is a multiple-choice knapsack. For each tensor, only the types on the
     lower convex hull of (bytes, loss) matter. All tensors start with the smallest, and the step that saves
@@ -55,14 +55,14 @@ def allocate(options: Options, budget: int) -> dict[str, TensorOption]:
     ]
     for _, name, below, above in sorted(steps, key=lambda step: -step[0]):
         cost = above.n_bytes - below.n_bytes
-        if chosen[name] is below and cost <= left:  # else a step before this one did not fit
+        if chosen[name] is below and cost <= left:  # otherwise an earlier step did not fit
             chosen[name] = above
             left -= cost
     return chosen
 
 
 def _hull(choices: Sequence[TensorOption]) -> list[TensorOption]:
-    """Return the options on the lower convex hull, from small to large: each step saves less for a byte."""
+    """Return the options on the lower convex hull, from small to large: each step saves less per byte."""
     hull: list[TensorOption] = []
     for option in sorted(choices, key=lambda option: (option.n_bytes, option.loss)):
         if hull and option.loss >= hull[-1].loss:
@@ -99,13 +99,13 @@ _SHORT_TYPES = (
     GgmlType.Q5_1,
     GgmlType.Q8_0,
 )
-"""For rows that are no multiple of 256."""
+"""For rows whose length is not a multiple of 256."""
 _KEPT = re.compile(r"\bssm_out\.weight$")
-"""What recurrent layers cannot do with fewer than 8 bits."""
+"""Tensors of recurrent layers that need at least 8 bits."""
 
 
 def level_named(text: str) -> str:
-    """Return the level of that name, in any spelling: 'Q4_K_M' for 'q4_k'. Raises NotQuantized."""
+    """Return the level for a name in any spelling: 'Q4_K_M' for 'q4_k'. Raises NotQuantized."""
     name = canonical(text.strip().replace("-", "_"))
     name = _ALIASES.get(name, name)
     if name in LEVELS:
@@ -116,7 +116,7 @@ def level_named(text: str) -> str:
 
 
 def types_for(tensor: ModelTensor) -> tuple[GgmlType, ...]:
-    """Return the types that a tensor may get; the last one is that of the source, or 16 bits of it."""
+    """Return the possible types of a tensor; the last is the source's own, or F16 for F32."""
     own = GgmlType.F16 if tensor.type is GgmlType.F32 else tensor.type
     columns = tensor.shape[0]
     if _KEPT.search(tensor.name):

@@ -1,10 +1,9 @@
-"""What it costs to store a tensor in a type, measured in a loaded model.
+"""Cost of storing a tensor in a type, measured in a loaded model.
 
-The loss of a tensor grows with the error of its output, whatever type causes it: with the sum of squared
-differences of weights, each column weighed by its importance. So each type's error is computed for a sample
-of rows, and one type is put into the model itself: the tensors of a kind in neighbouring layers are replaced
-by what rounding leaves of them, and the divergence of the model's predictions is measured. Their quotient is
-the sensitivity of these tensors.
+The loss grows with the error of the tensor's output, whatever type causes it: the sum of squared differences
+of weights, with each column weighted by its importance. So the error of each type is computed for a sample of
+rows, and one type is tried in the model: tensors of a kind in neighbouring layers are rounded, and the
+divergence of the predictions is measured. Divergence divided by error is the sensitivity of these tensors.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ from edgechat.native.quantization.rounding import rounded
 from edgechat.quantize.mixtures import TensorOption, types_for
 
 _SAMPLE = 1 << 18
-"""Weights of a tensor whose error is computed."""
+"""Size of the sample of a tensor, in weights."""
 _PROBE_ERROR = 5e-3
-"""The relative error at which groups are probed: small enough to add up, and far above that of Q8_0."""
+"""Relative error at which groups are probed: small enough to add up, far above that of Q8_0."""
 
 
 class WeightAddresses:
-    """Where a model's weights are, seen as its operations use them."""
+    """Addresses of a model's weights, collected as its operations use them."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._wanted = frozenset(names)
         self.found: dict[str, int] = {}
 
     def on_operation(self, address: int, _ask: bool) -> bool:
-        """Answer `cb_eval`: nothing is wanted."""
+        """Callback for `cb_eval`: asks for no data."""
         tensor = tensors.at(address)
         for source in tensor.src[:2]:
             if source:
@@ -53,7 +52,7 @@ class WeightAddresses:
 
 
 class Probe:
-    """Measures tensors of a loaded, writable model."""
+    """Measures the tensors of a loaded, writable model."""
 
     def __init__(
         self,
@@ -68,12 +67,12 @@ class Probe:
         self._reader, self._weights, self._importance = reader, weights, importance
         self._chunks, self._threads = chunks, threads
         self._base = [reader.logits(chunk, len(chunk) // 2).copy() for chunk in chunks]
-        self._addresses = addresses.found  # which that has filled
+        self._addresses = addresses.found  # filled while the base was computed
 
     def options(
         self, names: Sequence[str], n_groups: int, tell: Callable[[str, float], None]
     ) -> dict[str, list[TensorOption]]:
-        """Return what types cost each tensor. tell: called with what is done, and the share that is done."""
+        """Return the cost of the types for each tensor. tell: called with the step, and the share done."""
         errors: dict[str, dict[GgmlType, float]] = {}
         for number, name in enumerate(names):
             tell("computing the errors of types", number / len(names))
@@ -88,7 +87,7 @@ class Probe:
             tell("measuring what the model loses by each group of tensors", number / len(groups))
             sensitivity = self._sensitivity(group, errors)
             sensitivities |= dict.fromkeys(group, sensitivity)
-        # What no operation has used (an expert's part, a head) is worth as much as the average.
+        # Tensors that no operation has used (an unused expert, a head) count as average.
         usual = float(np.median(list(sensitivities.values()))) if sensitivities else 1.0
         return {
             name: [
@@ -143,7 +142,7 @@ def _distance(error: float) -> float:
 
 
 def _groups(names: Sequence[str], n_groups: int) -> Iterator[tuple[str, ...]]:
-    """Yield tensors of a kind in neighbouring layers, in about so many groups."""
+    """Yield about `n_groups` groups of tensors of a kind in neighbouring layers."""
     size = max(1, -(-len(names) // n_groups))
 
     def kind_of(name: str) -> str:
@@ -162,7 +161,7 @@ UNQUANTIZED = (GgmlType.F32, GgmlType.F16, GgmlType.BF16)
 
 
 class SourceWeights:
-    """Reads tensors whose type is one of UNQUANTIZED; nothing is held in memory."""
+    """Weights of a GGUF file or its shards, of the types UNQUANTIZED; memory-mapped."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
         """Read the headers of all shards. Raises ModelFileError."""
@@ -175,12 +174,12 @@ class SourceWeights:
                 self._places[tensor.name] = path, header.data_offset + tensor.offset
 
     def raw(self, name: str) -> npt.NDArray[np.uint8]:
-        """Return the bytes of a tensor, mapped."""
+        """Return the memory-mapped bytes of a tensor."""
         path, offset = self._places[name]
         return np.memmap(path, np.uint8, "r", offset, (self.tensors[name].n_bytes,))
 
     def floats(self, name: str, n_rows: int = 0) -> Floats:
-        """Return a tensor as [n_matrices, n_rows, n_columns], or so many of its rows, evenly chosen."""
+        """Return a tensor as [n_matrices, n_rows, n_columns]; n_rows: an even sample, 0 for all rows."""
         tensor = self.tensors[name]
         _, rows, *others = tensor.shape
         data = self.raw(name).reshape(int(np.prod(others, dtype=np.int64)), rows, -1)
@@ -190,7 +189,7 @@ class SourceWeights:
 
 
 def packed(weights: Floats, kind: GgmlType) -> npt.NDArray[np.uint8]:
-    """Return the bytes of weights in one of the types that are UNQUANTIZED."""
+    """Encode weights in one of the types UNQUANTIZED."""
     if kind is GgmlType.BF16:
         bits = weights.view(np.uint32)
         rounded = bits + (0x7FFF + (bits >> 16 & 1))

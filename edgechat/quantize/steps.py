@@ -1,4 +1,4 @@
-"""The steps of making a model file: what the child process is asked for, and what it answers."""
+"""Steps of making a model file: messages to the child process, and its answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from edgechat.quantize.mixtures import TensorOption
 
 
 class DryStep(msgspec.Struct, frozen=True, tag=True):
-    """Say which types tensors would get at some levels."""
+    """Find the types that llama.cpp would choose at some levels."""
 
     source: str
     file_types: tuple[int, ...]
@@ -23,24 +23,24 @@ class ImatrixStep(msgspec.Struct, frozen=True, tag=True):
     source: str
     load: LoadParams
     text: str
-    """A file; '' for the text that ships."""
+    """Path; '' for the text that ships."""
     target: str
 
 
 class ProbeStep(msgspec.Struct, frozen=True, tag=True):
-    """Measure what types would cost the tensors of a source without quantized ones."""
+    """Measure the cost of types for the tensors of an unquantized source."""
 
     sources: tuple[str, ...]
-    """All shards."""
+    """Paths of all shards."""
     load: LoadParams
     text: str
     imatrix: str
     tensors: tuple[str, ...]
-    """Those that may be quantized."""
+    """Names of tensors that may be quantized."""
     n_groups: int = 64
-    """In how many groups they are probed, about."""
+    """Approximate number of groups to probe."""
     n_chunks: int = 2
-    """Of 256 tokens, half of which are scored."""
+    """Chunks of 256 tokens, half of which are scored."""
 
 
 class WriteStep(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -52,49 +52,49 @@ class WriteStep(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     threads: int
     imatrix: str = ""
     types: dict[str, str] = {}
-    """Of tensors that shall have others than the level gives them."""
+    """Types that replace those of the level, by tensor."""
     metadata: dict[str, str | int | float] = {}
     keep_split: bool = False
 
 
 class MeasureStep(msgspec.Struct, frozen=True, tag=True):
-    """Measure how far the predictions of files are from those of the source."""
+    """Measure the divergence of files from the source."""
 
     source: str
     files: tuple[str, ...]
     load: LoadParams
     text: str
     n_chunks: int = 8
-    """Of 512 tokens, half of which are scored."""
+    """Chunks of 512 tokens, half of which are scored."""
 
 
 class QuantizeTask(msgspec.Struct, frozen=True, tag=True):
-    """One step, for one child process."""
+    """A step for one child process."""
 
     step: DryStep | ImatrixStep | ProbeStep | WriteStep | MeasureStep
 
 
 class TargetTypes(msgspec.Struct, frozen=True, tag=True):
-    """For each level: the type of each tensor, as `GgmlType` names it; '' for the one that it has."""
+    """Per level, the type of each tensor as in `GgmlType`; '' if it keeps its own."""
 
     types: list[dict[str, str]]
 
 
 class TensorOptions(msgspec.Struct, frozen=True, tag=True):
-    """Of each tensor that may be quantized: what the types cost."""
+    """Possible types and their costs, by tensor."""
 
     options: dict[str, list[TensorOption]]
 
 
 class MeasuredLosses(msgspec.Struct, frozen=True, tag=True):
-    """The mean divergence of each file, in nats."""
+    """Mean divergence of each file, in nats."""
 
     losses: tuple[float, ...]
     n_tokens: int
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
-    """A file was written."""
+    """The file is written."""
 
 
 StepAnswer = BenchProgress | BenchFailure | TargetTypes | TensorOptions | MeasuredLosses | Done

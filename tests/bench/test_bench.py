@@ -13,7 +13,7 @@ import pytest
 
 from edgechat.base.errors import EngineCrashed, LoadFailed, NotDrawn
 from edgechat.bench.speed import CEILING, PLAIN, BenchTask, measure
-from edgechat.cli import plot
+from edgechat.cli import plots
 from edgechat.cli.commands.bench import _speeds
 from edgechat.planner.plan import DraftPlan, LoadPlan
 from tests.cli.running import EDGECHAT, complaint, edgechat
@@ -87,24 +87,24 @@ def test_both_kinds_of_attention_are_measured(report):
 
 
 def test_a_plot_is_a_picture(report, tmp_path):
-    plot.draw(report, "a model", tmp_path / "bench.png")
+    plots.draw(report, "a model", tmp_path / "bench.png")
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_plot_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path):
     with pytest.raises(NotDrawn, match=r"ends in none of \.png"):
-        plot.check(tmp_path / "bench.pdf")
+        plots.check(tmp_path / "bench.pdf")
     (tmp_path / "folder.png").mkdir()
     with pytest.raises(NotDrawn, match="it is a folder"):
-        plot.check(tmp_path / "folder.png")
+        plots.check(tmp_path / "folder.png")
     with pytest.raises(NotDrawn):
-        plot.check(tmp_path / "nowhere" / "bench.png")
+        plots.check(tmp_path / "nowhere" / "bench.png")
 
 
 def test_a_missing_matplotlib_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(NotDrawn) as caught:
-        plot.check(tmp_path / "bench.png")
+        plots.check(tmp_path / "bench.png")
     assert "edgechat[plot]" in str(caught.value.hint)
 
 

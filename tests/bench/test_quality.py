@@ -33,7 +33,7 @@ from edgechat.bench.quality_files import (
     ScoringAnswer,
     file_bytes,
 )
-from edgechat.cli import quality_plot as plot
+from edgechat.cli import plots
 from edgechat.engine.backends.base import BatchPart
 from edgechat.engine.worker.worker import open_backend
 from edgechat.models.local.resolve import find_models
@@ -287,7 +287,7 @@ def test_several_files_and_types_of_cache(folder, text):
     labels = [one.model.label for one in report.models]
     assert labels[:3] == ["F32", "Q8_0", "Q4_0"]
     assert set(labels[3:]) == {f"{w}, KV in {c}" for w in ("F32", "Q8_0", "Q4_0") for c in ("q8_0", "q4_0")}
-    losses = {one.model.label: plot.loss(one) for one in report.models}
+    losses = {one.model.label: plots.loss(one) for one in report.models}
     assert 0 < losses["Q8_0"] < losses["Q4_0"]
     assert 0 < losses["F32, KV in q8_0"] < losses["F32, KV in q4_0"]
 
@@ -461,7 +461,7 @@ def test_ctrl_c_keeps_what_was_scored(folder):
 
 def test_a_plot_says_what_it_can_draw(tmp_path):
     with pytest.raises(NotDrawn, match="svg"):
-        plot.check(tmp_path / "quality.txt")
+        plots.check_quality(tmp_path / "quality.txt")
 
 
 def by_llama_cpp(*words, last):

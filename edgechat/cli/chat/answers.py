@@ -1,4 +1,4 @@
-"""Prints an answer of `edgechat run`: its text to stdout, all else to stderr; or one JSON object."""
+"""Printers of answers: text to stdout and the rest to stderr, JSON, or sentences for screen readers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class AnswerPrinter:
     """Prints the events of one answer."""
 
     def __init__(self, status: StatusLine, *, as_json: bool, dropped: int, has_system: bool) -> None:
-        """`dropped`: the number of turns, questions with answers, that were not sent for the last reply."""
+        """dropped: number of turns (questions with answers) that were not sent for the last reply."""
         self._status = status
         self._as_json = as_json
         self._dropped = dropped
@@ -48,7 +48,7 @@ class AnswerPrinter:
         self._figures: Figures | None = None
         self._uses: dict[str, ToolUse] = {}
         self.passages: Sequence[Attachment] = ()
-        """Those of documents that the conversation has, of which the answer may cite some."""
+        """Passages of the conversation's documents, which the answer may cite."""
 
     def take(self, event: ReplyEvent) -> None:
         """Print an event."""
@@ -72,7 +72,7 @@ class AnswerPrinter:
                 self._take_finished(event)
 
     def _take_use(self, event: UseChanged) -> None:
-        """Print a call that is over."""
+        """Print a finished call."""
         use = self._uses[event.use.id] = event.use
         if event.running:
             self._status.show(f"calling {name_of(use)}")
@@ -87,25 +87,25 @@ class AnswerPrinter:
                 note(f"{event.error.message} {event.error.hint or ''}")
 
     def _take_finished(self, finished: Finished) -> None:
-        """Take the end of a request; the figures of one reply are of all of its requests."""
+        """Add the figures of a request to those of the reply."""
         figures = Figures(usage=finished.usage, timings=finished.timings)
         self._figures = figures = self._figures.followed_by(figures) if self._figures else figures
         usage, timings = figures.usage or finished.usage, figures.timings or finished.timings
         self._finished = msgspec.structs.replace(finished, usage=usage, timings=timings)
 
     def _break_text(self) -> None:
-        """End the text before calls: what follows them is another part of it."""
+        """End the present part of the text, before calls."""
         if self._text and not self._text.endswith("\n"):
             self._text += "\n\n" if self._as_json else "\n"
             self._print("\n")
 
     def flush(self) -> None:
-        """Print what has been held back: nothing more comes."""
+        """Print text that is held back."""
 
     def end(
         self, plan: LoadPlan, model: ModelInfo, chat: str | None, error: EdgechatError | None = None
     ) -> None:
-        """Print what follows an answer, complete or not. `chat` is the conversation's id."""
+        """Print the end of an answer, complete or not. chat: the conversation's id."""
         self._status.clear()
         if self._as_json:
             print_json(self._object(plan, model, chat, error))
@@ -118,7 +118,7 @@ class AnswerPrinter:
             self._print_timings(self._finished, plan.context)
 
     def _print_sources(self) -> None:
-        """Print the passages that the answer cites, or might have, and quotations that are in none."""
+        """Print cited passages, or else the available ones, and quotations that occur in none."""
         sources = cited(self._text, self.passages)
         for passage in sources:
             print(flat(passage.name), file=sys.stderr)
@@ -193,9 +193,9 @@ def _call(use: ToolUse) -> dict[str, Any]:
 
 
 SPOKEN_SECONDS = 5.0
-"""Seconds of silence after which a screen reader gets the status."""
+"""Seconds of silence until the status is written for a screen reader."""
 _LONGEST = 400
-"""Characters after which an unfinished sentence is written all the same."""
+"""Characters after which an unfinished sentence is written anyway."""
 _SENTENCE_END = re.compile(r"[.!?:;…]['\")\]*_]*(?=\s)|\n")
 
 
@@ -216,7 +216,7 @@ class SpokenStatus(StatusLine):
         self._last_output = time.monotonic()
 
     def show(self, text: str) -> None:
-        """Write the status, unless something was written just now."""
+        """Write the status after some silence."""
         if time.monotonic() - self._last_output >= SPOKEN_SECONDS:
             line = one_line(text, 200)
             self.say(f"{line[:1].upper()}{line[1:]}.")

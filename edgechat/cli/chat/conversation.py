@@ -39,12 +39,12 @@ class Background:
 
 @dataclass(frozen=True, slots=True)
 class ConversationChoice:
-    """Which conversation: a new one, unless `last` (of the command line) or `chat` (an id) is given."""
+    """Choice of a conversation: a new one, unless `last` (of the command line) or `chat` (an id) is given."""
 
     last: bool = False
     chat: str | None = None
     keep: bool = True
-    """False: nothing of it is stored."""
+    """Whether it is stored."""
 
     @property
     def is_new(self) -> bool:
@@ -53,7 +53,7 @@ class ConversationChoice:
 
     @property
     def as_option(self) -> str:
-        """The option that chooses it, with a space before it; empty for a new one."""
+        """Option for this choice, with a leading space; empty for a new conversation."""
         if self.chat is not None:
             return f" --chat {shlex.quote(self.chat)}"
         return " --continue" if self.last else ""
@@ -61,12 +61,12 @@ class ConversationChoice:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The options of the command line; None means that one was not given."""
+    """Options of the command line; None if not given."""
 
     model: str | None = None
     prompt: str | None = None
     images: Sequence[str | bytes] = ()
-    """Files, or what was piped in, to be sent with the first question."""
+    """Files, or piped bytes, to send with the first question."""
     system: str | None = None
     generation: CommandLineOptions = field(default_factory=CommandLineOptions)
     request: PlanRequest = DEFAULT_REQUEST
@@ -74,14 +74,14 @@ class RunOptions:
     choice: ConversationChoice = field(default_factory=ConversationChoice)
     json: bool = False
     raw: bool = False
-    """Print answers as the model writes them, in a terminal too."""
+    """Do not render Markdown in a terminal."""
     tools: str | None = None
-    """What the model may call, as it is typed: see `chat_tools.choice`."""
+    """Choice of tools, as typed: see `chat_tools.choice`."""
     yes: Sequence[str] = ()
-    """The tools that are called without a question: see `NamedPermission`."""
+    """Tools that need no consent: see `NamedPermission`."""
     screen_reader: bool = False
     interactive: bool = False
-    """Hold a conversation, even if lines are piped in."""
+    """Hold a conversation even if lines are piped in."""
 
     def new_system(self, settings: Settings) -> str | None:
         """Return the system prompt of a new conversation."""
@@ -124,6 +124,6 @@ def hinting_at_no_store(choice: ConversationChoice) -> Iterator[None]:
     except (StoreError, FolderError) as error:
         if not choice.is_new or not choice.keep:
             raise
-        # First, since other hints may end with a command, of which it would seem to be an option.
+        # First, since other hints may end with a command.
         hint = " ".join(filter(None, ("With --no-store, nothing is stored on disk.", error.hint)))
         raise type(error)(error.message, hint=hint) from error

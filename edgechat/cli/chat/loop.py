@@ -1,4 +1,4 @@
-"""A conversation on the command line: one answer, or many, line by line; also for a screen reader."""
+"""Conversation on the command line: one answer, or many, line by line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from edgechat.base.errors import (
 )
 from edgechat.base.text import one_line
 from edgechat.chat.attachments.images import keep_image, read_image
-from edgechat.chat.attachments.reading import MOST
+from edgechat.chat.attachments.reading import MOST, read
 from edgechat.chat.commands import question_text
 from edgechat.chat.conversation import Conversation, nothing_to_continue
 from edgechat.chat.import_export.export import counted
@@ -53,15 +53,15 @@ if TYPE_CHECKING:
 
 _PROMPT = ">>> "
 _RECENT = 100
-"""Earlier questions that the arrow keys find."""
+"""Number of earlier questions in the history."""
 _STOP_SECONDS = 5.0
-"""How long the end of the program waits for an answer to stop."""
+"""Seconds that the end of the program waits for an answer to stop."""
 _SAVE_SECONDS = 10.0
-"""How long it then waits for the KV state of the conversation to be on disk."""
+"""Seconds that it then waits for the KV state to be saved."""
 
 
 class ChatLoop:
-    """One run of the command: a conversation, and the session that it is held in."""
+    """One run of the command: a conversation and its session."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class ChatLoop:
         *,
         spoken: bool = False,
     ) -> None:
-        """`session` has its engine already. spoken: whether a screen reader reads the output aloud."""
+        """session: with its engine. spoken: whether the output is for a screen reader."""
         self.session = session
         self.store = background.run(session.store())
         self.conversation = conversation
@@ -82,7 +82,7 @@ class ChatLoop:
         self.status: StatusLine = SpokenStatus(sys.stderr) if spoken else StatusLine(sys.stderr)
         self.attachments: list[Attachment] = []
         self.images: list[AttachedImage] = []
-        """What is sent with the next question, as `attachments` is."""
+        """Sent with the next question, as `attachments` are."""
         self._answer_task: asyncio.Task[None] | None = None
         self._unknown_names: list[str] = []
         session.on_note = self._note
@@ -99,7 +99,7 @@ class ChatLoop:
         return self.session.loaded
 
     def main(self, prompt: str | None) -> None:
-        """Answer the prompt, or hold a conversation where there is none."""
+        """Answer the prompt, or hold a conversation if there is none."""
         try:
             self._note_plan()
             for image in self.options.images:
@@ -114,9 +114,9 @@ class ChatLoop:
             self.status.clear()
 
     def attach_image(self, source: str | bytes) -> AttachedImage:
-        """Send an image along with the next question: a file, or the bytes of one. Raises ImageError.
+        """Send an image, from a path or as bytes, with the next question.
 
-        Raises also CannotSee, and AttachmentError if there are too many.
+        Raises ImageError, CannotSee, and AttachmentError if there are too many.
         """
         self.check_sees()
         library = self.store.images
@@ -126,12 +126,21 @@ class ChatLoop:
             else keep_image(library, source, "standard input")
         )
         if image not in self.images:
-            if len(self.images) + len(self.attachments) >= MOST:
-                raise AttachmentError(
-                    f"A question can have at most {MOST} attachments.", hint="Send these first."
-                )
+            self._check_room()
             self.images.append(image)
         return image
+
+    def attach_file(self, path: str) -> Attachment:
+        """Send the text of a file with the next question. Raises AttachmentError."""
+        self._check_room()
+        self.attachments.append(read(path))
+        return self.attachments[-1]
+
+    def _check_room(self) -> None:
+        if len(self.images) + len(self.attachments) >= MOST:
+            raise AttachmentError(
+                f"A question can have at most {MOST} attachments.", hint="Send these first."
+            )
 
     def check_sees(self) -> None:
         """Raise CannotSee if the model takes no images, with a hint at one that does."""
@@ -179,11 +188,11 @@ class ChatLoop:
 
     @property
     def _edits(self) -> bool:
-        """Whether questions are typed in an editor, which moves the cursor, and not line by line."""
+        """Whether questions are typed in the line editor, which moves the cursor."""
         return is_interactive() and not (self.spoken or os.environ.get("TERM") == "dumb")
 
     def _lines(self) -> Iterator[str]:
-        """Yield what is typed, a question or a command at a time, without blank ones."""
+        """Yield questions and commands as they are typed, without blank ones."""
         read = self._read_line
         if self._edits:
             from edgechat.cli.chat.line_editor import QuestionPrompt
@@ -208,9 +217,9 @@ class ChatLoop:
         return input("" if self.spoken else _PROMPT)
 
     def add_documents(self, path: str) -> str:
-        """Read a folder or file, and search it in this conversation; Ctrl+C stops that.
+        """Add a folder or file to the documents of this conversation; Ctrl+C stops the reading.
 
-        Returns a sentence about it. Raises EdgechatError.
+        Returns a sentence about the result. Raises EdgechatError.
         """
         adding = add_documents(self.session, self.conversation, path, self._show_reading)
         reading = self.background.begin(adding)
@@ -240,7 +249,7 @@ class ChatLoop:
         self._load()
 
     def retry(self) -> None:
-        """Regenerate the last reply; the present one stays as a branch."""
+        """Regenerate the last reply; the old one stays as a branch."""
         self.conversation.regenerate()
         try:
             if self.conversation.turns[-1].images:
@@ -250,7 +259,7 @@ class ChatLoop:
             self.conversation.put_back()
 
     def continue_reply(self) -> None:
-        """Continue the last reply where it ended early. Raises ChatNotFound if it did not."""
+        """Continue a last reply that ended early. Raises ChatNotFound if it is complete."""
         if not self.conversation.can_continue:
             raise nothing_to_continue()
         self._answer(None)
@@ -274,7 +283,7 @@ class ChatLoop:
         if is_first_load:
             if model.template == "chatml":
                 self._note("the model has no chat template; ChatML is used.")
-            # A reason that is the plan's has been printed with it.
+            # The plan's own reason has been printed already.
             if asks_for_drafts(self.options.request.draft) and model.no_draft not in (
                 "",
                 self.engine.plan.no_draft,
@@ -283,14 +292,14 @@ class ChatLoop:
         return model
 
     def _with_local_hint(self, error: LoadFailed) -> LoadFailed:
-        """Return an error of another server with a hint at a model of this machine."""
+        """Add a hint at a model of this machine to an error of another server."""
         if self.engine.plan.remote is not None:
             hint = _local_hint(in_conversation=self.options.prompt is None)
             error = type(error)(error.message, hint="\n  ".join(filter(None, (error.hint, hint))) or None)
         return error
 
     def _note_plan(self) -> None:
-        """Print what users may want to know about the plan."""
+        """Print notes about the plan."""
         plan, options = self.engine.plan, self.options
         for text in plan.notes:
             self._note(text)
@@ -313,10 +322,10 @@ class ChatLoop:
             self.status.show(starting.line(self.engine.log_tail(LOG_BYTES)))
 
     def _answer(self, prompt: str | None, *, is_only: bool = False) -> None:
-        """Stream one answer; however it ends, it is stored.
+        """Stream one answer, which is stored however it ends.
 
-        prompt: None for an answer to the last question, or for the rest of one that ended early. is_only: no
-        other question follows.
+        prompt: None to answer the last question again, or to continue a reply. is_only: whether no other
+        question follows.
         """
         model = self._load()
         if self.session.chosen_tools(self.conversation.settings) and not model.has_tools:
@@ -359,7 +368,7 @@ class ChatLoop:
             )
 
     async def _passages(self, prompt: str) -> list[Attachment]:
-        """Return what helps to answer from the documents of the conversation."""
+        """Return passages for a prompt from the documents of the conversation."""
         try:
             return await self.session.passages(self.conversation, prompt, self._show_reading)
         finally:
@@ -369,7 +378,7 @@ class ChatLoop:
         self.status.show(f"reading {progress.done:,} of {progress.total:,} documents: {progress.name}")
 
     def _wait_for(self, printer: AnswerPrinter, *, is_only: bool) -> None:
-        """Wait for the answer. In a conversation, Ctrl+C stops it; otherwise, Ctrl+C ends the program."""
+        """Wait for the answer. Ctrl+C stops it in a conversation, and otherwise ends the program."""
         questions = TerminalQuestions()
         answer = self.background.begin(self._stream(printer, questions))
         try:
@@ -382,7 +391,7 @@ class ChatLoop:
             answer.result()
 
     async def _stream(self, printer: AnswerPrinter, questions: TerminalQuestions) -> None:
-        """Return when the answer has ended, for whatever reason, and is saved."""
+        """Stream the answer until it has ended for any reason, and is saved."""
         self._answer_task = asyncio.create_task(self._print_events(printer, questions))
         await asyncio.wait([self._answer_task])
         if not self._answer_task.cancelled():
@@ -407,7 +416,7 @@ class ChatLoop:
             printer.flush()  # Ctrl+C too
 
     def _note_unknown_names(self) -> None:
-        """Say once which names of --yes permit nothing."""
+        """Print, once, which names of --yes match no chosen tools."""
         unknown = unknown_names(self.options.yes, self.session.chosen_tools(self.conversation.settings))
         if unknown and unknown != self._unknown_names:
             self.status.clear()
@@ -427,19 +436,19 @@ class ChatLoop:
         if self.conversation.state_id is not None:
             self.status.show("saving the KV state of the conversation")
         await self.session.close_engine(_SAVE_SECONDS)
-        if self._answer_task is not None:  # it ends with its engine, and its error has been reported
+        if self._answer_task is not None:  # ends with its engine; its error has been reported
             await asyncio.wait([self._answer_task])
             self._answer_task.cancelled() or self._answer_task.exception()
 
 
 def _seeing_hint(backend: Backend | None, *, in_conversation: bool) -> str | None:
-    """Return what to do to ask a model that sees and fits; None if there is none."""
+    """Return a hint at a model that sees and fits; None if there is none."""
 
     def rated(listed: Sequence[ModelRow]) -> SurveyOverview:
         sound = [row.model for row in listed if not row.glance.damage]
         return overview(sound, with_settings(PlanRequest(backend=backend), settings.load()))
 
-    with suppress(EdgechatError):  # of the search; the question's own is told
+    with suppress(EdgechatError):  # errors of the search matter less than the first one
         seeing = seeing_model(rows, rated)
         if seeing is not None:
             name = shlex.quote(seeing.name)
@@ -449,7 +458,7 @@ def _seeing_hint(backend: Backend | None, *, in_conversation: bool) -> str | Non
 
 
 def _local_hint(*, in_conversation: bool) -> str | None:
-    """Return how to go on with a model of this machine that fits; None if there is none."""
+    """Return a hint at a model of this machine that fits; None if there is none."""
     with suppress(EdgechatError):
         found = local_model(rows())
         if found is not None:

@@ -1,4 +1,4 @@
-"""`edgechat run`: one question, or a conversation line by line. Answers to stdout, all else to stderr.
+"""`edgechat run`: one question, or a conversation line by line. Answers go to stdout, the rest to stderr.
 
 The plain mode for screen readers (`edgechat --screen-reader`) is the same conversation, in whole sentences.
 """
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 _STDIN = "-"
 PIPED_LIMIT = 16 * 2**20
-"""Bytes read from a pipe; more than any context holds."""
+"""Limit of piped input in bytes; more than any context holds."""
 
 _MOST_SEED = 2**64 - 1
-"""The largest that the engine takes."""
+"""Largest seed of the engine."""
 
 
 @command(
@@ -203,7 +203,7 @@ def run(
         frequency_penalty=frequency_penalty,
     )
     for name, value in sampling.given().items():
-        if not math.isfinite(value):  # a range does not refuse nan
+        if not math.isfinite(value):  # NaN passes range checks
             raise click.BadParameter(f"{value} is not a number", param_hint=f"--{name.replace('_', '-')}")
     options = RunOptions(
         model=engine_model(engine, model, quant),
@@ -241,7 +241,7 @@ def run(
 
 
 def run_with(options: RunOptions) -> None:
-    """Read what is piped in, and answer the prompt or hold a conversation. Raises EdgechatError."""
+    """Read piped input, and answer the prompt or hold a conversation. Raises EdgechatError."""
     if _STDIN in options.images:
         options = _with_piped_image(options)
         prompt = options.prompt
@@ -329,7 +329,7 @@ def _run_session(
 
 
 def _with_piped_image(options: RunOptions) -> RunOptions:
-    """Return the options with the image that is piped in, instead of a dash."""
+    """Return the options with the piped image instead of a dash."""
     from edgechat.base.images.decoding import MAX_FILE_BYTES
 
     example = 'For example: edgechat run MODEL "What is this?" --image - < photo.png'
@@ -344,7 +344,7 @@ def _with_piped_image(options: RunOptions) -> RunOptions:
 
 
 def _whole_prompt(prompt: str | None) -> str | None:
-    """Return the prompt followed by the text that is piped in; None if a person is to type it."""
+    """Return the prompt followed by the piped text; None if the user will type it."""
     if prompt == _STDIN:
         prompt = None
     if sys.stdin is None or sys.stdin.isatty():

@@ -151,7 +151,7 @@ def bench(
 ) -> None:
     """Measure a model on this machine: speed, memory and drafts, or what its quantizations lose."""
     from edgechat.bench.speed import BenchTask, measure
-    from edgechat.cli import plot as plots
+    from edgechat.cli import plots
     from edgechat.planner.placement.fallback import refit
     from edgechat.planner.prepare import prepare
     from edgechat.planner.request import PlanRequest
@@ -216,7 +216,7 @@ def bench(
 def _through_a_server(
     model: str, request: PlanRequest, *, rounds: int, tokens: int, plot_file: Path | None, json: bool
 ) -> None:
-    """Measure what can be seen from here: when answers begin, and how fast they come."""
+    """Measure a model of another server: time to first token, and speed."""
     import asyncio
 
     from edgechat.cli.commands.remote import answered
@@ -226,7 +226,7 @@ def _through_a_server(
     if plot_file is not None:
         raise OptionWithoutEffect("--plot has no effect here: there is one way of decoding.", hint="Omit it.")
     config = settings.load()
-    request = msgspec.structs.replace(request, vision=True)  # which nobody has asked to do without
+    request = msgspec.structs.replace(request, vision=True)  # the user has not excluded it
     with StatusLine(sys.stderr) as status:
         plan = remote_plan(model, config, request) or prepare(model, request)
         plan, timings = asyncio.run(answered(plan, config, tokens, rounds, status.show))
@@ -247,7 +247,7 @@ def _through_a_server(
     lines = [
         ("Model", plan.model_name),
         *(("Note", text) for text in plan.notes),
-        ("Speed", _unwrapped(table(rows))),
+        ("Speed", table(rows, indent="  ")),
     ]
     print(sheet(lines, bold=styled(sys.stdout), width=13))
 
@@ -263,14 +263,14 @@ def _rows(report: BenchReport, plan: LoadPlan, notes: tuple[str, ...]) -> Iterat
     yield "Memory", f"{mebibytes(plan.total_bytes)} planned; {real}" if plan.total_bytes else real
     yield "First token", f"{report.ttft_ms:.0f} ms after a prompt of {report.prompt_tokens} tokens"
     yield "", ""
-    yield "Speed", _unwrapped(table(_speeds(report)))
+    yield "Speed", table(_speeds(report), indent="  ")
     yield "", ""
-    yield "Calls", _unwrapped(table(_calls(report)))
+    yield "Calls", table(_calls(report), indent="  ")
     yield "", ""
     yield "Drafts", ", ".join(report.drafters) or report.no_draft or "no drafter"
     if report.drafters and report.no_draft:
         yield "", report.no_draft
-    yield "Decoding", _unwrapped(table(_ways(report)))
+    yield "Decoding", table(_ways(report), indent="  ")
 
 
 def _speeds(report: BenchReport) -> list[tuple[str, ...]]:
@@ -283,12 +283,12 @@ def _speeds(report: BenchReport) -> list[tuple[str, ...]]:
 
 
 def _speed(at: AtDepth | None) -> tuple[str, str]:
-    """Return the speeds of reading and writing."""
+    """Return the speeds of prefill and decode."""
     return (f"{at.prompt_tps:.0f} tokens/s", f"{at.decode_tps:.1f} tokens/s") if at is not None else ("", "")
 
 
 def _calls(report: BenchReport) -> list[tuple[str, ...]]:
-    """Return C(n) as a table: what a call of n tokens takes, and how much more than one of a single token."""
+    """Return C(n) as a table: the time of a call of n tokens, absolute and relative to one token."""
     first = report.curve_ms.get(1, 0.0)
     rows = [("rows", *(str(n) for n in report.curve_ms))]
     rows.append(("ms", *(f"{ms:.1f}" for ms in report.curve_ms.values())))
@@ -311,11 +311,6 @@ def _of_plain(report: BenchReport, way: DecodingRun) -> float | None:
 
     plain = next((run.rate for run in report.ways if (run.task, run.name) == (way.task, PLAIN)), 0.0)
     return way.rate / plain if plain > 0 and way.name != PLAIN and way.rate > 0 else None
-
-
-def _unwrapped(text: str) -> str:
-    """Indent the lines of a table, so that `sheet` does not wrap them."""
-    return "\n".join(f"  {line}" for line in text.splitlines())
 
 
 def _object(report: BenchReport, plan: LoadPlan) -> dict[str, Any]:

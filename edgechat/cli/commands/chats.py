@@ -43,9 +43,9 @@ from edgechat.cli.options import (
     MOST,
     json_option,
 )
-from edgechat.cli.terminal_io import as_text, confirm, print_json, read_piped, styled, table
+from edgechat.cli.terminal_io import BOLD, PLAIN, as_text, confirm, print_json, read_piped, styled, table
 
-if TYPE_CHECKING:  # what a list does without takes three times as long to import as the rest
+if TYPE_CHECKING:  # these take three times as long to import as a list needs
     from edgechat.chat.conversation import Conversation
     from edgechat.chat.storage.store import Store
 
@@ -53,7 +53,6 @@ T = TypeVar("T")
 
 _HEADINGS = ("ID", "TITLE", "MODEL", "MESSAGES")
 _TITLE_WIDTH, _MODEL_WIDTH = 40, 24
-_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 _STDIO = "-"
 
 _SYNONYMS = {
@@ -87,7 +86,7 @@ class ChatsGroup(CliGroup):
 
 
 def _probable_command(word: str) -> str | None:
-    """Return the command that an unknown or mistyped word probably means; "" for the list."""
+    """Return the command that an unknown word probably means; "" for the list."""
     commands = {name: command for command, names in _SYNONYMS.items() for name in (*names, command) if name}
     if word.lower() in commands:
         return commands[word.lower()]
@@ -303,7 +302,7 @@ def restore(chats: tuple[str, ...]) -> None:
 
 def _listed(limit: int, *, trashed: bool) -> list[Listed]:
     """Return the first conversations, or those in the trash. Raises StoreError."""
-    if trashed:  # opening the store deletes what is too old
+    if trashed:  # opening the store deletes expired ones
         return with_store(lambda store: store.trashed(limit), only_read=True)
     # Without the store, whose event loop takes longer to import than the rest of the command.
     path = store_path()
@@ -315,9 +314,9 @@ def _listed(limit: int, *, trashed: bool) -> list[Listed]:
 
 
 def with_store(work: Callable[[Store], Awaitable[T]], *, only_read: bool = False) -> T:
-    """Open the store of conversations for `work`, and return its result. Raises StoreError.
+    """Run `work` on the store of conversations; return its result. Raises StoreError.
 
-    only_read: open a copy if it cannot be written.
+    only_read: open a copy if the store cannot be written.
     """
     import asyncio
 
@@ -343,7 +342,7 @@ def _load(prefix: str) -> Conversation:
 
 
 async def _removable(store: Store, prefixes: Sequence[str], *, now: bool) -> list[Conversation]:
-    """Return the conversations to delete, each once; `now` they may be in the trash already."""
+    """Return the conversations to delete, each once; with `now`, they may be in the trash."""
     from edgechat.chat.conversation import Conversation
 
     chats = [await store.find(prefix, trashed=None if now else False) for prefix in prefixes]
@@ -375,7 +374,7 @@ def _hit(hit: Hit, *, bold: bool) -> str:
     who = {"user": "you", "assistant": "answer"}.get(hit.role, hit.role) if hit.turn_id else "title"
     line, at = "", 0
     for start, end in hit.marks if bold else ():
-        line += f"{hit.snippet[at:start]}{_BOLD}{hit.snippet[start:end]}{_PLAIN}"
+        line += f"{hit.snippet[at:start]}{BOLD}{hit.snippet[start:end]}{PLAIN}"
         at = end
     title = one_line(hit.chat.title, _TITLE_WIDTH)
     return f"{hit.chat.id[:8]}  {title} · {who} · {when}\n  {line}{hit.snippet[at:]}"

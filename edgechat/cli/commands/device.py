@@ -87,7 +87,7 @@ def worker(port: int, memory: str | None) -> None:
 
 
 def models_folder() -> Path | None:
-    """Return edgechat's folder of models; None if there is none and it cannot be created."""
+    """Return edgechat's folder of models; None if it cannot be created."""
     try:
         return paths.data_dir() / "models"
     except FolderError:
@@ -187,7 +187,7 @@ def _card_speed(named: tuple[str, DeviceSpeed]) -> str:
 
 
 def _figures(speed: DeviceSpeed) -> str:
-    """Return the bandwidth, and the arithmetic with the type of weights that is most common."""
+    """Return the bandwidth, and the arithmetic with the most common type of weights."""
     text = f"{speed.bandwidth / 1e9:.0f} GB/s from memory"
     if (kernel := speed.kernels.get("Q4_K")) is None:
         return text

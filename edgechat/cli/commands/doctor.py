@@ -1,8 +1,8 @@
-"""`edgechat doctor`: everything that is wrong here, the gravest first, each with its remedy.
+"""`edgechat doctor`: problems of this machine, the gravest first, each with its remedy.
 
-With --json one object is printed: `wrong` (a number: the exit code is 1 if there are any) and `findings`, a
-list of weight ("broken", "slow", "tight" or "note"), what, why and fix. Each layer judges its own files:
-this only collects what they report.
+With --json one object is printed: `wrong` (their number: the exit code is 1 if there are any) and `findings`,
+a list of weight ("broken", "slow", "tight" or "note"), what, why and fix. Each layer checks its own files;
+this module collects the reports.
 
 `edgechat doctor --with ssh://HOST` looks at workers instead; with --json it prints a list of worker, error
 and hint (null for one that can be used), edgechat, llama_cpp, ggml, cpu, sandbox, link (up and down in bytes
@@ -83,7 +83,7 @@ def doctor(workers: tuple[str, ...] | None, json: bool) -> None:
 
 
 def _run_with(addresses: Sequence[str], *, json: bool) -> int:
-    """Look at workers; return 1 if one cannot be used."""
+    """Check workers; return 1 if one cannot be used."""
     with StatusLine(sys.stderr) as status:
         status.show("connecting")
         reports = [_worker(address) for address in addresses]
@@ -96,7 +96,7 @@ def _run_with(addresses: Sequence[str], *, json: bool) -> int:
 
 
 def _worker(address: str) -> dict[str, Any]:
-    """Return what is printed about a worker as JSON."""
+    """Return the report on a worker, as --json prints it."""
     try:
         tunnel = connect(address)
         if isinstance(tunnel, LostWorker):
@@ -121,7 +121,7 @@ def _worker(address: str) -> dict[str, Any]:
 
 
 def _unequal(tunnel: Tunnel) -> tuple[str | None, str | None]:
-    """Return why a worker cannot be used with this machine's llama.cpp, and what to do; or None twice."""
+    """Return why a worker does not fit this machine's llama.cpp, and a hint; or (None, None)."""
     try:
         check_build(tunnel, read_inventory().build)
     except WorkerRefused as error:
@@ -158,7 +158,7 @@ def _findings() -> Iterator[Finding]:
 
 
 def own_findings() -> Iterator[Finding]:
-    """Yield what is wrong with edgechat's own folders and files."""
+    """Yield problems of edgechat's own folders and files."""
     yield from _folders()
     yield from _unreadable_folders()
     yield from _failed_starts()
@@ -173,7 +173,7 @@ def own_findings() -> Iterator[Finding]:
         try:
             check()
         except FolderError:
-            continue  # `_folders` has reported it
+            continue  # reported by `_folders`
         except EdgechatError as error:
             if error.message not in reported:
                 yield Finding(Weight.BROKEN, error.message, why, error.hint or "")
@@ -181,7 +181,7 @@ def own_findings() -> Iterator[Finding]:
 
 
 def _folders() -> Iterator[Finding]:
-    """Yield a finding for each folder that cannot be made or written to; one is enough of a kind."""
+    """Yield a finding for each folder that is not writable; one for all that cannot be created."""
     kinds: tuple[tuple[Callable[[], Path], str], ...] = (
         (paths.config_dir, "Settings are read from this folder."),
         (paths.data_dir, "Conversations and models are stored in this folder."),
@@ -193,7 +193,7 @@ def _folders() -> Iterator[Finding]:
             path = folder()
         except FolderError as error:
             yield Finding(Weight.BROKEN, error.message, why, error.hint or "")
-            return  # the others would say the same
+            return  # the others fail alike
         try:
             path.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=path):
@@ -206,11 +206,11 @@ def _folders() -> Iterator[Finding]:
 
 
 def _unreadable_folders() -> Iterator[Finding]:
-    """Yield a note for each folder of models that may not be read."""
+    """Yield a note for each unreadable folder of models."""
     try:
         skipped = inventory().skipped
     except EdgechatError:
-        return  # reported of the catalogue already
+        return  # reported with the catalogue
     for path, reason in list(skipped.items())[:_MOST_NOTES]:
         what = f"The models in {one_line(str(path), 300)} cannot be read: {reason}."
         fix = "To use them, give your user permission to read the folder."
@@ -218,7 +218,7 @@ def _unreadable_folders() -> Iterator[Finding]:
 
 
 def _failed_starts() -> Iterator[Finding]:
-    """Yield a note for each model whose program was not ready when it was started last."""
+    """Yield a note for each model whose program failed at its last start."""
     for name, start in list(engine_starts().items())[-_MOST_NOTES:]:
         if start.failure:
             what = f"The program of {one_line(name, 300)} {one_line(start.failure, 300)}."
@@ -230,7 +230,7 @@ def _check_guide() -> None:
 
 
 def _check_model() -> None:
-    """Check that the model that settings.toml names is here, if the settings can be read at all."""
+    """Check that the model of settings.toml is on this machine."""
     try:
         model = settings.load().model
     except EdgechatError:
@@ -245,7 +245,7 @@ def _check_chats() -> None:
 
 
 def _disks() -> dict[Path, int]:
-    """Return the free bytes of the folders that models are kept in, each disk once."""
+    """Return the free bytes of the folders of models, each disk once."""
     free: dict[Path, int] = {}
     for folder in filter(None, (models_folder(), hub_cache())):
         n_bytes = disk_free(folder)

@@ -1,4 +1,4 @@
-"""`edgechat docs`: documents about which models can be asked. docs/documents.md says what --json prints."""
+"""`edgechat docs`: documents that models can answer from. docs/documents.md describes --json."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from edgechat.documents.library import Given
 
 _MOST_TOLD = 10
-"""Files that are left out and named; of more, only the number is told."""
+"""Number of skipped files to name; of the rest, only the number is printed."""
 
 _name = argument(
     "name",
@@ -183,7 +183,7 @@ def rm(name: str, paths: tuple[str, ...], yes: bool) -> None:
     """Forget documents; the files themselves stay."""
     known = next((one for one in known_collections() if one.name == name), None)
     if known is None or (paths and known.problem):
-        registry.open_collection(name).close()  # which says what is wrong
+        registry.open_collection(name).close()  # raises the error
     assert known is not None
     chosen = [str(Path(path).expanduser().absolute()) for path in paths]
     for path in chosen:
@@ -230,7 +230,7 @@ def serve(names: tuple[str, ...]) -> None:
 
 
 def _usable() -> list[str]:
-    """Return the names of all collections that can be read; say what is wrong with the others, or all."""
+    """Return the names of all readable collections; print notes about the others."""
     known = known_collections()
     if not known:
         note("There are no documents yet. To add some: edgechat docs add FOLDER")
@@ -255,7 +255,7 @@ async def _found(names: Sequence[str], question: str, limit: int) -> list[Given]
 
 
 def _update(names: Sequence[str]) -> list[Update]:
-    """Bring collections up to date, and say what is left out of them."""
+    """Update collections, and print notes about skipped files."""
     import asyncio
 
     from edgechat.documents.embedding import embedder_here
@@ -291,7 +291,7 @@ def _update(names: Sequence[str]) -> list[Update]:
 
 
 def _ask_about(name: str, roots: Sequence[Path]) -> None:
-    """Ask before folders are read that take long, unless they were read before."""
+    """Ask before huge folders are read for the first time."""
     known = next((one.roots for one in known_collections() if one.name == name), ())
     for root in roots:
         if str(root) not in known and (found := survey(root)).is_huge:
@@ -300,7 +300,7 @@ def _ask_about(name: str, roots: Sequence[Path]) -> None:
 
 
 def _recommend_embedder() -> None:
-    """Print which embedding model suits this machine; its header ships, so nothing is asked of the hub."""
+    """Recommend an embedding model for this machine. Its header ships, so no network is needed."""
     from edgechat.planner.ranking.embedders import recommended_embedder
 
     with suppress(EdgechatError):
@@ -310,7 +310,7 @@ def _recommend_embedder() -> None:
 
 
 def _check_apart(collection: Collection, roots: Sequence[Path]) -> None:
-    """Refuse a folder in, or around, one that is in the collection: its files would be there twice."""
+    """Refuse folders inside or around one of the collection: their files would be there twice."""
     for known in (Path(one.path) for one in collection.roots()):
         for root in roots:
             if root != known and (root in known.parents or known in root.parents):

@@ -1,4 +1,4 @@
-"""`edgechat launch`: a coding agent on a model of this machine, with a server of its own while it runs."""
+"""`edgechat launch`: a coding agent with a model of this machine, on a server that ends with it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from edgechat.planner.plan import LoadPlan
 
 ROOMY = 32768
-"""Tokens of context that agents need: their instructions and tools alone take some 10,000."""
+"""Context that agents need, in tokens: their instructions and tools alone take some 10,000."""
 GUIDE = "guide"
 _ADDRESS = re.compile(r"Serving .* at (http://\S+)/v1;")
 _LOAD_SECONDS = 600.0
@@ -118,7 +118,7 @@ def _program(agent: Agent) -> str:
 
 
 def _plan(model: str | None, context: int | None, agent: str) -> LoadPlan:
-    """Plan the model with a context that agents can work in, if that fits, and say what is chosen and why."""
+    """Plan the model with enough context for agents, if that fits, and print the choice."""
     from edgechat.planner.prepare import prepare
     from edgechat.planner.request import PlanRequest
 
@@ -141,7 +141,7 @@ def _plan(model: str | None, context: int | None, agent: str) -> LoadPlan:
 
 
 def _model(named: str | None) -> str:
-    """Return the model that was named, or that the app would open with; the guide cannot use tools."""
+    """Return the named model, or the one that the app would open with, but not the guide: it has no tools."""
     import asyncio
 
     from edgechat.server.pool.available_models import first_model
@@ -168,7 +168,7 @@ def _model(named: str | None) -> str:
 
 @contextlib.contextmanager
 def _serving(plan: LoadPlan) -> Iterator[ServerAddress]:
-    """Run a server for a model, with a key of its own; it is ready when this is entered."""
+    """Run a server for a model, with a new key; it is ready on entry."""
     key = f"ek-{secrets.token_urlsafe(24)}"
     words = ["serve", plan.model_path, "--port", "0", "--ctx", str(plan.context)]
     program = [sys.executable] if spawn.frozen() else [sys.executable, "-P", *spawn.PROGRAM]
@@ -191,7 +191,7 @@ def _serving(plan: LoadPlan) -> Iterator[ServerAddress]:
 
 
 def _url_of(process: subprocess.Popen[str], log: Path) -> str:
-    """Return the address that the server prints; later output is read and dropped."""
+    """Return the address that the server prints; discard later output."""
     assert process.stdout is not None
     for line in process.stdout:
         if found := _ADDRESS.match(line):
@@ -238,7 +238,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 
 def _run_program(program: str, chosen: AgentSettings, arguments: Sequence[str]) -> int:
-    """Run an agent in this terminal; return its exit code. Ctrl+C is its own business."""
+    """Run an agent in this terminal; return its exit code. Ctrl+C is left to the agent."""
     environment = dict(os.environ)
     for name, value in chosen.environment.items():
         if value is None:
@@ -249,7 +249,7 @@ def _run_program(program: str, chosen: AgentSettings, arguments: Sequence[str]) 
     while True:
         try:
             return process.wait()
-        except KeyboardInterrupt:  # the agent has it, too
+        except KeyboardInterrupt:  # the agent receives it, too
             continue
 
 
@@ -258,7 +258,7 @@ def _plain(address: ServerAddress) -> AgentSettings:
 
 
 def _print_settings(agent: Agent | None, chosen: AgentSettings) -> None:
-    """Print how to start a program, as lines for a shell."""
+    """Print shell commands that start a program."""
     for name, value in chosen.environment.items():
         if sys.platform == "win32":
             print(f'$env:{name} = "{value}"' if value is not None else f"Remove-Item Env:{name}")

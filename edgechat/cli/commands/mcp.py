@@ -1,4 +1,4 @@
-"""`edgechat mcp`: the tool servers of mcp.json. docs/tools.md says what --json prints."""
+"""`edgechat mcp`: the tool servers of mcp.json. docs/tools.md describes --json."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def import_servers(
 
 
 def _absolute(command: str) -> str:
-    """Return a command with its folder, if it was given as the path of a file in this one."""
+    """Return the absolute path of a command that is given as a path; others unchanged."""
     is_path = os.sep in command and os.path.isfile(os.path.expanduser(command))
     return os.path.abspath(os.path.expanduser(command)) if is_path else command
 
@@ -258,7 +258,7 @@ def _sources(program: str | None, file: str | None) -> list[Path]:
 
 
 def _readable(path: Path) -> list[ServerConfig]:
-    """Return the servers of another program's file; those that edgechat cannot use are named."""
+    """Return the servers of another program's file; print notes about unusable ones."""
     servers = []
     for name, entry in entries_of(path).items():
         try:
@@ -269,7 +269,7 @@ def _readable(path: Path) -> list[ServerConfig]:
 
 
 def _named(server: ServerConfig) -> str:
-    """Return the names of what a server is given beside its arguments, without the values."""
+    """Return the names of a server's variables and headers, without the values."""
     names = [*server.env, *server.headers]
     return f" (with {', '.join(names)})" if names else ""
 
@@ -291,7 +291,7 @@ def _as_json(value: object, *fields: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """What came of starting a server."""
+    """Result of starting a server."""
 
     title: str = ""
     tools: Sequence[ToolSpec] = ()
@@ -313,7 +313,7 @@ async def _tried(config: ServerConfig) -> _Trial:
 
 
 async def _answers() -> Mapping[str, Sequence[GivenConsent]]:
-    """Return the answers that are kept, by server."""
+    """Return the stored answers, by server."""
     from edgechat.tools.consent_store import ConsentStore, GivenConsent, consents_path
 
     found = defaultdict[str, list[GivenConsent]](list)

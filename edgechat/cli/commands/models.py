@@ -1,7 +1,6 @@
-"""`edgechat list`, `rm`, `import` and `verify`: the models on this machine.
+"""`edgechat list`, `rm`, `import` and `verify`: models on this machine; `list` has remote ones, too.
 
-`edgechat list` shows those of remote engines, too. With --json, it prints a list of objects, the
-most recently used ones first:
+With --json, a list of objects is printed, most recently used first:
 
     kind             "model"; or "adapter" for LoRA adapters, which come last, and have name, format ("gguf"
                      or "peft"), base (the model that they are for), architecture, rank, size, place, path and
@@ -65,7 +64,7 @@ if TYPE_CHECKING:
 _HEADINGS = ("NAME", "QUANT", "SIZE", "CONTEXT", "LAST USED", "FITS NOW", "WHERE")
 _REMOTE_HEADINGS = ("REMOTE", "SERVER", "CONTEXT", "FIRST TOKEN", "SPEED", "LAST USED")
 _INPUT, _DRAFTS = "INPUT", "DRAFTS"
-"""The last columns: where any model takes more than text, and where any drafts with layers of its own."""
+"""Last columns: shown if any model takes more than text, or drafts with its own layers."""
 _INPUTS: dict[Modality, str] = {"vision": "images", "audio": "sound"}
 
 model_name = argument(
@@ -132,7 +131,7 @@ def _cells(row: ModelRow) -> tuple[str, ...]:
 def _asking(
     remotes: Mapping[str, RemoteServer],
 ) -> Iterator[Callable[[], tuple[Sequence[RemoteRow], Sequence[str]]]]:
-    """Ask the servers meanwhile; yield a function that waits for their models."""
+    """Ask the servers in the background; yield a function that waits for their models."""
     if not remotes:
         yield lambda: ((), ())
         return
@@ -143,7 +142,7 @@ def _asking(
 
 
 def _remote_rows(remotes: Mapping[str, RemoteServer]) -> tuple[Sequence[RemoteRow], Sequence[str]]:
-    """Return the models of all servers, and why some have told none."""
+    """Return the models of all servers, and the problems of those that failed."""
     import asyncio
 
     from edgechat.models.remote.listing import listings, rows_of  # 50 ms
@@ -314,7 +313,7 @@ def verify_models(model: str | None) -> None:
 
 
 def _check(path: Path) -> None:
-    """Raise ModelFileError unless a model can be read; one with a vision tower inside is as it should be."""
+    """Raise ModelFileError if a model cannot be read; a vision tower inside is fine."""
     from edgechat.models.formats.header_reading import read_model
     from edgechat.models.formats.vision_inside import VisionInside
 
@@ -323,7 +322,7 @@ def _check(path: Path) -> None:
 
 
 def _adapters(name: str | None) -> list[LocalAdapter]:
-    """Return all adapters, or the one that a name means."""
+    """Return all adapters, or the named one."""
     if name is None:
         return local_adapters()
     adapter = known_adapter(name)
@@ -377,7 +376,7 @@ _ADAPTER_HEADINGS = ("ADAPTER", "RANK", "SIZE", "FOR", "WHERE")
 
 
 def _adapter_cells(adapter: LocalAdapter, details: AdapterDetails) -> tuple[str, ...]:
-    """Return the row of an adapter, below _ADAPTER_HEADINGS."""
+    """Return the row of an adapter; see _ADAPTER_HEADINGS."""
     rank = str(details.rank or "?")
     return (
         adapter.name,
@@ -389,7 +388,7 @@ def _adapter_cells(adapter: LocalAdapter, details: AdapterDetails) -> tuple[str,
 
 
 def adapter_rows(adapter: LocalAdapter, details: AdapterDetails) -> Iterator[tuple[str, str]]:
-    """Yield what is shown of an adapter."""
+    """Yield the rows of the sheet of an adapter."""
     names = ", or ".join(map(flat, (adapter.name, *adapter.other_names[:1])))
     name = adapter.path if adapter.place is Place.ELSEWHERE else adapter.name
     yield "", f"A LoRA adapter, to be applied to its model: edgechat run MODEL --lora {flat(str(name))}"
@@ -409,7 +408,7 @@ def adapter_rows(adapter: LocalAdapter, details: AdapterDetails) -> Iterator[tup
 
 
 def adapter_object(adapter: LocalAdapter, details: AdapterDetails) -> dict[str, Any]:
-    """Return an adapter for programs."""
+    """Return an adapter as --json prints it."""
     return {
         "kind": "adapter",
         "name": adapter.name,

@@ -203,7 +203,7 @@ def _lines(survey: SurveyFindings) -> Iterator[str]:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield the rows with their columns aligned; a column that is empty is left out."""
+    """Yield rows with aligned columns, without empty columns."""
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in columns]
     for row in zip(*columns, strict=True):
@@ -230,7 +230,7 @@ def _ladder(survey: SurveyFindings) -> Iterator[tuple[str, ...]]:
 
 
 def _catalogue(survey: SurveyFindings) -> Iterator[str]:
-    """Yield one table, with headings between the verdicts; `_choice` lists what is too large."""
+    """Yield one table, with headings between verdicts; `_choice` lists models that are too large."""
     from edgechat.planner.ranking.ranked_file import Verdict
 
     headings = {
@@ -262,7 +262,7 @@ def _mark(option: RankedFile, survey: SurveyFindings) -> str:
 
 
 def _figures(option: RankedFile, plan: LoadPlan) -> tuple[str, str, str]:
-    """Return the share of the load that is on accelerators, tokens per second, and time to first token."""
+    """Return the share on accelerators, the speed of decoding, and the time to first token."""
     from edgechat.planner.placement.budget import RAM
 
     on_gpu = sum(memory.total_bytes for memory in plan.memory if memory.name != RAM)
@@ -313,7 +313,7 @@ def _smallest(options: Sequence[RankedFile]) -> RankedFile:
 def show_elsewhere(
     models: Sequence[str], request: PlanRequest, described: MachineDescription, *, json: bool
 ) -> None:
-    """Print what a program would take and its command, or what a server tells. Raises EdgechatError."""
+    """Print the memory and command of a program, or a server's model. Raises EdgechatError."""
     from edgechat.planner.placement.engines.programs import split_engine
     from edgechat.planner.plan import as_json
 
@@ -353,7 +353,7 @@ def _elsewhere(name: str, request: PlanRequest, described: MachineDescription) -
 
 
 async def _asked(plan: LoadPlan, config: Settings) -> LoadPlan:
-    """Return the plan with what the server tells of the model."""
+    """Return the plan with the server's data about the model."""
     from edgechat.engine.remote.choice import remote_engine
 
     engine = remote_engine(plan, config, idle_seconds=0, on_note=note)
@@ -375,7 +375,7 @@ def _engine_lines(plan: LoadPlan) -> Iterator[tuple[str, str]]:
     for text in plan.notes:
         yield "Note", text
     yield "Why", "\n".join(plan.reasons)
-    if plan.program is None:  # it was named beside others that a program runs
+    if plan.program is None:  # named beside models of other programs
         return
     given = [f"{name}={value}" for name, value in plan.program.environment.items()]
     yield "Command", shlex.join([*given, *plan.program.command])

@@ -108,7 +108,7 @@ def pull(
             raise
         _pull_adapter(adapter, want, dry_run=dry_run, json=json)
         return
-    if isinstance(decision, LocalModelEntry):  # nothing is known of its repository
+    if isinstance(decision, LocalModelEntry):  # its repository is unknown
         if json:
             print_json(_local_object(decision, dry_run))
         else:
@@ -130,7 +130,7 @@ def pull(
 
 
 def _pull_adapter(remote: RemoteAdapter, want: ModelRequest, *, dry_run: bool, json: bool) -> None:
-    """Download an adapter, and say how to use it. Raises HubError, DiskError."""
+    """Download an adapter, and print how to use it. Raises HubError, DiskError."""
     from edgechat.cli.commands.models import adapter_object
     from edgechat.models.adapters.local import AdapterDetails, LocalAdapter
     from edgechat.models.hub.cache_layout import check_space
@@ -225,7 +225,7 @@ def _shown(decision: PullDecision, download: DownloadChoice) -> Iterator[tuple[s
 def _result(
     decision: PullDecision, fetched: Sequence[FetchedFile], dry_run: bool, seconds: float
 ) -> Iterator[str]:
-    """Yield what is here now, and what to do with it."""
+    """Yield the result, and what to do with it."""
     for part, files in zip(decision.parts, decision.missing, strict=True):
         if part.choice.format == "mlx":
             yield _folder(part, files, dry_run)
@@ -259,7 +259,7 @@ def _result(
 
 
 def _folder(part: PullPart, missing: Sequence[RemoteFile], dry_run: bool) -> str:
-    """Return what happened to a model that is a folder, in one line for its many files."""
+    """Return one line for all files of a model that is a folder."""
     name, path = one_line(part.source.want.hub.repo), flat(str(part.model_path))
     if not missing:
         return f"{name} is already on this machine: {path}"
@@ -271,7 +271,7 @@ def _folder(part: PullPart, missing: Sequence[RemoteFile], dry_run: bool) -> str
 
 
 def _kept(part: PullPart, files: Sequence[RemoteFile]) -> str:
-    """Return how much of the files an earlier download has left."""
+    """Return how much of the files is on disk from an earlier download."""
     n_bytes = sum(part.store.n_kept(file) for file in files)
     return f", {mebibytes(n_bytes)} here" if n_bytes else ""
 
@@ -309,7 +309,7 @@ def _object(
 
 
 def _local_object(here: LocalModelEntry, dry_run: bool) -> dict[str, Any]:
-    """Return the same for a local file whose repository is not known."""
+    """Return the same for a local file whose repository is unknown."""
     from edgechat.models.local.stores import found_at
 
     model = found_at(here.path)
@@ -362,12 +362,12 @@ def _described(part: PullPart, missing: Sequence[RemoteFile]) -> dict[str, Any]:
 
 
 EVERY = 10.0
-"""Seconds between two lines without a terminal."""
+"""Seconds between lines without a terminal."""
 _TERMINAL_INTERVAL = 0.2
 
 
 class DownloadProgress:
-    """A DownloadObserver that shows the progress of several files together."""
+    """DownloadObserver that shows the total progress of several files."""
 
     def __init__(self, total: int, stream: TextIO | None = None) -> None:
         from edgechat.models.hub.progress import DownloadPace
@@ -379,12 +379,12 @@ class DownloadProgress:
         self._shown = time.monotonic()
 
     def has(self, file: RemoteFile, n: int) -> None:
-        """Note that the first n bytes of the file are here."""
+        """Note that the first n bytes of a file are on disk."""
         if self._pace.has(file, n):
             self._show(lambda: f"{self._pace.standing().line}, {_base(file.name)}")
 
     def checked(self, file: RemoteFile, n: int) -> None:
-        """Note that the first n bytes of a partial download have been hashed again."""
+        """Note that the first n bytes of a partial download have been rehashed."""
         self._show(lambda: f"checking the partial download of {_base(file.name)}: {mebibytes(n)}")
 
     def says(self, text: str) -> None:
@@ -397,7 +397,7 @@ class DownloadProgress:
         self._status.clear()
 
     def _show(self, text: Callable[[], str]) -> None:
-        """Show a line, unless one was shown just now."""
+        """Show a line, unless the last one is recent."""
         now = time.monotonic()
         if now - self._shown < (_TERMINAL_INTERVAL if self._on else EVERY):
             return

@@ -155,7 +155,7 @@ def quantize(
 
 
 def affordable(source: Source, context: int | None) -> int:
-    """Return the largest file that fits this machine with that context. Raises DoesNotFit."""
+    """Return the size of the largest file that fits with this context, in bytes. Raises DoesNotFit."""
     from edgechat.planner.estimate.dry_run import DryRun
     from edgechat.planner.machine import Machine, current_profile
     from edgechat.planner.plan_model import plan_variant
@@ -183,7 +183,7 @@ def affordable(source: Source, context: int | None) -> int:
 
 
 def _warnings(source: Source, n_bytes: int | None) -> Iterator[str]:
-    """Yield why another source, or none of this, would be better. n_bytes: the size that was asked for."""
+    """Yield why another source, or the source itself, would be better. n_bytes: the requested size."""
     name, size = source.path.name, source.header.file_size
     if source.is_quantized:
         yield (
@@ -224,7 +224,7 @@ def _rows(made: QuantizedModel) -> Iterator[tuple[str, str]]:
 
 
 def _types_table(types: Mapping[str, str], sizes: Mapping[str, int]) -> str:
-    """Return what was given to the tensors of each kind."""
+    """Return a table of the types of each kind of tensor."""
     total = max(1, sum(sizes.values()))
     kinds: dict[str, list[str]] = {}
     for name in types:
@@ -234,7 +234,7 @@ def _types_table(types: Mapping[str, str], sizes: Mapping[str, int]) -> str:
         counts = Counter(types[name] for name in names)
         given = ", ".join(f"{one} x{n}" if len(names) > 1 else one for one, n in counts.most_common())
         lines.append((kind, given, f"{100 * sum(sizes[name] for name in names) / total:.0f}%"))
-    return "\n".join(f"  {line}" for line in table(lines).splitlines())
+    return table(lines, indent="  ")
 
 
 def _object(made: QuantizedModel) -> dict[str, Any]:

@@ -46,7 +46,7 @@ _ORIGIN = re.compile(r"(https?|[a-z][a-z0-9+-]*)://([a-z0-9.-]+|\[[0-9a-f:]+\])(
 _NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,252}|\[[0-9a-f:.]+\]")
 PACKAGES = ("starlette", "uvicorn", "h11", "prometheus_client")
 _LEAST_KEY = 16
-"""Characters that a key must have if other machines can reach the server."""
+"""Shortest key, in characters, if other machines can reach the server."""
 
 
 @command(
@@ -216,12 +216,12 @@ def serve(
             note(choice.note)
         name = choice.model
         pool = real_pool(name, request, on_note=note)
-        # Before a key is generated and shown: a model that cannot be loaded ends the command.
+        # Before a key is generated and shown, since a model that does not load ends the command.
         plan = prepare_model(request, name, name)
         key = _key(listener, host, api_key, required=not no_api_key)
         hosts = frozenset() if is_loopback(listener) else _own_names(host)
         rules = AccessRules(key.text if key else None, hosts, origins, aliases)
-        # Its own thread, not a loop, is what a store belongs to.
+        # A store is bound to its own thread, not to an event loop.
         store = asyncio.run(ResponseStore.open(store_path())) if store_responses else None
         logged = not sys.stdout.isatty()
         print(first_screen(name, listener, key, kind=plan.kind, logged=logged), flush=True)
@@ -246,7 +246,7 @@ async def _serve(
     strict: bool,
     grace: float,
 ) -> None:
-    """Serve until a signal comes. grace: seconds that answers in progress have to finish."""
+    """Serve until a signal. grace: seconds for answers in progress to finish."""
     import asyncio
 
     from edgechat.server.app import make_app
@@ -257,7 +257,7 @@ async def _serve(
             message = "Stopping after the answers in progress; press Ctrl+C again to stop at once."
             print(message, file=sys.stderr, flush=True)
         await pool.drain(grace)
-        await pool.close()  # stops the answers that take longer, and says so to their clients
+        await pool.close()  # stops longer answers, and tells their clients
 
     try:
         async with pool:
@@ -274,7 +274,7 @@ async def _serve(
 
 
 async def _load(pool: Pool) -> None:
-    """Load the default model before the first request; /health reports errors, too."""
+    """Load the default model before the first request; /health also reports errors."""
     try:
         async with pool.serve() as served:
             _print_plan(served.plan)
@@ -296,7 +296,7 @@ def _need_packages() -> None:
 
 
 def _check_network(*, fetch_images: bool) -> None:
-    """Raise SettingsError if images are to be fetched without a network."""
+    """Raise SettingsError for --fetch-images without a network."""
     switch = offline_by()
     if fetch_images and switch is not None:
         hint = "Omit one of them." if switch == OFFLINE_OPTION else f"Omit it, or unset {switch}."
@@ -306,7 +306,7 @@ def _check_network(*, fetch_images: bool) -> None:
 
 
 def _key(listener: socket.socket, host: str, given: str | None, *, required: bool) -> Key | None:
-    """Return the API key to require, or None. Raises SettingsError if strangers could get in."""
+    """Return the API key to require, or None. Raises SettingsError if that were unsafe."""
     from edgechat.server.http.access_policy import find_key
     from edgechat.server.serving import is_loopback
 
@@ -353,7 +353,7 @@ def _alias(text: str) -> str:
 
 
 def _own_names(host: str) -> frozenset[str]:
-    """Return the names by which other machines may address this one."""
+    """Return the names that other machines may use for this one."""
     own = socket.gethostname().lower()
     return frozenset({own, f"{own.partition('.')[0]}.local", host.lower()})
 
@@ -373,7 +373,7 @@ def _print_plan(plan: LoadPlan) -> None:
     print(one_line(f"{name} is loaded with {by}: {capacity}."), flush=True)
 
 
-# What is printed first: the address, and commands to paste, for this shell.
+# First screen: the address, and commands to paste into this shell.
 
 _EXAMPLES: dict[ModelKind, tuple[str, str]] = {
     "chat": (
@@ -391,7 +391,7 @@ _EXAMPLES: dict[ModelKind, tuple[str, str]] = {
 def first_screen(
     name: str, listener: socket.socket, key: Key | None, *, kind: ModelKind, logged: bool = False
 ) -> str:
-    """Return the text. It contains the key only if that is new and the output is not logged.
+    """Return the first screen. It contains the key only if the key is new and the output is not logged.
 
     kind: of the default model. logged: whether the output is stored, as in a journal.
     Commands have at most 60 columns, except for paths and keys.
@@ -424,7 +424,7 @@ def first_screen(
 
 def _example_request(*, has_key: bool, kind: ModelKind) -> str:
     path, body = _EXAMPLES[kind]
-    if sys.platform == "win32":  # PowerShell, which has another curl and takes quotes apart
+    if sys.platform == "win32":  # PowerShell has a different curl, and splits quotes
         command = f'Invoke-RestMethod "$env:OPENAI_BASE_URL/{path}" -Method Post'
         authorization = '-Headers @{Authorization = "Bearer $env:OPENAI_API_KEY"}'
         options = ["-ContentType application/json", f"-Body '{body}'"]
@@ -442,7 +442,7 @@ def _setting(name: str, value: str) -> str:
 
 
 def _key_expression(key: Key | None) -> str:
-    """Return a shell expression that reads the key, so that the key is not in the shell's history."""
+    """Return a shell expression that reads the key, to keep it out of the shell's history."""
     if key is None:
         return '"none"'
     if sys.platform == "win32":

@@ -86,7 +86,7 @@ def show(model: str, json: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ShownModel:
-    """Everything that is shown of a model."""
+    """A model, and all that is shown of it."""
 
     model: LocalModel
     header: ModelHeader
@@ -95,7 +95,7 @@ class ShownModel:
     why_not: str = ""
     modalities: tuple[Modality, ...] = ()
     defaults: ModelDefaults = NO_DEFAULTS
-    """What Ollama keeps beside it."""
+    """Ollama's defaults for it."""
     no_vision: str = ""
     """Why its projector cannot be used."""
 
@@ -184,7 +184,7 @@ def _template(header: ModelHeader, own: ModelDefaults) -> str:
 
 
 def _projector(shown: ShownModel) -> str:
-    """Return what the model does with the file beside it; '' for a model that only reads text."""
+    """Describe the projector and its use; '' for a model of text only."""
     file, entry = shown.model.found.projector, shown.model.entry
     if file is None:
         missing = shown.model.missing_modalities
@@ -196,7 +196,7 @@ def _projector(shown: ShownModel) -> str:
 
 
 def _own_layers(shown: ShownModel) -> str:
-    """Return whether the model can draft with layers of its own; '' if it has none."""
+    """Describe drafting with the model's own layers; '' if it has none."""
     from edgechat.models.formats.mtp import stated_layers, why_no_drafts
 
     n, file = len(stated_layers(shown.header)), shown.model.found.head
@@ -240,7 +240,7 @@ def _plan(shown: ShownModel) -> str:
 
 
 def _count(n: int) -> str:
-    """Return a number of weights for people: '1.2 B'."""
+    """Return a readable number of weights: '1.2 B'."""
     for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
         if n >= size:
             return f"{n / size:.3g} {unit}"
