@@ -12,9 +12,9 @@ from edgechat.base.process.spawn import ROLE_FLAG
 # Roles of child processes, with the modules whose main() they run.
 ROLES = {
     "engine": "edgechat.engine.worker.worker",
-    "bench": "edgechat.cli.bench.child",
-    "quality": "edgechat.cli.bench.quality.child",
-    "quantize": "edgechat.cli.quantize.child",
+    "bench": "edgechat.bench.speed_child",
+    "quality": "edgechat.bench.quality_child",
+    "quantize": "edgechat.quantize.child",
     "template": "edgechat.engine.prompt.template_child",
     "grammar": "edgechat.engine.reply.grammar_child",
     "image": "edgechat.base.images.decoding_child",
