@@ -26,7 +26,6 @@ from edgechat.bench.speed import (
 )
 from edgechat.engine.backends.base import BatchPart, CacheFull
 from edgechat.engine.engine import EngineCore
-from edgechat.engine.scheduling.draft import Source
 from edgechat.engine.types import (
     CachePolicy,
     ChatRequest,
@@ -35,6 +34,7 @@ from edgechat.engine.types import (
     Message,
     ModelInfo,
     Sampling,
+    Source,
 )
 from edgechat.engine.worker.worker import load
 from edgechat.planner.plan import NGRAMS, OWN_LAYERS, LoadPlan

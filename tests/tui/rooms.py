@@ -94,7 +94,7 @@ def snapshot(runs: tuple[Run, ...] = RUNS, cells: int = 4096, **changes: object)
             stats=CacheStats(14, 4, 12_345, 3),
         ),
         "draft_cache": DraftCache(4096, 1210),
-        "prompt": PromptUse(830, 812, 18),
+        "prompt": PromptUse(830, 812),
         "drafting": DRAFTING,
         "work": SchedulerState(
             running=1,

@@ -344,7 +344,7 @@ def _image_folder(path: Path) -> Path:
 
 
 def _forget_states(chat_ids: Sequence[str]) -> None:
-    from edgechat.engine.kv.state_folder import forget  # its imports are needed only here
+    from edgechat.engine.kv.state_files import forget  # its imports are needed only here
 
     for chat_id in chat_ids:
         forget(chat_id)
@@ -352,7 +352,7 @@ def _forget_states(chat_ids: Sequence[str]) -> None:
 
 def _prune_states(db: sqlite3.Connection) -> None:
     """Delete the KV states of chats that do not exist: another program may have deleted them."""
-    from edgechat.engine.kv.state_folder import prune
+    from edgechat.engine.kv.state_files import prune
 
     with contextlib.suppress(FolderError):
         prune(lambda chat_id: lists.chat(db, chat_id) is not None)

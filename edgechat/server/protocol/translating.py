@@ -7,8 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from edgechat.engine.prompt.translation import MOST_CHARACTERS, MOST_TOKENS
-from edgechat.engine.types import Translated
+from edgechat.engine.types import MOST_CHARACTERS, MOST_TOKENS, Translated
 from edgechat.server.protocol.openai.generation import Model, TokenId
 
 

@@ -195,7 +195,7 @@ class PromptPane(Vertical):
     @work(exclusive=True, group="weigh")
     async def _weigh(self) -> None:
         """Show how long the model will take to read the prompt, if that is long."""
-        from edgechat.engine.prompt.token_estimate import guessed_tokens
+        from edgechat.engine.prompt.window import guessed_tokens
         from edgechat.tui.chat.prompt.reading_time import tokens_of
 
         text = self.text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edgechat.base.text import seconds
-from edgechat.engine.prompt.token_estimate import guessed_tokens
+from edgechat.engine.prompt.window import guessed_tokens
 
 if TYPE_CHECKING:
     from edgechat.chat.records import Attachment

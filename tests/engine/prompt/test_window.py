@@ -4,7 +4,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from edgechat.engine.kv.window import MOST_TOKENS, ContextWindow, turns_of, whole, window_of
+from edgechat.engine.prompt.window import MOST_TOKENS, ContextWindow, turns_of, whole, window_of
 from edgechat.engine.types import Role
 
 Sized = tuple[Role, int]

@@ -1,4 +1,4 @@
-"""How many tokens a text or message takes: estimates, without a vocabulary or for the window to add up."""
+"""Token counts of messages and of what a template adds to them, and the tokens of a text for clients."""
 
 from __future__ import annotations
 
@@ -7,47 +7,58 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from edgechat.base.errors import TemplateError
+from edgechat.base.errors import BadRequest, TemplateError
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.prompt.control_tokens import ControlTokens
-from edgechat.engine.types import Message, Role, Tool
+from edgechat.engine.prompt.window import guessed_tokens
+from edgechat.engine.types import (
+    MOST_CHARACTERS,
+    MOST_TOKENS,
+    MOST_WITH_MARKS,
+    ChatRequest,
+    Message,
+    Role,
+    Tool,
+    Translate,
+    Translated,
+)
 
 LONGEST_PIECE = 512
-"""Bytes; no vocabulary has a token as long, so a longer text has more tokens than its bytes over this."""
+"""Bytes; all tokens of all vocabularies are shorter, which gives a lower bound for tokens of a text."""
 _USUAL = 8
-"""Bytes; tokens of nearly all texts are shorter."""
+"""Bytes; tokens of nearly all texts are shorter on average."""
 _SLICE = 16_384
 """Characters."""
 MOST_REMEMBERED = 16_384
-"""Texts whose number of tokens is remembered, in some 3 MB; a chat of 300,000 tokens has fewer messages."""
+"""Texts whose token counts are remembered, in some 3 MB; a chat of 300,000 tokens has fewer messages."""
 _TOOLS_REMEMBERED = 16
 _MOST_ADDED = 65_536
-"""Tokens of a short chat and of tools; honest templates add hundreds."""
+"""Limit for the tokens of a short chat with tools; honest templates add hundreds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """What a template adds, in tokens."""
+    """Tokens that a template adds."""
 
     alone: int
-    """To a prompt without a system prompt, for which some templates have a default."""
+    """Per prompt without a system prompt, for which some templates have a default."""
     ruled: int
-    """To one with a system prompt."""
+    """Per prompt with a system prompt."""
     message: int
     keeps_thinking: bool
-    """Thoughts of earlier turns are part of the prompt."""
+    """Whether thoughts of earlier turns are part of the prompt."""
 
     def prompt(self, messages: Sequence[Message]) -> int:
-        """Return what it adds to a prompt of these messages, beside `message` for each."""
+        """Return the overhead of a prompt of these messages, except `message` for each of them."""
         return self.ruled if messages and messages[0].role == "system" else self.alone
 
 
 _UNKNOWN = Overhead(alone=64, ruled=64, message=8, keeps_thinking=False)
-"""For templates that reject the probing messages; more than most templates add."""
+"""For templates that reject the probe messages; more than most templates add."""
 
 
 class TokenEstimate:
-    """How many tokens a message takes: an estimate from its own text and what the template adds to any."""
+    """Estimates the tokens of messages from their texts and the template's overhead."""
 
     def __init__(self, render: Callable[..., str], vocabulary: Vocabulary, control: ControlTokens) -> None:
         """render: `ChatTemplate.render`."""
@@ -59,10 +70,10 @@ class TokenEstimate:
         self._tools: OrderedDict[tuple[Tool, ...], int] = OrderedDict()
 
     def of(self, messages: Sequence[Message], added: Overhead, cells: int) -> list[tuple[Role, int]]:
-        """Return each message's role and tokens; for one that cannot fit, a lower bound beyond `cells`.
+        """Return role and tokens of each message; for messages that cannot fit, a lower bound beyond `cells`.
 
-        The first two, which leave last, and the newest are counted, until more than fit. Older ones will not
-        be sent: unless they were counted before, they are estimated by their bytes.
+        The first two messages, which leave last, and the newest are counted until the context is full. Older
+        messages will not be sent: unless counted before, they are estimated from their bytes.
         """
         order = (*range(len(messages))[:2], *range(len(messages) - 1, 1, -1))
         sizes = [0] * len(messages)
@@ -97,14 +108,14 @@ class TokenEstimate:
         return self._vocabulary.tokenize(text, bos=False, special=False)
 
     def _n_rendered(self, text: str) -> int:
-        """Return the number of tokens of a short chat that was rendered. Raises TemplateError."""
+        """Return the number of tokens of a short rendered chat. Raises TemplateError."""
         count = len(self._control.tokens(text, bos=False, most=_MOST_ADDED))
         if count > _MOST_ADDED:
             raise TemplateError(f"The model's chat template adds more than {_MOST_ADDED} tokens to a chat.")
         return count
 
     def tools(self, tools: tuple[Tool, ...]) -> int:
-        """Return the tokens that the descriptions of tools add to a prompt. Raises SchemaError."""
+        """Return the number of tokens that tools add to a prompt. Raises SchemaError."""
         if not tools:
             return 0
         count = self._tools.pop(tools, None)
@@ -124,7 +135,7 @@ class TokenEstimate:
             return sum(len(tool.description) + len(tool.parameters) for tool in tools)
 
     def overhead(self, think: bool | None) -> Overhead:
-        """Return what the template adds, found by rendering short chats. Raises SwitchUnknown."""
+        """Return the template's overhead, found by rendering short chats. Raises SwitchUnknown."""
         if think not in self._overheads:
             self._overheads[think] = self._probe(think)
         return self._overheads[think]
@@ -151,10 +162,10 @@ class TokenEstimate:
 
 
 def at_least(text: str, cells: int, tokens: Callable[[str], Sequence[int]]) -> int:
-    """Return how many tokens a text has at least, if that is more than `cells`, else 0.
+    """Return a lower bound for the tokens of a text if that exceeds `cells`, else 0.
 
-    Of a text that cannot fit, only the beginning is looked at: all of it may take seconds. `tokens` cuts a
-    text into tokens.
+    Only the beginning of a text that cannot fit is tokenized: all of it may take seconds. tokens: tokenizes a
+    text.
     """
     size = n_bytes(text)
     if size > LONGEST_PIECE * cells:
@@ -169,7 +180,7 @@ def at_least(text: str, cells: int, tokens: Callable[[str], Sequence[int]]) -> i
 
 
 def texts_of(message: Message) -> Iterator[str]:
-    """Yield the texts of a message that are part of every prompt: all but the thinking."""
+    """Yield the texts of a message that are part of every prompt: all but its thinking."""
     yield message.content
     for call in message.calls:
         yield call.name
@@ -177,13 +188,29 @@ def texts_of(message: Message) -> Iterator[str]:
 
 
 def n_bytes(text: str) -> int:
-    """Return the bytes of a text, of which no token has none."""
+    """Return the number of bytes of a text."""
     return len(text.encode("utf-8", "replace"))
 
 
-BYTES_PER_TOKEN = 4
+def translate(vocabulary: Vocabulary, command: Translate) -> Translated:
+    """Return the tokens of a text, or the text of tokens. Raises BadRequest.
 
-
-def guessed_tokens(n_bytes: int) -> int:
-    """Return about how many tokens a text of so many bytes has."""
-    return -(-n_bytes // BYTES_PER_TOKEN)
+    Not for chats, which need a template.
+    """
+    what = command.what
+    assert not isinstance(what, ChatRequest)
+    if isinstance(what, str):
+        most = MOST_WITH_MARKS if command.special else MOST_CHARACTERS
+        if len(what) > most:
+            raise BadRequest(
+                f"The text has {len(what)} characters; the limit is {most}.", hint="Send it in several parts."
+            )
+        tokens = vocabulary.tokenize(what, bos=command.bos, special=command.special)
+        return Translated(command.request_id, tuple(tokens), b"")
+    if len(what) > MOST_TOKENS:
+        raise BadRequest(f"The limit is {MOST_TOKENS} tokens.", hint="Send them in several parts.")
+    unknown = next((token for token in what if not 0 <= token < vocabulary.size), None)
+    if unknown is not None:
+        raise BadRequest(f"Unknown token {unknown}: the model's tokens are 0 to {vocabulary.size - 1}.")
+    text = b"".join(vocabulary.piece(token, special=True) for token in what)
+    return Translated(command.request_id, what, text)
