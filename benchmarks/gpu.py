@@ -32,8 +32,7 @@ from benchmarks.streaming import Bare
 from edgechat.engine.types import ChatRequest, Finished, Message, ModelInfo, Sampling
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.native import ggml
-from edgechat.planner.estimate.actual_load import differences
-from edgechat.planner.plan import LoadPlan
+from edgechat.planner.plan import LoadPlan, differences
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
 from tests.kit import NOT_PRINTABLE, Q4_K_M, Shape, Spec, build, tiny

@@ -125,6 +125,6 @@ def runs_elsewhere(model: str) -> bool:
     """Return whether edgechat does not load a model itself: ENGINE:MODEL, or NAME/MODEL of a remote."""
     from edgechat import settings
     from edgechat.models.remote.model import split_remote
-    from edgechat.planner.placement.engines.programs import split_engine
+    from edgechat.planner.placement.programs import split_engine
 
     return split_engine(model)[0] is not None or split_remote(model, settings.load().remotes) is not None

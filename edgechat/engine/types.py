@@ -11,7 +11,6 @@ from edgechat.base.images.image import Image
 from edgechat.base.sound.sound import Sound
 from edgechat.models.adapters.use import AdapterUse
 from edgechat.native.buffers import Buffer
-from edgechat.planner.estimate.actual_load import Difference
 
 Role = Literal["system", "user", "assistant", "tool"]
 FinishReason = Literal["stop", "length", "context", "cancelled", "tools"]
@@ -152,6 +151,17 @@ class SpeculationStats(msgspec.Struct, frozen=True, kw_only=True):
     """Mean tokens of a draft."""
     speedup: float
     """Speed relative to plain decoding at the same time, steps without a draft included."""
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """A buffer whose size differs from the plan."""
+
+    name: str
+    """llama.cpp's name of its type."""
+    what: Literal["weights", "cache", "compute"]
+    planned: int
+    """Bytes."""
+    real: int
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):

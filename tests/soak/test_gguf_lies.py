@@ -16,7 +16,7 @@ from edgechat.models.formats.gguf import parse_header
 from edgechat.models.formats.gguf_cursor import NeedMoreBytes
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.dry_run import TIME_LIMIT, DryRun
-from edgechat.planner.plan_model import plan
+from edgechat.planner.placement.plan_model import plan
 from tests.models.fuzz import hold, lying
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]

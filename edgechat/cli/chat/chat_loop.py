@@ -44,7 +44,7 @@ from edgechat.cli.terminal_io import as_text, complain, is_interactive, note
 from edgechat.engine.protocol import Engine
 from edgechat.engine.remote.starting import LOG_BYTES, Starting
 from edgechat.engine.types import ModelInfo
-from edgechat.planner.drafting import asks_for_drafts
+from edgechat.planner.placement.drafting import asks_for_drafts
 from edgechat.settings import Backend, RuntimeQuant, Settings
 from edgechat.tools.consent import Answer, Question
 

@@ -9,8 +9,9 @@ from contextlib import suppress
 from edgechat import settings
 from edgechat.base.errors import EdgechatError
 from edgechat.planner.listing import ModelRow, rows
-from edgechat.planner.ranking.seeing import local_model, seeing_model
-from edgechat.planner.ranking.survey import SurveyOverview, overview
+from edgechat.planner.prepare import overview
+from edgechat.planner.ranking.ranking import SurveyOverview
+from edgechat.planner.ranking.suggestions import local_model, seeing_model
 from edgechat.planner.request import PlanRequest, with_settings
 from edgechat.settings import Backend
 

@@ -47,7 +47,7 @@ from edgechat.cli.output.layout import sheet, styled, table
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import print_json
 from edgechat.models.remote.model import KINDS
-from edgechat.planner.placement.fallback import refit
+from edgechat.planner.fallback import refit
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest

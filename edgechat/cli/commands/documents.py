@@ -219,7 +219,7 @@ def _ask_about(name: str, roots: Sequence[Path]) -> None:
 
 def _recommend_embedder() -> None:
     """Print which embedding model suits this machine; its header ships, so nothing is asked of the hub."""
-    from edgechat.planner.ranking.embedders import recommended_embedder
+    from edgechat.planner.ranking.suggestions import recommended_embedder
 
     with suppress(EdgechatError):
         if (found := recommended_embedder()) is not None and found.entry is not None:

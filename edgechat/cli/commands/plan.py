@@ -45,11 +45,11 @@ from edgechat.base.text import figure, flat, mebibytes, seconds
 from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import print_json
+from edgechat.planner.estimate.budget import RAM
 from edgechat.planner.machine import MachineDescription
-from edgechat.planner.placement.budget import RAM
 from edgechat.planner.plan import LABELS, LoadPlan, as_json
-from edgechat.planner.ranking.ranked_file import RankedFile, Verdict
-from edgechat.planner.ranking.survey import SurveyFindings, all_models, one_model
+from edgechat.planner.prepare import all_models, one_model
+from edgechat.planner.ranking.ranking import RankedFile, SurveyFindings, Verdict
 from edgechat.planner.request import PlanRequest, with_settings
 
 

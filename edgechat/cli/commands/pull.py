@@ -37,8 +37,7 @@ from edgechat.models.hub.cache_layout import check_space
 from edgechat.models.hub.download import FetchedFile, download
 from edgechat.models.local.inventory import LocalModel
 from edgechat.models.request import ModelRequest, parse_request
-from edgechat.planner.ranking.download_choice import DownloadChoice
-from edgechat.planner.ranking.pulling import LocalModelEntry, PullDecision, bring, decide
+from edgechat.planner.ranking.pulling import DownloadChoice, LocalModelEntry, PullDecision, bring, decide
 from edgechat.planner.request import FORMATS
 from edgechat.settings import Backend
 

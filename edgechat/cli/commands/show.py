@@ -40,14 +40,13 @@ from edgechat.models.local.inventory import LocalModel
 from edgechat.models.local.ollama.defaults import NO_DEFAULTS, ModelDefaults, in_words, system_in_words
 from edgechat.models.local.resolve import find_models
 from edgechat.models.local.usage import ModelUse, use_of
-from edgechat.planner.draft_plan import with_draft
+from edgechat.planner.candidates import of_local
+from edgechat.planner.companions import header_beside
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.machine import Machine, MachineDescription, current_profile
-from edgechat.planner.placement.projector import header_beside
+from edgechat.planner.placement.plan_model import plan_variant, with_draft
 from edgechat.planner.plan import LoadPlan, as_json
-from edgechat.planner.plan_model import plan_variant
-from edgechat.planner.ranking.candidates import of_local
 from edgechat.planner.request import DEFAULT_REQUEST, with_settings
 
 _THINKING = {

@@ -358,6 +358,6 @@ def doctor(workers: tuple[str, ...] | None, json: bool) -> None:
 def worker(port: int, memory: str | None) -> None:
     """Lend this machine's memory to another one: `edgechat run MODEL --with ssh://HOST` there starts this."""
     from edgechat.cli.output.quantities import amount
-    from edgechat.planner.placement import lending
+    from edgechat.planner import lending
 
     lending.run(port=port, memory=amount("--memory", memory))

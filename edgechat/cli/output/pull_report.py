@@ -16,8 +16,7 @@ from edgechat.models.hub.download import FetchedFile
 from edgechat.models.local.scan import ModelPartFile
 from edgechat.models.local.stores import found_at
 from edgechat.planner.plan import LABELS, OWN_LAYERS, as_json
-from edgechat.planner.ranking.download_choice import DownloadChoice
-from edgechat.planner.ranking.pulling import LocalModelEntry, PullDecision, PullPart
+from edgechat.planner.ranking.pulling import DownloadChoice, LocalModelEntry, PullDecision, PullPart
 
 
 def shown(decision: PullDecision, download: DownloadChoice) -> Iterator[tuple[str, str]]:

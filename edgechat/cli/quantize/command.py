@@ -34,10 +34,10 @@ from edgechat.cli.quantize.making import (
 )
 from edgechat.cli.terminal_io import print_json
 from edgechat.models.formats.quants import GgmlType
+from edgechat.planner.candidates import of_path
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.machine import Machine, current_profile
-from edgechat.planner.plan_model import plan_variant
-from edgechat.planner.ranking.candidates import of_path
+from edgechat.planner.placement.plan_model import plan_variant
 from edgechat.planner.request import PlanRequest
 
 _SMALLEST = "Q2_K"

@@ -45,7 +45,7 @@ from edgechat.engine.worker.connection import WorkerConnection, cancelled, close
 from edgechat.engine.worker.kinds import cannot_chat, cannot_embed
 from edgechat.engine.worker.messages import Cancel, Forget
 from edgechat.engine.worker.users import EngineUsers
-from edgechat.planner.placement.fallback import is_short, plan_reload, refit, replan_for_more
+from edgechat.planner.fallback import is_short, plan_reload, refit, replan_for_more
 from edgechat.planner.plan import LoadPlan
 
 _CRASHES_ALLOWED = 2

@@ -37,7 +37,7 @@ from edgechat.chat.parameters import add_documents
 from edgechat.chat.records import AttachedImage, Attachment, Turn
 from edgechat.chat.session import ChatSession
 from edgechat.chat.storage.store import Store
-from edgechat.planner.drafting import asks_for_drafts
+from edgechat.planner.placement.drafting import asks_for_drafts
 from edgechat.planner.plan import LoadPlan
 from edgechat.tui.chat.answer import load_shown
 from edgechat.tui.chat.open_conversation import (

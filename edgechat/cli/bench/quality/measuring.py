@@ -23,11 +23,10 @@ from edgechat.models import quality
 from edgechat.models.local.fingerprint import fingerprint_of
 from edgechat.models.quality import QualityClass, quality_class
 from edgechat.native.params import CacheType
+from edgechat.planner.candidates import of_local, runnable
 from edgechat.planner.estimate.calibration import Calibration, build
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.machine import Machine, current_profile
-from edgechat.planner.placement.backends import runnable
-from edgechat.planner.ranking.candidates import of_local
 from edgechat.planner.ranking.ranking import choose, rate
 from edgechat.planner.request import PlanRequest, with_settings
 

@@ -21,7 +21,7 @@ from edgechat.models.local.resolve import find_models
 from edgechat.models.local.stores import FoundModel, found_at
 from edgechat.models.quality import kl_divergence
 from edgechat.native.params import CacheType
-from edgechat.planner.placement.budget import RAM
+from edgechat.planner.estimate.budget import RAM
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import FORMATS, PlanRequest

@@ -19,7 +19,7 @@ from edgechat.cli.terminal_io import note, print_json
 from edgechat.engine.remote.choice import remote_engine, remote_plan
 from edgechat.models.remote.model import KINDS, HostedModel
 from edgechat.planner.machine import MachineDescription
-from edgechat.planner.placement.engines.programs import split_engine
+from edgechat.planner.placement.programs import split_engine
 from edgechat.planner.plan import LoadPlan, as_json
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest

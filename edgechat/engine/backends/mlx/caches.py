@@ -22,7 +22,7 @@ from mlx_lm.models.cache import KVCache, QuantizedKVCache, RotatingKVCache
 from edgechat.base.errors import LoadFailed
 from edgechat.engine.backends.base import Places
 from edgechat.engine.backends.mlx.layer_caches import MORE, StateCache, WindowCache
-from edgechat.planner.estimate.mlx import GROUP
+from edgechat.planner.estimate.footprint import GROUP
 
 _BITS = {"q8_0": 8, "q4_0": 4}
 _KNOWN = frozenset({KVCache, QuantizedKVCache, WindowCache, StateCache})
