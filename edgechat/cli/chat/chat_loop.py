@@ -22,8 +22,7 @@ from edgechat.base.errors import (
     StoreError,
 )
 from edgechat.base.text import one_line
-from edgechat.chat.attachments.images import keep_image, read_image
-from edgechat.chat.attachments.reading import MOST
+from edgechat.chat.attachments import MOST, keep_image, read_image
 from edgechat.chat.commands import question_text
 from edgechat.chat.conversation import Conversation, nothing_to_continue
 from edgechat.chat.generation_options import CommandLineOptions

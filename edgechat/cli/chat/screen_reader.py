@@ -13,8 +13,8 @@ from typing import TextIO
 
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import flat, one_line, printable
-from edgechat.chat.attachments.documents import cited
-from edgechat.chat.reply.reply_loop import ReplyEvent
+from edgechat.chat.attachments import cited
+from edgechat.chat.reply.reply import ReplyEvent
 from edgechat.cli.chat.answer import ENDS, AnswerPrinter
 from edgechat.cli.output.status import StatusLine
 from edgechat.engine.types import Delta, Finished

@@ -10,10 +10,10 @@ from typing import Protocol
 from edgechat.base.errors import AttachmentError, ChatBusy, EdgechatError
 from edgechat.base.text import ago, one_line, printable
 from edgechat.chat import parameters
-from edgechat.chat.attachments.reading import MOST, read
+from edgechat.chat.attachments import MOST, read
 from edgechat.chat.commands import check, commands_of, parse_command
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.import_export import files
+from edgechat.chat.import_export import export
 from edgechat.chat.import_export.export import counted
 from edgechat.chat.import_export.importing import add_chat, parse_chat
 from edgechat.chat.records import TRASH_DAYS, AttachedImage, Attachment, Chat, Hit
@@ -136,10 +136,10 @@ class SlashCommands:
         _say("Pinned to the top of the list." if pinned else "No longer pinned.")
 
     def _export(self, name: str) -> None:
-        _say(f"Written to {one_line(str(files.export_to_file(self._stored(), name)), 300)}")
+        _say(f"Written to {one_line(str(export.export_to_file(self._stored(), name)), 300)}")
 
     def _import(self, name: str) -> None:
-        new = parse_chat(files.read(name))
+        new = parse_chat(export.read(name))
         self._wait_for(add_chat(self._target.store, new))
         self._open(new.chat.id)
 

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from edgechat.base.errors import ChatBusy, NotWritten
 from edgechat.base.text import ago, flat, local_time, one_line
 from edgechat.chat.records import TRASH_DAYS, Chat, Hit, Listed, Turn
-from edgechat.chat.storage import lists
+from edgechat.chat.storage import statements
 from edgechat.chat.storage.file import BUSY_MS, connect_to_read, store_error, store_path
 from edgechat.cli.output.layout import styled, table
 from edgechat.cli.terminal_io import as_text, confirm, print_json, read_piped
@@ -68,12 +68,12 @@ def list_chats(*, limit: int, json: bool, trash: bool) -> None:
 def _listed(limit: int, *, trashed: bool) -> list[Listed]:
     """Return the first conversations, or those in the trash. Raises StoreError."""
     if trashed:  # opening the store deletes what is too old
-        return with_store(lambda store: store.trashed(limit), only_read=True)
+        return with_store(lambda store: store.listed(limit, trashed=True), only_read=True)
     # Without the store, whose event loop takes longer to import than the rest of the command.
     path = store_path()
     try:
         with contextlib.closing(connect_to_read(path, busy_ms=BUSY_MS)) as db:
-            return lists.listed(db, limit)
+            return statements.listed(db, limit)
     except (sqlite3.Error, OSError) as error:
         raise store_error(path, error) from error
 
@@ -105,16 +105,16 @@ def search(words: Sequence[str], *, limit: int, json: bool) -> int:
 
 def export(prefix: str, file: str | None, *, json: bool, force: bool) -> None:
     """Write a conversation to a file, or print it. Raises ChatNotFound, StoreError and NotWritten."""
-    from edgechat.chat.import_export import files
+    from edgechat.chat.import_export import export
     from edgechat.chat.import_export.export import to_json, to_markdown
 
     conversation = _load(prefix)
     if file is None or file == _STDIO:
         print(to_json(conversation) if json else to_markdown(conversation), end="")
         return
-    path = files.target(file, conversation.chat.title, ".json" if json else ".md")
+    path = export.target(file, conversation.chat.title, ".json" if json else ".md")
     try:
-        files.write_chat(conversation, path, as_json=json, force=force)
+        export.write_chat(conversation, path, as_json=json, force=force)
     except NotWritten as error:
         if isinstance(error.__cause__, FileExistsError):
             raise NotWritten(error.message, hint="To overwrite it: --force") from error
@@ -124,10 +124,10 @@ def export(prefix: str, file: str | None, *, json: bool, force: bool) -> None:
 
 def import_chat(file: str, *, json: bool) -> None:
     """Store an exported conversation. Raises NotAChat and StoreError."""
-    from edgechat.chat.import_export import files
+    from edgechat.chat.import_export import export
     from edgechat.chat.import_export.importing import MOST_BYTES, add_chat, parse_chat
 
-    new = parse_chat(read_piped(MOST_BYTES + 1) if file == _STDIO else files.read(file))
+    new = parse_chat(read_piped(MOST_BYTES + 1) if file == _STDIO else export.read(file))
     with_store(lambda store: add_chat(store, new))
     if json:
         print_json(_object(new.chat, sum(turn.role != "system" for turn in new.turns)))

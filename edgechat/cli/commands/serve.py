@@ -25,7 +25,7 @@ from edgechat.planner.plan import LoadPlan
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
 
 if TYPE_CHECKING:
-    from edgechat.chat.storage.response_store import ResponseStore
+    from edgechat.chat.storage.store import ResponseStore
     from edgechat.server.documents.finding import RequestDocuments
     from edgechat.server.http.access_policy import AccessRules, Key
     from edgechat.server.media.request_media import RequestMedia
@@ -65,8 +65,7 @@ def run(options: ServeOptions) -> None:
     _need_packages()
     _check_network(options)
     logs.to_terminal(verbose=options.verbose, debug=Debug.on)
-    from edgechat.chat.storage.response_store import ResponseStore
-    from edgechat.chat.storage.store import store_path
+    from edgechat.chat.storage.store import ResponseStore, store_path
     from edgechat.documents import registry
     from edgechat.server.documents.finding import ALL, RequestDocuments
     from edgechat.server.factory import prepare_model, real_pool

@@ -25,7 +25,7 @@ from edgechat.base.errors import (
     StoreError,
 )
 from edgechat.base.text import one_line
-from edgechat.chat.attachments.documents import without_passages
+from edgechat.chat.attachments import without_passages
 from edgechat.chat.conversation import Conversation, nothing_to_continue
 from edgechat.chat.model_choice import (
     DEFAULT_MODEL,
