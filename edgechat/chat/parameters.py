@@ -13,7 +13,7 @@ import msgspec
 
 from edgechat.base.errors import DocumentError, SettingsError, SwitchUnknown
 from edgechat.base.text import one_line
-from edgechat.chat.attachments.mentions import path_exists
+from edgechat.chat.attachments import path_exists
 from edgechat.chat.records import ChatSettings, apply_preset
 from edgechat.chat.reply.chat_tools import choice
 from edgechat.chat.session import ChatSession

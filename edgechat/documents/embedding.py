@@ -25,7 +25,7 @@ from edgechat.models.local.inventory import LocalModel
 from edgechat.models.local.stores import fingerprint_of
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
-from edgechat.planner.ranking.embedders import EMBEDDING, installed_embedder, prefixes_of
+from edgechat.planner.ranking.suggestions import EMBEDDING, installed_embedder, prefixes_of
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from edgechat.chat.storage.response_store import ResponseStore
+from edgechat.chat.storage.store import ResponseStore
 from edgechat.server.documents.finding import RequestDocuments
 from edgechat.server.endpoints.anthropic import AnthropicEndpoints
 from edgechat.server.endpoints.base import AsgiEndpoint, Work

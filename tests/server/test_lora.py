@@ -8,7 +8,7 @@ import pytest
 from edgechat.base.errors import NotAnAdapter
 from edgechat.engine.types import Message
 from edgechat.models.adapters.reading import AdapterUse
-from edgechat.planner.placement.adapters import AdapterPlan
+from edgechat.planner.companions import AdapterPlan
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.protocol.lora import LoraBody, requested_adapters
 from tests.kit import NOT_PRINTABLE, Spec, build

@@ -21,7 +21,7 @@ from textual.widgets import Input, OptionList
 
 from edgechat.base import paths
 from edgechat.base.errors import EngineCrashed
-from edgechat.chat.attachments.images import keep_image
+from edgechat.chat.attachments import keep_image
 from edgechat.chat.commands import commands_of
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.records import Attachment

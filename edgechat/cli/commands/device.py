@@ -81,7 +81,7 @@ def device(json: bool, refresh: bool) -> None:
 def worker(port: int, memory: str | None) -> None:
     """Lend this machine's memory to another one: `edgechat run MODEL --with ssh://HOST` there starts this."""
     from edgechat.cli.values import amount
-    from edgechat.planner.placement import lending
+    from edgechat.planner import lending
 
     lending.run(port=port, memory=amount("--memory", memory))
 

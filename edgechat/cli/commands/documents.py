@@ -301,7 +301,7 @@ def _ask_about(name: str, roots: Sequence[Path]) -> None:
 
 def _recommend_embedder() -> None:
     """Recommend an embedding model for this machine. Its header ships, so no network is needed."""
-    from edgechat.planner.ranking.embedders import recommended_embedder
+    from edgechat.planner.ranking.suggestions import recommended_embedder
 
     with suppress(EdgechatError):
         if (found := recommended_embedder()) is not None and found.entry is not None:

@@ -47,8 +47,7 @@ if TYPE_CHECKING:
     from edgechat.models.hub.download import FetchedFile
     from edgechat.models.local.files import ModelPartFile
     from edgechat.models.request import ModelRequest
-    from edgechat.planner.ranking.download_choice import DownloadChoice
-    from edgechat.planner.ranking.pulling import LocalModelEntry, PullDecision, PullPart
+    from edgechat.planner.ranking.pulling import DownloadChoice, LocalModelEntry, PullDecision, PullPart
 
 
 @command(

@@ -35,7 +35,7 @@ from edgechat.models.remote.model import KINDS
 from edgechat.settings import EngineName, RuntimeQuant
 
 if TYPE_CHECKING:
-    from edgechat.chat.storage.response_store import ResponseStore
+    from edgechat.chat.storage.store import ResponseStore
     from edgechat.planner.plan import LoadPlan
     from edgechat.server.documents.finding import RequestDocuments
     from edgechat.server.http.access_policy import AccessRules, Key
@@ -194,8 +194,7 @@ def serve(
     _need_packages()
     _check_network(fetch_images=fetch_images)
     logs.to_terminal(verbose=verbose, debug=Debug.on)
-    from edgechat.chat.storage.response_store import ResponseStore
-    from edgechat.chat.storage.store import store_path
+    from edgechat.chat.storage.store import ResponseStore, store_path
     from edgechat.documents import registry
     from edgechat.server.documents.finding import ALL, RequestDocuments
     from edgechat.server.factory import prepare_model, real_pool

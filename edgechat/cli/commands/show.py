@@ -100,10 +100,9 @@ class ShownModel:
 
 
 def _shown(model: LocalModel, machine: Machine) -> ShownModel:
-    from edgechat.planner.draft_plan import with_draft
-    from edgechat.planner.placement.projector import header_beside
-    from edgechat.planner.plan_model import plan_variant
-    from edgechat.planner.ranking.candidates import of_local
+    from edgechat.planner.candidates import of_local
+    from edgechat.planner.companions import header_beside
+    from edgechat.planner.placement.plan_model import plan_variant, with_draft
     from edgechat.planner.request import DEFAULT_REQUEST, with_settings
 
     variant, request = of_local(model), with_settings(DEFAULT_REQUEST, settings.load())

@@ -137,7 +137,7 @@ def open_backend(plan: LoadPlan, progress: Callable[[float], None] | None) -> Ba
     # Imported here: each brings its own native library, and only one is needed.
     if plan.backend == "mlx":
         if mlx.missing():
-            from edgechat.planner.placement.backends import without_mlx
+            from edgechat.planner.candidates import without_mlx
 
             raise without_mlx(f"{plan.model_name} is an MLX model, and MLX cannot be used here.")
         from edgechat.engine.backends.mlx.backend import MlxBackend

@@ -11,7 +11,7 @@ import msgspec
 
 from edgechat.base.errors import DocumentError
 from edgechat.base.text import one_line
-from edgechat.chat.attachments.documents import BYTES_PER_TOKEN, attached_passage, room_beside
+from edgechat.chat.attachments import BYTES_PER_TOKEN, attached_passage, room_beside
 from edgechat.chat.messages import with_passages
 from edgechat.documents import registry
 from edgechat.documents.embedding import embedder_here

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from edgechat.chat.storage.response_store import ResponseStore
+from edgechat.chat.storage.store import ResponseStore
 from edgechat.engine.types import ChatRequest
 from edgechat.server.documents.asked import AskedDocuments
 from edgechat.server.documents.finding import RequestDocuments

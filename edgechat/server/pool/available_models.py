@@ -29,7 +29,7 @@ from edgechat.models.local.resolve import ResolvedModel, entry_of, find_models, 
 from edgechat.models.local.stores import found_at
 from edgechat.models.remote.model import split_remote
 from edgechat.planner.listing import HeaderSummary, glances
-from edgechat.planner.placement.engines.programs import split_engine
+from edgechat.planner.placement.programs import split_engine
 
 DEFAULT_NAMES = ("", "default")
 """Names of the model that the server was started with."""

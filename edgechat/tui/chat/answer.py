@@ -15,7 +15,7 @@ from edgechat.chat.conversation import Conversation
 from edgechat.chat.messages import not_sent
 from edgechat.chat.records import ToolUse, Turn
 from edgechat.chat.reply.calls import UseChanged, name_of
-from edgechat.chat.reply.reply_loop import ReplyEvent
+from edgechat.chat.reply.reply import ReplyEvent
 from edgechat.chat.session import ChatSession
 from edgechat.engine.protocol import Engine
 from edgechat.engine.remote.starting import LOG_BYTES, Starting

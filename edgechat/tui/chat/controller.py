@@ -25,7 +25,7 @@ from edgechat.base.errors import (
     StoreError,
 )
 from edgechat.base.text import one_line
-from edgechat.chat.attachments.documents import without_passages
+from edgechat.chat.attachments import without_passages
 from edgechat.chat.conversation import Conversation, nothing_to_continue
 from edgechat.chat.model_choice import (
     DEFAULT_MODEL,
@@ -37,7 +37,7 @@ from edgechat.chat.parameters import add_documents
 from edgechat.chat.records import AttachedImage, Attachment, Turn
 from edgechat.chat.session import ChatSession
 from edgechat.chat.storage.store import Store
-from edgechat.planner.drafting import asks_for_drafts
+from edgechat.planner.placement.drafting import asks_for_drafts
 from edgechat.planner.plan import LoadPlan
 from edgechat.tui.chat.answer import load_shown
 from edgechat.tui.chat.open_conversation import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgechat.base.errors import EdgechatError
-from edgechat.chat.attachments.documents import passages_in
+from edgechat.chat.attachments import passages_in
 from edgechat.chat.messages import not_sent
 from edgechat.chat.records import Attachment, Turn
 from edgechat.planner.plan import LoadPlan

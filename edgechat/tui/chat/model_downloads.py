@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from edgechat.base.errors import HubUnreachable, OfflineMode
 from edgechat.base.text import figure, mebibytes, one_line, rough_seconds
 from edgechat.models.remote.model import KINDS
-from edgechat.planner.ranking.seeing import StandIn, local_model, seeing_model
+from edgechat.planner.ranking.suggestions import StandIn, local_model, seeing_model
 from edgechat.tui.chat.views import ChatView
 from edgechat.tui.models.library import ModelLibrary
 from edgechat.tui.models.pull import Pull, PullState

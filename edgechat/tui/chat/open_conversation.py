@@ -12,10 +12,14 @@ import msgspec
 
 from edgechat.base.errors import CannotSee, DocumentError, EdgechatError
 from edgechat.base.text import one_line
-from edgechat.chat.attachments.documents import without_passages
-from edgechat.chat.attachments.images import read_image
-from edgechat.chat.attachments.mentions import folders_named_in, images_named_in, named_in
-from edgechat.chat.attachments.reading import MOST
+from edgechat.chat.attachments import (
+    MOST,
+    folders_named_in,
+    images_named_in,
+    named_in,
+    read_image,
+    without_passages,
+)
 from edgechat.chat.commands import question_text
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.parameters import set_documents

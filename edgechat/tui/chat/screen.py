@@ -620,7 +620,7 @@ class ChatScreen(ChatLayout):
 
     def action_passage(self, number: int) -> None:
         """Show a passage that is cited in this conversation."""
-        from edgechat.chat.attachments.documents import passages_in
+        from edgechat.chat.attachments import passages_in
 
         self.show_passages(list(passages_in(self.controller.shown.turns).values()), number)
 

@@ -7,7 +7,7 @@ import asyncio
 from edgechat.base.errors import ChatBusy, ChatNotFound
 from edgechat.base.text import one_line
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.import_export import files
+from edgechat.chat.import_export.export import export_to_file, read
 from edgechat.chat.import_export.importing import add_chat, parse_chat
 from edgechat.chat.records import TRASH_DAYS
 from edgechat.tui.chat.controller import ChatController
@@ -91,12 +91,12 @@ def _forget_deleted(controller: ChatController, chat_id: str) -> None:
 async def export(controller: ChatController, chat_id: str, name: str = "") -> None:
     """Write a conversation to a file, as JSON if its name says so, else as Markdown. Raises EdgechatError."""
     conversation = await Conversation.load(await controller.session.store(), chat_id)
-    path = await asyncio.to_thread(files.export_to_file, conversation, name)
+    path = await asyncio.to_thread(export_to_file, conversation, name)
     controller.view.show_message(f"Written to {one_line(str(path), 300)}", seconds=8)
 
 
 async def import_file(controller: ChatController, name: str) -> None:
     """Add a conversation from a file to the store, and show it. Raises EdgechatError."""
-    new = await asyncio.to_thread(lambda: parse_chat(files.read(name)))
+    new = await asyncio.to_thread(lambda: parse_chat(read(name)))
     await add_chat(await controller.session.store(), new)
     await controller.open(new.chat.id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgechat.base.errors import ChatBusy, ChatNotFound, EdgechatError
 from edgechat.base.text import one_line, printable
-from edgechat.chat.attachments.documents import cited, passages_in
+from edgechat.chat.attachments import cited, passages_in
 from edgechat.chat.records import Attachment, Turn
 from edgechat.tui.chat.controller import ChatController
 

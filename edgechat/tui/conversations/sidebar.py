@@ -229,7 +229,7 @@ class Sidebar(Widget):
         try:
             self._version = await self._store.version()
             if in_trash:
-                rows = rows_of_trash(await self._store.trashed(_MOST), time.time())
+                rows = rows_of_trash(await self._store.listed(_MOST, trashed=True), time.time())
                 self._list.show(rows, from_top=is_new, in_trash=True)
             elif words:
                 rows = rows_of_hits(await self._store.search(words, _HITS), _HITS)

@@ -22,7 +22,7 @@ from edgechat.tui.widgets.line_field import LineField
 
 if TYPE_CHECKING:
     from edgechat.planner.listing import ModelRow
-    from edgechat.planner.ranking.ranked_file import RankedFile
+    from edgechat.planner.ranking.ranking import RankedFile
     from edgechat.tui.models.known_models import KnownModels
 
 _SURVEY_DELAY = 0.15

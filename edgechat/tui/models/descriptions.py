@@ -12,7 +12,7 @@ from edgechat.models.quality import quality_class
 from edgechat.models.remote.listing import RemoteRow
 from edgechat.models.remote.model import KINDS
 from edgechat.planner.plan import OWN_LAYERS, DeviceMemory, LoadPlan
-from edgechat.planner.ranking.first_models import ASSUMED_RATE, FirstModel
+from edgechat.planner.ranking.suggestions import ASSUMED_RATE, FirstModel
 from edgechat.tui.models.items import BEST, ModelGroup, ModelItem, speed
 
 _PARTS = (

@@ -15,7 +15,7 @@ from edgechat.tui.models.keyed_list import KeyedList, ListLine
 from edgechat.tui.models.table import quant_lines
 
 if TYPE_CHECKING:
-    from edgechat.planner.ranking.survey import SurveyFindings
+    from edgechat.planner.ranking.ranking import SurveyFindings
     from edgechat.tui.models.items import ModelItem
 
 

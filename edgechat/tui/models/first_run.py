@@ -16,8 +16,8 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from edgechat.base.text import one_line, printable
-from edgechat.planner.ranking.first_models import Role, standing
-from edgechat.planner.ranking.ranked_file import Verdict
+from edgechat.planner.ranking.ranking import Verdict
+from edgechat.planner.ranking.suggestions import Role, standing
 from edgechat.tui.models.descriptions import RECOMMENDED, caption, card, describe_local, roles
 from edgechat.tui.models.items import ModelItem
 from edgechat.tui.models.known_models import KnownModels
@@ -28,7 +28,7 @@ from edgechat.tui.widgets.key_bar import KeyBar
 
 if TYPE_CHECKING:
     from edgechat.device.profile import DeviceProfile
-    from edgechat.planner.ranking.first_models import FirstModel
+    from edgechat.planner.ranking.suggestions import FirstModel
     from edgechat.tui.models.library import ModelLibrary
     from edgechat.tui.models.pulls import Pulls
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from edgechat.base.text import figure, rough
 from edgechat.models.formats.header import senses
-from edgechat.planner.ranking.ranked_file import Verdict
+from edgechat.planner.ranking.ranking import Verdict
 
 if TYPE_CHECKING:
     from edgechat.models.catalogue import CatalogueEntry
     from edgechat.models.remote.listing import RemoteRow
     from edgechat.planner.listing import ModelRow
     from edgechat.planner.plan import LoadPlan
-    from edgechat.planner.ranking.ranked_file import RankedFile
+    from edgechat.planner.ranking.ranking import RankedFile
     from edgechat.tui.models.pull import Pull
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from edgechat.base.errors import EdgechatError, ModelFileError
 from edgechat.models.hub.names import parse_model_name
 from edgechat.models.shipped import shipped_size
-from edgechat.planner.ranking.first_models import ASSUMED_RATE, FirstModel, first_models
+from edgechat.planner.ranking.suggestions import ASSUMED_RATE, FirstModel, first_models
 from edgechat.tui.models.items import ModelGroup, ModelItem
 from edgechat.tui.models.pull import Pull, PullState
 
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from edgechat.models.catalogue import CatalogueEntry
     from edgechat.models.remote.listing import RemoteListing
     from edgechat.planner.listing import ModelRow
-    from edgechat.planner.ranking.ranked_file import RankedFile
-    from edgechat.planner.ranking.survey import SurveyFindings, SurveyOverview
+    from edgechat.planner.ranking.ranking import RankedFile, SurveyFindings, SurveyOverview
     from edgechat.tui.models.library import ModelLibrary
     from edgechat.tui.models.pulls import Pulls
 

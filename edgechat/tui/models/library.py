@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from edgechat.models.remote.listing import RemoteListing
     from edgechat.planner.listing import ModelRow
     from edgechat.planner.ranking.pulling import LocalModelEntry, PullDecision
-    from edgechat.planner.ranking.survey import SurveyFindings, SurveyOverview
+    from edgechat.planner.ranking.ranking import SurveyFindings, SurveyOverview
     from edgechat.settings import Backend
 
 Tell = Callable[[str], None]
@@ -93,7 +93,7 @@ def _nearby(listed: Sequence[ModelRow]) -> Sequence[ModelRow]:
 
 def _overview(backend: Backend | None, workers: Workers, rows: Sequence[ModelRow]) -> SurveyOverview:
     from edgechat import settings
-    from edgechat.planner.ranking.survey import overview
+    from edgechat.planner.prepare import overview
     from edgechat.planner.request import PlanRequest, with_settings
 
     sound = [row.model for row in rows if not row.glance.damage]
@@ -103,7 +103,7 @@ def _overview(backend: Backend | None, workers: Workers, rows: Sequence[ModelRow
 def _survey(backend: Backend | None, workers: Workers, name: str) -> SurveyFindings:
     from edgechat import settings
     from edgechat.planner.machine import MachineDescription
-    from edgechat.planner.ranking.survey import one_model
+    from edgechat.planner.prepare import one_model
     from edgechat.planner.request import PlanRequest, with_settings
 
     # Looking at a list sends no request to the hub.

@@ -25,7 +25,7 @@ from edgechat.tui.widgets.key_bar import KeyBar
 if TYPE_CHECKING:
     from edgechat.models.local.inventory import LocalModel
     from edgechat.models.local.upkeep import Removal
-    from edgechat.planner.ranking.ranked_file import RankedFile
+    from edgechat.planner.ranking.ranking import RankedFile
     from edgechat.tui.models.library import ModelLibrary
     from edgechat.tui.models.pulls import Pulls
 

@@ -12,7 +12,7 @@ from textual.content import Content
 
 from edgechat.base.text import ago, figure, mebibytes, one_line
 from edgechat.models.remote.model import KINDS
-from edgechat.planner.ranking.ranked_file import RankedFile
+from edgechat.planner.ranking.ranking import RankedFile
 from edgechat.tui.models.items import BEST, ModelGroup, ModelItem, speed
 from edgechat.tui.models.pull import Pull, PullState
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from edgechat.models.local.resolve import entry_of, resolve
 from edgechat.models.remote.model import split_remote
-from edgechat.planner.drafting import AUTO, MTP, NGRAM, NONE
-from edgechat.planner.placement.engines.programs import split_engine
+from edgechat.planner.placement.drafting import AUTO, MTP, NGRAM, NONE
+from edgechat.planner.placement.programs import split_engine
 from edgechat.settings import Settings
 
 _NAMES = (("model",), ("draft",), ("embedding_model",), ("reranking_model",))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from edgechat.chat.storage.query import marks, parse_query
+from edgechat.chat.storage.search import marks, parse_query
 from edgechat.tui.markdown.blocks import RenderedLine
 from edgechat.tui.transcript.pieces import Piece, Place
 

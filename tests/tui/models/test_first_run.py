@@ -8,7 +8,7 @@ import pytest
 from edgechat.base.errors import HubUnreachable, SettingsError
 from edgechat.models.hub.client import HubReach
 from edgechat.models.local.locations import Place
-from edgechat.planner.ranking.ranked_file import Verdict
+from edgechat.planner.ranking.ranking import Verdict
 from edgechat.tui.models.first_run import FirstRun, FirstRunChoice
 from edgechat.tui.models.library import ModelLibrary
 from edgechat.tui.models.pull import PullState

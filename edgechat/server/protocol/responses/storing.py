@@ -12,8 +12,8 @@ from msgspec import Meta, Raw
 
 from edgechat.base.errors import ResponseNotFound, StoreError
 from edgechat.base.text import one_line
-from edgechat.chat.storage.response_store import ResponseStore
 from edgechat.chat.storage.responses import CHAIN_BYTES, StoredItem, StoredResponse, too_long
+from edgechat.chat.storage.store import ResponseStore
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.decoding import decode
 from edgechat.server.protocol.responses.items import NOTHING, Earlier

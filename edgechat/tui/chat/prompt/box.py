@@ -12,7 +12,7 @@ from textual.document._document import Document, Location, Selection
 from textual.message import Message
 
 from edgechat.base.text import printable
-from edgechat.chat.attachments.pastes import is_long, may_be_path
+from edgechat.chat.attachments import is_long, may_be_path
 from edgechat.tui.chat.prompt.completions import Completions
 from edgechat.tui.chat.prompt.variables import next_variable
 from edgechat.tui.widgets.text_area import Area

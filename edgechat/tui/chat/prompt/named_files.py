@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from edgechat.base.errors import DocumentError, ImageError
 from edgechat.base.text import one_line
-from edgechat.chat.attachments.images import read_image
-from edgechat.chat.attachments.mentions import folders_named_in, images_named_in
+from edgechat.chat.attachments import folders_named_in, images_named_in, read_image
 from edgechat.tui.chat.prompt.chips import Chip, chip_of
 
 if TYPE_CHECKING:

@@ -13,10 +13,17 @@ from textual.containers import Vertical
 from textual.message import Message
 
 from edgechat.base.errors import AttachmentError, EdgechatError, ImageError
-from edgechat.chat.attachments import pastes
-from edgechat.chat.attachments.images import is_image, keep_image, read_image
-from edgechat.chat.attachments.mentions import bytes_named_in, without_mention
-from edgechat.chat.attachments.reading import MOST, of_text, read
+from edgechat.chat import attachments
+from edgechat.chat.attachments import (
+    MOST,
+    bytes_named_in,
+    is_image,
+    keep_image,
+    of_text,
+    read,
+    read_image,
+    without_mention,
+)
 from edgechat.chat.commands import parse_command
 from edgechat.tui.chat.prompt.box import PromptBox
 from edgechat.tui.chat.prompt.chips import Chips, chip_of
@@ -269,10 +276,10 @@ class PromptPane(Vertical):
     @work(group="attach")
     async def _handle_paste(self, event: PromptBox.Pasted) -> None:
         try:
-            paths = await asyncio.to_thread(pastes.dropped, event.text)
+            paths = await asyncio.to_thread(attachments.dropped, event.text)
             for path in paths:
                 await self.attach_file(path)
-            if not paths and pastes.is_long(event.text):
+            if not paths and attachments.is_long(event.text):
                 number = 1 + sum(attached.name.startswith("pasted") for attached in self.attachments)
                 self.attach(of_text(f"pasted text {number}" if number > 1 else "pasted text", event.text))
             elif not paths:

@@ -22,7 +22,7 @@ from edgechat.device.profile import DeviceProfile, probe
 from edgechat.device.remote.messages import CPU, MOST_BYTES, LentDevice, Offer, WorkerRefusal
 from edgechat.device.speed import DeviceSpeed, best_threads, cached_speed
 from edgechat.native.accelerators.devices import read_inventory
-from edgechat.planner.estimate.kernel_probe import measure_speed
+from edgechat.planner.estimate.rates import measure_speed
 
 _NEEDED = 1 << 30
 """Bytes of free memory with which a device is measured."""

@@ -19,18 +19,21 @@ from edgechat.device.profile import DeviceProfile
 from edgechat.device.remote.workers import why_lost, worker_addresses
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.mlx.contents import read_model
-from edgechat.planner.drafting import AUTO, drafting
+from edgechat.planner.estimate.budget import RAM, Budget, Needs
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.estimate.footprint import footprint_of, may_quantize
 from edgechat.planner.estimate.memory import CELLS
 from edgechat.planner.machine import current_profile
-from edgechat.planner.model_on_machine import ModelOnMachine, model_on_machine
-from edgechat.planner.placement.budget import RAM, Budget, Needs
-from edgechat.planner.placement.embedding import for_embeddings
-from edgechat.planner.placement.load_config import Measure
+from edgechat.planner.placement.drafting import AUTO, drafting
+from edgechat.planner.placement.model_on_machine import (
+    Measure,
+    ModelOnMachine,
+    for_embeddings,
+    model_on_machine,
+)
+from edgechat.planner.placement.plan_model import completed
 from edgechat.planner.plan import LoadPlan, params_of
-from edgechat.planner.plan_model import completed
 
 _SMALL_BATCH = 128
 _LEAST_CONTEXT = 2048

@@ -1,7 +1,13 @@
-"""Whether a model drafts with layers of its own (MTP): what that takes, and what it is expected to bring.
+"""Drafting: whether a model can have drafts, what they cost, which model can draft for it, and its own layers
+(MTP).
 
-They are loaded beside the context that was chosen without them if they fit, and if they make replies faster.
-For a shorter context they are loaded only where they make them much faster, and where it is still enough.
+Rejected drafts are undone. Cells of a KV cache are simply removed; a recurrent state is restored from a
+snapshot, which llama.cpp keeps for some architectures, and which takes as much memory as the state. For MLX
+the state before a call is kept, and the accepted tokens of the call are computed again.
+
+A model's own drafting layers are loaded beside the context that was chosen without them if they fit, and if
+they make replies faster. For a shorter context they are loaded only where they make replies much faster, and
+where it is still enough.
 """
 
 from __future__ import annotations
@@ -14,19 +20,134 @@ import msgspec
 
 from edgechat.base.text import mebibytes
 from edgechat.device.speed import DeviceSpeed
-from edgechat.models.formats.header import ModelHeader
+from edgechat.models.formats import mtp
+from edgechat.models.formats.header import Format, ModelHeader
 from edgechat.models.formats.mtp import HeadFile, is_chained, stated_layers
 from edgechat.native.params import CacheType
-from edgechat.planner.drafting import is_recurrent
-from edgechat.planner.estimate.compute import compute_bytes, output_bytes, states_bytes
-from edgechat.planner.estimate.memory import head_cache_bytes
+from edgechat.planner.estimate.budget import RAM, SPARE, Budget, Layout, Needs, together
+from edgechat.planner.estimate.memory import (
+    SMALL_STATE,
+    TAKES_BACK,
+    compute_bytes,
+    head_cache_bytes,
+    is_recurrent,
+    output_bytes,
+    recurrent_bytes,
+    states_bytes,
+)
 from edgechat.planner.estimate.shape import ModelShape, shape_of
 from edgechat.planner.estimate.speed import forecast
-from edgechat.planner.placement.budget import RAM, SPARE, Budget, Needs, together
-from edgechat.planner.placement.layout import Layout
-from edgechat.planner.placement.load_config import EXACT, LoadConfig
+from edgechat.planner.placement.model_on_machine import EXACT, NOBODY, DraftCosts, LoadConfig
 from edgechat.planner.plan import HeadPlan
 from edgechat.planner.request import ENOUGH
+
+AUTO, NONE, NGRAM, MTP = "auto", "none", "ngram", "mtp"
+"""Values of `draft` that name no model."""
+DRAFTED = 15
+"""Maximum number of drafted tokens in a batch."""
+_SNAPSHOTS, _FEW_SNAPSHOTS = 8, 3
+"""Of a small state, and of a large one."""
+_SHARE = 2
+"""A draft model that was not requested is smaller than the target by more than this factor."""
+_MAX_PADDING = 128
+"""Tokens by which the sizes of two vocabularies may differ: some are padded."""
+
+_TOKENIZER_KINDS = {"hybriddna": "gpt2", "whitespace": "gpt2", "gemma4": "gpt2"}
+"""Tokenizers that are of another one's kind."""
+_UNKNOWN_TOKENIZERS = ("none", "no_vocab")
+
+
+KINDS: dict[Format, str] = {"gguf": "a GGUF file", "mlx": "an MLX model"}
+"""What users call a model of each format."""
+
+
+def asks_for_drafts(wish: str | None) -> bool:
+    """Return whether drafts were explicitly requested."""
+    return wish not in (None, AUTO, NONE)
+
+
+def drafting(header: ModelHeader, wish: str) -> DraftCosts:
+    """Return what drafts for this model take, all but those of its own layers (see `drafting_with_head`).
+
+    wish: 'auto', 'none', 'ngram', 'mtp' or a draft model.
+    """
+    if header.makes_embeddings:
+        return NOBODY
+    if wish == NONE:
+        return DraftCosts(why_not="Drafting is off, as requested.")
+    if header.format == "mlx" or not is_recurrent(header):
+        return DraftCosts(DRAFTED)
+    if header.architecture not in TAKES_BACK:
+        return DraftCosts(
+            why_not="Drafting is not possible: the recurrent layers cannot undo a rejected draft."
+        )
+    state = recurrent_bytes(header, 1)
+    if 0 < state <= SMALL_STATE:
+        return DraftCosts(DRAFTED, _SNAPSHOTS)
+    if wish not in (AUTO, MTP):
+        return DraftCosts(DRAFTED, _FEW_SNAPSHOTS)
+    size = f", {mebibytes(state)} each" if state else ""
+    return DraftCosts(
+        why_not="Drafting is off: to undo rejected drafts, copies of the recurrent state would be "
+        f"needed{size}. To use them: --draft ngram"
+    )
+
+
+def drafting_with_head(header: ModelHeader, wish: str, *, beside: bool = False) -> DraftCosts:
+    """Return what drafts take with those of the model's own layers; none, and why, if it has no such layers.
+
+    beside: they are in a file of their own, if not in the model's.
+    """
+    if wish not in (AUTO, MTP) or header.makes_embeddings:
+        return NOBODY
+    why_not = mtp.why_no_drafts(header)
+    others = drafting(header, NGRAM)
+    if not others.drafted or (why_not and not beside):
+        return DraftCosts(why_not=why_not or others.why_not)
+    return replace(others, mtp=not why_not)
+
+
+def misfit(target: ModelHeader, draft: ModelHeader) -> str:
+    """Return why `draft` cannot draft for `target`, as far as headers tell; '' if it can.
+
+    The tokens themselves are compared once both are loaded.
+    """
+    if draft.format != target.format:
+        return f"it is {KINDS[draft.format]}, and the target is {KINDS[target.format]}"
+    if draft.weights_bytes >= target.weights_bytes:
+        return "it is not smaller"
+    if is_recurrent(draft):
+        return "its recurrent layers cannot undo a rejected draft"
+    kinds = {_tokenizer_kind(header) for header in (target, draft)} - {""}
+    if len(kinds) > 1:
+        return "its tokenizer is of a different type"
+    if abs(target.vocab_size - draft.vocab_size) > _MAX_PADDING:
+        return f"its vocabulary has {draft.vocab_size} tokens, not {target.vocab_size}"
+    for name in ("bos", "eos"):
+        if not _has_same_token(target, draft, name):
+            return f"its {name.upper()} token is different"
+    return ""
+
+
+def is_much_smaller(draft: ModelHeader, target: ModelHeader) -> bool:
+    """Return whether a model is small enough to be worthwhile as a draft model."""
+    return draft.weights_bytes * _SHARE < target.weights_bytes
+
+
+def _tokenizer_kind(header: ModelHeader) -> str:
+    """Return the kind of tokenizer; '' where the header does not say."""
+    name = header.text("tokenizer.ggml.model") or ""
+    return "" if name in _UNKNOWN_TOKENIZERS else _TOKENIZER_KINDS.get(name, name)
+
+
+def _has_same_token(target: ModelHeader, draft: ModelHeader, name: str) -> bool:
+    """Return whether both models add the same BOS or EOS token; True where a header does not say."""
+    adds = [header.metadata.get(f"tokenizer.ggml.add_{name}_token") for header in (target, draft)]
+    if None in adds:
+        return True
+    ids = {header.metadata.get(f"tokenizer.ggml.{name}_token_id") for header in (target, draft)}
+    return adds[0] == adds[1] and (not adds[0] or len(ids - {None}) < 2)
+
 
 ACCEPTED = 0.7
 """Share of drafted tokens that are expected to stand, before any was."""

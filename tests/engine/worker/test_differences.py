@@ -1,7 +1,8 @@
 """The plan held against a load: what counts as a difference."""
 
+from edgechat.engine.types import Difference
+from edgechat.engine.worker.load_report import differences
 from edgechat.native.params import Buffer
-from edgechat.planner.estimate.actual_load import Difference, differences
 
 MIB = 2**20
 

@@ -6,10 +6,10 @@ The memory that a GGUF file takes comes from llama.cpp's dry run, that of an MLX
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import get_args
+from typing import TypeVar, get_args
 
 import msgspec
 
@@ -18,36 +18,71 @@ from edgechat.device.profile import DeviceProfile
 from edgechat.device.speed import DeviceSpeed
 from edgechat.models.formats.header import ModelHeader
 from edgechat.native import amx
-from edgechat.native.params import CacheType, LoadParams
-from edgechat.planner.drafting import NOBODY, DraftCosts, has_large_state, is_recurrent
-from edgechat.planner.estimate import calibration
-from edgechat.planner.estimate.calibration import Calibration, Correction, RunConditions
-from edgechat.planner.estimate.dry_run import MEMORY_LIMIT
-from edgechat.planner.estimate.footprint import Footprint, footprint_of, may_quantize
-from edgechat.planner.estimate.memory import CELLS, padded, program_bytes, recurrent_bytes
-from edgechat.planner.estimate.rates import rate_of_processor
-from edgechat.planner.estimate.shape import ModelShape, shape_of
-from edgechat.planner.estimate.speed import PROMPT, Attending, Forecast, forecast, is_plain_worth
-from edgechat.planner.placement.adapters import AdapterPlan, adapter_needs
-from edgechat.planner.placement.budget import RAM, SPARE, Budget, Extras, Needs, needs_of, together
-from edgechat.planner.placement.embedding import for_embeddings
-from edgechat.planner.placement.layout import Layout, with_less, with_more
-from edgechat.planner.placement.load_config import EXACT, LoadConfig, Measure
-from edgechat.planner.placement.projector import (
+from edgechat.native.params import Breakdown, Buffer, CacheType, LoadParams
+from edgechat.planner.companions import (
     ANSWER,
+    AdapterPlan,
+    Picture,
     ProjectorFile,
     ProjectorPlan,
+    adapter_needs,
     encoding_seconds,
     places,
     why_there,
 )
-from edgechat.planner.placement.projector_memory import Picture
+from edgechat.planner.estimate import calibration
+from edgechat.planner.estimate.budget import (
+    RAM,
+    SPARE,
+    Budget,
+    Extras,
+    Layout,
+    Needs,
+    needs_of,
+    together,
+    with_less,
+    with_more,
+)
+from edgechat.planner.estimate.calibration import Calibration, Correction, RunConditions
+from edgechat.planner.estimate.dry_run import MEMORY_LIMIT
+from edgechat.planner.estimate.footprint import Footprint, footprint_of, may_quantize
+from edgechat.planner.estimate.memory import (
+    CELLS,
+    has_large_state,
+    is_recurrent,
+    padded,
+    program_bytes,
+    recurrent_bytes,
+)
+from edgechat.planner.estimate.rates import rate_of_processor
+from edgechat.planner.estimate.shape import ModelShape, shape_of
+from edgechat.planner.estimate.speed import PROMPT, Attending, Forecast, forecast, is_plain_worth
 from edgechat.settings import AttentionWish
 
 _LONGEST = 32768
 _TRIES = 6
 _CHECKPOINTS, _CHECKPOINT_SHARE = 32, 1 / 8
 """The most checkpoints, and their share of the RAM that is left beside the load."""
+
+LONGEST_TEXT = 8192
+"""Maximum context unless more is requested, in tokens: the compute buffers grow with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftCosts:
+    """What drafts for a model take, whatever makes them."""
+
+    drafted: int = 0
+    """Tokens that one call may verify; 0: no drafts."""
+    n_rs_seq: int = 0
+    """Snapshots of the recurrent state of each sequence, which is how many tokens can be undone."""
+    mtp: bool = False
+    """Whether the model's own layers (MTP) draft."""
+    why_not: str = ""
+    """Why there are no drafts; a sentence."""
+
+
+NOBODY = DraftCosts()
 
 
 @dataclass(frozen=True)
@@ -432,3 +467,76 @@ def model_on_machine(
         attention=attention,
     )
     return replace(model, beyond=model.learned.beyond(model.conditions("CPU")))
+
+
+EXACT = "exact, by llama.cpp's own allocator"
+Measure = Callable[[LoadParams], Breakdown]
+"""What a load takes by llama.cpp's own account, or DryRunFailed: `DryRun.ask`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadConfig:
+    """One way of loading the model."""
+
+    params: LoadParams
+    layout: Layout
+    needs: Mapping[str, Needs]
+    """Of each memory: 'RAM' and the cards by name."""
+    forecast: Forecast
+    source: str
+    """How we know what it takes, in words."""
+    buffers: tuple[Buffer, ...] = ()
+    """By type of buffer; empty where it is estimated."""
+    draft: LoadConfig | None = None
+    """Of the model that drafts for it; what that takes is in `needs` too."""
+    projector: ProjectorPlan | None = None
+    """Of the file that makes pictures or sound readable for it; what that takes is in `needs` too."""
+    why_there: str = ""
+    """Why that is where it is, as the end of a sentence."""
+
+    @property
+    def context(self) -> int:
+        """Tokens, as llama.cpp rounds them."""
+        return self.params.context
+
+    @property
+    def drafts(self) -> bool:
+        """Whether there is room for drafts to verify."""
+        return self.params.n_outputs_max > self.params.n_seq_max
+
+    @property
+    def total(self) -> int:
+        """Bytes altogether."""
+        return sum(needs.total for needs in self.needs.values())
+
+    def keeping(self, n_bytes: int) -> LoadConfig:
+        """Return this load with so many bytes of checkpoints, which lie in RAM wherever the cache does."""
+        return replace(self, needs=together(self.needs, {RAM: Needs(checkpoints=n_bytes)}))
+
+    def seeing(self, projector: ProjectorPlan, why_there: str = "") -> LoadConfig:
+        """Return this load with a projector."""
+        needs = together(self.needs, projector.needs)
+        return replace(self, needs=needs, projector=projector, why_there=why_there)
+
+    def beside(self, draft: LoadConfig) -> LoadConfig:
+        """Return this load with that of a model that drafts for it."""
+        return replace(self, needs=together(self.needs, draft.needs), draft=draft)
+
+
+_Params = TypeVar("_Params", bound=LoadParams)
+
+
+def for_embeddings(params: _Params, header: ModelHeader) -> _Params:
+    """Return the parameters of a load for embeddings of texts of up to `context` tokens.
+
+    Where all tokens of a text attend to each other, or all are pooled, one call computes the whole text.
+    """
+    size = min(params.n_batch, params.context) if header.reads_in_parts else params.context
+    return msgspec.structs.replace(
+        params,
+        embeddings=True,
+        reranks=header.kind == "reranking",
+        n_batch=size,
+        n_ubatch=size,
+        n_outputs_max=0,
+    )

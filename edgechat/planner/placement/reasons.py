@@ -9,13 +9,12 @@ from edgechat.device.speed import DeviceSpeed
 from edgechat.models.formats.header import ModelHeader, senses
 from edgechat.models.local.ollama_store import ModelDefaults, in_words, system_in_words
 from edgechat.native.params import AttentionKind
+from edgechat.planner.estimate.budget import RAM, Budget
 from edgechat.planner.estimate.calibration import ChatUse
 from edgechat.planner.estimate.memory import recurrent_bytes
 from edgechat.planner.estimate.shape import ModelShape
 from edgechat.planner.estimate.speed import PROMPT, Forecast, is_plain_worth, on_links
-from edgechat.planner.placement.budget import RAM, Budget
-from edgechat.planner.placement.embedding import LONGEST_TEXT
-from edgechat.planner.placement.load_config import LoadConfig
+from edgechat.planner.placement.model_on_machine import LONGEST_TEXT, LoadConfig
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.request import BACKENDS, PlanRequest
 

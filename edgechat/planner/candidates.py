@@ -1,22 +1,30 @@
-"""The files that a model name may mean, each with a header to plan by, on this machine or not.
+"""Candidates: the files that a model name may mean, and which of them can run here.
 
-An MLX model is a folder, and counts as one file here.
+Each has a header to plan by, on this machine or not. An MLX model is a folder, and counts as one file.
+llama.cpp reads GGUF files and MLX its own folders, so choosing a backend is choosing among files. They are
+compared only if MLX has a GPU, which is on Apple Silicon; elsewhere MLX runs only models without a GGUF file.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import platform
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
-from edgechat.base.errors import HubError, ModelFileError, ModelNotFound
+from edgechat.base.errors import BackendMissing, HubError, ModelFileError, ModelNotFound
+from edgechat.base.process.spawn import frozen
 from edgechat.base.text import one_line
+from edgechat.device.mlx import missing
+from edgechat.device.profile import DeviceProfile
 from edgechat.models.catalogue import CatalogueEntry, catalogue
 from edgechat.models.choices import ModelChoice, RemoteFile
 from edgechat.models.formats.gguf import read_header
-from edgechat.models.formats.header import Format, ModelHeader, senses
+from edgechat.models.formats.header import Format, GgufArray, ModelHeader, senses, show
 from edgechat.models.formats.mlx.contents import read_model
 from edgechat.models.formats.mtp import HeadFile, misfit
 from edgechat.models.formats.quants import canonical
@@ -29,8 +37,8 @@ from edgechat.models.local.ollama_store import ModelDefaults, is_blob, read_defa
 from edgechat.models.local.resolve import entry_of, local_file, local_models, resolve
 from edgechat.models.local.stores import found_at, is_model_folder
 from edgechat.models.shipped import mlx_header_of, shipped_header, shipped_quants, shipped_size
-from edgechat.planner.placement.projector import TOWER, ProjectorFile, header_beside
-from edgechat.planner.request import BACKENDS
+from edgechat.planner.companions import TOWER, ProjectorFile, header_beside
+from edgechat.planner.request import BACKENDS, PlanRequest
 from edgechat.settings import Backend
 
 FoundProjector = tuple[ProjectorFile | None, str]
@@ -311,3 +319,107 @@ def _projector_of_choice(
 
 def _head_of_choice(remote: RemoteModel, choice: ModelChoice, header: Callable[[], ModelHeader]) -> FoundHead:
     return remote_head(remote, choice.heads[0], header()) if choice.heads else (None, "")
+
+
+_PACKAGES = {
+    ("darwin", "arm64"): "mlx-lm",
+    ("linux", "x86_64"): "'mlx[cpu]' mlx-lm",
+    ("linux", "aarch64"): "'mlx[cpu]' mlx-lm",
+}
+
+
+def weighs_mlx(profile: DeviceProfile, request: PlanRequest) -> bool:
+    """Return whether MLX models of the catalogue are considered although none was named."""
+    if request.backend is not None:
+        return request.backend == "mlx"
+    if request.prefers is not None:
+        return request.prefers == "mlx" and profile.mlx
+    return profile.mlx_card is not None
+
+
+def runnable(files: Sequence[Variant], profile: DeviceProfile, request: PlanRequest) -> list[Variant]:
+    """Return the files of one model that can run here, at least one. Raises BackendMissing."""
+    if request.backend == "mlx" and not profile.mlx:
+        raise without_mlx("MLX is not available.")
+    if request.backend is not None:
+        chosen = [file for file in files if file.backend == request.backend]
+        if files and not chosen:
+            raise _unreadable(files[0], request.backend)
+        return chosen
+    usable = [file for file in files if profile.mlx or file.backend != "mlx"]
+    if files and not usable:
+        raise without_mlx(f"{one_line(files[0].model)} is an MLX model, and MLX is not available.")
+    if weighs_mlx(profile, request) and request.prefers is None:
+        return usable
+    first = request.prefers or "llama.cpp"
+    return [file for file in usable if file.backend == first] or usable
+
+
+def without_mlx(what: str) -> BackendMissing:
+    """Return the error for MLX that is not installed."""
+    hint = "MLX is for Macs with Apple Silicon (and, slowly, Linux). Use a GGUF file of the model."
+    wanted = _PACKAGES.get((sys.platform, platform.machine()))
+    if wanted is not None and not frozen():
+        hint = f"Install it, or use a GGUF file of the model:\n  {sys.executable} -m pip install {wanted}"
+    return BackendMissing(f"{what} {missing() or 'It is not installed.'}", hint=hint)
+
+
+def _unreadable(file: Variant, backend: Backend) -> BackendMissing:
+    """Return the error for a file that a backend does not read."""
+    name = one_line(file.model)
+    if backend == "llama.cpp":
+        hint = "Omit --backend llama.cpp, or use a GGUF file of the model."
+        return BackendMissing(f"{name} is an MLX model, which llama.cpp cannot load.", hint=hint)
+    hint = "To run it with llama.cpp, omit --backend mlx"
+    if file.entry is not None and file.entry.mlx:
+        hint = f"To download an MLX version: edgechat pull {file.entry.name} --backend mlx"
+    return BackendMissing(
+        f"{name} is not an MLX model (a folder with safetensors), and there is none of it on this machine.",
+        hint=hint,
+    )
+
+
+_YES = "yes"
+"""The label that must be the first one where there are several: llama.cpp's score is the first one's."""
+
+
+def check(name: str, header: ModelHeader, *, may_embed: bool) -> None:
+    """Raise ModelFileError for a model that cannot chat; may_embed: nor produce embeddings or scores."""
+    if not header.makes_embeddings:
+        return
+    reranks = header.kind == "reranking"
+    if not may_embed and reranks:
+        raise ModelFileError(
+            f"{name} is a reranking model and cannot chat.",
+            hint="`edgechat serve` provides scores at /v1/rerank, and `reranking_model` in settings.toml has "
+            "documents searched with it. To chat, choose a chat model; `edgechat run guide` always works.",
+        )
+    if reranks and not _has_head(header):
+        # llama.cpp would return a number of the hidden state as the score.
+        raise ModelFileError(
+            f"{name} is a reranking model without the classification head that makes its scores.",
+            hint="It was converted by an old program; look for another file of the same model.",
+        )
+    if reranks and len(labels := _labels(header)) > 1 and labels[0].lower() != _YES:
+        raise ModelFileError(
+            f"{name} sorts texts into classes ({show(', '.join(labels))}); it does not score documents.",
+            hint="Choose a reranking model: `edgechat pull bge-reranker-v2-m3`.",
+        )
+    if not may_embed:
+        raise ModelFileError(
+            f"{name} is an embedding model and cannot chat.",
+            hint="`edgechat serve` provides embeddings at /v1/embeddings. To chat, choose a chat model; "
+            "`edgechat run guide` always works.",
+        )
+
+
+def _has_head(header: ModelHeader) -> bool:
+    """Whether there is a layer that makes scores; cls.weight may be the one before, as wide as the model."""
+    shapes = {tensor.name: tensor.shape for tensor in header.tensors}
+    head = shapes.get("cls.weight")
+    return "cls.output.weight" in shapes or (head is not None and math.prod(head[1:]) == 1)
+
+
+def _labels(header: ModelHeader) -> tuple[str, ...]:
+    found = header.shape_value("classifier.output_labels")
+    return tuple(map(str, found.values or ())) if isinstance(found, GgufArray) else ()
