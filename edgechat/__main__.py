@@ -18,7 +18,7 @@ ROLES = {
     "template": "edgechat.engine.prompt.template_child",
     "grammar": "edgechat.engine.reply.grammar_child",
     "image": "edgechat.base.images.decoding_child",
-    "sound": "edgechat.native.multimodal.sound_child",
+    "sound": "edgechat.base.sound.decoding_child",
     "document": "edgechat.documents.reading.child",
     "program": "edgechat.base.process.program",
     "mcp": "edgechat.tools.mcp.child",

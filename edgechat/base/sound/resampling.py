@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
-from edgechat.base.sound.wav import Mono
+Mono = npt.NDArray[np.float32]
 
 _ZEROS = 16
 """Zero crossings of the filter on each side."""

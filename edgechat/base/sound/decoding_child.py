@@ -1,0 +1,108 @@
+"""The child process that decodes sounds, with miniaudio; see `edgechat.base.sound.decoding`."""
+
+from __future__ import annotations
+
+import re
+
+import miniaudio
+import msgspec
+import numpy as np
+
+from edgechat.base.process import child, spawn
+from edgechat.base.process.file_decoder import FilePart, NotDecodable
+from edgechat.base.sound.decoding import MEMORY_LIMIT, TIME_LIMIT, DecodedSound, DecodeSound, Span
+from edgechat.base.sound.resampling import Mono, resampled
+from edgechat.base.sound.sound import MAX_SECONDS, SoundFormat, check_shape
+
+_INFO = {"wav": miniaudio.wav_get_info, "mp3": miniaudio.mp3_get_info, "flac": miniaudio.flac_get_info}
+_MP3_FRAME = re.compile(rb"ID3|\xff[\xe2\xe3\xf2\xf3\xfa\xfb]")
+"""What an MP3 begins with: a tag, or a frame of layer III."""
+_BLOCK = 1 << 16
+"""Samples that are decoded at once."""
+_AGAIN = "Record or download it again; if it plays elsewhere, save it from there as 16-bit WAV."
+
+
+def main() -> None:
+    """Answer FilePart with nothing, DecodeSound with DecodedSound, Span with bytes."""
+    child.limit_memory(MEMORY_LIMIT)
+    child.serve(spawn.adopt_pipe(), _SoundDecoding().answer, seconds=int(TIME_LIMIT) + 5)
+
+
+class _SoundDecoding:
+    """The parts of a file so far, then its samples."""
+
+    def __init__(self) -> None:
+        self._file = bytearray()
+        self._sound: Mono = np.empty(0, np.float32)
+
+    def answer(self, question: bytes) -> bytes:
+        """Return the answer to one message of the parent."""
+        match msgspec.msgpack.decode(question, type=FilePart | DecodeSound | Span):
+            case FilePart(data):
+                self._sound = np.empty(0, np.float32)
+                self._file += data
+            case DecodeSound(rate):
+                file, self._file = bytes(self._file), bytearray()
+                answer, self._sound = _decode(file, rate)
+                return msgspec.msgpack.encode(answer)
+            case Span(first, count):
+                return self._sound[first : first + count].tobytes()
+        return b""
+
+
+def _decode(file: bytes, rate: int) -> tuple[DecodedSound, Mono]:
+    """Return the sound and, unless `rate` is 0, its samples. Any exception is a problem of the file."""
+    nothing: Mono = np.empty(0, np.float32)
+    try:
+        kind = _format_of(file)
+        own_rate, sound = _samples(file, kind)
+        seconds = len(sound) / own_rate
+        if rate:
+            sound = resampled(sound, own_rate, rate)
+        return DecodedSound(kind, seconds, len(sound)), sound if rate else nothing
+    except NotDecodable as error:
+        return DecodedSound(problem=error.problem, hint=error.hint), nothing
+    except MemoryError:
+        return DecodedSound(problem="takes too much memory to decode", hint="Cut it into parts."), nothing
+    except Exception as error:
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        return DecodedSound(problem=f"is damaged, or not complete ({reason})", hint=_AGAIN), nothing
+
+
+def _format_of(data: bytes) -> SoundFormat:
+    """Return the format of a file, by its beginning. Raises NotDecodable."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WAVE":
+        return "wav"
+    if data[:4] == b"fLaC":
+        return "flac"
+    if _MP3_FRAME.match(data):
+        return "mp3"
+    if not data:
+        raise NotDecodable("is empty", "Record or download it again.")
+    raise NotDecodable(
+        "is not a sound, or is damaged",
+        "Only WAV, MP3 and FLAC sounds can be used: convert it to one of them.",
+    )
+
+
+def _samples(file: bytes, kind: SoundFormat) -> tuple[int, Mono]:
+    """Return the rate of a sound and the mean of its channels, between -1 and 1. Raises NotDecodable."""
+    try:
+        info = _INFO[kind](file)
+        check_shape(1, info.sample_rate, info.nchannels)
+        blocks: list[Mono] = []
+        seconds = 0.0
+        for block in miniaudio.stream_memory(
+            file, miniaudio.SampleFormat.FLOAT32, 1, info.sample_rate, frames_to_read=_BLOCK
+        ):
+            blocks.append(np.array(block, np.float32))
+            seconds += len(block) / info.sample_rate
+            if seconds > MAX_SECONDS:
+                break
+    except (miniaudio.DecodeError, ZeroDivisionError):
+        raise NotDecodable("is damaged, or has samples of a kind that cannot be read", _AGAIN) from None
+    check_shape(seconds, info.sample_rate, info.nchannels)
+    sound: Mono = np.concatenate(blocks)
+    if not np.isfinite(sound).all():
+        raise NotDecodable("has samples that are infinite, or no numbers", _AGAIN)
+    return info.sample_rate, np.clip(sound, -1, 1, out=sound)
