@@ -14,8 +14,8 @@ from edgechat.base.errors import SoundError
 from edgechat.base.process import file_decoder
 from edgechat.base.sound import decoding
 from edgechat.base.sound.decoding import SoundDecoder, SoundFacts
+from edgechat.base.sound.decoding_child import resampled
 from edgechat.base.sound.library import SoundLibrary
-from edgechat.base.sound.resampling import resampled
 from edgechat.base.sound.sound import MAX_SECONDS
 from tests.kit.vision import RATE, tone, wav, wav_of
 
