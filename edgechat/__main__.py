@@ -22,7 +22,7 @@ ROLES = {
     "document": "edgechat.documents.reading.child",
     "program": "edgechat.base.process.program",
     "mcp": "edgechat.tools.mcp.child",
-    "page": "edgechat.tools.builtin.page_child",
+    "page": "edgechat.base.network.html_text",
     "amx": "edgechat.native.amx_trial",
     "devices": "edgechat.native.accelerators.devices",
     "projector": "edgechat.native.multimodal.probe",

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from edgechat.base.errors import DocumentError, DocumentsUnwritable
-from edgechat.base.storage.sqlite_file import open_read_only, remedy, why_unwritable
+from edgechat.base.sqlite_file import open_read_only, remedy, why_unwritable
 from edgechat.base.text import flat, one_line
 from edgechat.documents.passages import Passage
 

@@ -19,8 +19,7 @@ from edgechat.base.process.file_decoder import MAX_FILE_BYTES
 from edgechat.base.text import is_text
 from edgechat.documents.collection import MOST_NAMES, Collection, File, OtherFiles, Root
 from edgechat.documents.passages import passages_of
-from edgechat.documents.reading.kinds import is_secret, kind_of
-from edgechat.documents.reading.reader import DocumentReader
+from edgechat.documents.reading.reader import DocumentReader, is_secret, kind_of
 
 MOST_FILES = 200_000
 _WALK_SECONDS = 120.0

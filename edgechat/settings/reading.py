@@ -39,7 +39,7 @@ def load() -> Settings:
 
 def settings_of(table: dict[str, Any], where: str) -> Settings:
     """Return a table as Settings. Raises SettingsError that names `where` (the file) and the field."""
-    from edgechat.base.network import loopback, ssh  # needed only where there is a file
+    from edgechat.base.network import lenders  # needed only where there is a file
 
     settings = checked(table, Settings, where)
     for kind, names in (("preset", settings.presets), ("prompt", settings.prompts)):
@@ -56,11 +56,11 @@ def settings_of(table: dict[str, Any], where: str) -> Settings:
         if fault := engine_fault(name, program):
             raise SettingsError(f"{where}: engines.{one_line(name, 60)}: {fault}", hint="Correct the file.")
     for server in settings.rpc:
-        if loopback.address(server) is None:
-            raise SettingsError(f"{where}: rpc: {loopback.refusal(server)}", hint=loopback.HINT)
+        if lenders.rpc_address(server) is None:
+            raise SettingsError(f"{where}: rpc: {lenders.rpc_refusal(server)}", hint=lenders.RPC_HINT)
     for worker in settings.workers:
-        if ssh.ssh_host(worker) is None:
-            raise SettingsError(f"{where}: workers: {ssh.refusal(worker)}", hint=ssh.HINT)
+        if lenders.ssh_host(worker) is None:
+            raise SettingsError(f"{where}: workers: {lenders.ssh_refusal(worker)}", hint=lenders.SSH_HINT)
     return settings
 
 

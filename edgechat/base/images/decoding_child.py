@@ -1,4 +1,4 @@
-"""The child process that decodes images with Pillow; see `edgechat.base.images.decoding`.
+"""The child process that decodes images with Pillow; see `edgechat.base.images.image`.
 
 A file of a few bytes can ask for gigabytes, and decoders are large programs in C, so they run in a process
 with limits on memory and time. Only the formats below are opened: Pillow knows many more, some of which start
@@ -10,11 +10,20 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from edgechat.base.images.image import MAX_PIXELS, MAX_SIDE
+from edgechat.base.images.image import (
+    MAX_PIXELS,
+    MAX_SIDE,
+    MEMORY_LIMIT,
+    TIME_LIMIT,
+    Decode,
+    Decoded,
+    Format,
+    Rows,
+)
 from edgechat.base.process import child, spawn
 from edgechat.base.process.file_decoder import FilePart, NotDecodable
 
@@ -23,13 +32,6 @@ if TYPE_CHECKING:
 
 MAX_JPEG_PIXELS = 1 << 28
 """Of the largest JPEG, which is scaled down while it is decoded; phones make them with 200 million pixels."""
-TIME_LIMIT = 20.0
-"""Seconds for one image; the largest ones take two or three."""
-MEMORY_LIMIT = 1536 * 2**20
-"""Bytes that the process may take; the largest images with transparency take half of it."""
-
-Format = Literal["png", "jpeg", "webp", "gif", "bmp", "heic"]
-
 _KNOWN = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 """By Pillow's names."""
 _FORMATS: dict[str | None, Format] = {
@@ -45,33 +47,6 @@ _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b
 _ORIENTATION = 0x0112
 _ONLY = "Only PNG, JPEG, WebP, GIF, BMP and HEIC images can be used: convert it to one of them."
 _AGAIN = "Open it in an image viewer; if that shows it, save it from there as PNG."
-
-
-class Decode(msgspec.Struct, frozen=True, tag=True):
-    """Decode the file that was sent, and keep its pixels until the next one."""
-
-    most_pixels: int
-    box: tuple[int, int] | None = None
-    """The width and height that it may have at most, in pixels."""
-    check: bool = False
-    """Find out only whether it can be decoded."""
-
-
-class Rows(msgspec.Struct, frozen=True, tag=True):
-    """Return the pixels of some rows, as RGB."""
-
-    first: int
-    count: int
-
-
-class Decoded(msgspec.Struct, frozen=True):
-    """The image, or what is wrong with the file: `problem` goes on after its name."""
-
-    format: Format = "png"
-    width: int = 0
-    height: int = 0
-    problem: str = ""
-    hint: str = ""
 
 
 def main() -> None:

@@ -1,8 +1,22 @@
-"""What a message says of its images."""
+"""Images: what a message says of them, decoding them in a child process, and the library that keeps them.
+
+Whatever is wrong with a file, the answer is an ImageError within seconds. Pixels come in bands of rows.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
 import msgspec
+
+from edgechat.base.errors import ImageError, ImageNotStored
+from edgechat.base.file_library import FileLibrary, digest_of
+from edgechat.base.process import file_decoder
+from edgechat.base.process.file_decoder import FileDecoder
 
 PLACE = "\N{OBJECT REPLACEMENT CHARACTER}"
 """Stands in a message's text where an image or a sound belongs; those without one come before the text."""
@@ -31,3 +45,153 @@ class Image(msgspec.Struct, frozen=True, tag="image"):
     width: int
     """Pixels, as it is decoded: after EXIF rotation, and scaled down if there are more than MAX_PIXELS."""
     height: int
+
+
+TIME_LIMIT = 20.0
+"""Seconds for one image; the largest ones take two or three."""
+MEMORY_LIMIT = 1536 * 2**20
+"""Bytes that the process may take; the largest images with transparency take half of it."""
+
+Format = Literal["png", "jpeg", "webp", "gif", "bmp", "heic"]
+
+
+class Decode(msgspec.Struct, frozen=True, tag=True):
+    """Decode the file that was sent, and keep its pixels until the next one."""
+
+    most_pixels: int
+    box: tuple[int, int] | None = None
+    """The width and height that it may have at most, in pixels."""
+    check: bool = False
+    """Find out only whether it can be decoded."""
+
+
+class Rows(msgspec.Struct, frozen=True, tag=True):
+    """Return the pixels of some rows, as RGB."""
+
+    first: int
+    count: int
+
+
+class Decoded(msgspec.Struct, frozen=True):
+    """The image, or what is wrong with the file: `problem` goes on after its name."""
+
+    format: Format = "png"
+    width: int = 0
+    height: int = 0
+    problem: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFacts:
+    """What an image is that can be decoded."""
+
+    format: Format
+    width: int
+    """Of what `pixels` returns: after EXIF rotation, and scaled down where that is too large."""
+    height: int
+
+
+class Decoder(FileDecoder):
+    """Decodes images; see `FileDecoder`."""
+
+    role = what = "image"
+    error = unready = lost = ImageError
+    smaller = "Save it as JPEG, or smaller."
+    otherwise = "Open it in an image viewer, and save it from there as PNG, or smaller."
+
+    def __init__(self) -> None:
+        super().__init__(seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
+
+    def inspect(self, source: Path | bytes, *, name: str | None = None) -> ImageFacts:
+        """Return what an image is. It is decoded: one that is damaged further on is found out."""
+        decoded = self._decode(source, Decode(MAX_PIXELS, check=True), name or name_of(source))
+        return ImageFacts(decoded.format, decoded.width, decoded.height)
+
+    def pixels(
+        self,
+        source: Path | bytes,
+        *,
+        most_pixels: int = MAX_PIXELS,
+        box: tuple[int, int] | None = None,
+        name: str | None = None,
+    ) -> Pixels:
+        """Return an image as RGB: rotated by its EXIF data, transparency on white, of an animation the first.
+
+        One with more than `most_pixels` is scaled down, by a power of two; then exactly, to fit into `box`, a
+        width and a height.
+        """
+        name = name or name_of(source)
+        decoded = self._decode(source, Decode(min(most_pixels, MAX_PIXELS), box), name)
+        rgb = io.BytesIO()  # whose bytes need not be copied at the end
+        count = max(1, file_decoder.PART // (3 * decoded.width))
+        for first in range(0, decoded.height, count):
+            rgb.write(self._ask(Rows(first, count), name))
+        return Pixels(decoded.width, decoded.height, rgb.getvalue())
+
+    def _decode(self, source: Path | bytes, how: Decode, name: str) -> Decoded:
+        self._send(source, name)
+        decoded = msgspec.msgpack.decode(self._ask(how, name), type=Decoded)
+        if decoded.problem:
+            raise self._problem(name, decoded.problem, decoded.hint)
+        return decoded
+
+
+def inspect(source: Path | bytes) -> ImageFacts:
+    """Return what an image is. Raises ImageError."""
+    with Decoder() as decoder:
+        return decoder.inspect(source)
+
+
+def pixels(source: Path | bytes, *, most_pixels: int = MAX_PIXELS) -> Pixels:
+    """Return an image as RGB, see `Decoder.pixels`. Raises ImageError."""
+    with Decoder() as decoder:
+        return decoder.pixels(source, most_pixels=most_pixels)
+
+
+def read_file(path: Path, name: str | None = None) -> bytes:
+    """Return the bytes of an image's file. Raises ImageError, also for a pipe or a device."""
+    return Decoder.read_file(path, name)
+
+
+def name_of(source: Path | bytes) -> str:
+    """Return what an error calls an image."""
+    return Decoder.name_of(source)
+
+
+__all__ = ["ImageLibrary", "digest_of"]
+
+
+class ImageLibrary(FileLibrary[ImageFacts, Image]):
+    """Images in a folder."""
+
+    what = "image"
+    extensions: ClassVar[dict[str, str]] = {
+        "png": "png",
+        "jpeg": "jpg",
+        "webp": "webp",
+        "gif": "gif",
+        "bmp": "bmp",
+        "heic": "heic",
+    }
+    not_stored = ImageNotStored
+
+    def add(self, data: bytes, *, name: str | None = None, decoder: Decoder | None = None) -> Image:
+        """Store an image; one that is there already is only marked as used. Raises ImageError.
+
+        name: begins the error's message. decoder: checks the image; None starts one.
+        """
+        if (image := self._used(digest_of(data))) is not None:
+            return image
+        with contextlib.nullcontext(decoder) if decoder is not None else Decoder() as checks:
+            return self._keep(data, checks.inspect(data, name=name))
+
+    def add_file(self, path: Path) -> Image:
+        """Store a copy of a file. Raises ImageError, also for a pipe or a device."""
+        return self.add(read_file(path), name=name_of(path))
+
+    def _read_facts(self, written: bytes) -> ImageFacts:
+        return msgspec.json.decode(written, type=ImageFacts)
+
+    def _found(self, digest: str, path: str, facts: ImageFacts) -> Image:
+        return Image(digest, path, facts.width, facts.height)

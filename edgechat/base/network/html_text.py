@@ -10,6 +10,9 @@ import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 
+from edgechat.base.process.ask import answer
+from edgechat.base.process.child import limit_memory
+
 _SLICE = 1 << 16
 """Characters that are parsed at once."""
 _UNSEEN = frozenset(("script", "style", "noscript", "template", "svg", "iframe", "object"))
@@ -155,3 +158,18 @@ class _HtmlReader(HTMLParser):
     def _write(self, text: str) -> None:
         self._parts.append("\n" * self._breaks + text)
         self._breaks, self._is_fresh = 0, False
+
+
+_MEMORY = 2**30
+"""Bytes that the child may take."""
+
+
+def page_text(html: str) -> str:
+    """Return what a page says, with the addresses of its links."""
+    return "".join(html_text(html, with_links=True)).strip("\n")
+
+
+def main() -> None:
+    """In a child: answer HTML with its text."""
+    limit_memory(_MEMORY)
+    answer(lambda html: page_text(html.decode()).encode("utf-8", "replace"))

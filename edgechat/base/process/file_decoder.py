@@ -1,7 +1,7 @@
 """Untrusted files, decoded in a child process: a file goes to it in parts, and what is in it comes back.
 
-Whatever is wrong with a file, the answer is an error within seconds. `edgechat.base.images.decoding` and
-`edgechat.base.sound.decoding` say of what kinds.
+Whatever is wrong with a file, the answer is an error within seconds. `edgechat.base.images.image` and
+`edgechat.base.sound.sound` say of what kinds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The child process that decodes sounds, with miniaudio; see `edgechat.base.sound.decoding`."""
+"""The child process that decodes sounds, with miniaudio; see `edgechat.base.sound.sound`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,16 @@ from numpy.lib.stride_tricks import as_strided
 
 from edgechat.base.process import child, spawn
 from edgechat.base.process.file_decoder import FilePart, NotDecodable
-from edgechat.base.sound.decoding import MEMORY_LIMIT, TIME_LIMIT, DecodedSound, DecodeSound, Span
-from edgechat.base.sound.sound import MAX_SECONDS, SoundFormat, check_shape
+from edgechat.base.sound.sound import (
+    MAX_SECONDS,
+    MEMORY_LIMIT,
+    TIME_LIMIT,
+    DecodedSound,
+    DecodeSound,
+    SoundFormat,
+    Span,
+    check_shape,
+)
 
 _INFO = {"wav": miniaudio.wav_get_info, "mp3": miniaudio.mp3_get_info, "flac": miniaudio.flac_get_info}
 _MP3_FRAME = re.compile(rb"ID3|\xff[\xe2\xe3\xf2\xf3\xfa\xfb]")

@@ -1,12 +1,18 @@
-"""What a message says of its sounds, and how long they may be."""
+"""Sounds: what a message says of them, decoding them in a child process, and the library that keeps them."""
 
 from __future__ import annotations
 
-from typing import Literal
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
 
 import msgspec
 
-from edgechat.base.process.file_decoder import NotDecodable
+from edgechat.base.errors import SoundError, SoundNotStored
+from edgechat.base.file_library import FileLibrary, digest_of
+from edgechat.base.process import file_decoder
+from edgechat.base.process.file_decoder import FileDecoder, NotDecodable
 
 MAX_SECONDS = 1800
 """Of a sound: half an hour, in 115 MB as a model hears it, and up to 45,000 tokens."""
@@ -48,3 +54,96 @@ def check_shape(seconds: float, rate: int, channels: int) -> None:
         raise NotDecodable(f"is longer than {MAX_SECONDS // 60} minutes, the limit", "Cut it into parts.")
     if seconds <= 0:
         raise NotDecodable("is empty", "Record or download it again.")
+
+
+TIME_LIMIT = 20.0
+"""Seconds for one sound; half an hour of MP3 takes four."""
+MEMORY_LIMIT = 1536 * 2**20
+"""Bytes that the process may take."""
+
+
+class DecodeSound(msgspec.Struct, frozen=True, tag=True):
+    """Decode the file that was sent, and keep its samples until the next one."""
+
+    rate: int
+    """Samples of a second that are wanted; 0: find out only whether it can be decoded."""
+
+
+class Span(msgspec.Struct, frozen=True, tag=True):
+    """Return some of the samples."""
+
+    first: int
+    count: int
+
+
+class DecodedSound(msgspec.Struct, frozen=True):
+    """The sound, or what is wrong with the file: `problem` goes on after its name."""
+
+    format: SoundFormat = "wav"
+    seconds: float = 0.0
+    n_samples: int = 0
+    problem: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SoundFacts:
+    """What a sound is that can be decoded."""
+
+    format: SoundFormat
+    seconds: float
+
+
+class SoundDecoder(FileDecoder):
+    """Decodes sounds; see `FileDecoder`."""
+
+    role = what = "sound"
+    error = unready = lost = SoundError
+    smaller = "Save it as MP3, or cut it into parts."
+    otherwise = "Open it in an audio editor, and save it from there as WAV, or shorter."
+
+    def __init__(self) -> None:
+        super().__init__(seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
+
+    def inspect(self, source: Path | bytes, *, name: str | None = None) -> SoundFacts:
+        """Return what a sound is. It is decoded: one that is damaged further on is found out."""
+        decoded = self._decode(source, 0, name or self.name_of(source))
+        return SoundFacts(decoded.format, decoded.seconds)
+
+    def samples(self, source: Path | bytes, rate: int, *, name: str | None = None) -> Samples:
+        """Return a sound at a rate: the mean of its channels."""
+        name = name or self.name_of(source)
+        decoded = self._decode(source, rate, name)
+        pcm = io.BytesIO()
+        count = max(1, file_decoder.PART // SAMPLE_BYTES)
+        for first in range(0, decoded.n_samples, count):
+            pcm.write(self._ask(Span(first, count), name))
+        return Samples(rate, pcm.getvalue())
+
+    def _decode(self, source: Path | bytes, rate: int, name: str) -> DecodedSound:
+        self._send(source, name)
+        decoded = msgspec.msgpack.decode(self._ask(DecodeSound(rate), name), type=DecodedSound)
+        if decoded.problem:
+            raise self._problem(name, decoded.problem, decoded.hint)
+        return decoded
+
+
+class SoundLibrary(FileLibrary[SoundFacts, Sound]):
+    """Sounds in a folder."""
+
+    what = "sound"
+    extensions: ClassVar[dict[str, str]] = {"wav": "wav", "mp3": "mp3", "flac": "flac"}
+    not_stored = SoundNotStored
+
+    def add(self, data: bytes, decoder: SoundDecoder) -> Sound:
+        """Store a sound; one that is there already is only marked as used. Raises SoundError.
+
+        decoder: checks the sound.
+        """
+        return self._used(digest_of(data)) or self._keep(data, decoder.inspect(data))
+
+    def _read_facts(self, written: bytes) -> SoundFacts:
+        return msgspec.json.decode(written, type=SoundFacts)
+
+    def _found(self, digest: str, path: str, facts: SoundFacts) -> Sound:
+        return Sound(digest, path, facts.seconds)

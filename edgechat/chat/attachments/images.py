@@ -9,8 +9,7 @@ from edgechat.base.errors import ImageError
 from edgechat.base.text import one_line
 
 if TYPE_CHECKING:
-    from edgechat.base.images.image import Image
-    from edgechat.base.images.library import ImageLibrary
+    from edgechat.base.images.image import Image, ImageLibrary
     from edgechat.chat.records import AttachedImage
 
 _SUFFIXES = frozenset((".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".heic", ".heif"))

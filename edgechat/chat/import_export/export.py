@@ -14,7 +14,7 @@ from types import MappingProxyType
 import msgspec
 
 from edgechat.base.errors import ImageError
-from edgechat.base.images.decoding import read_file
+from edgechat.base.images.image import read_file
 from edgechat.base.text import escaped_json, flat, one_line, printable
 from edgechat.chat.attachments.documents import cited, passages_in
 from edgechat.chat.conversation import Conversation

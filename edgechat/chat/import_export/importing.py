@@ -22,9 +22,8 @@ from typing import Any, Never
 import msgspec
 
 from edgechat.base.errors import ImageError, NotAChat
-from edgechat.base.images.decoding import Decoder
-from edgechat.base.images.image import Image
-from edgechat.base.images.library import ImageLibrary, digest_of
+from edgechat.base.file_library import digest_of
+from edgechat.base.images.image import Decoder, Image, ImageLibrary
 from edgechat.base.text import one_line
 from edgechat.chat.import_export.format import (
     FORMAT,
@@ -37,7 +36,7 @@ from edgechat.chat.messages import title_of
 from edgechat.chat.records import AttachedImage, Attachment, Chat, Role, ToolRound, ToolUse, Turn
 from edgechat.chat.storage.rows import settings_of
 from edgechat.chat.storage.store import TITLE_LENGTH, Store
-from edgechat.documents.known import locations
+from edgechat.documents.registry import locations
 
 MOST_BYTES = 256 * 2**20
 """Of a file, with its images; those are a third larger in it."""

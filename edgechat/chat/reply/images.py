@@ -12,8 +12,7 @@ from edgechat.chat.records import AttachedImage, Turn
 from edgechat.engine.types import ModelInfo
 
 if TYPE_CHECKING:
-    from edgechat.base.images.image import Image
-    from edgechat.base.images.library import ImageLibrary
+    from edgechat.base.images.image import Image, ImageLibrary
 
 FindImage = Callable[[str], "Image | None"]
 """Returns the image of a digest; None for one that is missing, or that the model cannot see."""

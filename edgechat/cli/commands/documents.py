@@ -21,7 +21,8 @@ from edgechat.documents import registry
 from edgechat.documents.collection import Collection, Counts
 from edgechat.documents.embedding import embedder_here
 from edgechat.documents.indexing import Progress, Update
-from edgechat.documents.known import (
+from edgechat.documents.library import DocumentLibrary, Given
+from edgechat.documents.registry import (
     KnownCollection,
     collection_at,
     free_name,
@@ -29,7 +30,6 @@ from edgechat.documents.known import (
     root_of,
     survey,
 )
-from edgechat.documents.library import DocumentLibrary, Given
 from edgechat.documents.retrieval import reranker_here
 
 _MOST_TOLD = 10

@@ -14,7 +14,7 @@ from dataclasses import replace
 import msgspec
 
 from edgechat.base.errors import EdgechatError, ModelNotFound, StoreError
-from edgechat.base.images.decoding import MAX_FILE_BYTES
+from edgechat.base.process.file_decoder import MAX_FILE_BYTES
 from edgechat.base.text import is_binary
 from edgechat.chat.reply.chat_tools import choice
 from edgechat.chat.session import ChatSession, SessionServices

@@ -19,7 +19,7 @@ from typing import IO, Any
 import msgspec
 
 from edgechat.base.errors import WorkerRefused
-from edgechat.base.network.ssh import SshHost
+from edgechat.base.network.lenders import SshHost
 from edgechat.base.process import spawn
 from edgechat.base.text import figure, one_line
 from edgechat.device.remote.messages import (

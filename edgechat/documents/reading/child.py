@@ -7,45 +7,28 @@ memory and time. Text goes back in parts: where the process ends amid a file, th
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator
-from typing import Literal
+from itertools import chain
 
 import msgspec
 
 from edgechat.base.process import child, spawn
 from edgechat.base.process.file_decoder import FilePart, NotDecodable, PackageMissing
-from edgechat.documents.reading.tidy import tidied
+from edgechat.base.text import printable
+from edgechat.documents.reading.reader import (
+    MEMORY_LIMIT,
+    PAGE,
+    TIME_LIMIT,
+    DocumentPart,
+    ReadDocument,
+    ReadInChild,
+    ReadOn,
+)
 
-TIME_LIMIT = 20.0
-"""Seconds for one file."""
-MEMORY_LIMIT = 2**30
-"""Bytes that the process may take."""
 _PART_SECONDS = 0.05
 """How much of the reading is lost where a page hangs; the first page never is."""
-
-ReadInChild = Literal["html", "notebook", "pdf", "docx", "epub"]
-
-
-class ReadDocument(msgspec.Struct, frozen=True, tag=True):
-    """Return the first part of the text of the file that was sent."""
-
-    kind: ReadInChild
-
-
-class ReadOn(msgspec.Struct, frozen=True, tag=True):
-    """Return the next part."""
-
-
-class DocumentPart(msgspec.Struct, frozen=True):
-    """A part of the text, and what is wrong further on: `problem` goes on after the file's name."""
-
-    text: str
-    is_last: bool = False
-    problem: str = ""
-    hint: str = ""
-    is_missing: bool = False
-    """Whether nothing is wrong but that a package is not installed."""
 
 
 def main() -> None:
@@ -109,3 +92,47 @@ def _pieces(kind: ReadInChild, data: bytes) -> Iterator[str]:
         "epub": office.read_epub,
     }
     return tidied(readers[kind](data))
+
+
+LONGEST_LINE = 2000
+"""Characters; longer ones are broken at spaces."""
+_LIGATURES = ("ff", "fi", "fl", "ffi", "ffl", "st", "st")
+_LETTERS = str.maketrans(
+    {0xFB00 + n: letters for n, letters in enumerate(_LIGATURES)}
+    | {"\u00ad": None, "\u200b": None, "\ufeff": None, "\u00a0": " "}
+)
+"""What looks like other text and is not found by it; soft hyphens."""
+_BROKEN = re.compile(rf".{{1,{LONGEST_LINE}}}(?= |$)|.{{1,{LONGEST_LINE}}}")
+
+
+def tidied(pieces: Iterator[str]) -> Iterator[str]:
+    """Yield whole lines, without control characters, spaces at their ends and blank lines in a row.
+
+    pieces: text, with PAGE at the beginning of the first piece of each page.
+    """
+    rest, gap, is_begun = "", "", False
+    for piece in chain(pieces, "\n"):
+        kept = []
+        if piece.startswith(PAGE):
+            kept = [f"{rest}\n" if rest else gap, PAGE]
+            rest, gap, is_begun = "", "", False
+        *lines, rest = (rest + _harmless(piece)).split("\n")
+        if len(rest) > LONGEST_LINE:
+            *more, rest = _broken(rest)
+            lines += more
+        for line in map(str.rstrip, lines):
+            if line:
+                parts = _broken(line) if len(line) > LONGEST_LINE else [line]
+                kept += (gap, *(f"{part}\n" for part in parts))
+                gap, is_begun = "", True
+            elif is_begun:
+                gap = "\n"
+        yield "".join(kept)
+
+
+def _broken(line: str) -> list[str]:
+    return [part.lstrip() for part in _BROKEN.findall(line)]
+
+
+def _harmless(text: str) -> str:
+    return printable(text.replace("\r\n", "\n").replace("\r", "\n")).translate(_LETTERS)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import msgspec
 
 from edgechat.base.process.file_decoder import NotDecodable
-from edgechat.documents.reading.tidy import PAGE
+from edgechat.documents.reading.reader import PAGE
 
 MOST_OUTPUT = 4000
 """Characters of one output: a table's head says what is in it, a log's end is rarely looked for."""

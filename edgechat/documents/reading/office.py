@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 
 from edgechat.base.network.html_text import decoded, html_text
 from edgechat.base.process.file_decoder import NotDecodable, PackageMissing
-from edgechat.documents.reading import archive
-from edgechat.documents.reading.tidy import PAGE
+from edgechat.base.text import mebibytes
+from edgechat.documents.reading.reader import PAGE
 
 _AGAIN = "Save or download it again."
 _LOCKS = ("META-INF/rights.xml", "META-INF/license.lcpl", "META-INF/sinf.xml")
@@ -36,7 +36,7 @@ def read_docx(data: bytes) -> Iterator[str]:
             "is a Word document, for which mammoth is not installed",
             'Install what reads it: pip install "edgechat[documents]"',
         ) from None
-    with archive.opened(data, "a Word document (.docx)") as found:
+    with _opened(data, "a Word document (.docx)") as found:
         if not any(name.startswith("word/") for name in found.namelist()):
             raise NotDecodable("is not a Word document (.docx)", _AGAIN)
     html = mammoth.convert_to_html(io.BytesIO(data), convert_image=lambda _: [], style_map=_STYLES).value
@@ -45,7 +45,7 @@ def read_docx(data: bytes) -> Iterator[str]:
 
 def read_epub(data: bytes) -> Iterator[str]:
     """Yield the chapters, each after PAGE, in the order of the spine. Raises NotDecodable."""
-    with archive.opened(data, "an EPUB") as book:
+    with _opened(data, "an EPUB") as book:
         if not {*_LOCKS}.isdisjoint(book.namelist()):
             raise NotDecodable("is locked by its shop (DRM)", "Get it without a lock, or as PDF.")
         try:
@@ -55,7 +55,7 @@ def read_epub(data: bytes) -> Iterator[str]:
         problem, has_text = "", False
         for name in chapters:
             try:
-                html = decoded(archive.part(book, name))
+                html = decoded(_part(book, name))
             except (KeyError, zipfile.BadZipFile, NotImplementedError, EOFError) as error:
                 problem = str(error)
                 continue
@@ -86,4 +86,42 @@ def _spine(book: zipfile.ZipFile) -> list[str]:
 
 
 def _xml(book: zipfile.ZipFile, name: str) -> ElementTree.Element:
-    return ElementTree.fromstring(archive.part(book, name))
+    return ElementTree.fromstring(_part(book, name))
+
+
+_MOST_ENTRIES = 20_000
+_MOST_BYTES = 512 * 2**20
+"""Of all entries together, unpacked; pictures are among them."""
+_MOST_RATIO, _FREE = 200, 8 * 2**20
+"""How many times larger than packed an entry may be; those of few bytes may be more."""
+_MOST_PART = 128 * 2**20
+"""Bytes of one entry that is read."""
+
+
+def _opened(data: bytes, what: str) -> zipfile.ZipFile:
+    """Return an archive of which nothing unpacks to much more. Raises NotDecodable.
+
+    No more is ever unpacked of an entry than its header says, so those that lie are damaged.
+    """
+    try:
+        archive = zipfile.ZipFile(io.BytesIO(data))
+    except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as error:
+        raise NotDecodable(f"is not {what}, or is damaged", "Save or download it again.") from error
+    entries = archive.infolist()
+    if len(entries) > _MOST_ENTRIES or sum(entry.file_size for entry in entries) > _MOST_BYTES:
+        raise NotDecodable(
+            f"unpacks to more than {mebibytes(_MOST_BYTES)} or {_MOST_ENTRIES} files",
+            "Split it into several files, or leave its pictures out.",
+        )
+    for entry in entries:
+        if entry.file_size > _FREE and entry.file_size > _MOST_RATIO * max(1, entry.compress_size):
+            raise NotDecodable("unpacks to far more than it is: a ZIP bomb", "Do not open it.")
+        if entry.flag_bits & 1:
+            raise NotDecodable("is encrypted", "Save it without a password.")
+    return archive
+
+
+def _part(archive: zipfile.ZipFile, name: str) -> bytes:
+    """Return the bytes of an entry, at most _MOST_PART. Raises KeyError, BadZipFile."""
+    with archive.open(name) as entry:
+        return entry.read(_MOST_PART)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from edgechat.base.process.file_decoder import NotDecodable, PackageMissing
-from edgechat.documents.reading.tidy import PAGE
+from edgechat.documents.reading.reader import PAGE
 
 if TYPE_CHECKING:
     from pypdf import PdfReader

@@ -37,10 +37,10 @@ Decode = Callable[[MediaFile, int], Pixels | Samples]
 def decoded(file: MediaFile, rate: int) -> Pixels | Samples:
     """Decode a file, in a process of its own. Raises MediaError."""
     if isinstance(file, Image):
-        from edgechat.base.images.decoding import pixels  # only a model that sees needs it
+        from edgechat.base.images.image import pixels  # only a model that sees needs it
 
         return pixels(Path(file.path))
-    from edgechat.base.sound.decoding import SoundDecoder
+    from edgechat.base.sound.sound import SoundDecoder
 
     with SoundDecoder() as decoder:
         return decoder.samples(Path(file.path), rate)

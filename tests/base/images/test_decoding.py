@@ -13,9 +13,8 @@ import pytest
 from PIL import Image
 
 from edgechat.base.errors import ImageError
-from edgechat.base.images import decoding
-from edgechat.base.images.decoding import Decoder, ImageFacts, Pixels, inspect, pixels
-from edgechat.base.images.image import MAX_PIXELS
+from edgechat.base.images import image as images
+from edgechat.base.images.image import MAX_PIXELS, Decoder, ImageFacts, Pixels, inspect, pixels
 from edgechat.base.process import file_decoder
 from tests.base.images.files import (
     BLUE,
@@ -236,7 +235,7 @@ def test_files(tmp_path):
     with pytest.raises(ImageError, match=r"^a\.png is "):
         inspect(path)
     with path.open("wb") as file:
-        file.truncate(decoding.MAX_FILE_BYTES + 1)
+        file.truncate(file_decoder.MAX_FILE_BYTES + 1)
     with pytest.raises(ImageError, match=r"^a\.png has more than 64 MiB, the limit\.$"):
         inspect(path)
 
@@ -285,7 +284,7 @@ def test_a_child_that_is_lost_amid_an_image_is_an_error(monkeypatch):
 
 @pytest.mark.slow
 def test_time_is_limited(monkeypatch):
-    monkeypatch.setattr(decoding, "TIME_LIMIT", 0.05)
+    monkeypatch.setattr(images, "TIME_LIMIT", 0.05)
     noise = encoded(Image.effect_noise((3000, 2000), 60).convert("RGB"), "PNG")
     with Decoder() as decoder:
         begin = time.monotonic()
@@ -296,7 +295,7 @@ def test_time_is_limited(monkeypatch):
 
 @pytest.mark.slow
 def test_memory_is_limited(monkeypatch):
-    monkeypatch.setattr(decoding, "MEMORY_LIMIT", 120 * 2**20)
+    monkeypatch.setattr(images, "MEMORY_LIMIT", 120 * 2**20)
     with Decoder() as decoder, pytest.raises(ImageError, match="MiB of memory"):
         decoder.pixels(bomb(8000, 8000))
 

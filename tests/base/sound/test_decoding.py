@@ -12,11 +12,9 @@ import pytest
 
 from edgechat.base.errors import SoundError
 from edgechat.base.process import file_decoder
-from edgechat.base.sound import decoding
-from edgechat.base.sound.decoding import SoundDecoder, SoundFacts
+from edgechat.base.sound import sound
 from edgechat.base.sound.decoding_child import resampled
-from edgechat.base.sound.library import SoundLibrary
-from edgechat.base.sound.sound import MAX_SECONDS
+from edgechat.base.sound.sound import MAX_SECONDS, SoundDecoder, SoundFacts, SoundLibrary
 from tests.kit.vision import RATE, tone, wav, wav_of
 
 MP3 = Path(__file__).with_name("green.mp3").read_bytes()
@@ -167,7 +165,7 @@ def test_files_have_names(decoder, tmp_path):
 
 @pytest.mark.slow
 def test_time_is_limited(monkeypatch):
-    monkeypatch.setattr(decoding, "TIME_LIMIT", 0.05)
+    monkeypatch.setattr(sound, "TIME_LIMIT", 0.05)
     long = wav(np.zeros(44100 * 300, np.float32), 44100)
     with SoundDecoder() as decoder:
         begin = time.monotonic()

@@ -25,7 +25,7 @@ from edgechat.tools.config import (
     remove_server,
     server_of,
 )
-from edgechat.tools.consent_store import ConsentStore, GivenConsent, consents_path
+from edgechat.tools.consent import ConsentStore, GivenConsent, consents_path
 from edgechat.tools.mcp.connection import log_path
 from edgechat.tools.mcp.server import McpServer
 from edgechat.tools.tool import ToolSpec

@@ -15,7 +15,7 @@ import msgspec
 
 from edgechat import settings
 from edgechat.base.errors import EdgechatError, SettingsError
-from edgechat.base.network.loopback import is_loopback
+from edgechat.base.network.offline import is_loopback
 from edgechat.base.text import figure, flat, one_line
 from edgechat.cli.output.layout import table
 from edgechat.cli.terminal_io import complain, confirm, note, print_json

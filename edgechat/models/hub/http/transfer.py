@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from edgechat import __version__
 from edgechat.base.deadline import OutOfTime, ProgressWatch, run_within
 from edgechat.base.errors import HubError, HubUnreachable, SettingsError
-from edgechat.base.network.proxies import unusable_proxy
+from edgechat.base.network.offline import unusable_proxy
 from edgechat.base.text import one_line
 from edgechat.models.hub.endpoint import Endpoint, next_address
 from edgechat.models.hub.errors import CHECK, host, nonsense, refusal, unreachable

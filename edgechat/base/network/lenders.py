@@ -1,6 +1,6 @@
-"""Addresses of machines that lend their memory, `ssh://[user@]host[:port][/program]`, and ssh's command line.
+"""Addresses of what lends memory to models: RPC servers on this machine, and other machines, by ssh.
 
-Addresses come from settings and command lines, and become arguments of ssh: a host that begins with a dash
+They come from settings and command lines, and become arguments of ssh: a host that begins with a dash
 would be an option of it, and one with other characters could reach a shell.
 """
 
@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-HINT = "Addresses look like this: ssh://user@gpu-box, ssh://gpu-box:2222, ssh://gpu-box/opt/edgechat/edgechat"
+SSH_HINT = (
+    "Addresses look like this: ssh://user@gpu-box, ssh://gpu-box:2222, ssh://gpu-box/opt/edgechat/edgechat"
+)
 _LENGTH = 300
 _ADDRESS = re.compile(
     r"ssh://(?:(?P<user>\w[\w.-]{0,63})@)?"
@@ -80,6 +82,26 @@ def ssh_host(address: str) -> SshHost | None:
     )
 
 
-def refusal(address: str) -> str:
+def ssh_refusal(address: str) -> str:
     """Return the message why an address is refused."""
     return f"{address[:80]!r} is not the address of a worker: edgechat reaches other machines only by ssh."
+
+
+RPC_HINT = "To use a server on another machine, forward its port: ssh -L 50052:127.0.0.1:50052 HOST"
+
+
+def rpc_address(server: str) -> str | None:
+    """Return a server's address as 127.0.0.1:PORT, or None if it is not on this machine."""
+    host, _, port = server.rpartition(":")
+    is_number = port.isascii() and port.isdecimal() and len(port) < 9
+    if host in ("127.0.0.1", "localhost") and is_number and 0 < int(port) < 2**16:
+        return f"127.0.0.1:{int(port)}"
+    return None
+
+
+def rpc_refusal(server: str) -> str:
+    """Return the message why a server is refused."""
+    return (
+        f"{server[:80]!r} is not a llama.cpp server on this machine: edgechat accepts only 127.0.0.1:PORT, "
+        "because RPC servers have no access control."
+    )
