@@ -77,6 +77,7 @@ class FileLibrary(Generic[AnyFacts, AnyFile]):
     extensions: ClassVar[dict[str, str]]
     """By format."""
     not_stored: ClassVar[type[EdgechatError]]
+    facts: type[AnyFacts]
 
     def __init__(self, folder: Path, *, also: Path | None = None) -> None:
         """Take a folder; also: another one, in which files are found, and nothing is changed."""
@@ -84,10 +85,6 @@ class FileLibrary(Generic[AnyFacts, AnyFile]):
         self._also = type(self)(also) if also is not None else None
         extensions = "|".join((*self.extensions.values(), "json"))
         self._own = re.compile(rf"{_DIGEST.pattern}\.({extensions})|{paths.UNFINISHED}[0-9a-f]+")
-
-    def _read_facts(self, written: bytes) -> AnyFacts:
-        """Return what is in a DIGEST.json. Raises MsgspecError or UnicodeDecodeError."""
-        raise NotImplementedError
 
     def _found(self, digest: str, path: str, facts: AnyFacts) -> AnyFile:
         raise NotImplementedError
@@ -126,7 +123,8 @@ class FileLibrary(Generic[AnyFacts, AnyFile]):
         if _DIGEST.fullmatch(digest) is None:
             return None
         try:
-            facts = self._read_facts(paths.read_bytes(self._facts_path(digest), _MOST_FACTS))
+            written = paths.read_bytes(self._facts_path(digest), _MOST_FACTS)
+            facts = msgspec.json.decode(written, type=self.facts)
             path = self._path(digest, facts)
             if not stat.S_ISREG(path.lstat().st_mode):
                 return None

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
@@ -42,12 +42,8 @@ Ask = Callable[[Question], Awaitable[Answer]]
 """Asks the user; being cancelled means that nobody will answer."""
 
 
-class Permission(Protocol):
-    """Decides about calls."""
-
-    async def __call__(self, tool: ToolSpec, arguments: str) -> bool:
-        """Return whether to call a tool with these arguments, as the model wrote them."""
-        ...
+Permission = Callable[[ToolSpec, str], Awaitable[bool]]
+"""Decides whether to call a tool with these arguments, as the model wrote them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +56,10 @@ class Standing:
     """See `Question.changed`."""
 
 
-class KeepsConsents(Protocol):
-    """Keeps answers: see ConsentStore."""
-
-    async def standing(self, tool: ToolSpec, chat_id: str) -> Standing:
-        """Return what is known about a tool in a chat."""
-        ...
-
-    async def keep(self, tool: ToolSpec, answer: Answer, chat_id: str) -> None:
-        """Keep an answer; once and no are not kept. Raises StoreError."""
-        ...
-
-
 class AskingPermission:
     """Asks the user where no earlier answer decides; one question at a time, in the order of the calls."""
 
-    def __init__(self, store: KeepsConsents, chat_id: str, ask: Ask) -> None:
+    def __init__(self, store: ConsentStore, chat_id: str, ask: Ask) -> None:
         self._store = store
         self._chat_id = chat_id
         self._ask = ask

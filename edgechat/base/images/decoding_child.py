@@ -25,7 +25,7 @@ from edgechat.base.images.image import (
     Rows,
 )
 from edgechat.base.process import child, spawn
-from edgechat.base.process.file_decoder import FilePart, NotDecodable
+from edgechat.base.process.file_decoder import FilePart, NotDecodable, problem_of
 
 if TYPE_CHECKING:
     from PIL import Image, ImageFile
@@ -88,14 +88,9 @@ def _decode(file: io.BytesIO, how: Decode) -> tuple[Decoded, Image.Image | None]
             return decoded, pixels
         pixels.thumbnail(how.box)
         return msgspec.structs.replace(decoded, width=pixels.width, height=pixels.height), pixels
-    except NotDecodable as error:
-        return Decoded(problem=error.problem, hint=error.hint), None
-    except MemoryError:
-        problem = "takes too much memory to decode"
-        return Decoded(problem=problem, hint="Scale it down, and try again."), None
     except Exception as error:
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
-        return Decoded(problem=f"is damaged, or not complete ({reason})", hint=_AGAIN), None
+        wrong = problem_of(error, smaller="Scale it down, and try again.", again=_AGAIN)
+        return Decoded(problem=wrong.problem, hint=wrong.hint), None
 
 
 def _open(file: io.BytesIO) -> ImageFile.ImageFile:

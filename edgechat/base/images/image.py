@@ -105,7 +105,7 @@ class Decoder(FileDecoder):
 
     def inspect(self, source: Path | bytes, *, name: str | None = None) -> ImageFacts:
         """Return what an image is. It is decoded: one that is damaged further on is found out."""
-        decoded = self._decode(source, Decode(MAX_PIXELS, check=True), name or name_of(source))
+        decoded = self._decode(source, Decode(MAX_PIXELS, check=True), name or self.name_of(source))
         return ImageFacts(decoded.format, decoded.width, decoded.height)
 
     def pixels(
@@ -121,7 +121,7 @@ class Decoder(FileDecoder):
         One with more than `most_pixels` is scaled down, by a power of two; then exactly, to fit into `box`, a
         width and a height.
         """
-        name = name or name_of(source)
+        name = name or self.name_of(source)
         decoded = self._decode(source, Decode(min(most_pixels, MAX_PIXELS), box), name)
         rgb = io.BytesIO()  # whose bytes need not be copied at the end
         count = max(1, file_decoder.PART // (3 * decoded.width))
@@ -137,31 +137,6 @@ class Decoder(FileDecoder):
         return decoded
 
 
-def inspect(source: Path | bytes) -> ImageFacts:
-    """Return what an image is. Raises ImageError."""
-    with Decoder() as decoder:
-        return decoder.inspect(source)
-
-
-def pixels(source: Path | bytes, *, most_pixels: int = MAX_PIXELS) -> Pixels:
-    """Return an image as RGB, see `Decoder.pixels`. Raises ImageError."""
-    with Decoder() as decoder:
-        return decoder.pixels(source, most_pixels=most_pixels)
-
-
-def read_file(path: Path, name: str | None = None) -> bytes:
-    """Return the bytes of an image's file. Raises ImageError, also for a pipe or a device."""
-    return Decoder.read_file(path, name)
-
-
-def name_of(source: Path | bytes) -> str:
-    """Return what an error calls an image."""
-    return Decoder.name_of(source)
-
-
-__all__ = ["ImageLibrary", "digest_of"]
-
-
 class ImageLibrary(FileLibrary[ImageFacts, Image]):
     """Images in a folder."""
 
@@ -175,6 +150,7 @@ class ImageLibrary(FileLibrary[ImageFacts, Image]):
         "heic": "heic",
     }
     not_stored = ImageNotStored
+    facts = ImageFacts
 
     def add(self, data: bytes, *, name: str | None = None, decoder: Decoder | None = None) -> Image:
         """Store an image; one that is there already is only marked as used. Raises ImageError.
@@ -188,10 +164,7 @@ class ImageLibrary(FileLibrary[ImageFacts, Image]):
 
     def add_file(self, path: Path) -> Image:
         """Store a copy of a file. Raises ImageError, also for a pipe or a device."""
-        return self.add(read_file(path), name=name_of(path))
-
-    def _read_facts(self, written: bytes) -> ImageFacts:
-        return msgspec.json.decode(written, type=ImageFacts)
+        return self.add(Decoder.read_file(path), name=Decoder.name_of(path))
 
     def _found(self, digest: str, path: str, facts: ImageFacts) -> Image:
         return Image(digest, path, facts.width, facts.height)

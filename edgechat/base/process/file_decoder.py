@@ -43,6 +43,19 @@ class PackageMissing(NotDecodable):
     """In the child: what decodes such files is not installed."""
 
 
+def problem_of(error: Exception, *, smaller: str, again: str) -> NotDecodable:
+    """In the child: return what is wrong with a file over which a library raised an exception.
+
+    smaller, again: hints for a file that takes too much memory, and for a damaged one.
+    """
+    if isinstance(error, NotDecodable):
+        return error
+    if isinstance(error, MemoryError):
+        return NotDecodable("takes too much memory to decode", smaller)
+    reason = one_line(str(error), 120) or type(error).__name__
+    return NotDecodable(f"is damaged, or not complete ({reason})", again)
+
+
 class FileDecoder:
     """Asks one child process about files, one after the other. Not thread-safe.
 

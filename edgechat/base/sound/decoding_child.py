@@ -12,7 +12,7 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
 from edgechat.base.process import child, spawn
-from edgechat.base.process.file_decoder import FilePart, NotDecodable
+from edgechat.base.process.file_decoder import FilePart, NotDecodable, problem_of
 from edgechat.base.sound.sound import (
     MAX_SECONDS,
     MEMORY_LIMIT,
@@ -70,13 +70,9 @@ def _decode(file: bytes, rate: int) -> tuple[DecodedSound, Mono]:
         if rate:
             sound = resampled(sound, own_rate, rate)
         return DecodedSound(kind, seconds, len(sound)), sound if rate else nothing
-    except NotDecodable as error:
-        return DecodedSound(problem=error.problem, hint=error.hint), nothing
-    except MemoryError:
-        return DecodedSound(problem="takes too much memory to decode", hint="Cut it into parts."), nothing
     except Exception as error:
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
-        return DecodedSound(problem=f"is damaged, or not complete ({reason})", hint=_AGAIN), nothing
+        wrong = problem_of(error, smaller="Cut it into parts.", again=_AGAIN)
+        return DecodedSound(problem=wrong.problem, hint=wrong.hint), nothing
 
 
 def _format_of(data: bytes) -> SoundFormat:

@@ -134,6 +134,7 @@ class SoundLibrary(FileLibrary[SoundFacts, Sound]):
     what = "sound"
     extensions: ClassVar[dict[str, str]] = {"wav": "wav", "mp3": "mp3", "flac": "flac"}
     not_stored = SoundNotStored
+    facts = SoundFacts
 
     def add(self, data: bytes, decoder: SoundDecoder) -> Sound:
         """Store a sound; one that is there already is only marked as used. Raises SoundError.
@@ -141,9 +142,6 @@ class SoundLibrary(FileLibrary[SoundFacts, Sound]):
         decoder: checks the sound.
         """
         return self._used(digest_of(data)) or self._keep(data, decoder.inspect(data))
-
-    def _read_facts(self, written: bytes) -> SoundFacts:
-        return msgspec.json.decode(written, type=SoundFacts)
 
     def _found(self, digest: str, path: str, facts: SoundFacts) -> Sound:
         return Sound(digest, path, facts.seconds)

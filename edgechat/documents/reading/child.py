@@ -15,7 +15,7 @@ from itertools import chain
 import msgspec
 
 from edgechat.base.process import child, spawn
-from edgechat.base.process.file_decoder import FilePart, NotDecodable, PackageMissing
+from edgechat.base.process.file_decoder import FilePart, PackageMissing, problem_of
 from edgechat.base.text import printable
 from edgechat.documents.reading.reader import (
     MEMORY_LIMIT,
@@ -62,22 +62,19 @@ class _DocumentReading:
     def _part(self, seconds: float) -> DocumentPart:
         """Return one piece, or more within `seconds`. Whatever a library raises is a problem."""
         end = time.monotonic() + seconds
-        read, is_missing = list[str](), False
+        read = list[str]()
         try:
             for piece in self._pieces:
                 read.append(piece)
                 if time.monotonic() >= end:
                     return DocumentPart("".join(read))
             return DocumentPart("".join(read), is_last=True)
-        except NotDecodable as error:
-            problem, hint = error.problem, error.hint
-            is_missing = isinstance(error, PackageMissing)
-        except MemoryError:
-            problem, hint = "takes too much memory to read", "Split it into several files."
         except Exception as error:
-            reason = " ".join(str(error).split())[:120] or type(error).__name__
-            problem, hint = f"is damaged, or not complete ({reason})", "Save or download it again."
-        return DocumentPart("".join(read), True, problem, hint, is_missing)
+            wrong = problem_of(
+                error, smaller="Split it into several files.", again="Save or download it again."
+            )
+            is_missing = isinstance(error, PackageMissing)
+            return DocumentPart("".join(read), True, wrong.problem, wrong.hint, is_missing)
 
 
 def _pieces(kind: ReadInChild, data: bytes) -> Iterator[str]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import msgspec
 
 from edgechat.base.process.file_decoder import NotDecodable
+from edgechat.base.text import one_line
 from edgechat.documents.reading.reader import PAGE
 
 MOST_OUTPUT = 4000
@@ -71,7 +72,7 @@ def read_notebook(data: bytes) -> Iterator[str]:
     try:
         notebook = msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"), type=_Notebook)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:120]
+        reason = one_line(str(error), 120)
         raise NotDecodable(f"is not a notebook, or is damaged ({reason})", _AGAIN) from error
     language = _language(notebook.metadata)
     for raw in [*notebook.cells, *(cell for sheet in notebook.worksheets for cell in sheet.cells)]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from edgechat.base.process.file_decoder import NotDecodable, PackageMissing
+from edgechat.base.text import one_line
 from edgechat.documents.reading.reader import PAGE
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def read_pdf(data: bytes) -> Iterator[str]:
         try:
             text = page.extract_text().strip()
         except Exception as error:
-            problem = " ".join(str(error).split())[:120] or type(error).__name__
+            problem = one_line(str(error), 120) or type(error).__name__
         has_text = has_text or bool(text)
         text = _LEADERS.sub(" ... ", _HYPHEN.sub("", text))
         yield PAGE + _marked(text, headings.get(number, {})) + "\n"
