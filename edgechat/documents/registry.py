@@ -1,6 +1,6 @@
-"""The collections on this machine: opening, naming and listing them, and surveying folders. It blocks.
+"""Collections on this machine: opening, naming and listing them, and surveying folders. All of it blocks.
 
-Each is a file in the folder of edgechat's data.
+Each is a file in edgechat's data folder.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from edgechat.documents.indexing import files_below, is_away
 _ENDING = ".db"
 _NAME = re.compile(r"[\w][\w.-]{0,63}")
 _WORDS = ("all", "off")
-"""With which commands speak of documents."""
+"""Words with a meaning in commands about documents."""
 _NOT_IN_NAME = re.compile(r"[^\w.-]+")
 
 
@@ -44,14 +44,14 @@ def names() -> list[str]:
 
 
 def name_for(path: Path) -> str:
-    """Return a name for a collection of what is at a path."""
+    """Return a name for a collection of a folder or file."""
     name = _NOT_IN_NAME.sub("-", unicodedata.normalize("NFC", path.stem if path.is_file() else path.name))
     name = name.strip("-.")[:64]
     return "documents" if not name or name in _WORDS else name
 
 
 def create(name: str) -> Collection:
-    """Open a collection, a new one if there is none of this name. Raises DocumentError."""
+    """Open a collection, or create it if there is none with this name. Raises DocumentError."""
     if not _NAME.fullmatch(name) or name in _WORDS:
         raise DocumentError(
             f"{one_line(name, 80)!r} is no name for documents.",
@@ -62,7 +62,7 @@ def create(name: str) -> Collection:
 
 
 def open_collection(name: str) -> Collection:
-    """Open a collection. Raises DocumentError, also if there is none of this name."""
+    """Open a collection. Raises DocumentError, also if there is none with this name."""
     known = names()
     if name not in known:
         listed = "There are: " + ", ".join(known) if known else "To add some: edgechat docs add FOLDER"
@@ -73,7 +73,7 @@ def open_collection(name: str) -> Collection:
 def remove(name: str) -> None:
     """Delete a collection; the documents themselves stay. Raises DocumentError."""
     if name not in names():
-        open_collection(name)  # which says what there is; a damaged one cannot be opened
+        open_collection(name)  # raises an error that lists the collections
     for ending in ("-wal", "-shm", ""):
         try:
             (folder() / f"{name}{_ENDING}{ending}").unlink(missing_ok=True)
@@ -82,10 +82,10 @@ def remove(name: str) -> None:
 
 
 MOST_FILES, MOST_BYTES = 2000, 100 * 10**6
-"""Of a folder that becomes a collection by being named in a question."""
+"""Limits of a folder that becomes a collection by being mentioned in a question."""
 _MOST_ENTRIES, _SECONDS = 20_000, 2.0
 _HUGE_BYTES = 10**9
-"""Some five minutes of reading; so many entries take a minute and a half, if all are documents."""
+"""Some five minutes of reading; `_MOST_ENTRIES` documents take a minute and a half."""
 
 
 class KnownCollection(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,19 +94,19 @@ class KnownCollection(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     roots: tuple[str, ...] = ()
     away: tuple[Root, ...] = ()
-    """Of the roots: those that are out of reach now."""
+    """Those roots that are out of reach now."""
     counts: Counts | None = None
     """None if it cannot be used."""
     unread: tuple[str, ...] = ()
-    """What is not read of it, and why: a sentence without a full stop for each reason."""
+    """What is not read, and why: a sentence without a full stop for each reason."""
     problem: str = ""
-    """Why it cannot."""
+    """Why it cannot be used."""
     hint: str = ""
-    """What to do about it."""
+    """What to do about the problem."""
 
     @property
     def about(self) -> str:
-        """How much is in it, or why it cannot be used."""
+        """Its size, or why it cannot be used."""
         if self.counts is None:
             return self.problem
         away = f" · {'some ' * (len(self.away) < len(self.roots))}not there now" if self.away else ""
@@ -114,15 +114,15 @@ class KnownCollection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FolderSurvey(msgspec.Struct, frozen=True, kw_only=True):
-    """The documents in a folder and below it, which are not read yet."""
+    """Number and size of the documents below a folder, before they are read."""
 
     files: int
     size: int
-    """Of all of them, in bytes."""
+    """Total size in bytes."""
     is_complete: bool
-    """Whether all of the folder was looked at."""
+    """Whether the whole folder was surveyed."""
     is_cut: bool = False
-    """Whether it was not for the number of its entries, or the time that took."""
+    """Whether the survey reached its limit of entries or time."""
 
     @property
     def is_large(self) -> bool:
@@ -131,17 +131,17 @@ class FolderSurvey(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_huge(self) -> bool:
-        """Whether it takes many minutes: nobody should begin that by a slip, as with / or a whole home."""
+        """Whether it takes many minutes, which nobody should start by mistake: / or a whole home folder."""
         return self.is_cut or self.size > _HUGE_BYTES
 
     @property
     def about(self) -> str:
-        """How much there is to read, for a question."""
+        """Its size as text: 'more than 20,000 documents, 1.2 GiB'."""
         return f"{'more than ' * self.is_cut}{self.files:,} documents, {mebibytes(self.size)}"
 
 
 def known_collections() -> list[KnownCollection]:
-    """Return all collections, sorted by their names."""
+    """Return all collections, sorted by name."""
     known: list[KnownCollection] = []
     for name in names():
         try:
@@ -171,7 +171,7 @@ def _unread(roots: Sequence[Root], left_out: Sequence[File]) -> Iterator[str]:
 
 
 def root_of(path: str) -> Path:
-    """Return the absolute path of a folder or file that a user has named. Raises DocumentError."""
+    """Return the absolute path of a folder or file that the user names. Raises DocumentError."""
     root = Path(os.path.abspath(os.path.expanduser(path)))
     if not root.exists():
         raise DocumentError(f"No such file or folder: {one_line(path, 120)}.", hint="Check the path.")
@@ -179,14 +179,14 @@ def root_of(path: str) -> Path:
 
 
 def collection_at(root: Path) -> KnownCollection | None:
-    """Return the collection of just this folder or file, if there is one."""
+    """Return the collection of exactly this folder or file, if there is one."""
     return next((one for one in known_collections() if one.roots == (str(root),)), None)
 
 
 def collection_of(root: Path) -> str:
-    """Return the name of the collection of just this folder or file, a new one if there is none.
+    """Return the name of the collection of exactly this folder or file, creating it if necessary.
 
-    Nothing is read yet. Raises DocumentError.
+    Reads no documents yet. Raises DocumentError.
     """
     if (same := collection_at(root)) is not None:
         return same.name
@@ -197,15 +197,15 @@ def collection_of(root: Path) -> str:
 
 
 def free_name(root: Path) -> str:
-    """Return a name for a new collection of what is at a path."""
-    # Some systems take names of files that differ in case for the same.
+    """Return an unused name for a collection of a folder or file."""
+    # On some systems, file names are case-insensitive.
     taken, name = {one.casefold() for one in names()}, name_for(root)
     free = (name if number == 1 else f"{name[:58]}-{number}" for number in count(1))
     return next(one for one in free if one.casefold() not in taken)
 
 
 def survey(root: Path) -> FolderSurvey:
-    """Return how many documents are in a folder, without reading them; for huge ones only a part."""
+    """Count the documents below a folder, without reading them; of huge folders, only a part."""
     began = time.monotonic()
     below = files_below(root, most=_MOST_ENTRIES, seconds=_SECONDS)
     is_late = time.monotonic() - began > _SECONDS
@@ -218,7 +218,7 @@ def survey(root: Path) -> FolderSurvey:
 
 
 def locations(name: str) -> dict[str, str]:
-    """Return the paths of the files of a collection, by their SHA-256; none if it cannot be used."""
+    """Return the paths of a collection's files by SHA-256; none if it cannot be used."""
     try:
         with closing(open_collection(name)) as collection:
             return {file.digest: str(file.location) for file in collection.files() if file.digest}
@@ -227,7 +227,7 @@ def locations(name: str) -> dict[str, str]:
 
 
 def holds(name: str, path: str) -> bool:
-    """Return whether there is a collection of this name, and a file of this path in it."""
+    """Return whether a collection exists and contains the file at this path."""
     try:
         with closing(open_collection(name)) as collection:
             return any(str(file.location) == path for file in collection.files())

@@ -1,6 +1,6 @@
-"""The child process that decodes images with Pillow; see `edgechat.base.images.image`.
+"""Child process that decodes images with Pillow; see `edgechat.base.images.image`.
 
-A file of a few bytes can ask for gigabytes, and decoders are large programs in C, so they run in a process
+A file of a few bytes can require gigabytes, and decoders are large programs in C, so they run in a process
 with limits on memory and time. Only the formats below are opened: Pillow knows many more, some of which start
 other programs.
 """
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from PIL import Image, ImageFile
 
 MAX_JPEG_PIXELS = 1 << 28
-"""Of the largest JPEG, which is scaled down while it is decoded; phones make them with 200 million pixels."""
+"""Maximum for a JPEG, which is scaled down while being decoded; phones make some of 200 million pixels."""
 _KNOWN = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 """By Pillow's names."""
 _FORMATS: dict[str | None, Format] = {
     "PNG": "png",
     "JPEG": "jpeg",
-    "MPO": "jpeg",  # several JPEGs, one after the other; phones make them
+    "MPO": "jpeg",  # a sequence of JPEGs, as phones make them
     "WEBP": "webp",
     "GIF": "gif",
     "BMP": "bmp",
@@ -50,14 +50,14 @@ _AGAIN = "Open it in an image viewer; if that shows it, save it from there as PN
 
 
 def main() -> None:
-    """Answer FilePart with nothing, Decode with Decoded, Rows with bytes, until the parent is gone."""
+    """Answer FilePart with an empty message, Decode with Decoded, and Rows with bytes."""
     pipes = spawn.adopt_pipe()
     child.limit_memory(MEMORY_LIMIT)
     child.serve(pipes, _Decoding().answer, seconds=int(TIME_LIMIT) + 5)
 
 
 class _Decoding:
-    """What has come of a file so far, then its pixels."""
+    """The parts of a file so far, then its pixels."""
 
     def __init__(self) -> None:
         self._file = bytearray()
@@ -80,7 +80,7 @@ class _Decoding:
 
 
 def _decode(file: io.BytesIO, how: Decode) -> tuple[Decoded, Image.Image | None]:
-    """Return the image and, unless it is only checked, its pixels. Whatever Pillow raises is a problem."""
+    """Return the image and, unless it is only checked, its pixels. Any exception is a problem of the file."""
     try:
         image = _open(file)
         decoded, pixels = _scaled(image, how.most_pixels, check=how.check)
@@ -98,7 +98,7 @@ def _open(file: io.BytesIO) -> ImageFile.ImageFile:
     from PIL import (
         Image,
         UnidentifiedImageError,
-        WebPImagePlugin,  # noqa: F401 - makes WebP known, for which Image.open would load all plugins
+        WebPImagePlugin,  # noqa: F401 - registers WebP, for which Image.open would load all plugins
     )
 
     head = file.getvalue()[:16]
@@ -169,7 +169,7 @@ def _scaled(
 
 
 def _divided(size: tuple[int, int], factor: int) -> tuple[int, int]:
-    """Return the size that Pillow makes of one: rounded up, so that nothing vanishes."""
+    """Return a size divided as Pillow does it: rounded up, so that nothing vanishes."""
     return -(-size[0] // factor), -(-size[1] // factor)
 
 
@@ -178,7 +178,7 @@ def _fits(size: tuple[int, int], most_pixels: int) -> bool:
 
 
 def _turn(image: Image.Image) -> Image.Transpose | None:
-    """Return how an image is to be turned, by its EXIF data; those of many images are damaged."""
+    """Return the rotation that an image's EXIF data ask for; many are damaged, and ask for none."""
     from PIL.Image import Transpose
 
     turns: dict[Any, Transpose] = {
@@ -205,7 +205,7 @@ def _rgb(image: Image.Image) -> Image.Image:
     """Return an image of any mode as RGB, on white where it is transparent."""
     from PIL import Image
 
-    if image.mode.startswith("I"):  # 16 bits of gray, which convert() would cut off at 255
+    if image.mode.startswith("I"):  # 16-bit gray, which convert() would clip at 255
         return image.point(lambda value: value / 256).convert("L").convert("RGB")
     if not image.has_transparency_data:
         return image.convert("RGB")

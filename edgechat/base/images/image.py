@@ -1,4 +1,4 @@
-"""Images: what a message says of them, decoding them in a child process, and the library that keeps them.
+"""Images: their description in messages, their decoder in a child process, and their library on disk.
 
 Whatever is wrong with a file, the answer is an ImageError within seconds. Pixels come in bands of rows.
 """
@@ -19,11 +19,11 @@ from edgechat.base.process import file_decoder
 from edgechat.base.process.file_decoder import FileDecoder
 
 PLACE = "\N{OBJECT REPLACEMENT CHARACTER}"
-"""Stands in a message's text where an image or a sound belongs; those without one come before the text."""
+"""Marks the place of an image or sound in a message's text; those without a mark come before the text."""
 MAX_SIDE = 1 << 14
-"""Pixels of a decoded image."""
+"""Maximum width and height of a decoded image, in pixels."""
 MAX_PIXELS = 1 << 26
-"""67 million, in 200 MB: libmtmd takes an image whole before it scales it down."""
+"""67 million, or 200 MB: libmtmd takes a whole image before scaling it down."""
 
 
 class Pixels(msgspec.Struct, frozen=True):
@@ -32,48 +32,48 @@ class Pixels(msgspec.Struct, frozen=True):
     width: int
     height: int
     rgb: bytes
-    """Three bytes a pixel, row by row."""
+    """Three bytes per pixel, row by row."""
 
 
 class Image(msgspec.Struct, frozen=True, tag="image"):
-    """An image that is on this machine."""
+    """An image on this machine."""
 
     digest: str
-    """BLAKE2b of the file's bytes, 32 hexadecimal digits: the same image, whatever it is called."""
+    """BLAKE2b of the file's bytes, 32 hexadecimal digits: it identifies the image, whatever its name."""
     path: str
-    """The file, which stays until the reply has ended."""
+    """The file, which exists until the reply has ended."""
     width: int
-    """Pixels, as it is decoded: after EXIF rotation, and scaled down if there are more than MAX_PIXELS."""
+    """In pixels, as decoded: after EXIF rotation, and scaled down if there are more than MAX_PIXELS."""
     height: int
 
 
 TIME_LIMIT = 20.0
-"""Seconds for one image; the largest ones take two or three."""
+"""Seconds for one image; the largest take two or three."""
 MEMORY_LIMIT = 1536 * 2**20
-"""Bytes that the process may take; the largest images with transparency take half of it."""
+"""Bytes of memory for the process; the largest images with transparency take half of it."""
 
 Format = Literal["png", "jpeg", "webp", "gif", "bmp", "heic"]
 
 
 class Decode(msgspec.Struct, frozen=True, tag=True):
-    """Decode the file that was sent, and keep its pixels until the next one."""
+    """Request to decode the file that was sent, and to keep its pixels until the next one."""
 
     most_pixels: int
     box: tuple[int, int] | None = None
-    """The width and height that it may have at most, in pixels."""
+    """Maximum width and height, in pixels."""
     check: bool = False
-    """Find out only whether it can be decoded."""
+    """Only check whether it can be decoded."""
 
 
 class Rows(msgspec.Struct, frozen=True, tag=True):
-    """Return the pixels of some rows, as RGB."""
+    """Request for the pixels of some rows, as RGB."""
 
     first: int
     count: int
 
 
 class Decoded(msgspec.Struct, frozen=True):
-    """The image, or what is wrong with the file: `problem` goes on after its name."""
+    """The decoded image, or why the file cannot be decoded: `problem` completes 'FILE ...'."""
 
     format: Format = "png"
     width: int = 0
@@ -84,11 +84,11 @@ class Decoded(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ImageFacts:
-    """What an image is that can be decoded."""
+    """Format and size of an image that can be decoded."""
 
     format: Format
     width: int
-    """Of what `pixels` returns: after EXIF rotation, and scaled down where that is too large."""
+    """As `Decoder.pixels` returns it: after EXIF rotation, and scaled down if too large."""
     height: int
 
 
@@ -104,7 +104,7 @@ class Decoder(FileDecoder):
         super().__init__(seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
 
     def inspect(self, source: Path | bytes, *, name: str | None = None) -> ImageFacts:
-        """Return what an image is. It is decoded: one that is damaged further on is found out."""
+        """Return the format and size of an image. Decodes it, so that damage is found wherever it is."""
         decoded = self._decode(source, Decode(MAX_PIXELS, check=True), name or self.name_of(source))
         return ImageFacts(decoded.format, decoded.width, decoded.height)
 
@@ -116,14 +116,14 @@ class Decoder(FileDecoder):
         box: tuple[int, int] | None = None,
         name: str | None = None,
     ) -> Pixels:
-        """Return an image as RGB: rotated by its EXIF data, transparency on white, of an animation the first.
+        """Return an image as RGB: rotated by its EXIF data, on white, and only the first of an animation.
 
-        One with more than `most_pixels` is scaled down, by a power of two; then exactly, to fit into `box`, a
-        width and a height.
+        An image of more than `most_pixels` is scaled down by a power of two, then exactly, to fit into `box`,
+        a width and a height.
         """
         name = name or self.name_of(source)
         decoded = self._decode(source, Decode(min(most_pixels, MAX_PIXELS), box), name)
-        rgb = io.BytesIO()  # whose bytes need not be copied at the end
+        rgb = io.BytesIO()  # its bytes need no copy at the end
         count = max(1, file_decoder.PART // (3 * decoded.width))
         for first in range(0, decoded.height, count):
             rgb.write(self._ask(Rows(first, count), name))
@@ -153,9 +153,9 @@ class ImageLibrary(FileLibrary[ImageFacts, Image]):
     facts = ImageFacts
 
     def add(self, data: bytes, *, name: str | None = None, decoder: Decoder | None = None) -> Image:
-        """Store an image; one that is there already is only marked as used. Raises ImageError.
+        """Store an image, or mark it as used if it is stored already. Raises ImageError.
 
-        name: begins the error's message. decoder: checks the image; None starts one.
+        name: starts the message of an error. decoder: checks the image; None starts one.
         """
         if (image := self._used(digest_of(data))) is not None:
             return image
@@ -163,7 +163,7 @@ class ImageLibrary(FileLibrary[ImageFacts, Image]):
             return self._keep(data, checks.inspect(data, name=name))
 
     def add_file(self, path: Path) -> Image:
-        """Store a copy of a file. Raises ImageError, also for a pipe or a device."""
+        """Store a copy of a file. Raises ImageError, also for pipes and devices."""
         return self.add(Decoder.read_file(path), name=Decoder.name_of(path))
 
     def _found(self, digest: str, path: str, facts: ImageFacts) -> Image:

@@ -1,7 +1,7 @@
-"""Addresses of what lends memory to models: RPC servers on this machine, and other machines, by ssh.
+"""Addresses of memory lenders: RPC servers on this machine, and other machines reached by ssh.
 
-They come from settings and command lines, and become arguments of ssh: a host that begins with a dash
-would be an option of it, and one with other characters could reach a shell.
+They come from settings and command lines and become arguments of ssh: a host that starts with a dash would be
+an option, and other special characters could reach a shell.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _ADDRESS = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _OPTIONS = (
-    "BatchMode=yes",  # a password could be typed nowhere
+    "BatchMode=yes",  # there is nowhere to type a password
     "ExitOnForwardFailure=yes",
     "ConnectTimeout=10",
     "ServerAliveInterval=2",
     "ServerAliveCountMax=3",
-    "ControlMaster=no",  # a shared connection would keep the tunnel open after us
+    "ControlMaster=no",  # a shared connection would keep the tunnel open
     "ControlPath=none",
     "ForwardAgent=no",
     "ForwardX11=no",
@@ -37,20 +37,20 @@ _OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class SshHost:
-    """A machine that ssh reaches."""
+    """A machine reached by ssh."""
 
     address: str
     """As the user wrote it."""
     host: str
-    """A name of DNS or of ~/.ssh/config, or an IP address."""
+    """A name from DNS or ~/.ssh/config, or an IP address."""
     user: str | None = None
     port: int | None = None
     program: str = "edgechat"
-    """edgechat on that machine."""
+    """edgechat's command on that machine."""
 
     @property
     def is_loopback(self) -> bool:
-        """Whether it is this machine, which no network is needed to reach."""
+        """Whether it is this machine, which needs no network."""
         return self.host in ("127.0.0.1", "localhost", "::1")
 
     def command(self, local_port: int, remote_port: int) -> list[str]:
@@ -62,14 +62,14 @@ class SshHost:
 
     @property
     def destination(self) -> list[str]:
-        """The arguments of ssh that name the machine."""
+        """Arguments of ssh that name the machine."""
         user = [] if self.user is None else ["-l", self.user]
         port = [] if self.port is None else ["-p", str(self.port)]
         return [*user, *port, "--", self.host]
 
 
 def ssh_host(address: str) -> SshHost | None:
-    """Return the machine that an address names; None if it is no such address."""
+    """Return the machine of an address, `ssh://[user@]host[:port][/program]`; None if it is malformed."""
     match = _ADDRESS.fullmatch(address) if len(address) <= _LENGTH else None
     if match is None or (match["port"] and not 0 < int(match["port"]) < 2**16):
         return None

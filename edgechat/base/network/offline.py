@@ -9,25 +9,25 @@ from importlib.util import find_spec
 from edgechat.base.text import one_line
 
 OFFLINE, OFFLINE_OPTION = "EDGECHAT_OFFLINE", "--offline"
-"""edgechat's variable, and the value that the option gives it, for child processes too."""
+"""edgechat's variable, and the value that the option sets, which child processes inherit."""
 _VARIABLES = (OFFLINE, "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 _TRUE = frozenset({"1", "ON", "YES", "TRUE"})
 
 
 def offline_by() -> str | None:
-    """Return what switches the network off, the option or the name of a variable, or None."""
+    """Return the switch that disables the network, the option or a variable's name, or None."""
     if os.environ.get(OFFLINE) == OFFLINE_OPTION:
         return OFFLINE_OPTION
     return next((name for name in _VARIABLES if is_true(name)), None)
 
 
 def is_true(variable: str) -> bool:
-    """Return whether an environment variable is true, as huggingface_hub reads it."""
+    """Return whether an environment variable is true by the rules of huggingface_hub."""
     return os.environ.get(variable, "").strip().upper() in _TRUE
 
 
 def is_loopback(url: str) -> bool:
-    """Return whether a URL is of this machine, as its host says without being looked up."""
+    """Return whether a URL's host is this machine, without resolving names."""
     import ipaddress  # 3 ms, which a start without remotes need not pay
     from urllib.parse import urlsplit
 
@@ -42,10 +42,10 @@ _SOCKS = ("socks5", "socks5h")
 
 
 def unusable_proxy() -> tuple[str, str] | None:
-    """Return why a proxy of the environment cannot be used, and what to do instead; None: all can be.
+    """Return why a proxy of the environment cannot be used, and a hint; None if all can be used.
 
-    httpx prepares all of them for any request, and raises ValueError or ImportError over one that is meant
-    for other addresses.
+    httpx prepares all of them for any request, and raises ValueError or ImportError even over a proxy for
+    other addresses.
     """
     from urllib.request import getproxies  # 20 ms, which a command without requests need not pay
 
@@ -76,5 +76,5 @@ def unusable_proxy() -> tuple[str, str] | None:
 
 
 def _address(rest: str) -> str:
-    """Return the host and the port of a proxy, without its password."""
+    """Return the host and port of a proxy, without its password."""
     return one_line(rest.rpartition("@")[2].rstrip("/"), 60)

@@ -1,4 +1,1 @@
-"""Sounds from users: untrusted files, decoded in a child process, stored by their contents.
-
-Start at decoding.py, which asks; decoding_child.py answers.
-"""
+"""Sounds from users: untrusted files, decoded in a child process and stored under their hash."""

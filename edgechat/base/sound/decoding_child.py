@@ -1,4 +1,4 @@
-"""The child process that decodes sounds, with miniaudio; see `edgechat.base.sound.sound`."""
+"""Child process that decodes sounds with miniaudio; see `edgechat.base.sound.sound`."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from edgechat.base.sound.sound import (
 
 _INFO = {"wav": miniaudio.wav_get_info, "mp3": miniaudio.mp3_get_info, "flac": miniaudio.flac_get_info}
 _MP3_FRAME = re.compile(rb"ID3|\xff[\xe2\xe3\xf2\xf3\xfa\xfb]")
-"""What an MP3 begins with: a tag, or a frame of layer III."""
+"""The beginning of an MP3: a tag, or a frame of layer III."""
 _BLOCK = 1 << 16
-"""Samples that are decoded at once."""
+"""Samples decoded at once."""
 _AGAIN = "Record or download it again; if it plays elsewhere, save it from there as 16-bit WAV."
 
 
 def main() -> None:
-    """Answer FilePart with nothing, DecodeSound with DecodedSound, Span with bytes."""
+    """Answer FilePart with an empty message, DecodeSound with DecodedSound, and Span with bytes."""
     child.limit_memory(MEMORY_LIMIT)
     child.serve(spawn.adopt_pipe(), _SoundDecoding().answer, seconds=int(TIME_LIMIT) + 5)
 
@@ -119,13 +119,13 @@ Mono = npt.NDArray[np.float32]
 _ZEROS = 16
 """Zero crossings of the filter on each side."""
 _ROLL_OFF = 0.94
-"""Where the filter ends, of what the lower rate can carry."""
+"""Cutoff of the filter, as a share of the highest frequency that the lower rate can carry."""
 _MOST_ROWS = 1 << 16
-"""Samples that are made at once."""
+"""Samples computed at once."""
 
 
 def resampled(sound: Mono, rate: int, to: int) -> Mono:
-    """Return a sound at another rate, as long as before: J. O. Smith's bandlimited interpolation.
+    """Return a sound at another rate, by J. O. Smith's bandlimited interpolation. Its length stays the same.
 
     With the rates as a fraction up / down, every up-th sample has the same filter, and its inputs are `down`
     apart.
@@ -153,7 +153,7 @@ def resampled(sound: Mono, rate: int, to: int) -> Mono:
 
 
 def _filter(fraction: float, cutoff: float, half: int) -> Mono:
-    """Return the weights of the 2 * half inputs around a place between the two in the middle."""
+    """Return the weights of 2 * half inputs for a point between the two in the middle."""
     distances = np.arange(1 - half, half + 1) - fraction
     window = np.cos(np.clip(distances / half, -1, 1) * np.pi / 2) ** 2
     weights = np.sinc(cutoff * distances) * window

@@ -1,4 +1,7 @@
-"""Sounds: what a message says of them, decoding them in a child process, and the library that keeps them."""
+"""Sounds: their description in messages, their decoder in a child process, and their library on disk.
+
+Whatever is wrong with a file, the answer is a SoundError within seconds.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ from edgechat.base.process import file_decoder
 from edgechat.base.process.file_decoder import FileDecoder, NotDecodable
 
 MAX_SECONDS = 1800
-"""Of a sound: half an hour, in 115 MB as a model hears it, and up to 45,000 tokens."""
+"""Maximum length of a sound: half an hour, which is 115 MB for a model, and up to 45,000 tokens."""
 MIN_RATE, MAX_RATE = 4000, 384_000
-"""Samples of a second, as a file has them."""
+"""Samples per second in a file."""
 MAX_CHANNELS = 8
 SAMPLE_BYTES = 4
 
@@ -29,21 +32,21 @@ class Samples(msgspec.Struct, frozen=True):
 
     rate: int
     pcm: bytes
-    """Floats of 32 bits between -1 and 1, little endian."""
+    """32-bit floats between -1 and 1, little endian."""
 
 
 class Sound(msgspec.Struct, frozen=True, tag="sound"):
-    """A sound that is on this machine."""
+    """A sound on this machine."""
 
     digest: str
-    """BLAKE2b of the file's bytes, 32 hexadecimal digits: the same sound, whatever it is called."""
+    """BLAKE2b of the file's bytes, 32 hexadecimal digits: it identifies the sound, whatever its name."""
     path: str
-    """The file, which stays until the reply has ended."""
+    """The file, which exists until the reply has ended."""
     seconds: float
 
 
 def check_shape(seconds: float, rate: int, channels: int) -> None:
-    """Raise NotDecodable for a sound that is longer, or has more of anything, than is decoded."""
+    """Raise NotDecodable for a sound that is empty or too long, or has an unusual rate or channels."""
     if not MIN_RATE <= rate <= MAX_RATE:
         raise NotDecodable(
             f"has {rate} samples a second; {MIN_RATE} to {MAX_RATE} can be used", "Convert it to 16 kHz."
@@ -57,27 +60,27 @@ def check_shape(seconds: float, rate: int, channels: int) -> None:
 
 
 TIME_LIMIT = 20.0
-"""Seconds for one sound; half an hour of MP3 takes four."""
+"""Seconds for one sound; half an hour of MP3 takes one."""
 MEMORY_LIMIT = 1536 * 2**20
-"""Bytes that the process may take."""
+"""Bytes of memory for the process."""
 
 
 class DecodeSound(msgspec.Struct, frozen=True, tag=True):
-    """Decode the file that was sent, and keep its samples until the next one."""
+    """Request to decode the file that was sent, and to keep its samples until the next one."""
 
     rate: int
-    """Samples of a second that are wanted; 0: find out only whether it can be decoded."""
+    """Samples per second; 0: only check whether it can be decoded."""
 
 
 class Span(msgspec.Struct, frozen=True, tag=True):
-    """Return some of the samples."""
+    """Request for some of the samples."""
 
     first: int
     count: int
 
 
 class DecodedSound(msgspec.Struct, frozen=True):
-    """The sound, or what is wrong with the file: `problem` goes on after its name."""
+    """The decoded sound, or why the file cannot be decoded: `problem` completes 'FILE ...'."""
 
     format: SoundFormat = "wav"
     seconds: float = 0.0
@@ -88,7 +91,7 @@ class DecodedSound(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class SoundFacts:
-    """What a sound is that can be decoded."""
+    """Format and length of a sound that can be decoded."""
 
     format: SoundFormat
     seconds: float
@@ -106,12 +109,12 @@ class SoundDecoder(FileDecoder):
         super().__init__(seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
 
     def inspect(self, source: Path | bytes, *, name: str | None = None) -> SoundFacts:
-        """Return what a sound is. It is decoded: one that is damaged further on is found out."""
+        """Return the format and length of a sound. Decodes it, so that damage is found wherever it is."""
         decoded = self._decode(source, 0, name or self.name_of(source))
         return SoundFacts(decoded.format, decoded.seconds)
 
     def samples(self, source: Path | bytes, rate: int, *, name: str | None = None) -> Samples:
-        """Return a sound at a rate: the mean of its channels."""
+        """Return the mean of a sound's channels, at `rate` samples per second."""
         name = name or self.name_of(source)
         decoded = self._decode(source, rate, name)
         pcm = io.BytesIO()
@@ -137,7 +140,7 @@ class SoundLibrary(FileLibrary[SoundFacts, Sound]):
     facts = SoundFacts
 
     def add(self, data: bytes, decoder: SoundDecoder) -> Sound:
-        """Store a sound; one that is there already is only marked as used. Raises SoundError.
+        """Store a sound, or mark it as used if it is stored already. Raises SoundError.
 
         decoder: checks the sound.
         """

@@ -1,7 +1,7 @@
-"""The child process that reads HTML, notebooks, PDF, DOCX and EPUB; see `edgechat.documents.reading.reader`.
+"""Child process that reads HTML, notebooks, PDF, DOCX and EPUB; see `edgechat.documents.reading.reader`.
 
-A file of a few bytes can ask for hours or gigabytes, so what reads them runs in a process with limits on
-memory and time. Text goes back in parts: where the process ends amid a file, those before are kept.
+A file of a few bytes can require hours or gigabytes, so the readers run in a process with limits on memory
+and time. Text is sent in parts, which the parent keeps if the process dies in the middle of a file.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from edgechat.documents.reading.reader import (
 )
 
 _PART_SECONDS = 0.05
-"""How much of the reading is lost where a page hangs; the first page never is."""
+"""Seconds of reading for a part: what is lost at most if a page hangs. The first page is sent alone."""
 
 
 def main() -> None:
-    """Answer FilePart with nothing, ReadDocument and ReadOn with DocumentPart, until the parent is gone."""
+    """Answer FilePart with an empty message, ReadDocument and ReadOn with DocumentPart."""
     pipes = spawn.adopt_pipe()
-    logging.disable()  # pypdf tells of every oddity
+    logging.disable()  # pypdf logs every oddity
     child.limit_memory(MEMORY_LIMIT)
     child.serve(pipes, _DocumentReading().answer, seconds=int(TIME_LIMIT) + 5)
 
 
 class _DocumentReading:
-    """What has come of a file so far, then what is left of its text."""
+    """The parts of a file so far, then the rest of its text."""
 
     def __init__(self) -> None:
         self._file = bytearray()
@@ -60,7 +60,7 @@ class _DocumentReading:
         return msgspec.msgpack.encode(self._part(_PART_SECONDS))
 
     def _part(self, seconds: float) -> DocumentPart:
-        """Return one piece, or more within `seconds`. Whatever a library raises is a problem."""
+        """Return the pieces read within `seconds`, at least one. Any exception is a problem of the file."""
         end = time.monotonic() + seconds
         read = list[str]()
         try:
@@ -78,7 +78,7 @@ class _DocumentReading:
 
 
 def _pieces(kind: ReadInChild, data: bytes) -> Iterator[str]:
-    # Here, for they need what the parent does not.
+    # Imported here: only the child needs their libraries.
     from edgechat.documents.reading import notebook, office, pdf
 
     readers: dict[ReadInChild, Callable[[bytes], Iterator[str]]] = {
@@ -92,20 +92,20 @@ def _pieces(kind: ReadInChild, data: bytes) -> Iterator[str]:
 
 
 LONGEST_LINE = 2000
-"""Characters; longer ones are broken at spaces."""
+"""Characters; longer lines are broken at spaces."""
 _LIGATURES = ("ff", "fi", "fl", "ffi", "ffl", "st", "st")
 _LETTERS = str.maketrans(
     {0xFB00 + n: letters for n, letters in enumerate(_LIGATURES)}
     | {"\u00ad": None, "\u200b": None, "\ufeff": None, "\u00a0": " "}
 )
-"""What looks like other text and is not found by it; soft hyphens."""
+"""Ligatures and special spaces, which a search for ordinary text would miss; soft hyphens."""
 _BROKEN = re.compile(rf".{{1,{LONGEST_LINE}}}(?= |$)|.{{1,{LONGEST_LINE}}}")
 
 
 def tidied(pieces: Iterator[str]) -> Iterator[str]:
-    """Yield whole lines, without control characters, spaces at their ends and blank lines in a row.
+    """Yield whole lines, without control characters, trailing spaces and repeated blank lines.
 
-    pieces: text, with PAGE at the beginning of the first piece of each page.
+    pieces: text, with PAGE at the start of the first piece of each page.
     """
     rest, gap, is_begun = "", "", False
     for piece in chain(pieces, "\n"):

@@ -1,4 +1,4 @@
-"""In the child process: the text of notebooks (.ipynb), of nbformat 3 and 4, a cell after the other."""
+"""In the child process: text of notebooks (.ipynb, nbformat 3 and 4), cell by cell."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from edgechat.base.text import one_line
 from edgechat.documents.reading.reader import PAGE
 
 MOST_OUTPUT = 4000
-"""Characters of one output: a table's head says what is in it, a log's end is rarely looked for."""
+"""Characters of one output: the head of a table shows what it contains, the end of a log is rarely needed."""
 _AGAIN = "Save or download it again."
 _TEXTS = ("text/plain", "text/markdown", "text/latex")
-"""Of an output in several forms, the first of these is read; pictures and programs are not."""
+"""Of an output in several formats, the first of these is read. Pictures and programs are not read."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _FENCE = re.compile("`{3,}")
 
@@ -35,10 +35,10 @@ class _Cell(msgspec.Struct):
     cell_type: str = ""
     source: Text = ""
     input: Text = ""
-    """Of code, in nbformat 3."""
+    """Code in nbformat 3."""
     language: str = ""
     level: int = 1
-    """Of a heading, in nbformat 3."""
+    """Level of a heading in nbformat 3."""
     outputs: list[_Output] = []
 
 
@@ -61,13 +61,13 @@ class _Notebook(msgspec.Struct):
     metadata: msgspec.Raw = msgspec.Raw(b"{}")
     cells: list[msgspec.Raw] = []
     worksheets: list[_Worksheet] = []
-    """Where nbformat 3 has the cells."""
+    """Cells in nbformat 3."""
 
 
 def read_notebook(data: bytes) -> Iterator[str]:
-    """Yield the cells, each after PAGE: prose as it is, code and outputs in fences. Raises NotDecodable.
+    """Yield the cells, each after PAGE: prose unchanged, code and outputs in fences. Raises NotDecodable.
 
-    A cell that is not as it should be is passed over, and keeps its number.
+    A malformed cell yields no text, but is counted.
     """
     try:
         notebook = msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"), type=_Notebook)
@@ -98,7 +98,7 @@ def _cell(cell: _Cell, language: str) -> Iterator[str]:
 
 
 def _text_of(output: _Output) -> str:
-    """Return what an output shows as text, at most MOST_OUTPUT characters of it."""
+    """Return the text of an output, at most MOST_OUTPUT characters."""
     text = _joined(output.text)
     for kind in _TEXTS:
         if not text and kind in output.data:
@@ -110,7 +110,7 @@ def _text_of(output: _Output) -> str:
 
 
 def _fenced(text: str, language: str) -> str:
-    """Return a block of code, in a fence that is longer than those in it."""
+    """Return a block of code in a fence longer than any inside it."""
     fence = "`" * max([2, *(len(found) for found in _FENCE.findall(text))]) + "`"
     return f"{fence}{''.join(language.split())[:20]}\n{text.rstrip()}\n{fence}\n\n"
 

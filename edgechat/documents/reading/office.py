@@ -1,4 +1,4 @@
-"""In the child process: the text of DOCX, which mammoth makes HTML of, and of EPUB, which is HTML."""
+"""In the child process: text of HTML, of DOCX, which mammoth converts to HTML, and of EPUB."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from edgechat.documents.reading.reader import PAGE
 
 _AGAIN = "Save or download it again."
 _LOCKS = ("META-INF/rights.xml", "META-INF/license.lcpl", "META-INF/sinf.xml")
-"""What archives of EPUBs have that only a shop's own program can read."""
+"""Entries of EPUBs with digital rights management (DRM)."""
 _STYLES = "p[style-name='Title'] => h1:fresh\np[style-name='Subtitle'] => p:fresh\n"
-"""What mammoth does not know by itself."""
+"""Styles that mammoth does not map by default."""
 _CONTAINER = "META-INF/container.xml"
 
 
@@ -61,7 +61,7 @@ def read_epub(data: bytes) -> Iterator[str]:
                 continue
             is_begun = False
             for piece in html_text(html, with_title=False):
-                if not is_begun and piece.strip():  # covers have none
+                if not is_begun and piece.strip():  # covers have no text
                     is_begun = has_text = True
                     piece = PAGE + piece
                 yield piece
@@ -71,7 +71,7 @@ def read_epub(data: bytes) -> Iterator[str]:
 
 
 def _spine(book: zipfile.ZipFile) -> list[str]:
-    """Return the names of the chapters in the archive, each once."""
+    """Return the archive's names of the chapters, each once."""
     root = _xml(book, _CONTAINER).find(".//{*}rootfile")
     package = "" if root is None else root.get("full-path", "")
     tree, folder = _xml(book, package), posixpath.dirname(package)
@@ -91,17 +91,17 @@ def _xml(book: zipfile.ZipFile, name: str) -> ElementTree.Element:
 
 _MOST_ENTRIES = 20_000
 _MOST_BYTES = 512 * 2**20
-"""Of all entries together, unpacked; pictures are among them."""
+"""Unpacked size of all entries together, pictures included."""
 _MOST_RATIO, _FREE = 200, 8 * 2**20
-"""How many times larger than packed an entry may be; those of few bytes may be more."""
+"""Maximum compression ratio of an entry, and the size below which it does not matter."""
 _MOST_PART = 128 * 2**20
-"""Bytes of one entry that is read."""
+"""Bytes of one entry that are read."""
 
 
 def _opened(data: bytes, what: str) -> zipfile.ZipFile:
-    """Return an archive of which nothing unpacks to much more. Raises NotDecodable.
+    """Open an archive, refusing ZIP bombs. Raises NotDecodable.
 
-    No more is ever unpacked of an entry than its header says, so those that lie are damaged.
+    An entry is never unpacked beyond the size in its header, so a false size counts as damage.
     """
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
@@ -122,6 +122,6 @@ def _opened(data: bytes, what: str) -> zipfile.ZipFile:
 
 
 def _part(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Return the bytes of an entry, at most _MOST_PART. Raises KeyError, BadZipFile."""
+    """Return the bytes of an entry, at most `_MOST_PART`. Raises KeyError, BadZipFile."""
     with archive.open(name) as entry:
         return entry.read(_MOST_PART)

@@ -1,6 +1,7 @@
-"""Untrusted documents as text: `DocumentReader` reads thousands of files, one after the other.
+"""Reader of untrusted documents, and the kinds of files that it reads.
 
-Text, Markdown, code and CSV take no process; HTML, notebooks, PDF, DOCX and EPUB one child for all of them.
+Text, Markdown, code and CSV are read in this process; HTML, notebooks, PDF, DOCX and EPUB in a child process
+that serves many files.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from edgechat.base.text import printable
 TIME_LIMIT = 20.0
 """Seconds for one file."""
 MEMORY_LIMIT = 2**30
-"""Bytes that the process may take."""
+"""Bytes of memory for the process."""
 PAGE = "\f"
-"""What each page, chapter or cell begins with; no text has it."""
+"""Marks the start of each page, chapter or cell; it occurs in no text."""
 MAX_TEXT = 16 * 2**20
-"""Bytes of UTF-8 of the text of one document."""
+"""Maximum size of a document's text, in bytes of UTF-8."""
 
 _SPARE_SECONDS = 2.0
-"""Of the time limit, when no more is asked for: a page takes less."""
+"""Time left at which no more pages are requested; a page takes less."""
 
 Kind = Literal["text", "markdown", "html", "code", "csv", "notebook", "pdf", "docx", "epub"]
 
@@ -61,7 +62,7 @@ _NAMES: dict[Kind, str] = {
 }
 _KINDS_BY_SUFFIX = {suffix: kind for kind, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
 _KINDS_BY_NAME = {name: kind for kind, names in _NAMES.items() for name in names.split()}
-# What programs write for programs: lock files, what is minified, maps of sources.
+# Files written by programs for programs: lock files, minified code, source maps.
 _GENERATED = re.compile(
     r".*(\.lock|[.-]lock\.(json|ya?ml)|npm-shrinkwrap\.json|\.lockb|go\.sum|[.-]min\.\w+|\.bundle\.js|\.map)"
 )
@@ -82,7 +83,7 @@ _SECRET_FOLDERS = frozenset((".ssh", ".gnupg", ".aws", ".azure", ".kube", ".dock
 
 
 def kind_of(path: Path) -> Kind | None:
-    """Return what reads a file of this name; None: it is no document, as an image or a lock file."""
+    """Return the kind of a document, by its file name; None for other files, such as images or lock files."""
     name = path.name.casefold()
     if _GENERATED.fullmatch(name):
         return None
@@ -90,7 +91,7 @@ def kind_of(path: Path) -> Kind | None:
 
 
 def is_secret(path: Path) -> bool:
-    """Return whether a file has keys or passwords, by its name or that of its folder."""
+    """Return whether a file may contain keys or passwords, judging by its name and its folders."""
     return bool(_SECRETS.fullmatch(path.name.casefold())) or not _SECRET_FOLDERS.isdisjoint(path.parts[:-1])
 
 
@@ -113,40 +114,40 @@ ReadInChild = Literal["html", "notebook", "pdf", "docx", "epub"]
 
 
 class ReadDocument(msgspec.Struct, frozen=True, tag=True):
-    """Return the first part of the text of the file that was sent."""
+    """Request for the first part of the text of the file that was sent."""
 
     kind: ReadInChild
 
 
 class ReadOn(msgspec.Struct, frozen=True, tag=True):
-    """Return the next part."""
+    """Request for the next part."""
 
 
 class DocumentPart(msgspec.Struct, frozen=True):
-    """A part of the text, and what is wrong further on: `problem` goes on after the file's name."""
+    """A part of the text, and a problem with the rest, if any: `problem` completes 'FILE ...'."""
 
     text: str
     is_last: bool = False
     problem: str = ""
     hint: str = ""
     is_missing: bool = False
-    """Whether nothing is wrong but that a package is not installed."""
+    """Whether the problem is only that a package is not installed."""
 
 
 class Extracted(msgspec.Struct, frozen=True):
-    r"""The text of a document, in lines that end with `\n`; it has no other control characters but tabs.
+    r"""Text of a document, in lines that end with `\n`, with no other control characters than tabs.
 
-    Headings are Markdown's (#, ##) where the format has them, rows of tables have tabs between their cells.
-    Lines and rows are the file's own, however long; other text has lines of at most 2,000 characters.
+    Headings of the format become Markdown's (#, ##), and cells of a table's row are separated by tabs. Lines
+    and rows of files keep their length; other text has lines of at most 2,000 characters.
     """
 
     text: str
     unit: PlaceUnit
-    """How people name places in it. A row is a line; a paragraph is what blank lines surround."""
+    """Unit of places in it. A row is a line; paragraphs are separated by blank lines."""
     starts: tuple[int, ...] = ()
-    """Of pages, chapters and cells: the line, from 1, with which each begins; empty ones as the next one."""
+    """First line, from 1, of each page, chapter or cell; empty ones share that of the next."""
     is_cut: bool = False
-    """It is longer than the bounds of size and time, or damaged further on."""
+    """Whether it is incomplete: too long, too slow to read, or damaged further on."""
 
 
 class DocumentReader(FileDecoder):
@@ -161,10 +162,10 @@ class DocumentReader(FileDecoder):
         super().__init__(seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
 
     def read(self, source: Path | bytes, *, name: str | None = None) -> Extracted:
-        """Return the text of a document, empty if it is. Its name says what it is, or else its first bytes.
+        """Return the text of a document, whose kind follows from its name or first bytes.
 
-        Raises DocumentError: for what is no text, is locked, damaged or too large; ReaderLost for what takes
-        too long, too; ReaderMissing without the package for it.
+        Raises DocumentError if it is not text, or is locked, damaged or too large; ReaderLost if it takes too
+        long; ReaderMissing if the package for it is not installed.
         """
         path = source if isinstance(source, Path) else Path(name or "")
         name = name or self.name_of(source)
@@ -179,7 +180,7 @@ class DocumentReader(FileDecoder):
         return Extracted(rows(text) if kind == "csv" else text, _UNITS[kind], is_cut=is_cut)
 
     def _read_in_child(self, data: bytes, kind: ReadInChild, name: str) -> Extracted:
-        """Return what is read until a bound is reached, or something further on is damaged."""
+        """Return the text read until a limit is reached or damage is found."""
         end = time.monotonic() + TIME_LIMIT
         self._send(data, name)
         question: ReadDocument | ReadOn = ReadDocument(kind)
@@ -217,7 +218,7 @@ def _kind(path: Path, data: bytes) -> Kind:
 
 
 def _extracted(text: str, unit: PlaceUnit, *, is_cut: bool) -> Extracted:
-    """Return a document whose pages are marked with PAGE."""
+    """Return a document from text whose pages are marked with PAGE."""
     if len(text) > MAX_TEXT // 4 and len(encoded := text.encode()) > MAX_TEXT:
         text = encoded[: encoded.rfind(b"\n", 0, MAX_TEXT) + 1].decode()
     starts, line = [], 1
@@ -229,7 +230,7 @@ def _extracted(text: str, unit: PlaceUnit, *, is_cut: bool) -> Extracted:
 
 
 _HEAD = 8192
-"""Bytes in which it is found out whether they are text."""
+"""Bytes that are examined to tell text from binary data."""
 _MARKS = (
     (b"\xef\xbb\xbf", "utf-8"),
     (b"\xff\xfe\0\0", "utf-32"),
@@ -239,16 +240,16 @@ _MARKS = (
 )
 _CONTROLS = bytes(n for n in range(32) if n not in b"\t\n\r\f\x1b\b")
 _MOST_CONTROLS, _MOST_FOREIGN = 0.02, 0.25
-"""Of text, the share of control characters, and in Windows-1252 that of characters beyond ASCII."""
+"""Maximum shares in text: of control characters, and in Windows-1252 of characters beyond ASCII."""
 _ASCII = bytes(range(128))
 _DELIMITERS = ",;\t|"
 _LINE_ENDS = re.compile("\r\n?")
 
 
 def decoded_text(data: bytes, *, most: int) -> tuple[str, bool]:
-    """Return the text of a file, harmless, and whether it is cut: to `most` bytes, after a line.
+    """Return the text of a file, made safe, and whether it was cut after the last line within `most` bytes.
 
-    Its lines are the file's own. Raises NotDecodable for what is no text.
+    Line breaks are kept. Raises NotDecodable if it is not text.
     """
     charset = next((charset for mark, charset in _MARKS if data.startswith(mark)), "")
     head = data[:_HEAD]
@@ -267,7 +268,7 @@ def decoded_text(data: bytes, *, most: int) -> tuple[str, bool]:
 
 
 def _guessed(data: bytes, is_cut: bool) -> str:
-    """Decode UTF-8, or Windows-1252 if that makes sense."""
+    """Decode UTF-8, or Windows-1252 if the result is plausible."""
     try:
         return _decode(data, "utf-8", "strict", is_cut)
     except UnicodeDecodeError:
@@ -278,7 +279,7 @@ def _guessed(data: bytes, is_cut: bool) -> str:
 
 
 def _decode(data: bytes, charset: str, errors: str, is_cut: bool) -> str:
-    """Decode all but a character that is cut in its middle."""
+    """Decode everything except an incomplete character at a cut."""
     return codecs.getincrementaldecoder(charset)(errors).decode(data, final=not is_cut)
 
 
@@ -287,7 +288,7 @@ def _share(data: bytes, of: bytes) -> float:
 
 
 def rows(text: str) -> str:
-    """Return CSV as rows of tab-separated cells, a line each: row 1 is the first. What is no CSV stays."""
+    """Return CSV as lines of tab-separated cells; text that is not CSV is returned unchanged."""
     first = text.partition("\n")[0]
     delimiter = max(_DELIMITERS, key=first.count)
     try:
@@ -295,5 +296,5 @@ def rows(text: str) -> str:
             "\t".join(" ".join(cell.split()) for cell in row) + "\n"
             for row in csv.reader(text.splitlines(keepends=True), delimiter=delimiter)
         )
-    except csv.Error:  # a quote that is never closed makes one cell of the rest
+    except csv.Error:  # an unclosed quote turns the rest into one cell
         return text
