@@ -205,7 +205,7 @@ class DocumentLibrary:
         return done
 
     async def embed_searched(self, on_progress: Callable[[Progress], None] = lambda _progress: None) -> None:
-        """Embed all passages of collections that were searched for a question; on failure, use words alone."""
+        """Embed all passages of collections searched for a question; on failure, fall back to words."""
         if names := [name for name in registry.names() if name in self._searched]:
             try:
                 await self.embed(names, on_progress)
