@@ -74,7 +74,7 @@ def _catalogue() -> Iterator[tuple[str, str]]:
 
 
 def _chats(*, trashed: bool = False) -> Iterator[tuple[str, str]]:
-    from edgechat.base.storage.sqlite_file import open_read_only
+    from edgechat.base.sqlite_file import open_read_only
     from edgechat.chat.storage import statements
     from edgechat.chat.storage.file import store_path
 

@@ -28,7 +28,7 @@ from edgechat.chat.records import Attachment
 from edgechat.chat.storage.store import Store
 from edgechat.documents.citations import PassageSource
 from edgechat.documents.collection import Counts
-from edgechat.documents.known import KnownCollection
+from edgechat.documents.registry import KnownCollection
 from edgechat.engine.types import Dropped
 from edgechat.models.hub.download import ProgressSample
 from edgechat.models.local.locations import Place

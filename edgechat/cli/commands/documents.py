@@ -21,7 +21,7 @@ from edgechat.cli.declaring import TEXT, CliGroup, Number, argument, option
 from edgechat.cli.options import json_option
 from edgechat.cli.terminal_io import StatusLine, confirm, note, print_json, table
 from edgechat.documents import registry
-from edgechat.documents.known import (
+from edgechat.documents.registry import (
     KnownCollection,
     collection_at,
     free_name,

@@ -21,11 +21,10 @@ from pathlib import Path
 import msgspec
 
 from edgechat.base.errors import ImageError, ImageNotStored, MediaError, SoundError, SoundNotStored
-from edgechat.base.images.decoding import MAX_FILE_BYTES, Decoder
-from edgechat.base.images.image import PLACE
-from edgechat.base.images.library import ImageLibrary, digest_of
-from edgechat.base.sound.decoding import SoundDecoder
-from edgechat.base.sound.library import SoundLibrary
+from edgechat.base.file_library import digest_of
+from edgechat.base.images.image import PLACE, Decoder, ImageLibrary
+from edgechat.base.process.file_decoder import MAX_FILE_BYTES
+from edgechat.base.sound.sound import SoundDecoder, SoundLibrary
 from edgechat.base.text import mebibytes
 from edgechat.engine.types import ChatRequest, MediaFile, Message, ModelInfo
 from edgechat.server.http.refusal import Refusal

@@ -353,7 +353,7 @@ class OpenConversation:
 
     async def _use_named_folders(self, text: str) -> None:
         """Search the documents in the folders that a question names, from now on. Raises EdgechatError."""
-        from edgechat.documents.known import collection_at, collection_of, root_of, survey
+        from edgechat.documents.registry import collection_at, collection_of, root_of, survey
 
         for path in await asyncio.to_thread(folders_named_in, text):
             root = await asyncio.to_thread(root_of, path)

@@ -29,7 +29,7 @@ from edgechat.tui.transcript.welcome import WelcomePiece, WelcomeSheet
 from edgechat.tui.widgets.new_lines import NewLines
 
 if TYPE_CHECKING:
-    from edgechat.base.images.library import ImageLibrary
+    from edgechat.base.images.image import ImageLibrary
     from edgechat.chat.records import Attachment, Turn
     from edgechat.chat.session import ChatSession, SessionServices
     from edgechat.engine.types import Finished
@@ -607,7 +607,7 @@ class ChatScreen(ChatLayout):
 
     async def _choose_documents(self) -> None:
         from edgechat.chat.parameters import set_documents
-        from edgechat.documents.known import known_collections
+        from edgechat.documents.registry import known_collections
         from edgechat.tui.overlays.documents import DocumentsScreen
 
         shown, session = self.controller.shown, self.session

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from textual.content import Content
 
-from edgechat.base.network.loopback import is_loopback
+from edgechat.base.network.offline import is_loopback
 from edgechat.base.text import figure, mebibytes, one_line, printable, rough_seconds, seconds
 from edgechat.models.quality import quality_class
 from edgechat.models.remote.listing import RemoteRow

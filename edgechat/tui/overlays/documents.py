@@ -15,7 +15,7 @@ from textual.widgets import OptionList, Static
 
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import one_line
-from edgechat.documents.known import KnownCollection
+from edgechat.documents.registry import KnownCollection
 from edgechat.tui.models.keyed_list import KeyedList, ListLine
 from edgechat.tui.terminal.screens import AppDialog, error_text
 

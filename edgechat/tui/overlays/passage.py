@@ -18,7 +18,7 @@ from edgechat.base.errors import EditorError
 from edgechat.base.text import one_line, printable
 from edgechat.chat.records import Attachment
 from edgechat.documents.citations import PassageSource
-from edgechat.documents.known import holds
+from edgechat.documents.registry import holds
 from edgechat.tui.terminal.screens import AppDialog, error_text
 
 _MOST_SHOWN = 50_000

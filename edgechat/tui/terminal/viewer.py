@@ -9,7 +9,7 @@ from pathlib import Path
 
 from edgechat.base.errors import EditorError
 from edgechat.base.text import one_line
-from edgechat.documents.reading.kinds import kind_of
+from edgechat.documents.reading.reader import kind_of
 
 
 def show_file(path: Path) -> None:

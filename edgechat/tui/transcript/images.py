@@ -13,7 +13,7 @@ from edgechat.tui.transcript.pieces import ThumbnailKey, UserSheet
 from edgechat.tui.transcript.thumbnails import Thumbnails
 
 if TYPE_CHECKING:
-    from edgechat.base.images.library import ImageLibrary
+    from edgechat.base.images.image import ImageLibrary
     from edgechat.settings.fields import PictureMode
 
 _SETTLING_SECONDS = 0.1

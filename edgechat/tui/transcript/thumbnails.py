@@ -22,8 +22,7 @@ from textual.strip import Strip
 from edgechat.base.errors import EdgechatError, ImageError
 
 if TYPE_CHECKING:
-    from edgechat.base.images.decoding import Decoder, Pixels
-    from edgechat.base.images.library import ImageLibrary
+    from edgechat.base.images.image import Decoder, ImageLibrary, Pixels
     from edgechat.chat.records import AttachedImage
 
 _WIDEST = 60
@@ -124,7 +123,7 @@ class Thumbnails:
     def _decode(
         self, library: ImageLibrary, digest: str, most_pixels: int, box: tuple[int, int] | None = None
     ) -> Pixels | None:
-        from edgechat.base.images.decoding import Decoder
+        from edgechat.base.images.image import Decoder
 
         image = library.get(digest)
         if image is None:

@@ -14,7 +14,7 @@ from edgechat.chat.attachments import folders_named_in, images_named_in, read_im
 from edgechat.tui.chat.prompt.chips import Chip, chip_of
 
 if TYPE_CHECKING:
-    from edgechat.base.images.library import ImageLibrary
+    from edgechat.base.images.image import ImageLibrary
     from edgechat.chat.records import AttachedImage
 
 _LONGEST = 70
@@ -86,7 +86,7 @@ class NamedFiles:
 
 
 def _surveyed(path: str) -> NamedFolder:
-    from edgechat.documents.known import collection_at, root_of, survey  # not needed for the first frame
+    from edgechat.documents.registry import collection_at, root_of, survey  # not needed for the first frame
 
     try:
         root = root_of(path)

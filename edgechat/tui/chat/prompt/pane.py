@@ -34,7 +34,7 @@ from edgechat.tui.chat.prompt.waiting import WaitingQuestions
 from edgechat.tui.widgets.text_area import Area
 
 if TYPE_CHECKING:
-    from edgechat.base.images.library import ImageLibrary
+    from edgechat.base.images.image import ImageLibrary
     from edgechat.chat.records import AttachedImage, Attachment
 
 Arguments = Callable[[str], Sequence[tuple[str, str]]]

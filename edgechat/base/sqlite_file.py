@@ -1,4 +1,4 @@
-"""SQLite files on a disk that is full, or cannot be written: why, and reading them all the same."""
+"""SQLite files on a full or read-only disk: why they cannot be written, and how to read them nevertheless."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import sqlite3
 from pathlib import Path
 
 _SHM_BYTES = 64 * 2**10
-"""Twice what a -shm begins with; with less room, SQLite reports an I/O error."""
+"""Twice the initial size of a -shm file; with less space, SQLite reports an I/O error."""
 _FULL = "the disk is full"
 _DENIED = (errno.EACCES, errno.EPERM)
 
 
 def why_unwritable(path: Path, error: sqlite3.Error | OSError) -> str | None:
-    """Return why a file cannot be written ("the disk is full"), if that is what an error says."""
+    """Return why a file cannot be written ("the disk is full"); None if the error has another cause."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     number = error.errno if isinstance(error, OSError) else None
     if number == errno.ENOSPC or code == sqlite3.SQLITE_FULL:
@@ -38,7 +38,7 @@ def remedy(why: str) -> str:
 def open_read_only(path: Path, *, seconds: float) -> sqlite3.Connection:
     """Open a file and its -wal without writing anything, for any thread. Raises sqlite3.Error.
 
-    seconds: how long to wait for locks of other programs.
+    Waits up to `seconds` for locks of other programs.
     """
     uri = f"{path.absolute().as_uri()}?mode=ro"
     db = _open(uri, seconds)
@@ -48,11 +48,11 @@ def open_read_only(path: Path, *, seconds: float) -> sqlite3.Connection:
         db.close()
         if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
             raise
-        # There can be no -shm, so nobody writes to it, and it needs no locks.
+        # No -shm can be created, so nobody writes to the file, and it needs no locks.
         if not path.with_name(f"{path.name}-wal").exists():
             return _open(f"{uri}&immutable=1", seconds)
         db = _open(f"{uri}&vfs={'win32' if os.name == 'nt' else 'unix'}-none", seconds)
-        db.execute("PRAGMA locking_mode = EXCLUSIVE")  # the index of the -wal is in memory
+        db.execute("PRAGMA locking_mode = EXCLUSIVE")  # keeps the index of the -wal in memory
     return db
 
 

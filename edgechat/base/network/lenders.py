@@ -1,7 +1,7 @@
-"""Addresses of machines that lend their memory, `ssh://[user@]host[:port][/program]`, and ssh's command line.
+"""Addresses of memory lenders: RPC servers on this machine, and other machines reached by ssh.
 
-Addresses come from settings and command lines, and become arguments of ssh: a host that begins with a dash
-would be an option of it, and one with other characters could reach a shell.
+They come from settings and command lines and become arguments of ssh: a host that starts with a dash would be
+an option, and other special characters could reach a shell.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-HINT = "Addresses look like this: ssh://user@gpu-box, ssh://gpu-box:2222, ssh://gpu-box/opt/edgechat/edgechat"
+SSH_HINT = (
+    "Addresses look like this: ssh://user@gpu-box, ssh://gpu-box:2222, ssh://gpu-box/opt/edgechat/edgechat"
+)
 _LENGTH = 300
 _ADDRESS = re.compile(
     r"ssh://(?:(?P<user>\w[\w.-]{0,63})@)?"
@@ -19,12 +21,12 @@ _ADDRESS = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _OPTIONS = (
-    "BatchMode=yes",  # a password could be typed nowhere
+    "BatchMode=yes",  # there is nowhere to type a password
     "ExitOnForwardFailure=yes",
     "ConnectTimeout=10",
     "ServerAliveInterval=2",
     "ServerAliveCountMax=3",
-    "ControlMaster=no",  # a shared connection would keep the tunnel open after us
+    "ControlMaster=no",  # a shared connection would keep the tunnel open
     "ControlPath=none",
     "ForwardAgent=no",
     "ForwardX11=no",
@@ -35,20 +37,20 @@ _OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class SshHost:
-    """A machine that ssh reaches."""
+    """A machine reached by ssh."""
 
     address: str
     """As the user wrote it."""
     host: str
-    """A name of DNS or of ~/.ssh/config, or an IP address."""
+    """A name from DNS or ~/.ssh/config, or an IP address."""
     user: str | None = None
     port: int | None = None
     program: str = "edgechat"
-    """edgechat on that machine."""
+    """edgechat's command on that machine."""
 
     @property
     def is_loopback(self) -> bool:
-        """Whether it is this machine, which no network is needed to reach."""
+        """Whether it is this machine, which needs no network."""
         return self.host in ("127.0.0.1", "localhost", "::1")
 
     def command(self, local_port: int, remote_port: int) -> list[str]:
@@ -60,14 +62,14 @@ class SshHost:
 
     @property
     def destination(self) -> list[str]:
-        """The arguments of ssh that name the machine."""
+        """Arguments of ssh that name the machine."""
         user = [] if self.user is None else ["-l", self.user]
         port = [] if self.port is None else ["-p", str(self.port)]
         return [*user, *port, "--", self.host]
 
 
 def ssh_host(address: str) -> SshHost | None:
-    """Return the machine that an address names; None if it is no such address."""
+    """Return the machine of an address, `ssh://[user@]host[:port][/program]`; None if it is malformed."""
     match = _ADDRESS.fullmatch(address) if len(address) <= _LENGTH else None
     if match is None or (match["port"] and not 0 < int(match["port"]) < 2**16):
         return None
@@ -80,6 +82,26 @@ def ssh_host(address: str) -> SshHost | None:
     )
 
 
-def refusal(address: str) -> str:
+def ssh_refusal(address: str) -> str:
     """Return the message why an address is refused."""
     return f"{address[:80]!r} is not the address of a worker: edgechat reaches other machines only by ssh."
+
+
+RPC_HINT = "To use a server on another machine, forward its port: ssh -L 50052:127.0.0.1:50052 HOST"
+
+
+def rpc_address(server: str) -> str | None:
+    """Return a server's address as 127.0.0.1:PORT, or None if it is not on this machine."""
+    host, _, port = server.rpartition(":")
+    is_number = port.isascii() and port.isdecimal() and len(port) < 9
+    if host in ("127.0.0.1", "localhost") and is_number and 0 < int(port) < 2**16:
+        return f"127.0.0.1:{int(port)}"
+    return None
+
+
+def rpc_refusal(server: str) -> str:
+    """Return the message why a server is refused."""
+    return (
+        f"{server[:80]!r} is not a llama.cpp server on this machine: edgechat accepts only 127.0.0.1:PORT, "
+        "because RPC servers have no access control."
+    )

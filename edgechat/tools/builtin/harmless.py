@@ -6,6 +6,7 @@ import ast
 import math
 import operator
 from collections.abc import Callable
+from datetime import datetime
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -121,3 +122,18 @@ def _bounded(value: Any) -> Number:
 
 def _too_large() -> Any:
     raise ToolFailure("a number in it is too large.")
+
+
+class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """No arguments."""
+
+
+def clock() -> BuiltInGroup:
+    """Return the tool that says what day it is."""
+
+    async def run(_wanted: Nothing) -> str:
+        now = datetime.now().astimezone()
+        return now.strftime("%A, %Y-%m-%d %H:%M:%S %z (%Z)")
+
+    description = "Returns today's date, the day of the week and the time of day, where the user is."
+    return BuiltInGroup("date", BuiltInTool("current_date", description, Nothing, run, harmless=True))

@@ -1,7 +1,7 @@
-"""A folder of files, each stored once under the hash of its bytes: images, or sounds.
+"""Folder of images or sounds, each stored once under the hash of its bytes.
 
-DIGEST.png (.wav, ...) is the file as it was given, readable by its owner only. DIGEST.json says what it is,
-so that it need not be decoded to be found.
+DIGEST.png (.wav, ...) is the original file, readable by its owner only. DIGEST.json describes it, so that
+looking it up does not require decoding it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from edgechat.base.errors import EdgechatError
 
 _DIGEST = re.compile("[0-9a-f]{32}")
 _MOST_FACTS = 1024
-"""Bytes of a DIGEST.json."""
+"""Maximum size of a DIGEST.json, in bytes."""
 _NEW = 3600.0
-"""Seconds during which a file is new: the message that it belongs to may not be saved yet."""
+"""Seconds for which a file counts as new: the message that it belongs to may not be saved yet."""
 
 
 class Facts(Protocol):
-    """What a file is."""
+    """Description of a file."""
 
     @property
     def format(self) -> str:
@@ -38,11 +38,11 @@ class Facts(Protocol):
 
 
 class StoredFile(Protocol):
-    """A file of a library, as messages name it."""
+    """A file of a library, as messages refer to it."""
 
     @property
     def path(self) -> str:
-        """Where it is."""
+        """Its location."""
 
 
 AnyFacts = TypeVar("AnyFacts", bound=Facts)
@@ -51,49 +51,45 @@ AnyFile = TypeVar("AnyFile", bound=StoredFile)
 
 @dataclass(frozen=True, slots=True)
 class LibraryEntry:
-    """A file of a library, as it is on the disk."""
+    """A file of a library on the disk."""
 
     digest: str
     size: int
     """Bytes."""
     used: float
-    """When it was last added, as a POSIX time."""
+    """Time at which it was last added (POSIX)."""
 
 
 def digest_of(data: bytes) -> str:
-    """Return the name of a file: BLAKE2b of its bytes, 16 bytes, in hexadecimal."""
+    """Return the hash of a file: BLAKE2b of its bytes, 16 bytes, in hexadecimal."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 class FileLibrary(Generic[AnyFacts, AnyFile]):
-    """Files of a kind in a folder, which is created with the first one. Processes may share it.
+    """Files of one kind in a folder, which is created with the first one. Processes may share it.
 
-    Blocks on the disk. A subclass says what the class attributes and the methods that raise
-    NotImplementedError are.
+    Methods block on the disk. Subclasses define the class attributes and `_found`.
     """
 
     what: ClassVar[str]
-    """What a file is called in errors: 'image'."""
+    """The kind of file, for messages: 'image'."""
     extensions: ClassVar[dict[str, str]]
-    """By format."""
+    """File name extensions by format."""
     not_stored: ClassVar[type[EdgechatError]]
+    facts: type[AnyFacts]
 
     def __init__(self, folder: Path, *, also: Path | None = None) -> None:
-        """Take a folder; also: another one, in which files are found, and nothing is changed."""
+        """folder: the library's. also: another one, in which files are found but never changed."""
         self._folder = folder
         self._also = type(self)(also) if also is not None else None
         extensions = "|".join((*self.extensions.values(), "json"))
         self._own = re.compile(rf"{_DIGEST.pattern}\.({extensions})|{paths.UNFINISHED}[0-9a-f]+")
 
-    def _read_facts(self, written: bytes) -> AnyFacts:
-        """Return what is in a DIGEST.json. Raises MsgspecError or UnicodeDecodeError."""
-        raise NotImplementedError
-
     def _found(self, digest: str, path: str, facts: AnyFacts) -> AnyFile:
         raise NotImplementedError
 
     def _keep(self, data: bytes, facts: AnyFacts) -> AnyFile:
-        """Write a file that is not there yet."""
+        """Write a file that is not stored yet."""
         digest = digest_of(data)
         path = self._path(digest, facts)
         try:
@@ -109,7 +105,7 @@ class FileLibrary(Generic[AnyFacts, AnyFile]):
         return self._found(digest, str(path), facts)
 
     def _used(self, digest: str) -> AnyFile | None:
-        """Return a file that is there, marked as used now."""
+        """Mark a stored file as used now, and return it."""
         file = self.get(digest)
         if file is not None:
             with contextlib.suppress(OSError):
@@ -118,7 +114,7 @@ class FileLibrary(Generic[AnyFacts, AnyFile]):
         return file
 
     def get(self, digest: str) -> AnyFile | None:
-        """Return a file; None if it is not there, or is a link or anything else but a file."""
+        """Return a file; None if it is missing or is not a regular file."""
         own = self._get_own(digest)
         return own if own is not None or self._also is None else self._also.get(digest)
 
@@ -126,7 +122,8 @@ class FileLibrary(Generic[AnyFacts, AnyFile]):
         if _DIGEST.fullmatch(digest) is None:
             return None
         try:
-            facts = self._read_facts(paths.read_bytes(self._facts_path(digest), _MOST_FACTS))
+            written = paths.read_bytes(self._facts_path(digest), _MOST_FACTS)
+            facts = msgspec.json.decode(written, type=self.facts)
             path = self._path(digest, facts)
             if not stat.S_ISREG(path.lstat().st_mode):
                 return None
@@ -135,14 +132,14 @@ class FileLibrary(Generic[AnyFacts, AnyFile]):
         return self._found(digest, str(path), facts)
 
     def remove(self, digest: str) -> None:
-        """Delete a file, if it is there. Raises `not_stored` if that is not possible."""
+        """Delete a file, if it is stored. Raises `not_stored` if that is not possible."""
         if _DIGEST.fullmatch(digest) is None:
             return
         for extension in (*self.extensions.values(), "json"):
             self._delete(self._folder / f"{digest}.{extension}")
 
     def stored(self) -> list[LibraryEntry]:
-        """Return the files, as they are on the disk."""
+        """Return the files on the disk."""
         return [
             LibraryEntry(path.stem, about.st_size, about.st_mtime)
             for path, about in self._files()
@@ -160,7 +157,7 @@ class FileLibrary(Generic[AnyFacts, AnyFile]):
                 self._delete(path)
 
     def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
-        """Yield the files that a library makes, unfinished ones included."""
+        """Yield the files that belong to the library, unfinished ones included."""
         with contextlib.suppress(FileNotFoundError), os.scandir(self._folder) as entries:
             for entry in entries:
                 if entry.is_file(follow_symlinks=False) and self._own.fullmatch(entry.name):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgechat.base.network.ssh import SshHost, ssh_host
+from edgechat.base.network.lenders import SshHost, ssh_host
 from tests.properties import examples
 
 

@@ -3,7 +3,7 @@ import importlib.util
 import pytest
 
 from edgechat.base.errors import HubUnreachable, SettingsError
-from edgechat.base.network.proxies import unusable_proxy
+from edgechat.base.network.offline import unusable_proxy
 from edgechat.models.hub import client
 from edgechat.models.hub.listing import list_repo
 
@@ -16,7 +16,7 @@ def no_proxy(hub, monkeypatch):
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
-    monkeypatch.setattr("edgechat.base.network.proxies.find_spec", lambda name: None)
+    monkeypatch.setattr("edgechat.base.network.offline.find_spec", lambda name: None)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_others_are_left_alone(monkeypatch, proxies):
 def test_socks_works_where_its_package_is(monkeypatch):
     monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
     assert unusable_proxy() is not None
-    monkeypatch.setattr("edgechat.base.network.proxies.find_spec", importlib.util.find_spec)
+    monkeypatch.setattr("edgechat.base.network.offline.find_spec", importlib.util.find_spec)
     assert (unusable_proxy() is None) is (importlib.util.find_spec("socksio") is not None)
 
 
