@@ -12,19 +12,18 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edgechat.chat.storage.response_store import ResponseStore
+from edgechat.server.access import AccessLog, AccessPolicy, AccessRules
 from edgechat.server.documents.finding import RequestDocuments
 from edgechat.server.endpoints.anthropic import AnthropicEndpoints
 from edgechat.server.endpoints.base import AsgiEndpoint, Work
 from edgechat.server.endpoints.ollama import OllamaEndpoints
 from edgechat.server.endpoints.openai import OpenAIEndpoints, ResponseEndpoints, VectorStoreEndpoints
 from edgechat.server.endpoints.service import ServiceEndpoints
-from edgechat.server.http.access_log import AccessLog
-from edgechat.server.http.access_policy import AccessPolicy, AccessRules
-from edgechat.server.http.refusal import ERROR_BODY, Refusal
 from edgechat.server.media.request_media import RequestMedia
 from edgechat.server.pool.models import ModelPool
 from edgechat.server.protocol.anthropic.answer import error_body as anthropic_error
 from edgechat.server.protocol.ollama.answer import error_body as ollama_error
+from edgechat.server.refusal import ERROR_BODY, Refusal
 
 _ERRORS: dict[str, Callable[[Refusal], bytes]] = {"/v1/messages": anthropic_error, "/api/": ollama_error}
 """How errors are written, by the beginnings of paths; elsewhere as OpenAI does."""

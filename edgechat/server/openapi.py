@@ -15,7 +15,6 @@ from edgechat.server.documents.vector_stores import (
     VectorStoreBody,
     VectorStorePage,
 )
-from edgechat.server.http.refusal import ErrorBody
 from edgechat.server.protocol.anthropic.answer import AnswerBlocks, MessagesError
 from edgechat.server.protocol.anthropic.request import CountBody, MessagesBody, TokenCount
 from edgechat.server.protocol.ollama.answer import GenerateLine, OllamaChatLine, OllamaError
@@ -52,6 +51,7 @@ from edgechat.server.protocol.responses.tools import (
     NamespaceParam,
 )
 from edgechat.server.protocol.translating import DetokenizeBody, TokenizeBody, TokenList, TokensText
+from edgechat.server.refusal import ErrorBody
 
 _REF = "#/components/schemas/{name}"
 _STATUSES = {

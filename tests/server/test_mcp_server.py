@@ -14,7 +14,7 @@ from edgechat.documents import registry
 from edgechat.documents.indexing import update
 from edgechat.server.documents import mcp_server
 from edgechat.server.documents.mcp_server import OfferedDocuments, SearchArguments
-from edgechat.server.http.refusal import Refusal
+from edgechat.server.refusal import Refusal
 from tests import scripted
 from tests.cli.running import edgechat
 from tests.later import later_or_skip

@@ -26,8 +26,8 @@ from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
 
 if TYPE_CHECKING:
     from edgechat.chat.storage.response_store import ResponseStore
+    from edgechat.server.access import AccessRules, Key
     from edgechat.server.documents.finding import RequestDocuments
-    from edgechat.server.http.access_policy import AccessRules, Key
     from edgechat.server.media.request_media import RequestMedia
     from edgechat.server.pool.pool import Pool
 
@@ -68,9 +68,9 @@ def run(options: ServeOptions) -> None:
     from edgechat.chat.storage.response_store import ResponseStore
     from edgechat.chat.storage.store import store_path
     from edgechat.documents import registry
+    from edgechat.server.access import AccessRules
     from edgechat.server.documents.finding import ALL, RequestDocuments
     from edgechat.server.factory import prepare_model, real_pool
-    from edgechat.server.http.access_policy import AccessRules
     from edgechat.server.media.fetching import ImageFetcher
     from edgechat.server.media.request_media import RequestMedia
     from edgechat.server.pool.available_models import first_model
@@ -169,7 +169,7 @@ def _check_network(options: ServeOptions) -> None:
 
 def _key(options: ServeOptions, listener: socket.socket) -> Key | None:
     """Return the API key to require, or None. Raises SettingsError if strangers could get in."""
-    from edgechat.server.http.access_policy import find_key
+    from edgechat.server.access import find_key
     from edgechat.server.serving import is_loopback
 
     if options.no_api_key and options.api_key is not None:

@@ -11,7 +11,7 @@ from edgechat.base.text import one_line
 from edgechat.models.formats.modalities import ModelKind
 
 if TYPE_CHECKING:
-    from edgechat.server.http.access_policy import Key
+    from edgechat.server.access import Key
 
 _EXAMPLES: dict[ModelKind, tuple[str, str]] = {
     "chat": (

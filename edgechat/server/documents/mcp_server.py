@@ -28,7 +28,7 @@ from edgechat.documents.collection import File
 from edgechat.documents.library import Given, text_of
 from edgechat.server.documents.asked import AskedDocuments
 from edgechat.server.documents.finding import ALL, QUESTION_LETTERS, RequestDocuments
-from edgechat.server.http.refusal import Refusal
+from edgechat.server.refusal import Refusal
 from edgechat.tools.builtin.group import schema_of
 
 if TYPE_CHECKING:

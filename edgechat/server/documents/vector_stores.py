@@ -11,9 +11,9 @@ from msgspec import Meta
 from edgechat.documents.library import Given
 from edgechat.server.documents.finding import DocumentFacts
 from edgechat.server.documents.sources import file_id_of, filename_of
-from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.responses.tools import FileSearchRanking
 from edgechat.server.protocol.strictness import no_effect
+from edgechat.server.refusal import Refusal
 
 _MOST_QUERIES = 16
 _Query = Annotated[str, Meta(min_length=1, max_length=2**20)]

@@ -13,15 +13,14 @@ from starlette.types import Receive, Scope, Send
 from edgechat.engine.types import ChatRequest, Translatable, Translated
 from edgechat.server.documents.asked import AskedDocuments
 from edgechat.server.documents.finding import RequestDocuments, with_documents
-from edgechat.server.http.exchange import ClientDisconnected, Exchange
-from edgechat.server.http.http_errors import refusal_of
-from edgechat.server.http.refusal import Refusal
-from edgechat.server.http.streams import generate
+from edgechat.server.exchange import ClientDisconnected, Exchange
 from edgechat.server.media.request_media import RequestMedia
 from edgechat.server.pool.models import ModelPool
 from edgechat.server.protocol.answers import Answers
 from edgechat.server.protocol.decoding import decode, parse_body
 from edgechat.server.protocol.strictness import refuse_ignored_fields
+from edgechat.server.refusal import Refusal, refusal_of
+from edgechat.server.streams import generate
 
 T = TypeVar("T", bound=msgspec.Struct)
 Made = TypeVar("Made")

@@ -12,8 +12,7 @@ from msgspec import Raw
 
 from edgechat.base.errors import ModelNotFound
 from edgechat.server.endpoints.base import Endpoints, stopped
-from edgechat.server.http.exchange import Exchange
-from edgechat.server.http.refusal import Refusal
+from edgechat.server.exchange import Exchange
 from edgechat.server.protocol.ollama.answer import GenerateAnswers, OllamaAnswers, OllamaChatAnswers
 from edgechat.server.protocol.ollama.models import (
     EmbedBody,
@@ -33,6 +32,7 @@ from edgechat.server.protocol.ollama.request import (
     unloads,
 )
 from edgechat.server.protocol.openai.embeddings import vector_json
+from edgechat.server.refusal import Refusal
 
 
 class OllamaEndpoints(Endpoints):

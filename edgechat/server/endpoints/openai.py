@@ -21,7 +21,7 @@ from edgechat.server.documents.vector_stores import (
     vector_store,
 )
 from edgechat.server.endpoints.base import Endpoints, stopped
-from edgechat.server.http.exchange import Exchange
+from edgechat.server.exchange import Exchange
 from edgechat.server.media.request_media import RequestMedia
 from edgechat.server.pool.models import ModelPool
 from edgechat.server.protocol.decoding import decode_query, off_loop, parse_body

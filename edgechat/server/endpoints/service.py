@@ -6,11 +6,11 @@ import secrets
 
 import msgspec
 
+from edgechat.server.access import TRUSTED
 from edgechat.server.endpoints.base import Endpoints, stopped
-from edgechat.server.http.access_policy import TRUSTED
-from edgechat.server.http.exchange import Exchange
-from edgechat.server.metrics import CONTENT_TYPE
+from edgechat.server.exchange import Exchange
 from edgechat.server.openapi import description
+from edgechat.server.pool.metrics import CONTENT_TYPE
 from edgechat.server.pool.models import State
 from edgechat.server.protocol.openai.listing import Health
 from edgechat.server.protocol.openai.reranking import RerankBody, RerankList

@@ -28,12 +28,12 @@ from edgechat.base.sound.decoding import SoundDecoder
 from edgechat.base.sound.library import SoundLibrary
 from edgechat.base.text import mebibytes
 from edgechat.engine.types import ChatRequest, MediaFile, Message, ModelInfo
-from edgechat.server.http.refusal import Refusal
 from edgechat.server.media.fetching import ImageFetcher
 from edgechat.server.media.senses import refuse_untaken, takes
 from edgechat.server.pool.models import ModelPool, ServedModel
 from edgechat.server.protocol.decoding import UNREAD
 from edgechat.server.protocol.media import MARK, SentImage, SentMedia
+from edgechat.server.refusal import Refusal
 
 MOST = 256
 """Images and sounds of one request."""

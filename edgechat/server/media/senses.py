@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from edgechat.base.errors import SettingsError
 from edgechat.engine.types import Message, ModelInfo
 from edgechat.models.catalogue import catalogue
-from edgechat.server.http.refusal import Refusal
 from edgechat.server.pool.available_models import ModelCard
 from edgechat.server.pool.models import ModelPool, ServedModel
 from edgechat.server.protocol.media import SentImage, SentMedia
+from edgechat.server.refusal import Refusal
 
 
 def takes(model: ModelInfo, sent: SentMedia) -> bool:

@@ -28,8 +28,8 @@ from edgechat.engine.types import (
     Translated,
 )
 from edgechat.planner.plan import LoadPlan
-from edgechat.server.metrics import Metrics, ModelGauges
 from edgechat.server.pool.available_models import DEFAULT_NAMES, AvailableModel, ModelCard
+from edgechat.server.pool.metrics import Metrics, ModelGauges
 from edgechat.server.pool.model_slot import ModelSlot
 from edgechat.server.pool.models import State
 from edgechat.server.pool.residency import MakeEngine, OnNote, PrepareBeside, ResidencyManager

@@ -19,8 +19,8 @@ from edgechat.base.errors import DoesNotFit, EdgechatError, EngineCrashed, Engin
 from edgechat.engine.protocol import Engine, EngineState
 from edgechat.planner.placement.residents import is_lesser
 from edgechat.planner.plan import LoadPlan
-from edgechat.server.metrics import Metrics
 from edgechat.server.pool.available_models import AvailableModel
+from edgechat.server.pool.metrics import Metrics
 from edgechat.server.pool.model_slot import ModelSlot
 
 CLAIM_SHARE = 0.25

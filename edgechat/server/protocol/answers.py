@@ -12,9 +12,9 @@ from edgechat.documents.library import Given
 from edgechat.engine.types import ChatRequest, Dropped, Finished, Prefill, Priority, RequestEvent
 from edgechat.server.documents.asked import AskedDocuments
 from edgechat.server.documents.sources import SourceBody, sources_of
-from edgechat.server.http.refusal import Refusal
 from edgechat.server.pool.models import ServedModel
 from edgechat.server.protocol.lora import LoraBody
+from edgechat.server.refusal import Refusal
 
 Told = TypeVar("Told")
 LONGER = "to use a longer context, start the server with `edgechat serve --ctx`."

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from edgechat.server.http.refusal import Refusal
+from edgechat.server.refusal import Refusal
 
 UNREAD = "[An image, a sound or a file, which this model cannot read.]"
 """Stands for what a tool has returned and no model can be given: refused, it would end the conversation."""

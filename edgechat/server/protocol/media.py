@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from edgechat.base.images.image import Image
 from edgechat.base.sound.sound import Sound
 from edgechat.engine.types import Message, Role
-from edgechat.server.http.refusal import Refusal
+from edgechat.server.refusal import Refusal
 
 MARK = f"\ue000{secrets.token_hex(8)}\ue000"
 """Stands where an image or a sound belongs until it has its place; random, so that no client can write it."""

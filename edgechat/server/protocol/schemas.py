@@ -12,8 +12,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from edgechat.base.errors import BadRequest
 from edgechat.engine.tool_calls.tools import schema_in
 from edgechat.engine.types import Tool
-from edgechat.server.http.http_errors import refusal_of
-from edgechat.server.http.refusal import Refusal
+from edgechat.server.refusal import Refusal, refusal_of
 
 SchemaText = Annotated[
     # Left as it came: its length is looked at before anything is made of it.

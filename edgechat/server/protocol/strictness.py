@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import msgspec
 from msgspec import Meta
 
-from edgechat.server.http.refusal import Refusal
+from edgechat.server.refusal import Refusal
 
 _EMPTY: tuple[object, ...] = (None, "", [], {})
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from edgechat.server.http import exchange
+from edgechat.server import exchange
 from edgechat.server.protocol import decoding
 from edgechat.server.protocol.decoding import parse_body
 from tests.server.fakes import FakeModels, serving

@@ -8,7 +8,7 @@ import pytest
 
 from edgechat.base import errors
 from edgechat.engine.types import Message, Sampling, Tool, ToolCall
-from edgechat.server.http import streams
+from edgechat.server import streams
 from edgechat.server.protocol.anthropic.request import MessagesBody
 from edgechat.server.protocol.ollama.request import GenerateBody, OllamaChatBody
 from edgechat.server.protocol.openai.chat import ChatBody

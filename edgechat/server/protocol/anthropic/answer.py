@@ -21,12 +21,12 @@ from edgechat.engine.types import (
 )
 from edgechat.server.documents.asked import asked_documents
 from edgechat.server.documents.sources import SourceBody
-from edgechat.server.http.refusal import Refusal
 from edgechat.server.pool.models import ServedModel
 from edgechat.server.protocol.answers import OneAnswer, named_event
 from edgechat.server.protocol.anthropic.request import MessagesBody
 from edgechat.server.protocol.schemas import arguments_object
 from edgechat.server.protocol.thinking import thinking_of
+from edgechat.server.refusal import Refusal
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 _REASONS: dict[str, StopReason] = {

@@ -9,10 +9,10 @@ import msgspec
 from msgspec import Meta, Raw
 
 from edgechat.engine.types import Message, ToolCall
-from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.decoding import UNREAD, decode, kind_of
 from edgechat.server.protocol.media import Part, SentImage, image_at, image_of, message_of
 from edgechat.server.protocol.strictness import Echoed
+from edgechat.server.refusal import Refusal
 
 BlockId = Annotated[str, Meta(min_length=1, max_length=128)]
 CacheHint = Annotated[

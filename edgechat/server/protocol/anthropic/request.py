@@ -11,7 +11,6 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from edgechat.engine.tool_calls.tools import check_choice, check_tools
 from edgechat.engine.types import ChatRequest, Priority, Sampling, Tool
 from edgechat.server.documents.asked import Docs
-from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.anthropic.blocks import (
     CacheHint,
     MessageParam,
@@ -24,6 +23,7 @@ from edgechat.server.protocol.openai.generation import Model, Stop, Tokens, limi
 from edgechat.server.protocol.schemas import SchemaText, answer_schema, errors_about, tool_of
 from edgechat.server.protocol.strictness import Echoed, no_effect
 from edgechat.server.protocol.thinking import RequestedEffort
+from edgechat.server.refusal import Refusal
 from edgechat.settings import SamplingDefaults
 
 

@@ -22,7 +22,6 @@ from edgechat.engine.types import (
 )
 from edgechat.server.documents.asked import AskedDocuments, asked_documents
 from edgechat.server.documents.sources import SourceBody
-from edgechat.server.http.refusal import Refusal
 from edgechat.server.pool.models import ServedModel
 from edgechat.server.protocol.answers import OneAnswer, in_one_line
 from edgechat.server.protocol.ollama.request import (
@@ -35,6 +34,7 @@ from edgechat.server.protocol.ollama.request import (
 from edgechat.server.protocol.openai.logprobs import TokenLogprob, logprob_of
 from edgechat.server.protocol.schemas import arguments_object
 from edgechat.server.protocol.thinking import thinking_of
+from edgechat.server.refusal import Refusal
 
 DoneReason = Literal["stop", "length", "load", "unload"]
 _NANOSECONDS = 1e9

@@ -12,12 +12,12 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from edgechat import __version__
 from edgechat.engine.types import Embedded
 from edgechat.models.local.ollama.defaults import LayerTexts, layer_texts
-from edgechat.server.http.refusal import Refusal
 from edgechat.server.pool.available_models import ModelCard
 from edgechat.server.protocol.ollama.request import KeepAlive, Options
 from edgechat.server.protocol.openai.embeddings import vector_json
 from edgechat.server.protocol.openai.generation import Model
 from edgechat.server.protocol.strictness import no_effect
+from edgechat.server.refusal import Refusal
 
 _MOST_TEXTS = 2048
 _VECTOR: dict[str, Any] = {"type": "array", "items": {"type": "number"}}

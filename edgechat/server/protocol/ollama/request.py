@@ -11,7 +11,6 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from edgechat.engine.tool_calls.tools import check_tools
 from edgechat.engine.types import ChatRequest, Message, Sampling, ToolCall
 from edgechat.server.documents.asked import Docs
-from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.media import Part, image_of, message_of
 from edgechat.server.protocol.openai.generation import (
     Factor,
@@ -25,6 +24,7 @@ from edgechat.server.protocol.openai.generation import (
 )
 from edgechat.server.protocol.schemas import SchemaText, answer_schema, errors_about, tool_of
 from edgechat.server.protocol.strictness import no_effect
+from edgechat.server.refusal import Refusal
 from edgechat.settings import SamplingDefaults
 
 Images = Annotated[

@@ -11,10 +11,10 @@ from msgspec import UNSET, UnsetType
 
 from edgechat.engine.types import Delta, Finished, RequestEvent
 from edgechat.server.documents.asked import AskedDocuments
-from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.answers import Answers, data_event
 from edgechat.server.protocol.openai.generation import GenerationBody
 from edgechat.server.protocol.openai.usage import UsageBody, usage_of
+from edgechat.server.refusal import Refusal
 
 FinishReason = Literal["stop", "length", "tool_calls", "function_call"]
 """How an answer ended, in OpenAI's words."""

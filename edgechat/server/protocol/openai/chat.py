@@ -10,11 +10,11 @@ from msgspec import UNSET, Meta, UnsetType
 from edgechat.engine.tool_calls.tools import check_choice, check_tools
 from edgechat.engine.types import ChatRequest, Overflow, Tool
 from edgechat.server.documents.asked import Docs
-from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.openai.generation import GenerationBody, Labels, Others, Tokens, limit
 from edgechat.server.protocol.openai.messages import ChatMessage, FunctionName, as_messages
 from edgechat.server.protocol.schemas import SchemaText, answer_schema, errors_about, tool_of
 from edgechat.server.protocol.strictness import Echoed, no_effect
+from edgechat.server.refusal import Refusal
 
 NoSound = Annotated[None, Meta(description="Only null is accepted: this server supports only text.")]
 NoSearch = Annotated[

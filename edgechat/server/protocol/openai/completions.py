@@ -8,7 +8,6 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from edgechat.engine.types import ChatRequest, Delta, Finished, TokenLogprobs
-from edgechat.server.http.refusal import Refusal
 from edgechat.server.pool.models import ServedModel
 from edgechat.server.protocol.openai.answers import ChoiceAnswers, FinishReason
 from edgechat.server.protocol.openai.generation import (
@@ -20,6 +19,7 @@ from edgechat.server.protocol.openai.generation import (
     texts_of,
 )
 from edgechat.server.protocol.openai.usage import AnswerTimings, UsageBody, timings_of
+from edgechat.server.refusal import Refusal
 
 _MOST_TOKENS = 16
 """OpenAI's default."""

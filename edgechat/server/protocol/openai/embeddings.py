@@ -10,9 +10,9 @@ import msgspec
 from msgspec import Meta, Raw
 
 from edgechat.engine.types import Embedded
-from edgechat.server.http.refusal import Refusal
 from edgechat.server.pool.models import ServedModel
 from edgechat.server.protocol.openai.generation import Model, Texts, texts_of
+from edgechat.server.refusal import Refusal
 
 _MOST_TEXTS = 2048
 _VECTOR = {"anyOf": [{"type": "array", "items": {"type": "number"}}, {"type": "string"}]}

@@ -8,9 +8,9 @@ import msgspec
 from msgspec import Meta
 
 from edgechat.engine.types import Priority, Sampling
-from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.lora import Lora
 from edgechat.server.protocol.strictness import no_effect
+from edgechat.server.refusal import Refusal
 from edgechat.settings import SamplingDefaults
 
 _INT = 2**31 - 1

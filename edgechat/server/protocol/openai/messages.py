@@ -9,9 +9,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from edgechat.engine.types import Message, ToolCall
-from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.media import Part, image_at, message_of, sound_of
 from edgechat.server.protocol.strictness import Echoed, no_effect
+from edgechat.server.refusal import Refusal
 
 NoContent = Annotated[
     Annotated[list[Any], Meta(max_length=0)] | None,

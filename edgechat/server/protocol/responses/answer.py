@@ -26,7 +26,6 @@ from edgechat.engine.types import (
 )
 from edgechat.server.documents.finding import question_in
 from edgechat.server.documents.sources import FileCitation, citations_of
-from edgechat.server.http.refusal import Refusal
 from edgechat.server.pool.models import ServedModel
 from edgechat.server.protocol.answers import LONGER, OneAnswer, named_event
 from edgechat.server.protocol.openai.generation import limit
@@ -55,6 +54,7 @@ from edgechat.server.protocol.responses.request import ResponseBody
 from edgechat.server.protocol.responses.storing import Keep, record_of, stored_items
 from edgechat.server.protocol.responses.tools import Toolbox, toolbox_of
 from edgechat.server.protocol.thinking import thinking_of
+from edgechat.server.refusal import Refusal
 
 Told = tuple[str, dict[str, Any]]
 """The type of an event, and its fields."""

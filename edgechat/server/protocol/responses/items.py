@@ -12,10 +12,10 @@ import msgspec
 from msgspec import Meta, Raw
 
 from edgechat.engine.types import Message, ToolCall
-from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.decoding import UNREAD, decode, kind_of
 from edgechat.server.protocol.media import Part, image_at, message_of, sound_of
 from edgechat.server.protocol.strictness import Echoed, no_effect
+from edgechat.server.refusal import Refusal
 
 JOINT = "__"
 """Between the name of a namespace and that of its function, which are one name to the model."""

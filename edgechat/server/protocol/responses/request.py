@@ -10,7 +10,6 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from edgechat.engine.tool_calls.tools import check_choice
 from edgechat.engine.types import ChatRequest, Priority, Sampling, Tool
 from edgechat.server.documents.asked import AskedDocuments, Docs, asked_documents
-from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.lora import Lora
 from edgechat.server.protocol.openai.generation import Labels, Model, Seed, Tokens, seed_of
 from edgechat.server.protocol.responses.items import NOTHING, Earlier, ignored_items, messages_of
@@ -18,6 +17,7 @@ from edgechat.server.protocol.responses.tools import Toolbox, ToolName, ignored_
 from edgechat.server.protocol.schemas import SchemaText, answer_schema, errors_about
 from edgechat.server.protocol.strictness import no_effect
 from edgechat.server.protocol.thinking import RequestedEffort
+from edgechat.server.refusal import Refusal
 from edgechat.settings import SamplingDefaults
 
 _REF = "#/components/schemas/"

@@ -14,10 +14,10 @@ from edgechat.base.errors import ResponseNotFound, StoreError
 from edgechat.base.text import one_line
 from edgechat.chat.storage.response_store import ResponseStore
 from edgechat.chat.storage.responses import CHAIN_BYTES, StoredItem, StoredResponse, too_long
-from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.decoding import decode
 from edgechat.server.protocol.responses.items import NOTHING, Earlier
 from edgechat.server.protocol.responses.output import Response
+from edgechat.server.refusal import Refusal
 
 T = TypeVar("T")
 Keep = Callable[[StoredResponse], Awaitable[bool]]

@@ -17,11 +17,11 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from edgechat.engine.tool_calls.tools import check_tools
 from edgechat.engine.types import Tool
 from edgechat.server.documents.asked import MOST_DOCUMENTS, AskedDocuments, DocumentsName
-from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.decoding import decode, kind_of
 from edgechat.server.protocol.responses.items import JOINT
 from edgechat.server.protocol.schemas import SchemaText, errors_about, tool_of
 from edgechat.server.protocol.strictness import Echoed, no_effect
+from edgechat.server.refusal import Refusal
 
 ToolName = Annotated[str, Meta(min_length=1, max_length=256)]
 _FREE_TEXT = (

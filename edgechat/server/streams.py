@@ -7,23 +7,24 @@ queue of ours, and a client that does not read holds up its own answer alone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from functools import partial
+from itertools import takewhile
 
+import msgspec
 from msgspec.structs import replace
 
 from edgechat.base.errors import EngineError, PromptTooLong
-from edgechat.engine.types import ChatRequest, Finished, RequestEvent
-from edgechat.server.conversations import with_conversation
+from edgechat.engine.types import ChatRequest, Finished, Message, RequestEvent
 from edgechat.server.documents.finding import RequestDocuments, with_documents
-from edgechat.server.http.exchange import Exchange
-from edgechat.server.http.http_errors import refusal_of
-from edgechat.server.http.refusal import BROKEN_OFF
+from edgechat.server.exchange import Exchange
 from edgechat.server.media.request_media import RequestMedia
 from edgechat.server.pool.models import ModelPool, ServedModel
 from edgechat.server.protocol.answers import Answers
 from edgechat.server.protocol.lora import requested_adapters
+from edgechat.server.refusal import BROKEN_OFF, refusal_of
 
 KEEP_ALIVE = 10.0
 """Seconds of silence after which something is sent, so that no proxy or client gives up."""
@@ -182,3 +183,25 @@ class _Stream:
                     await self._write(data, more=True)
             else:
                 await asyncio.sleep(KEEP_ALIVE - silent)
+
+
+def with_conversation(request: ChatRequest, model: str) -> ChatRequest:
+    """Return a request with the id of its conversation, a hash, if it has one.
+
+    Requests with tools: all that have the same system prompt and tools are one, of which the last is saved.
+    Others: from the second question on, those with the same system prompt and first question. Those with
+    other LoRA adapters are others.
+    """
+    if request.text is not None or request.chat is not None:
+        return request
+    system = list(takewhile(lambda message: message.role == "system", request.messages))
+    first: Iterable[Message]
+    if request.tools:
+        first = system
+    elif any(message.role == "assistant" for message in request.messages[:-1]):
+        first = request.messages[: len(system) + 1]
+    else:
+        return request
+    key = (model, list(first), request.tools, *([request.adapters] if request.adapters else ()))
+    digest = hashlib.blake2b(msgspec.msgpack.encode(key), digest_size=32)
+    return msgspec.structs.replace(request, chat=digest.hexdigest())

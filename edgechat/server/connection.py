@@ -12,8 +12,8 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from edgechat.server.http.access_policy import TRUSTED
-from edgechat.server.http.refusal import Refusal
+from edgechat.server.access import TRUSTED
+from edgechat.server.refusal import Refusal
 
 HEADER_SECONDS = 10.0
 """How long the head of a request may take to come."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, Self
 
 from starlette.types import Receive, Scope, Send
 
-from edgechat.server.http.refusal import ERROR_BODY, Refusal
+from edgechat.server.refusal import ERROR_BODY, Refusal
 
 _KINDS = (b"application/json", b"application/x-www-form-urlencoded", b"")
 """Of bodies that may be JSON."""
