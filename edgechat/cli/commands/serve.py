@@ -70,10 +70,10 @@ def run(options: ServeOptions) -> None:
     from edgechat.documents import registry
     from edgechat.server.access import AccessRules
     from edgechat.server.documents.finding import ALL, RequestDocuments
-    from edgechat.server.factory import prepare_model, real_pool
     from edgechat.server.media.fetching import ImageFetcher
     from edgechat.server.media.request_media import RequestMedia
     from edgechat.server.pool.available_models import first_model
+    from edgechat.server.pool.pool import prepare_model, real_pool
     from edgechat.server.serving import is_loopback, listen
 
     for name in options.docs:
