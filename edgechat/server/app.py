@@ -19,7 +19,7 @@ from edgechat.server.endpoints.base import AsgiEndpoint, Work
 from edgechat.server.endpoints.ollama import OllamaEndpoints
 from edgechat.server.endpoints.openai import OpenAIEndpoints, ResponseEndpoints, VectorStoreEndpoints
 from edgechat.server.endpoints.service import ServiceEndpoints
-from edgechat.server.media.request_media import RequestMedia
+from edgechat.server.media import RequestMedia
 from edgechat.server.pool.models import ModelPool
 from edgechat.server.protocol.anthropic.answer import error_body as anthropic_error
 from edgechat.server.protocol.ollama.answer import error_body as ollama_error

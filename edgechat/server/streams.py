@@ -20,7 +20,7 @@ from edgechat.base.errors import EngineError, PromptTooLong
 from edgechat.engine.types import ChatRequest, Finished, Message, RequestEvent
 from edgechat.server.documents.finding import RequestDocuments, with_documents
 from edgechat.server.exchange import Exchange
-from edgechat.server.media.request_media import RequestMedia
+from edgechat.server.media import RequestMedia
 from edgechat.server.pool.models import ModelPool, ServedModel
 from edgechat.server.protocol.answers import Answers
 from edgechat.server.protocol.lora import requested_adapters

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from edgechat.chat.storage.response_store import ResponseStore
     from edgechat.server.access import AccessRules, Key
     from edgechat.server.documents.finding import RequestDocuments
-    from edgechat.server.media.request_media import RequestMedia
+    from edgechat.server.media import RequestMedia
     from edgechat.server.pool.pool import Pool
 
 _ORIGIN = re.compile(r"(https?|[a-z][a-z0-9+-]*)://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?")
@@ -70,8 +70,7 @@ def run(options: ServeOptions) -> None:
     from edgechat.documents import registry
     from edgechat.server.access import AccessRules
     from edgechat.server.documents.finding import ALL, RequestDocuments
-    from edgechat.server.media.fetching import ImageFetcher
-    from edgechat.server.media.request_media import RequestMedia
+    from edgechat.server.media import ImageFetcher, RequestMedia
     from edgechat.server.pool.available_models import first_model
     from edgechat.server.pool.pool import prepare_model, real_pool
     from edgechat.server.serving import is_loopback, listen

@@ -19,8 +19,8 @@ from edgechat.documents.library import DocumentLibrary, Given, Room
 from edgechat.documents.retrieval import reranker_here
 from edgechat.engine.types import ChatRequest, Message
 from edgechat.server.documents.asked import AskedDocuments
+from edgechat.server.media import MARK
 from edgechat.server.pool.models import ServedModel
-from edgechat.server.protocol.media import MARK
 from edgechat.server.refusal import Refusal
 
 ALL = "all"

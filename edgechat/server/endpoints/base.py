@@ -14,7 +14,7 @@ from edgechat.engine.types import ChatRequest, Translatable, Translated
 from edgechat.server.documents.asked import AskedDocuments
 from edgechat.server.documents.finding import RequestDocuments, with_documents
 from edgechat.server.exchange import ClientDisconnected, Exchange
-from edgechat.server.media.request_media import RequestMedia
+from edgechat.server.media import RequestMedia
 from edgechat.server.pool.models import ModelPool
 from edgechat.server.protocol.answers import Answers
 from edgechat.server.protocol.decoding import decode, parse_body

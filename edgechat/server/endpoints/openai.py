@@ -22,7 +22,7 @@ from edgechat.server.documents.vector_stores import (
 )
 from edgechat.server.endpoints.base import Endpoints, stopped
 from edgechat.server.exchange import Exchange
-from edgechat.server.media.request_media import RequestMedia
+from edgechat.server.media import RequestMedia
 from edgechat.server.pool.models import ModelPool
 from edgechat.server.protocol.decoding import decode_query, off_loop, parse_body
 from edgechat.server.protocol.openai.chat import ChatBody

@@ -12,8 +12,6 @@ import msgspec
 
 from edgechat.server.refusal import Refusal
 
-UNREAD = "[An image, a sound or a file, which this model cannot read.]"
-"""Stands for what a tool has returned and no model can be given: refused, it would end the conversation."""
 T = TypeVar("T")
 _AT = re.compile(r" - at (?:`key` in |`value` in )?`\$\.?([^`]*)`$")
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")

@@ -15,7 +15,7 @@ from edgechat.documents.indexing import update
 from edgechat.documents.library import DocumentLibrary
 from edgechat.server.documents import finding
 from edgechat.server.documents.finding import RequestDocuments
-from edgechat.server.media.request_media import PLACE
+from edgechat.server.media import PLACE
 from tests import homes, scripted
 from tests.fakes import FakeEmbedder
 from tests.kit import tiny

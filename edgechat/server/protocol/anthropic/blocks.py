@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Meta, Raw
 
 from edgechat.engine.types import Message, ToolCall
-from edgechat.server.protocol.decoding import UNREAD, decode, kind_of
-from edgechat.server.protocol.media import Part, SentImage, image_at, image_of, message_of
+from edgechat.server.media import UNREAD, Part, SentImage, image_at, image_of, message_of
+from edgechat.server.protocol.decoding import decode, kind_of
 from edgechat.server.protocol.strictness import Echoed
 from edgechat.server.refusal import Refusal
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from edgechat.engine.types import Message, ToolCall
-from edgechat.server.protocol.media import Part, image_at, message_of, sound_of
+from edgechat.server.media import Part, image_at, message_of, sound_of
 from edgechat.server.protocol.strictness import Echoed, no_effect
 from edgechat.server.refusal import Refusal
 

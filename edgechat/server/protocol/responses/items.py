@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Meta, Raw
 
 from edgechat.engine.types import Message, ToolCall
-from edgechat.server.protocol.decoding import UNREAD, decode, kind_of
-from edgechat.server.protocol.media import Part, image_at, message_of, sound_of
+from edgechat.server.media import UNREAD, Part, image_at, message_of, sound_of
+from edgechat.server.protocol.decoding import decode, kind_of
 from edgechat.server.protocol.strictness import Echoed, no_effect
 from edgechat.server.refusal import Refusal
 

@@ -1,6 +1,7 @@
-"""The images and sounds of requests, in files while they are used and for a while after: they come again.
+"""Images and sounds as requests have them: data URLs, base64, or addresses, that are not in files yet.
 
-What a model can do with them is decided here for all protocols, when it is loaded and that is known.
+A message that was decoded has a MARK in its text for each of its SentMedia; `edgechat.server.media` puts them
+into files.
 """
 
 from __future__ import annotations
@@ -8,32 +9,195 @@ from __future__ import annotations
 import asyncio
 import binascii
 import logging
+import math
+import re
+import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from edgechat.base.errors import ImageError, ImageNotStored, MediaError, SoundError, SoundNotStored
+from edgechat.base.errors import (
+    ImageError,
+    ImageNotStored,
+    MediaError,
+    SettingsError,
+    SoundError,
+    SoundNotStored,
+)
 from edgechat.base.images.decoding import MAX_FILE_BYTES, Decoder
-from edgechat.base.images.image import PLACE
+from edgechat.base.images.image import PLACE, Image
 from edgechat.base.images.library import ImageLibrary, digest_of
+from edgechat.base.network.offline import offline_by
+from edgechat.base.network.web import NotFetched, PublicWeb, Resolve, addresses_of
 from edgechat.base.sound.decoding import SoundDecoder
 from edgechat.base.sound.library import SoundLibrary
-from edgechat.base.text import mebibytes
-from edgechat.engine.types import ChatRequest, MediaFile, Message, ModelInfo
-from edgechat.server.media.fetching import ImageFetcher
-from edgechat.server.media.senses import refuse_untaken, takes
+from edgechat.base.sound.sound import Sound
+from edgechat.base.text import mebibytes, one_line
+from edgechat.engine.types import ChatRequest, MediaFile, Message, ModelInfo, Role
+from edgechat.models.catalogue import catalogue
+from edgechat.server.pool.available_models import ModelCard
 from edgechat.server.pool.models import ModelPool, ServedModel
-from edgechat.server.protocol.decoding import UNREAD
-from edgechat.server.protocol.media import MARK, SentImage, SentMedia
 from edgechat.server.refusal import Refusal
+
+if TYPE_CHECKING:
+    import httpx2
+
+
+UNREAD = "[An image, a sound or a file, which this model cannot read.]"
+"""Stands for what a tool has returned and no model can be given: refused, it would end the conversation."""
+MARK = f"\ue000{secrets.token_hex(8)}\ue000"
+"""Stands where an image or a sound belongs until it has its place; random, so that no client can write it."""
+_DATA_URL = re.compile(r"data:[^,;]{0,100}(?:;[^,;]{0,100}){0,4};base64,", re.IGNORECASE)
+_WEB_URL = re.compile(r"https?://", re.IGNORECASE)
+_LONGEST_URL = 8192
+
+
+class SentImage(Image, frozen=True, kw_only=True):
+    """An image of a request: `base64`, or what is at `url`."""
+
+    digest: str = ""
+    path: str = ""
+    width: int = 0
+    height: int = 0
+    at: str
+    """The field of the request that has it."""
+    base64: str = ""
+    url: str = ""
+
+
+class SentSound(Sound, frozen=True, kw_only=True):
+    """A sound of a request."""
+
+    digest: str = ""
+    path: str = ""
+    seconds: float = 0.0
+    at: str
+    """The field of the request that has it."""
+    base64: str = ""
+
+
+SentMedia = SentImage | SentSound
+
+
+def sound_of(sent: str, at: str) -> SentSound:
+    """Return the sound of a base64 text, which may be a data URL. Raises Refusal."""
+    if sent[:5].lower() != "data:":
+        return SentSound(at=at, base64=sent)
+    if (data := _DATA_URL.match(sent)) is not None:
+        return SentSound(at=at, base64=sent[data.end() :])
+    raise Refusal(
+        f"{at}: a sound must be base64, or a data URL, such as 'data:audio/wav;base64,...'.",
+        param=at,
+        code="invalid_value",
+    )
+
+
+def image_at(url: str, at: str) -> SentImage:
+    """Return the image of a data URL, or of an address on the web. Raises Refusal."""
+    if (data := _DATA_URL.match(url)) is not None:
+        return SentImage(at=at, base64=url[data.end() :])
+    if _WEB_URL.match(url) is not None and len(url) <= _LONGEST_URL:
+        return SentImage(at=at, url=url)
+    raise Refusal(
+        f"{at}: an image must be a data URL, such as 'data:image/png;base64,...', or an http(s) URL.",
+        param=at,
+        code="invalid_value",
+    )
+
+
+def image_of(sent: str, at: str) -> SentImage:
+    """Return the image of a base64 text, which may be a data URL. Raises Refusal."""
+    return image_at(sent, at) if sent[:5].lower() == "data:" else SentImage(at=at, base64=sent)
+
+
+Part = str | SentMedia
+"""A part of a message."""
+
+
+def message_of(role: Role, parts: Iterable[Part], *, call_id: str = "") -> Message:
+    """Return a message: its texts each on lines of their own, its media where they stand between them."""
+    pieces: list[str] = []
+    media: list[SentMedia] = []
+    for part in parts:
+        if isinstance(part, SentMedia):
+            media.append(part)
+            pieces.append(MARK)
+        else:
+            follows_text = bool(pieces) and pieces[-1] is not MARK
+            pieces.append(f"\n{part}" if follows_text else part)
+    return Message(role, "".join(pieces), call_id=call_id, media=tuple(media))
+
+
+MAX_BYTES = 32 * 2**20
+"""Of one image."""
+SECONDS = 15.0
+"""For one image."""
+_HINT = "Send it as a data URL."
+
+
+class ImageFetcher:
+    """Fetches images. Thread-safe."""
+
+    def __init__(
+        self, *, resolve: Resolve = addresses_of, transport: httpx2.BaseTransport | None = None
+    ) -> None:
+        """resolve, transport: for tests."""
+        self._web = PublicWeb("image/*", resolve=resolve, transport=transport)
+
+    def fetch(self, url: str, *, most_bytes: int = MAX_BYTES, seconds: float = SECONDS) -> bytes:
+        """Return what is at a URL: bytes, of whatever kind. Raises ImageError."""
+        if (switch := offline_by()) is not None:
+            raise ImageError(f"Images cannot be fetched: {switch} keeps edgechat offline.", hint=_HINT)
+        limit, seconds = min(most_bytes, MAX_BYTES), min(seconds, SECONDS)
+        try:
+            return self._web.fetch(url, most_bytes=limit, seconds=seconds).data
+        except NotFetched as error:
+            message = f"The image at {one_line(url, 120)} cannot be fetched: {error}."
+            raise ImageError(message, hint=_HINT) from error
+
+
+def takes(model: ModelInfo, sent: SentMedia) -> bool:
+    """Return whether a loaded model takes what was sent."""
+    return model.sees if isinstance(sent, SentImage) else model.hears
+
+
+async def refuse_untaken(
+    sent: Sequence[tuple[Message, SentMedia]], served: ServedModel, models: ModelPool
+) -> None:
+    """Raise Refusal if a user shows or plays something to a model that does not take it."""
+    for message, one in sent:
+        if message.role == "tool" or takes(served.model, one):
+            continue
+        is_image = isinstance(one, SentImage)
+        able = "see images" if is_image else "hear sounds"
+        other = _other(await asyncio.to_thread(models.names), is_image=is_image)
+        raise Refusal(f"{one.at}: {served.name} cannot {able}. {other}", param=one.at, code="invalid_value")
+
+
+def _other(cards: Sequence[ModelCard], *, is_image: bool) -> str:
+    """Return what to do instead: a model that is here, or one that could be."""
+    does, modality = ("sees", "image") if is_image else ("hears", "audio")
+    here = next((card.id for card in cards if (card.sees if is_image else card.hears)), None)
+    if here is not None:
+        return f"{here} does: name it as the model."
+    listed = f"`input_modalities` in /v1/models say which model {does}: none here has {modality!r}."
+    try:
+        known = [one for one in catalogue() if (one.vision if is_image else one.audio)]
+    except SettingsError:
+        known = []
+    # Models of less quality are smaller: this one fits nearly any machine.
+    smallest = min(known, key=lambda one: one.quality or math.inf, default=None)
+    return f"{listed} To download one: edgechat pull {smallest.name}" if smallest is not None else listed
+
 
 MOST = 256
 """Images and sounds of one request."""
