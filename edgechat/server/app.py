@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edgechat.chat.storage.response_store import ResponseStore
 from edgechat.server.access import AccessLog, AccessPolicy, AccessRules
-from edgechat.server.documents.finding import RequestDocuments
+from edgechat.server.documents import RequestDocuments
 from edgechat.server.endpoints.anthropic import AnthropicEndpoints
 from edgechat.server.endpoints.base import AsgiEndpoint, Work
 from edgechat.server.endpoints.ollama import OllamaEndpoints

@@ -8,13 +8,6 @@ from typing import Any
 import msgspec
 
 from edgechat import __version__
-from edgechat.server.documents.vector_stores import (
-    FoundPage,
-    StoreSearchBody,
-    StoresQuery,
-    VectorStoreBody,
-    VectorStorePage,
-)
 from edgechat.server.protocol.anthropic.answer import AnswerBlocks, MessagesError
 from edgechat.server.protocol.anthropic.request import CountBody, MessagesBody, TokenCount
 from edgechat.server.protocol.ollama.answer import GenerateLine, OllamaChatLine, OllamaError
@@ -51,6 +44,13 @@ from edgechat.server.protocol.responses.tools import (
     NamespaceParam,
 )
 from edgechat.server.protocol.translating import DetokenizeBody, TokenizeBody, TokenList, TokensText
+from edgechat.server.protocol.vector_stores import (
+    FoundPage,
+    StoreSearchBody,
+    StoresQuery,
+    VectorStoreBody,
+    VectorStorePage,
+)
 from edgechat.server.refusal import ErrorBody
 
 _REF = "#/components/schemas/{name}"

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from edgechat.base.errors import EngineError, PromptTooLong
 from edgechat.engine.types import ChatRequest, Finished, Message, RequestEvent
-from edgechat.server.documents.finding import RequestDocuments, with_documents
+from edgechat.server.documents import RequestDocuments, with_documents
 from edgechat.server.exchange import Exchange
 from edgechat.server.media import RequestMedia
 from edgechat.server.pool.models import ModelPool, ServedModel

@@ -37,7 +37,7 @@ from edgechat.engine.types import (
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.access import AccessRules
 from edgechat.server.app import make_app
-from edgechat.server.documents.finding import RequestDocuments
+from edgechat.server.documents import RequestDocuments
 from edgechat.server.media import RequestMedia
 from edgechat.server.pool.available_models import ModelCard
 from edgechat.server.pool.models import State

@@ -27,7 +27,7 @@ from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
 if TYPE_CHECKING:
     from edgechat.chat.storage.response_store import ResponseStore
     from edgechat.server.access import AccessRules, Key
-    from edgechat.server.documents.finding import RequestDocuments
+    from edgechat.server.documents import RequestDocuments
     from edgechat.server.media import RequestMedia
     from edgechat.server.pool.pool import Pool
 
@@ -69,7 +69,7 @@ def run(options: ServeOptions) -> None:
     from edgechat.chat.storage.store import store_path
     from edgechat.documents import registry
     from edgechat.server.access import AccessRules
-    from edgechat.server.documents.finding import ALL, RequestDocuments
+    from edgechat.server.documents import ALL, RequestDocuments
     from edgechat.server.media import ImageFetcher, RequestMedia
     from edgechat.server.pool.available_models import first_model
     from edgechat.server.pool.pool import prepare_model, real_pool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgechat.server.documents.asked import asked_documents
+from edgechat.server.documents import asked_documents
 from edgechat.server.endpoints.base import Endpoints
 from edgechat.server.exchange import Exchange
 from edgechat.server.protocol.anthropic.answer import MessagesAnswers

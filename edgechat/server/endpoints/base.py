@@ -11,8 +11,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from edgechat.engine.types import ChatRequest, Translatable, Translated
-from edgechat.server.documents.asked import AskedDocuments
-from edgechat.server.documents.finding import RequestDocuments, with_documents
+from edgechat.server.documents import AskedDocuments, RequestDocuments, with_documents
 from edgechat.server.exchange import ClientDisconnected, Exchange
 from edgechat.server.media import RequestMedia
 from edgechat.server.pool.models import ModelPool

@@ -11,15 +11,7 @@ import msgspec
 
 from edgechat.chat.storage.response_store import ResponseStore
 from edgechat.engine.types import ChatRequest
-from edgechat.server.documents.asked import AskedDocuments
-from edgechat.server.documents.finding import RequestDocuments
-from edgechat.server.documents.vector_stores import (
-    StoreSearchBody,
-    StoresQuery,
-    VectorStorePage,
-    found_page,
-    vector_store,
-)
+from edgechat.server.documents import AskedDocuments, RequestDocuments
 from edgechat.server.endpoints.base import Endpoints, stopped
 from edgechat.server.exchange import Exchange
 from edgechat.server.media import RequestMedia
@@ -37,6 +29,13 @@ from edgechat.server.protocol.responses.request import InputBody, ResponseBody
 from edgechat.server.protocol.responses.storing import ItemsQuery, ResponseQuery, StoredResponses
 from edgechat.server.protocol.responses.tools import toolbox_of
 from edgechat.server.protocol.strictness import not_heeded
+from edgechat.server.protocol.vector_stores import (
+    StoreSearchBody,
+    StoresQuery,
+    VectorStorePage,
+    found_page,
+    vector_store,
+)
 
 
 class OpenAIEndpoints(Endpoints):

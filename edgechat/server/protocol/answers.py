@@ -10,8 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from edgechat.documents.library import Given
 from edgechat.engine.types import ChatRequest, Dropped, Finished, Prefill, Priority, RequestEvent
-from edgechat.server.documents.asked import AskedDocuments
-from edgechat.server.documents.sources import SourceBody, sources_of
+from edgechat.server.documents import AskedDocuments, SourceBody, sources_of
 from edgechat.server.pool.models import ServedModel
 from edgechat.server.protocol.lora import LoraBody
 from edgechat.server.refusal import Refusal

@@ -19,8 +19,7 @@ from edgechat.engine.types import (
     ToolCallBegun,
     Usage,
 )
-from edgechat.server.documents.asked import asked_documents
-from edgechat.server.documents.sources import SourceBody
+from edgechat.server.documents import SourceBody, asked_documents
 from edgechat.server.pool.models import ServedModel
 from edgechat.server.protocol.answers import OneAnswer, named_event
 from edgechat.server.protocol.anthropic.request import MessagesBody

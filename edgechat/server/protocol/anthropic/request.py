@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from edgechat.engine.tool_calls.tools import check_choice, check_tools
 from edgechat.engine.types import ChatRequest, Priority, Sampling, Tool
-from edgechat.server.documents.asked import Docs
+from edgechat.server.documents import Docs
 from edgechat.server.protocol.anthropic.blocks import (
     CacheHint,
     MessageParam,

@@ -20,8 +20,7 @@ from edgechat.engine.types import (
     ToolCallArguments,
     ToolCallBegun,
 )
-from edgechat.server.documents.asked import AskedDocuments, asked_documents
-from edgechat.server.documents.sources import SourceBody
+from edgechat.server.documents import AskedDocuments, SourceBody, asked_documents
 from edgechat.server.pool.models import ServedModel
 from edgechat.server.protocol.answers import OneAnswer, in_one_line
 from edgechat.server.protocol.ollama.request import (

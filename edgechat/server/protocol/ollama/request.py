@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from edgechat.engine.tool_calls.tools import check_tools
 from edgechat.engine.types import ChatRequest, Message, Sampling, ToolCall
-from edgechat.server.documents.asked import Docs
+from edgechat.server.documents import Docs
 from edgechat.server.media import Part, image_of, message_of
 from edgechat.server.protocol.openai.generation import (
     Factor,

@@ -10,7 +10,7 @@ from typing import ClassVar, Generic, Literal, TypeVar
 from msgspec import UNSET, UnsetType
 
 from edgechat.engine.types import Delta, Finished, RequestEvent
-from edgechat.server.documents.asked import AskedDocuments
+from edgechat.server.documents import AskedDocuments
 from edgechat.server.protocol.answers import Answers, data_event
 from edgechat.server.protocol.openai.generation import GenerationBody
 from edgechat.server.protocol.openai.usage import UsageBody, usage_of

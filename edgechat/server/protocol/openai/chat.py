@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from edgechat.engine.tool_calls.tools import check_choice, check_tools
 from edgechat.engine.types import ChatRequest, Overflow, Tool
-from edgechat.server.documents.asked import Docs
+from edgechat.server.documents import Docs
 from edgechat.server.protocol.openai.generation import GenerationBody, Labels, Others, Tokens, limit
 from edgechat.server.protocol.openai.messages import ChatMessage, FunctionName, as_messages
 from edgechat.server.protocol.schemas import SchemaText, answer_schema, errors_about, tool_of

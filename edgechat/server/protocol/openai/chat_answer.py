@@ -18,8 +18,7 @@ from edgechat.engine.types import (
     ToolCallArguments,
     ToolCallBegun,
 )
-from edgechat.server.documents.asked import asked_documents
-from edgechat.server.documents.sources import FileCitation, SourceBody, citations_of
+from edgechat.server.documents import FileCitation, SourceBody, asked_documents, citations_of
 from edgechat.server.pool.models import ServedModel
 from edgechat.server.protocol.answers import LONGER
 from edgechat.server.protocol.openai.answers import ChoiceAnswers, FinishReason

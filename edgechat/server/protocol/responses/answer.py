@@ -24,8 +24,7 @@ from edgechat.engine.types import (
     ToolCallArguments,
     ToolCallBegun,
 )
-from edgechat.server.documents.finding import question_in
-from edgechat.server.documents.sources import FileCitation, citations_of
+from edgechat.server.documents import FileCitation, citations_of, question_in
 from edgechat.server.pool.models import ServedModel
 from edgechat.server.protocol.answers import LONGER, OneAnswer, named_event
 from edgechat.server.protocol.openai.generation import limit

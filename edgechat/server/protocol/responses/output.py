@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from edgechat.documents.library import Given
-from edgechat.server.documents.sources import FileCitation, SourceBody, file_id_of, filename_of
+from edgechat.server.documents import FileCitation, SourceBody, file_id_of, filename_of
 from edgechat.server.protocol.openai.logprobs import TokenLogprob
 from edgechat.server.protocol.openai.usage import PromptDetails
 

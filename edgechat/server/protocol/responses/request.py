@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from edgechat.engine.tool_calls.tools import check_choice
 from edgechat.engine.types import ChatRequest, Priority, Sampling, Tool
-from edgechat.server.documents.asked import AskedDocuments, Docs, asked_documents
+from edgechat.server.documents import AskedDocuments, Docs, asked_documents
 from edgechat.server.protocol.lora import Lora
 from edgechat.server.protocol.openai.generation import Labels, Model, Seed, Tokens, seed_of
 from edgechat.server.protocol.responses.items import NOTHING, Earlier, ignored_items, messages_of

@@ -16,7 +16,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from edgechat.engine.tool_calls.tools import check_tools
 from edgechat.engine.types import Tool
-from edgechat.server.documents.asked import MOST_DOCUMENTS, AskedDocuments, DocumentsName
+from edgechat.server.documents import MOST_DOCUMENTS, AskedDocuments, DocumentsName
 from edgechat.server.protocol.decoding import decode, kind_of
 from edgechat.server.protocol.responses.items import JOINT
 from edgechat.server.protocol.schemas import SchemaText, errors_about, tool_of

@@ -1,27 +1,120 @@
-"""Finds what the documents of this machine say to requests, off the event loop and within bounds."""
+"""The extension `docs` of requests: the documents in which what helps to answer is looked for."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from edgechat.base.errors import DocumentError
 from edgechat.base.text import one_line
 from edgechat.chat.attachments.documents import BYTES_PER_TOKEN, attached_passage, room_beside
 from edgechat.chat.messages import with_passages
 from edgechat.documents import registry
+from edgechat.documents.citations import citations_in
 from edgechat.documents.embedding import embedder_here
 from edgechat.documents.library import DocumentLibrary, Given, Room
 from edgechat.documents.retrieval import reranker_here
 from edgechat.engine.types import ChatRequest, Message
-from edgechat.server.documents.asked import AskedDocuments
 from edgechat.server.media import MARK
 from edgechat.server.pool.models import ServedModel
 from edgechat.server.refusal import Refusal
+
+MOST_DOCUMENTS = 16
+DocumentsName = Annotated[str, Meta(min_length=1, max_length=64)]
+Docs = Annotated[
+    DocumentsName | Annotated[list[DocumentsName], Meta(max_length=MOST_DOCUMENTS)] | None,
+    Meta(
+        description="Extension: names of documents, as /v1/vector_stores lists them. Passages that help to "
+        "answer are put before the last message of the user, and `sources` in the answer says where they are "
+        "from. Requires `edgechat serve --docs NAME`."
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class AskedDocuments:
+    """What a request asks of documents."""
+
+    names: tuple[str, ...]
+    param: str = "docs"
+    """The field that has the names."""
+    most: int | None = None
+    """Passages; None: as many as there is room for, or all documents whole."""
+
+
+def asked_documents(sent: str | list[str] | None) -> AskedDocuments | None:
+    """Return what the field asks; None for nothing."""
+    names = (sent,) if isinstance(sent, str) else tuple(dict.fromkeys(sent or ()))
+    return AskedDocuments(names) if names else None
+
+
+class SourceBody(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a passage is from that the model was given."""
+
+    number: int
+    """By which the answer cites it: [1]."""
+    docs: str
+    """The name of the documents."""
+    name: str
+    """Of the file."""
+    path: str
+    """Of the file, from the folder on that belongs to the documents."""
+    place: str
+    """'lines 3–10', 'page 2'; '' for a whole file."""
+
+
+class FileCitation(msgspec.Struct, frozen=True, kw_only=True):
+    """A citation in an answer, in OpenAI's notation."""
+
+    type: Literal["file_citation"] = "file_citation"
+    file_id: str
+    filename: str
+    index: int
+    """Where it is in the text, in characters."""
+
+
+def sources_of(passages: Sequence[Given]) -> list[SourceBody]:
+    """Return where passages are from."""
+    return [
+        SourceBody(
+            number=one.source.number,
+            docs=one.source.collection,
+            name=filename_of(one),
+            path=one.document,
+            place=one.source.place,
+        )
+        for one in passages
+    ]
+
+
+def citations_of(text: str, passages: Sequence[Given]) -> list[FileCitation]:
+    """Return what an answer cites of the passages that it was given."""
+    by_number = {one.source.number: one for one in passages}
+    return [
+        FileCitation(file_id=file_id_of(cited), filename=filename_of(cited), index=citation.start)
+        for citation in citations_in(text, by_number)
+        for cited in (by_number[number] for number in citation.numbers)
+    ]
+
+
+def filename_of(passage: Given) -> str:
+    """Return the name of a passage's file."""
+    return passage.document.rpartition("/")[2]
+
+
+def file_id_of(passage: Given) -> str:
+    """Return an id of a passage's file, which stays the same and tells nothing."""
+    name = f"{passage.source.collection}/{passage.document}"
+    return f"file-{hashlib.blake2b(name.encode(), digest_size=12).hexdigest()}"
+
 
 ALL = "all"
 """Of `edgechat serve --docs`: whichever documents there are."""

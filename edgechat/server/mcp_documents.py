@@ -26,8 +26,7 @@ from edgechat.documents import registry
 from edgechat.documents.citations import PassageSource
 from edgechat.documents.collection import File
 from edgechat.documents.library import Given, text_of
-from edgechat.server.documents.asked import AskedDocuments
-from edgechat.server.documents.finding import ALL, QUESTION_LETTERS, RequestDocuments
+from edgechat.server.documents import ALL, QUESTION_LETTERS, AskedDocuments, RequestDocuments
 from edgechat.server.refusal import Refusal
 from edgechat.tools.builtin.group import schema_of
 

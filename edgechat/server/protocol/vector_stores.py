@@ -9,8 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from edgechat.documents.library import Given
-from edgechat.server.documents.finding import DocumentFacts
-from edgechat.server.documents.sources import file_id_of, filename_of
+from edgechat.server.documents import DocumentFacts, file_id_of, filename_of
 from edgechat.server.protocol.responses.tools import FileSearchRanking
 from edgechat.server.protocol.strictness import no_effect
 from edgechat.server.refusal import Refusal
