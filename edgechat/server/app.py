@@ -21,9 +21,7 @@ from edgechat.server.endpoints.openai import OpenAIEndpoints, ResponseEndpoints,
 from edgechat.server.endpoints.service import ServiceEndpoints
 from edgechat.server.media import RequestMedia
 from edgechat.server.pool.models import ModelPool
-from edgechat.server.protocol.anthropic.answer import error_body as anthropic_error
-from edgechat.server.protocol.ollama.answer import error_body as ollama_error
-from edgechat.server.refusal import ERROR_BODY, Refusal
+from edgechat.server.refusal import ERROR_BODY, Refusal, anthropic_error, ollama_error
 
 _ERRORS: dict[str, Callable[[Refusal], bytes]] = {"/v1/messages": anthropic_error, "/api/": ollama_error}
 """How errors are written, by the beginnings of paths; elsewhere as OpenAI does."""

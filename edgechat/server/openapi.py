@@ -8,50 +8,65 @@ from typing import Any
 import msgspec
 
 from edgechat import __version__
-from edgechat.server.protocol.anthropic.answer import AnswerBlocks, MessagesError
-from edgechat.server.protocol.anthropic.request import CountBody, MessagesBody, TokenCount
-from edgechat.server.protocol.ollama.answer import GenerateLine, OllamaChatLine, OllamaError
-from edgechat.server.protocol.ollama.models import (
+from edgechat.server.protocol.anthropic import CountBody, MessagesBody, TokenCount
+from edgechat.server.protocol.anthropic_answer import AnswerBlocks
+from edgechat.server.protocol.listing import (
+    FoundPage,
+    Health,
+    ModelEntry,
+    ModelList,
+    ModelsQuery,
+    ShowBody,
+    ShownModelBody,
+    StoreSearchBody,
+    StoresQuery,
+    TagList,
+    VectorStoreBody,
+    VectorStorePage,
+    VersionBody,
+)
+from edgechat.server.protocol.ollama import (
     EmbedAnswer,
     EmbedBody,
     EmbeddingsAnswer,
     EmbeddingsBody,
-    ShowBody,
-    ShownModelBody,
-    TagList,
-    VersionBody,
+    GenerateBody,
+    GenerateLine,
+    OllamaChatBody,
+    OllamaChatLine,
 )
-from edgechat.server.protocol.ollama.request import GenerateBody, OllamaChatBody
-from edgechat.server.protocol.openai.chat import ChatBody
-from edgechat.server.protocol.openai.chat_answer import ChatChunk, ChatCompletion
-from edgechat.server.protocol.openai.completions import Completion, CompletionBody
-from edgechat.server.protocol.openai.embeddings import EmbeddingBody, EmbeddingList
-from edgechat.server.protocol.openai.listing import Health, ModelEntry, ModelList, ModelsQuery
-from edgechat.server.protocol.openai.reranking import RerankBody, RerankList
-from edgechat.server.protocol.responses.items import CallItem, CallOutputItem, MessageItem, ReasoningItem
-from edgechat.server.protocol.responses.output import InputTokens, Response
-from edgechat.server.protocol.responses.request import InputBody, ResponseBody
-from edgechat.server.protocol.responses.storing import (
-    DeletedResponse,
-    InputItems,
-    ItemsQuery,
-    ResponseQuery,
+from edgechat.server.protocol.openai_answers import ChatChunk, ChatCompletion
+from edgechat.server.protocol.openai_chat import ChatBody
+from edgechat.server.protocol.openai_texts import (
+    Completion,
+    CompletionBody,
+    DetokenizeBody,
+    EmbeddingBody,
+    EmbeddingList,
+    RerankBody,
+    RerankList,
+    TokenizeBody,
+    TokenList,
+    TokensText,
 )
-from edgechat.server.protocol.responses.tools import (
+from edgechat.server.protocol.responses_items import CallItem, CallOutputItem, MessageItem, ReasoningItem
+from edgechat.server.protocol.responses_request import (
     CustomToolParam,
     FileSearchParam,
     FunctionToolParam,
+    InputBody,
     NamespaceParam,
+    ResponseBody,
 )
-from edgechat.server.protocol.translating import DetokenizeBody, TokenizeBody, TokenList, TokensText
-from edgechat.server.protocol.vector_stores import (
-    FoundPage,
-    StoreSearchBody,
-    StoresQuery,
-    VectorStoreBody,
-    VectorStorePage,
+from edgechat.server.protocol.responses_store import (
+    DeletedResponse,
+    InputItems,
+    InputTokens,
+    ItemsQuery,
+    Response,
+    ResponseQuery,
 )
-from edgechat.server.refusal import ErrorBody
+from edgechat.server.refusal import ErrorBody, MessagesError, OllamaError
 
 _REF = "#/components/schemas/{name}"
 _STATUSES = {

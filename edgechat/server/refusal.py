@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from edgechat.base.errors import (
     BadRequest,
@@ -75,6 +76,57 @@ class Refusal(Exception):
         """Return the JSON of it, as OpenAI's API writes errors."""
         kind = _TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
         return msgspec.json.encode(ErrorBody(ErrorDetail(self.message, kind, self.param, self.code)))
+
+
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+class MessagesErrorCode(msgspec.Struct, frozen=True):
+    """What went wrong, for programs: clients know `thread_unsupported_request`, and go on without threads."""
+
+    error_code: str
+
+
+class MessagesErrorDetail(msgspec.Struct, frozen=True):
+    """What went wrong."""
+
+    type: str
+    message: str
+    details: MessagesErrorCode | UnsetType = UNSET
+
+
+class MessagesError(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of an error response."""
+
+    type: Literal["error"] = "error"
+    error: MessagesErrorDetail
+
+
+def anthropic_error(refusal: Refusal) -> bytes:
+    """Return the JSON of a refusal."""
+    kind = _ANTHROPIC_TYPES.get(
+        refusal.status, "api_error" if refusal.status >= 500 else "invalid_request_error"
+    )
+    details = MessagesErrorCode(refusal.code) if refusal.code else UNSET
+    return msgspec.json.encode(MessagesError(error=MessagesErrorDetail(kind, refusal.message, details)))
+
+
+class OllamaError(msgspec.Struct, frozen=True):
+    """The body of an error response, or the last line of a stream that fails."""
+
+    error: str
+
+
+def ollama_error(refusal: Refusal) -> bytes:
+    """Return the JSON of a refusal."""
+    return msgspec.json.encode(OllamaError(refusal.message))
 
 
 _LOG = logging.getLogger(__name__)

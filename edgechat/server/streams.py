@@ -23,7 +23,7 @@ from edgechat.server.exchange import Exchange
 from edgechat.server.media import RequestMedia
 from edgechat.server.pool.models import ModelPool, ServedModel
 from edgechat.server.protocol.answers import Answers
-from edgechat.server.protocol.lora import requested_adapters
+from edgechat.server.protocol.fields import requested_adapters
 from edgechat.server.refusal import BROKEN_OFF, refusal_of
 
 KEEP_ALIVE = 10.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from edgechat.server.documents import asked_documents
 from edgechat.server.endpoints.base import Endpoints
 from edgechat.server.exchange import Exchange
-from edgechat.server.protocol.anthropic.answer import MessagesAnswers
-from edgechat.server.protocol.anthropic.request import CountBody, MessagesBody, TokenCount
+from edgechat.server.protocol.anthropic import CountBody, MessagesBody, TokenCount
+from edgechat.server.protocol.anthropic_answer import MessagesAnswers
 
 
 class AnthropicEndpoints(Endpoints):

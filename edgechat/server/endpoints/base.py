@@ -16,8 +16,7 @@ from edgechat.server.exchange import ClientDisconnected, Exchange
 from edgechat.server.media import RequestMedia
 from edgechat.server.pool.models import ModelPool
 from edgechat.server.protocol.answers import Answers
-from edgechat.server.protocol.decoding import decode, parse_body
-from edgechat.server.protocol.strictness import refuse_ignored_fields
+from edgechat.server.protocol.body import decode, parse_body, refuse_ignored_fields
 from edgechat.server.refusal import Refusal, refusal_of
 from edgechat.server.streams import generate
 

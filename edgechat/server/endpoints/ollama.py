@@ -13,25 +13,22 @@ from msgspec import Raw
 from edgechat.base.errors import ModelNotFound
 from edgechat.server.endpoints.base import Endpoints, stopped
 from edgechat.server.exchange import Exchange
-from edgechat.server.protocol.ollama.answer import GenerateAnswers, OllamaAnswers, OllamaChatAnswers
-from edgechat.server.protocol.ollama.models import (
+from edgechat.server.protocol.listing import ShowBody, ShownModelBody, TagList, VersionBody
+from edgechat.server.protocol.ollama import (
     EmbedBody,
     EmbeddingsAnswer,
     EmbeddingsBody,
-    ShowBody,
-    ShownModelBody,
-    TagList,
-    VersionBody,
-    embed_answer,
-)
-from edgechat.server.protocol.ollama.request import (
+    GenerateAnswers,
     GenerateBody,
+    OllamaAnswers,
     OllamaBody,
+    OllamaChatAnswers,
     OllamaChatBody,
+    embed_answer,
     model_of,
     unloads,
 )
-from edgechat.server.protocol.openai.embeddings import vector_json
+from edgechat.server.protocol.openai_texts import vector_json
 from edgechat.server.refusal import Refusal
 
 

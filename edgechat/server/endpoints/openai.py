@@ -16,26 +16,29 @@ from edgechat.server.endpoints.base import Endpoints, stopped
 from edgechat.server.exchange import Exchange
 from edgechat.server.media import RequestMedia
 from edgechat.server.pool.models import ModelPool
-from edgechat.server.protocol.decoding import decode_query, off_loop, parse_body
-from edgechat.server.protocol.openai.chat import ChatBody
-from edgechat.server.protocol.openai.chat_answer import ChatAnswers
-from edgechat.server.protocol.openai.completions import CompletionAnswers, CompletionBody
-from edgechat.server.protocol.openai.embeddings import EmbeddingBody, embedding_list
-from edgechat.server.protocol.openai.listing import ModelEntry, ModelList, ModelsQuery
-from edgechat.server.protocol.responses.answer import ResponseAnswers
-from edgechat.server.protocol.responses.items import Earlier, references_of
-from edgechat.server.protocol.responses.output import InputTokens
-from edgechat.server.protocol.responses.request import InputBody, ResponseBody
-from edgechat.server.protocol.responses.storing import ItemsQuery, ResponseQuery, StoredResponses
-from edgechat.server.protocol.responses.tools import toolbox_of
-from edgechat.server.protocol.strictness import not_heeded
-from edgechat.server.protocol.vector_stores import (
+from edgechat.server.protocol.body import decode_query, not_heeded, off_loop, parse_body
+from edgechat.server.protocol.listing import (
+    ModelEntry,
+    ModelList,
+    ModelsQuery,
     StoreSearchBody,
     StoresQuery,
     VectorStorePage,
     found_page,
     vector_store,
 )
+from edgechat.server.protocol.openai_answers import ChatAnswers
+from edgechat.server.protocol.openai_chat import ChatBody
+from edgechat.server.protocol.openai_texts import (
+    CompletionAnswers,
+    CompletionBody,
+    EmbeddingBody,
+    embedding_list,
+)
+from edgechat.server.protocol.responses_answer import ResponseAnswers
+from edgechat.server.protocol.responses_items import Earlier, references_of
+from edgechat.server.protocol.responses_request import InputBody, ResponseBody, toolbox_of
+from edgechat.server.protocol.responses_store import InputTokens, ItemsQuery, ResponseQuery, StoredResponses
 
 
 class OpenAIEndpoints(Endpoints):

@@ -12,9 +12,8 @@ from edgechat.server.exchange import Exchange
 from edgechat.server.openapi import description
 from edgechat.server.pool.metrics import CONTENT_TYPE
 from edgechat.server.pool.models import State
-from edgechat.server.protocol.openai.listing import Health
-from edgechat.server.protocol.openai.reranking import RerankBody, RerankList
-from edgechat.server.protocol.translating import DetokenizeBody, TokenizeBody
+from edgechat.server.protocol.listing import Health
+from edgechat.server.protocol.openai_texts import DetokenizeBody, RerankBody, RerankList, TokenizeBody
 
 _PLAIN = "text/plain; charset=utf-8"
 _ABOUT = b"""edgechat serves models of this machine by the protocols of OpenAI, Anthropic and Ollama.

@@ -12,7 +12,7 @@ from edgechat.documents.library import Given
 from edgechat.engine.types import ChatRequest, Dropped, Finished, Prefill, Priority, RequestEvent
 from edgechat.server.documents import AskedDocuments, SourceBody, sources_of
 from edgechat.server.pool.models import ServedModel
-from edgechat.server.protocol.lora import LoraBody
+from edgechat.server.protocol.fields import LoraBody
 from edgechat.server.refusal import Refusal
 
 Told = TypeVar("Told")

@@ -10,7 +10,7 @@ import json
 import httpx2
 import pytest
 
-from edgechat.server.protocol.responses.items import JOINT
+from edgechat.server.protocol.responses_items import JOINT
 from edgechat.server.streams import with_conversation
 from tests import scripted
 from tests.server.agents.record import RECORDED, SAID, TASK, Answering

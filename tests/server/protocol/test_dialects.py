@@ -9,11 +9,11 @@ import pytest
 from edgechat.base import errors
 from edgechat.engine.types import Message, Sampling, Tool, ToolCall
 from edgechat.server import streams
-from edgechat.server.protocol.anthropic.request import MessagesBody
-from edgechat.server.protocol.ollama.request import GenerateBody, OllamaChatBody
-from edgechat.server.protocol.openai.chat import ChatBody
-from edgechat.server.protocol.openai.completions import CompletionBody
-from edgechat.server.protocol.responses.request import ResponseBody
+from edgechat.server.protocol.anthropic import MessagesBody
+from edgechat.server.protocol.ollama import GenerateBody, OllamaChatBody
+from edgechat.server.protocol.openai_chat import ChatBody
+from edgechat.server.protocol.openai_texts import CompletionBody
+from edgechat.server.protocol.responses_request import ResponseBody
 from edgechat.settings import SamplingDefaults
 from tests.later import Later
 from tests.server.dialects import DIALECTS, HELLO, PIECES, SCHEMA, WEATHER, Told, named, those, those_saying

@@ -13,7 +13,8 @@ from edgechat.chat.messages import BEFORE_PASSAGES
 from edgechat.documents import registry
 from edgechat.documents.indexing import update
 from edgechat.documents.library import DocumentLibrary
-from edgechat.server.documents import RequestDocuments
+from edgechat.server import documents as documents_module
+from edgechat.server.documents import AskedDocuments, RequestDocuments
 from edgechat.server.media import PLACE
 from tests import homes, scripted
 from tests.fakes import FakeEmbedder
@@ -304,7 +305,7 @@ async def test_a_change_is_found_and_a_slow_one_waited_for_in_the_background(fol
 
     monkeypatch.setattr(DocumentLibrary, "refresh", slow)
     documents = RequestDocuments(["manual"], refresh_seconds=0.01)
-    asked = documents.AskedDocuments(("manual",))
+    asked = AskedDocuments(("manual",))
     await documents.prepare(asked)
     await documents.prepare(asked)
     assert len(documents._refreshing) == 1
@@ -330,7 +331,7 @@ async def test_passages_are_embedded_while_models_have_nothing_to_do(folder, mon
     for number in range(90):
         (folder / f"{number}.md").write_text(f"The part {number} is heavy. {'So. ' * 200}")
     embedder = FakeEmbedder(40)
-    monkeypatch.setattr(finding, "embedder_here", lambda: embedder)
+    monkeypatch.setattr(documents_module, "embedder_here", lambda: embedder)
     documents = RequestDocuments(["manual"])
 
     def embedded():
@@ -338,7 +339,7 @@ async def test_passages_are_embedded_while_models_have_nothing_to_do(folder, mon
             return collection.counts().embedded
 
     try:
-        await documents.prepare(documents.AskedDocuments(("manual",)))
+        await documents.prepare(AskedDocuments(("manual",)))
         documents.models_busy(False)
         await asyncio.sleep(0.1)
         assert not embedder.answering  # nothing was searched

@@ -4,7 +4,7 @@ import pytest
 
 from edgechat.engine.types import Delta, Message, TokenLogprobs, ToolCall, ToolCallArguments
 from edgechat.server import streams
-from edgechat.server.protocol.responses.items import opened, sealed
+from edgechat.server.protocol.responses_items import opened, sealed
 from tests.server.dialects import PIECES, RESPONSES, WEATHER
 from tests.server.fakes import FakeModels, called, finished, thought
 

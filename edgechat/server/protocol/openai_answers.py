@@ -1,9 +1,12 @@
-"""From the engine's events to a chat's answer, whole or in chunks; both are made of the same parts."""
+"""How many tokens an answer was, and how long it took."""
 
 from __future__ import annotations
 
+import secrets
+import time
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -14,18 +17,204 @@ from edgechat.engine.types import (
     Delta,
     Finished,
     RequestEvent,
+    TokenLogprobs,
     ToolCall,
     ToolCallArguments,
     ToolCallBegun,
 )
-from edgechat.server.documents import FileCitation, SourceBody, asked_documents, citations_of
+from edgechat.server.documents import AskedDocuments, FileCitation, SourceBody, asked_documents, citations_of
 from edgechat.server.pool.models import ServedModel
-from edgechat.server.protocol.answers import LONGER
-from edgechat.server.protocol.openai.answers import ChoiceAnswers, FinishReason
-from edgechat.server.protocol.openai.chat import ChatBody
-from edgechat.server.protocol.openai.logprobs import TokenLogprob, logprob_of
-from edgechat.server.protocol.openai.usage import AnswerTimings, UsageBody, timings_of
-from edgechat.server.protocol.thinking import thinking_of
+from edgechat.server.protocol.answers import LONGER, Answers, data_event
+from edgechat.server.protocol.fields import GenerationBody, thinking_of
+from edgechat.server.protocol.openai_chat import ChatBody
+from edgechat.server.refusal import Refusal
+
+
+class PromptDetails(msgspec.Struct, frozen=True):
+    """Prompt tokens that were found in the prefix cache."""
+
+    cached_tokens: int
+
+
+class CompletionDetails(msgspec.Struct, frozen=True):
+    """Tokens of the thinking, and drafted tokens that were accepted and rejected."""
+
+    reasoning_tokens: int
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
+class UsageBody(msgspec.Struct, frozen=True, kw_only=True):
+    """The tokens of all answers to a request; the prompt counts once."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails
+
+
+class AnswerTimings(msgspec.Struct, frozen=True):
+    """Extension: milliseconds to the first token, and tokens per second, of the first answer."""
+
+    ttft_ms: float
+    prompt_tps: float
+    decode_tps: float
+
+
+def usage_of(ends: Sequence[Finished], *, reasoning: int = 0, prompts: int = 1) -> UsageBody:
+    """Return the usage of `ends`, of which each run of len(ends) / prompts has one prompt."""
+    each = max(1, len(ends) // prompts)
+    runs = [ends[at : at + each] for at in range(0, len(ends), each)]
+    prompt = sum(max(one.usage.prompt_tokens for one in run) for run in runs)
+    cached = sum(min(one.usage.cached_tokens for one in run) for run in runs)
+    written = sum(one.usage.completion_tokens for one in ends)
+    drafts = [one.speculation for one in ends if one.speculation is not None]
+    accepted = sum(one.accepted_tokens for one in drafts)
+    drafted = sum(one.drafted_tokens for one in drafts)
+    return UsageBody(
+        prompt_tokens=prompt,
+        completion_tokens=written,
+        total_tokens=prompt + written,
+        prompt_tokens_details=PromptDetails(cached),
+        completion_tokens_details=CompletionDetails(reasoning, accepted, drafted - accepted),
+    )
+
+
+def timings_of(ends: Sequence[Finished]) -> AnswerTimings:
+    """Return how long the first of them took."""
+    first = ends[0].timings
+    return AnswerTimings(round(first.ttft_ms, 3), round(first.prompt_tps, 2), round(first.decode_tps, 2))
+
+
+class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
+    """A token and its logprob, the natural logarithm of its probability."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(TopLogprob, frozen=True, kw_only=True):
+    """The logprob of a token of the answer, and of its alternatives."""
+
+    top_logprobs: list[TopLogprob]
+
+
+def logprob_of(chance: TokenLogprobs) -> TokenLogprob:
+    """Return the logprobs of a token as clients get them."""
+    others = [_chance(token, logprob) for token, logprob in chance.others]
+    own = _chance(chance.token, chance.logprob)
+    return TokenLogprob(token=own.token, logprob=own.logprob, bytes=own.bytes, top_logprobs=others)
+
+
+def _chance(token: bytes, logprob: float) -> TopLogprob:
+    return TopLogprob(token=token.decode("utf-8", "replace"), logprob=logprob, bytes=list(token))
+
+
+FinishReason = Literal["stop", "length", "tool_calls", "function_call"]
+"""How an answer ended, in OpenAI's words."""
+REASONS: dict[str, FinishReason] = {
+    "stop": "stop",
+    "length": "length",
+    "context": "length",
+    "tools": "tool_calls",
+}
+_DONE = data_event(b"[DONE]")
+
+Part = TypeVar("Part")
+"""What is new of an answer."""
+
+
+class ChoiceAnswers(Answers, Generic[Part]):
+    """Several answers to one request, made of parts."""
+
+    kind: ClassVar[str]
+    """The prefix of their ids."""
+
+    def __init__(
+        self, body: GenerationBody, *, prompts: int = 1, documents: AskedDocuments | None = None
+    ) -> None:
+        """Raise Refusal for fields that contradict each other."""
+        if body.stream_options is not None and not body.stream:
+            raise Refusal("stream_options requires stream: true.", param="stream_options")
+        super().__init__(
+            model=body.model,
+            streams=body.stream,
+            priority=body.priority,
+            n_choices=body.n_choices * prompts,
+            lora=body.lora,
+            documents=documents,
+        )
+        self._id = f"{self.kind}-{secrets.token_hex(12)}"
+        self._created = int(time.time())
+        self._prompts = prompts
+        self._wants_usage = body.wants_usage
+        self._taken: list[list[Part]] = [[] for _ in range(self.n_choices)]
+        self._reasoning = [0] * self.n_choices
+        """Tokens of the thinking."""
+
+    def _begin(self) -> bytes:
+        return b"".join(data_event(self._chunk([part])) for part in self._first_parts())
+
+    def _send(self, choice: int, event: RequestEvent) -> bytes:
+        part = self._part(choice, event)
+        if part is None:
+            return b""
+        return data_event(self._chunk([part], event if isinstance(event, Finished) else None))
+
+    def end(self) -> bytes:
+        """Return what a stream ends with: the usage, if the client wants it."""
+        return (data_event(self._chunk([], usage=self._usage())) if self._wants_usage else b"") + _DONE
+
+    def failure(self, refusal: Refusal) -> bytes:
+        """Return an error as the last chunk."""
+        return data_event(refusal.body())
+
+    def take(self, choice: int, event: RequestEvent) -> None:
+        """Collect an event of an answer that is sent as a whole. Raises Refusal as `send` does."""
+        part = self._part(choice, event)
+        if part is not None:
+            self._taken[choice].append(part)
+
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """The prompt and completion tokens of the finished answers."""
+        usage = self._usage()
+        return usage.prompt_tokens, usage.completion_tokens
+
+    def _part(self, choice: int, event: RequestEvent) -> Part | None:
+        """Return the part for an event; None if clients are not told of it."""
+        match event:
+            case Delta():
+                if event.thinking:
+                    self._reasoning[choice] = event.tokens
+                return self._text_part(choice, event)
+            case Finished():
+                self._finish(choice, event)
+                return self._end_part(choice, REASONS[event.reason])
+        return None
+
+    @abstractmethod
+    def _first_parts(self) -> list[Part]:
+        """Return the parts that a stream begins with."""
+
+    @abstractmethod
+    def _text_part(self, choice: int, delta: Delta) -> Part:
+        """Return the part for more text."""
+
+    @abstractmethod
+    def _end_part(self, choice: int, reason: FinishReason) -> Part:
+        """Return the part for the end."""
+
+    @abstractmethod
+    def _chunk(
+        self, parts: list[Part], end: Finished | None = None, *, usage: UsageBody | UnsetType = UNSET
+    ) -> bytes:
+        """Return the JSON of a chunk of parts. end: of their answer, in its last chunk."""
+
+    def _usage(self) -> UsageBody:
+        return usage_of(self._done(), reasoning=sum(self._reasoning), prompts=self._prompts)
 
 
 class CalledFunction(msgspec.Struct, frozen=True, kw_only=True):

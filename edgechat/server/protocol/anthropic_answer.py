@@ -22,10 +22,9 @@ from edgechat.engine.types import (
 from edgechat.server.documents import SourceBody, asked_documents
 from edgechat.server.pool.models import ServedModel
 from edgechat.server.protocol.answers import OneAnswer, named_event
-from edgechat.server.protocol.anthropic.request import MessagesBody
-from edgechat.server.protocol.schemas import arguments_object
-from edgechat.server.protocol.thinking import thinking_of
-from edgechat.server.refusal import Refusal
+from edgechat.server.protocol.anthropic import MessagesBody
+from edgechat.server.protocol.fields import arguments_object, thinking_of
+from edgechat.server.refusal import Refusal, anthropic_error
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 _REASONS: dict[str, StopReason] = {
@@ -199,7 +198,7 @@ class MessagesAnswers(OneAnswer[dict[str, Any]]):
 
     def failure(self, refusal: Refusal) -> bytes:
         """Return an error as the last event."""
-        return named_event("error", error_body(refusal))
+        return named_event("error", anthropic_error(refusal))
 
     def _begin(self) -> bytes:
         prompt = Usage(self._prompt_tokens, self._cached_tokens, 0)
@@ -281,41 +280,3 @@ class MessagesAnswers(OneAnswer[dict[str, Any]]):
 
 def _told(event: dict[str, Any]) -> bytes:
     return named_event(event["type"], msgspec.json.encode(event))
-
-
-_TYPES = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-}
-
-
-class MessagesErrorCode(msgspec.Struct, frozen=True):
-    """What went wrong, for programs: clients know `thread_unsupported_request`, and go on without threads."""
-
-    error_code: str
-
-
-class MessagesErrorDetail(msgspec.Struct, frozen=True):
-    """What went wrong."""
-
-    type: str
-    message: str
-    details: MessagesErrorCode | UnsetType = UNSET
-
-
-class MessagesError(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of an error response."""
-
-    type: Literal["error"] = "error"
-    error: MessagesErrorDetail
-
-
-def error_body(refusal: Refusal) -> bytes:
-    """Return the JSON of a refusal."""
-    kind = _TYPES.get(refusal.status, "api_error" if refusal.status >= 500 else "invalid_request_error")
-    details = MessagesErrorCode(refusal.code) if refusal.code else UNSET
-    return msgspec.json.encode(MessagesError(error=MessagesErrorDetail(kind, refusal.message, details)))

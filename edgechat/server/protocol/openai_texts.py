@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import base64
+import struct
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta, Raw, UnsetType
 
-from edgechat.engine.types import ChatRequest, Delta, Finished, TokenLogprobs
+from edgechat.engine.prompt.translation import MOST_CHARACTERS, MOST_TOKENS
+from edgechat.engine.types import ChatRequest, Delta, Embedded, Finished, TokenLogprobs, Translated
 from edgechat.server.pool.models import ServedModel
-from edgechat.server.protocol.openai.answers import ChoiceAnswers, FinishReason
-from edgechat.server.protocol.openai.generation import (
+from edgechat.server.protocol.fields import (
     MOST_CHOICES,
     Choices,
     GenerationBody,
+    Model,
     Texts,
+    TokenId,
     limit,
     texts_of,
 )
-from edgechat.server.protocol.openai.usage import AnswerTimings, UsageBody, timings_of
+from edgechat.server.protocol.openai_answers import (
+    AnswerTimings,
+    ChoiceAnswers,
+    FinishReason,
+    UsageBody,
+    timings_of,
+)
 from edgechat.server.refusal import Refusal
 
 _MOST_TOKENS = 16
@@ -205,3 +215,215 @@ class CompletionAnswers(ChoiceAnswers[CompletionChoice]):
             for one in logprobs
         ]
         return CompletionLogprobs(tokens, [one.logprob for one in logprobs], others, offsets)
+
+
+_MOST_TEXTS = 2048
+_VECTOR = {"anyOf": [{"type": "array", "items": {"type": "number"}}, {"type": "string"}]}
+
+
+class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True):
+    """An embeddings request."""
+
+    model: Model = None
+    input: Annotated[Texts, Meta(description="A text, or its token ids; or several of them, up to 2048.")]
+    encoding_format: Annotated[
+        Literal["float", "base64"] | None,
+        Meta(description="base64: 32-bit floats, little-endian."),
+    ] = None
+    dimensions: Annotated[
+        Annotated[int, Meta(ge=1, le=65536)] | Annotated[float, Meta(ge=1, le=65536, multiple_of=1)] | None,
+        Meta(description="Only the model's own number of dimensions is accepted."),
+    ] = None
+    user: Annotated[
+        Annotated[str, Meta(max_length=512)] | None,
+        Meta(description="Ignored: nothing is stored."),
+    ] = None
+
+    def texts(self) -> list[str | tuple[int, ...]]:
+        """Return the texts, or their tokens. Raises Refusal where what they are is not clear."""
+        texts = texts_of(self.input, "input")
+        if len(texts) > _MOST_TEXTS:
+            raise Refusal(f"The request has more than {_MOST_TEXTS} texts.", param="input")
+        return texts
+
+    def check(self, served: ServedModel) -> None:
+        """Raise Refusal for another number of dimensions than the model's."""
+        dimensions = served.model.embedding
+        if dimensions and self.dimensions not in (None, dimensions):
+            raise Refusal(
+                f"{served.name} produces embeddings with {dimensions} dimensions, not {self.dimensions:.0f}.",
+                param="dimensions",
+            )
+
+
+class Embedding(msgspec.Struct, frozen=True, kw_only=True):
+    """The embedding of one text."""
+
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: Annotated[Raw, Meta(extra_json_schema=_VECTOR)]
+
+
+class EmbeddingUsage(msgspec.Struct, frozen=True):
+    """Tokens of all texts together."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True):
+    """The embeddings, in the order of the texts."""
+
+    object: Literal["list"] = "list"
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingUsage
+
+
+def embedding_list(body: EmbeddingBody, model: str, embedded: Embedded) -> bytes:
+    """Return the JSON of the answer. For many numbers it takes a second: call it in a thread."""
+    data = [
+        Embedding(index=index, embedding=vector_json(vector, body.encoding_format))
+        for index, vector in enumerate(embedded.vectors)
+    ]
+    usage = EmbeddingUsage(embedded.tokens, embedded.tokens)
+    return msgspec.json.encode(EmbeddingList(data=data, model=model, usage=usage))
+
+
+def vector_json(vector: bytes, encoding: str | None = None) -> Raw:
+    """Return the JSON of a vector: each by itself, so that other threads come in between."""
+    if encoding == "base64":
+        return Raw(msgspec.json.encode(base64.b64encode(vector).decode()))
+    return Raw(msgspec.json.encode(struct.unpack(f"<{len(vector) // 4}f", vector)))
+
+
+_MOST_DOCUMENTS = 2048
+
+
+class RerankDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A document; other fields of it are ignored."""
+
+    text: str
+
+
+class RerankBody(msgspec.Struct, frozen=True, kw_only=True):
+    """A query, and documents to rank."""
+
+    model: Model = None
+    query: Annotated[str, Meta(min_length=1)]
+    documents: Annotated[
+        list[str | RerankDocument],
+        Meta(
+            min_length=1,
+            max_length=_MOST_DOCUMENTS,
+            description="Each must fit into the model's context together with the query.",
+        ),
+    ]
+    top_n: Annotated[
+        Annotated[int, Meta(ge=1)] | None, Meta(description="Return only so many, the best.")
+    ] = None
+    return_documents: Annotated[bool | None, Meta(description="Return the texts, too.")] = None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The documents."""
+        return tuple(one if isinstance(one, str) else one.text for one in self.documents)
+
+
+class RerankResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A document by its place in the request, with its score."""
+
+    index: int
+    relevance_score: Annotated[
+        float, Meta(description="As the model makes it: higher is better, and of no fixed range.")
+    ]
+    document: RerankDocument | UnsetType = UNSET
+
+
+class RerankList(msgspec.Struct, frozen=True, kw_only=True):
+    """The documents, the best first."""
+
+    object: Literal["list"] = "list"
+    model: str
+    results: list[RerankResult]
+    usage: EmbeddingUsage
+
+    @classmethod
+    def of(cls, body: RerankBody, model: str, scored: Embedded) -> RerankList:
+        """Return the answer. scored: the engine's, to the texts of the body."""
+        scores = struct.unpack(f"<{len(scored.vectors)}f", b"".join(scored.vectors))
+        order = sorted(range(len(scores)), key=lambda at: -scores[at])[: body.top_n]
+        texts = body.texts
+        results = [
+            RerankResult(
+                index=at,
+                relevance_score=scores[at],
+                document=RerankDocument(text=texts[at]) if body.return_documents else UNSET,
+            )
+            for at in order
+        ]
+        usage = EmbeddingUsage(scored.tokens, scored.tokens)
+        return cls(model=model, results=results, usage=usage)
+
+
+class TokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
+    """A text to tokenize."""
+
+    model: Model = None
+    content: Annotated[str, Meta(max_length=MOST_CHARACTERS)]
+    add_special: Annotated[
+        bool | None, Meta(description="Add the token that the model expects at the beginning of a text.")
+    ] = None
+    parse_special: Annotated[
+        bool | None,
+        Meta(description="Interpret control tokens in the text, which can have up to 32,768 characters."),
+    ] = None
+
+    @property
+    def what(self) -> str:
+        """The engine's input."""
+        return self.content
+
+    @property
+    def how(self) -> dict[str, bool]:
+        """The options of `Engine.translate`."""
+        return {"bos": bool(self.add_special), "special": bool(self.parse_special)}
+
+    @staticmethod
+    def response(translated: Translated) -> TokenList:
+        """Return the answer."""
+        return TokenList(translated.tokens)
+
+
+class TokenList(msgspec.Struct, frozen=True):
+    """The token ids of a text."""
+
+    tokens: tuple[int, ...]
+
+
+class DetokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens to detokenize."""
+
+    model: Model = None
+    tokens: Annotated[list[TokenId], Meta(max_length=MOST_TOKENS)]
+
+    @property
+    def what(self) -> tuple[int, ...]:
+        """The engine's input."""
+        return tuple(self.tokens)
+
+    @property
+    def how(self) -> dict[str, bool]:
+        """The options of `Engine.translate`."""
+        return {}
+
+    @staticmethod
+    def response(translated: Translated) -> TokensText:
+        """Return the answer."""
+        return TokensText(translated.text.decode("utf-8", "replace"))
+
+
+class TokensText(msgspec.Struct, frozen=True):
+    """The text of tokens; invalid bytes are replaced by �."""
+
+    content: str

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, Raw, UnsetType
 
-from edgechat.engine.types import Priority, Sampling
-from edgechat.server.protocol.lora import Lora
-from edgechat.server.protocol.strictness import no_effect
-from edgechat.server.refusal import Refusal
+from edgechat.base.errors import BadRequest, NotAnAdapter
+from edgechat.base.text import one_line
+from edgechat.engine.tool_calls.tools import schema_in
+from edgechat.engine.types import Effort, ModelInfo, Priority, Sampling, Tool
+from edgechat.models.adapters.local import LocalAdapter, local_adapters
+from edgechat.models.adapters.use import MAX_SCALE, AdapterUse
+from edgechat.planner.plan import LoadPlan
+from edgechat.server.protocol.body import no_effect
+from edgechat.server.refusal import Refusal, refusal_of
 from edgechat.settings import SamplingDefaults
 
 _INT = 2**31 - 1
@@ -191,3 +198,164 @@ def texts_of(sent: Texts, param: str) -> list[str | tuple[int, ...]]:
     if numbers:
         return [tuple(numbers)]
     return [one if isinstance(one, str) else tuple(one) for one in sent if not isinstance(one, int)]
+
+
+MOST = 4
+_LONGEST = 512
+
+
+class LoraBody(msgspec.Struct, frozen=True, kw_only=True):
+    """An adapter, by its name or its number."""
+
+    name: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=_LONGEST)] | None,
+        Meta(description="A name of `--lora` or of `edgechat list`."),
+    ] = None
+    id: Annotated[
+        Annotated[int, Meta(ge=0, le=1024)] | None,
+        Meta(description="The place among the adapters of `--lora`, from 0."),
+    ] = None
+    scale: Annotated[
+        float, Meta(ge=-MAX_SCALE, le=MAX_SCALE, description="1 applies it as it was trained; 0: not at all.")
+    ] = 1.0
+
+
+Lora = Annotated[
+    Annotated[list[LoraBody], Meta(max_length=MOST)] | None,
+    Meta(
+        description="Extension: the LoRA adapters to apply, all of them; []: none. If omitted: those that "
+        "`model` names behind a +, else those that the server was started with."
+    ),
+]
+
+
+def requested_adapters(
+    named: Sequence[str], lora: Sequence[LoraBody] | None, plan: LoadPlan
+) -> tuple[AdapterUse, ...]:
+    """Return what a request is computed with. Reads the disk. Raises NotAnAdapter.
+
+    named: those in the model's name, if there is no `lora`. A client names no paths.
+    """
+    if len(named) > MOST:
+        raise NotAnAdapter(f"The model's name has {len(named)} adapters; the limit is {MOST}.")
+    if lora is None:
+        scales = {adapter.name.casefold(): adapter.scale for adapter in plan.adapters}
+        lora = [LoraBody(name=name, scale=scales.get(name.casefold(), 1.0)) for name in named]
+    return tuple(_uses(lora, plan))
+
+
+def _uses(wanted: Sequence[LoraBody], plan: LoadPlan) -> Iterator[AdapterUse]:
+    started_with = {adapter.name.casefold(): adapter.path for adapter in plan.adapters}
+    here: list[LocalAdapter] | None = None
+    for one in wanted:
+        if (one.name is None) == (one.id is None):
+            raise NotAnAdapter("Each adapter in lora needs either a name or an id.")
+        if one.id is not None:
+            if one.id >= len(plan.adapters):
+                raise NotAnAdapter(f"There is no adapter {one.id}: the server has {len(plan.adapters)}.")
+            yield AdapterUse(plan.adapters[one.id].path, one.scale)
+            continue
+        wanted_name = (one.name or "").strip().casefold()
+        path = started_with.get(wanted_name)
+        if path is None:
+            here = local_adapters() if here is None else here
+            found = (adapter for adapter in here if wanted_name in adapter.names)
+            path = next((str(adapter.path) for adapter in found), None)
+        if path is None:
+            raise NotAnAdapter(
+                f"There is no adapter {one_line(one.name or '', 80)!r} on this machine.",
+                hint="`edgechat list` lists them; --lora adds others.",
+            )
+        yield AdapterUse(path, one.scale)
+
+
+RequestedEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+_EFFORTS: dict[str, Effort] = {
+    "none": "low",
+    "minimal": "low",
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+    "xhigh": "high",
+    "max": "high",
+}
+
+
+def thinking_of(
+    model: ModelInfo,
+    *,
+    think: bool | None,
+    effort: RequestedEffort | None,
+    default: bool | None,
+    insists: bool = True,
+) -> tuple[bool | None, Effort | None]:
+    """Return whether a model is to think, and how long, as far as it can be told that.
+
+    think: as the request switches it; effort: as it says how long; default: what the settings say for models
+    that can switch it. insists: a switch that the model does not have is an error, of which the engine tells;
+    agents, which switch it whatever the model is, do not insist.
+    """
+    told = _EFFORTS[effort] if effort is not None and model.has_effort else None
+    if think is None and model.can_switch_thinking:
+        think = default if effort is None else effort not in ("none", "minimal")
+    elif think is None and effort == "none" and not model.has_effort:
+        think = False
+    return think if insists or model.can_switch_thinking else None, told
+
+
+SchemaText = Annotated[
+    # Left as it came: its length is looked at before anything is made of it.
+    Raw, Meta(description="A JSON schema.", extra_json_schema={"type": ["object", "null"]})
+]
+_ANY = '{"type": "object"}'
+
+
+@contextmanager
+def errors_about(param: str) -> Iterator[None]:
+    """Have the engine's complaints name the field that they are about."""
+    try:
+        yield
+    except BadRequest as error:
+        found = refusal_of(error)
+        raise Refusal(found.message, param=param, code=found.code) from error
+
+
+def tool_of(
+    name: str, description: str | None, parameters: Raw | UnsetType | None, *, strict: bool | None = None
+) -> Tool:
+    """Return a tool as the engine takes it. Raises BadRequest."""
+    tool = Tool(name, description or "", strict=bool(strict))
+    text = _text(parameters)
+    return msgspec.structs.replace(tool, parameters=text) if text else tool
+
+
+def answer_schema(sent: Raw | UnsetType | None, param: str) -> str:
+    """Return the schema that an answer is to follow, without one that of any object. Raises Refusal."""
+    with errors_about(param):
+        schema = _text(sent) or _ANY
+        schema_in(schema)
+    return schema
+
+
+def arguments_object(text: str) -> Raw:
+    """Return a call's arguments as a JSON object in one line, however many the model has written.
+
+    What is no object, in an answer that was cut, stands in one.
+    """
+    text = text or "{}"
+    try:
+        is_object = isinstance(msgspec.json.decode(text), dict)
+    except msgspec.DecodeError:
+        is_object = False
+    if is_object:  # formatted as text: numbers stay as they were written
+        return Raw(msgspec.json.format(text.encode(), indent=-1))
+    return Raw(msgspec.json.encode({"arguments": text}))
+
+
+def _text(schema: Raw | UnsetType | None) -> str:
+    """Return a schema as it came; '' for none. Raises BadRequest."""
+    try:
+        text = "" if schema is UNSET or schema is None else bytes(schema).decode()
+    except UnicodeDecodeError as error:
+        raise BadRequest("The schema is not valid UTF-8.") from error
+    return "" if text in ("null", "{}") else text

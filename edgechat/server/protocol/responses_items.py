@@ -13,8 +13,7 @@ from msgspec import Meta, Raw
 
 from edgechat.engine.types import Message, ToolCall
 from edgechat.server.media import UNREAD, Part, image_at, message_of, sound_of
-from edgechat.server.protocol.decoding import decode, kind_of
-from edgechat.server.protocol.strictness import Echoed, no_effect
+from edgechat.server.protocol.body import Echoed, decode, kind_of, no_effect
 from edgechat.server.refusal import Refusal
 
 JOINT = "__"

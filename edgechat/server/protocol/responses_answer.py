@@ -27,14 +27,15 @@ from edgechat.engine.types import (
 from edgechat.server.documents import FileCitation, citations_of, question_in
 from edgechat.server.pool.models import ServedModel
 from edgechat.server.protocol.answers import LONGER, OneAnswer, named_event
-from edgechat.server.protocol.openai.generation import limit
-from edgechat.server.protocol.openai.logprobs import TokenLogprob, logprob_of
-from edgechat.server.protocol.openai.usage import PromptDetails
-from edgechat.server.protocol.responses.items import NOTHING, Earlier, items_of, sealed
-from edgechat.server.protocol.responses.output import (
+from edgechat.server.protocol.fields import limit, thinking_of
+from edgechat.server.protocol.openai_answers import PromptDetails, TokenLogprob, logprob_of
+from edgechat.server.protocol.responses_items import NOTHING, Earlier, items_of, sealed
+from edgechat.server.protocol.responses_request import ResponseBody, Toolbox, toolbox_of
+from edgechat.server.protocol.responses_store import (
     FoundText,
     IncompleteDetails,
     ItemStatus,
+    Keep,
     OutputCall,
     OutputCustomCall,
     OutputDetails,
@@ -48,11 +49,9 @@ from edgechat.server.protocol.responses.output import (
     ResponseError,
     ResponseStatus,
     ResponseUsage,
+    record_of,
+    stored_items,
 )
-from edgechat.server.protocol.responses.request import ResponseBody
-from edgechat.server.protocol.responses.storing import Keep, record_of, stored_items
-from edgechat.server.protocol.responses.tools import Toolbox, toolbox_of
-from edgechat.server.protocol.thinking import thinking_of
 from edgechat.server.refusal import Refusal
 
 Told = tuple[str, dict[str, Any]]
