@@ -13,7 +13,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from edgechat.base import paths
 from edgechat.base.errors import SettingsError
 from edgechat.base.text import one_line
-from edgechat.server.exchange import MODEL, TOKENS, Exchange
+from edgechat.server.exchange import MODEL, TOKENS, TRUSTED, Exchange
 from edgechat.server.pool.models import ModelPool
 from edgechat.server.refusal import BROKEN_OFF, Refusal
 
@@ -37,8 +37,6 @@ _ONCE = ("host", "origin", "authorization", "x-api-key", "content-type", "conten
 _OTHER_PAGES = ("cross-site", "same-site")
 _KEY_HEADER = "x-api-key"
 """The header in which Anthropic's clients send the key."""
-TRUSTED = "edgechat.trusted"
-"""In the scope: whether the request has shown the key, or needs none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,19 +267,42 @@ _OTHER = "other"
 """The label of unknown paths: what clients write never becomes a label."""
 
 
-class AccessLog:
-    """Counts requests, including refused ones. Their content is never logged."""
+class KnownPaths:
+    """The paths of the app, in every spelling that clients use."""
 
-    def __init__(self, app: ASGIApp, models: ModelPool, paths: Sequence[str]) -> None:
-        """`paths`: those of the app; what goes on with a parameter counts as what is before that."""
+    def __init__(self, paths: Iterable[str]) -> None:
+        """paths: as routes have them; a parameter, in braces, stands for all that follows."""
+        paths = list(paths)
+        self._whole = frozenset(path for path in paths if "{" not in path)
+        self._folders = tuple(path.partition("{")[0] for path in paths if "{" in path)
+
+    def canonical(self, path: str) -> str:
+        """Return the canonical spelling of a known path; other paths unchanged but for a slash at the end."""
+        path = path.rstrip("/") or "/"
+        for candidate in (path, f"/v1{path}", path.removeprefix("/v1")):
+            if candidate in self._whole or candidate.startswith(self._folders):
+                return candidate
+        return path
+
+    def label(self, path: str) -> str:
+        """Return the label that a canonical path is counted by, without parameters."""
+        if path in self._whole:
+            return path
+        return next((folder.removesuffix("/") for folder in self._folders if path.startswith(folder)), _OTHER)
+
+
+class AccessLog:
+    """Gives each request its canonical path, counts it and logs it, refused or not. Never logs content."""
+
+    def __init__(self, app: ASGIApp, models: ModelPool, paths: KnownPaths) -> None:
         self._app = app
         self._models = models
-        self._paths = frozenset(path for path in paths if "{" not in path)
-        self._folders = tuple(path.partition("{")[0] for path in paths if "{" in path)
+        self._paths = paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
         began = time.monotonic()
+        scope["path"] = self._paths.canonical(scope["path"])
         status, whole = _CLOSED, False
 
         async def observe(message: Message) -> None:
@@ -296,19 +317,13 @@ class AccessLog:
             await self._app(scope, receive, observe)
         finally:
             model = scope.get(MODEL, "")
-            self._models.metrics.request(self._endpoint(scope["path"]), status, model or None)
+            self._models.metrics.request(self._paths.label(scope["path"]), status, model or None)
             seconds = time.monotonic() - began
             cut = scope.get(BROKEN_OFF) if whole else "client_gone"
             request = f"{scope['method']} {one_line(scope['path'], 80)}"
             caller = scope["client"][0] if scope["client"] else ""
             fields = (caller, request, str(status), f"{seconds:.2f} s", model, _tokens(scope), cut)
             _LOG.info("%s", " ".join(field for field in fields if field))
-
-    def _endpoint(self, path: str) -> str:
-        """Return the label by which a request is counted."""
-        if path in self._paths:
-            return path
-        return next((folder.removesuffix("/") for folder in self._folders if path.startswith(folder)), _OTHER)
 
 
 def _tokens(scope: Scope) -> str:

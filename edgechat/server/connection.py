@@ -12,8 +12,8 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from edgechat.server.access import TRUSTED
-from edgechat.server.refusal import Refusal
+from edgechat.server.exchange import TRUSTED
+from edgechat.server.refusal import Refusal, openai_error
 
 HEADER_SECONDS = 10.0
 """How long the head of a request may take to come."""
@@ -129,7 +129,7 @@ class Connection(H11Protocol):
         if self.cycle is not None:
             self.cycle.disconnected = True  # what it would still answer comes too late
         refusal = self.conn.refusal or _BROKEN
-        status, body = HTTPStatus(refusal.status), refusal.body()
+        status, body = HTTPStatus(refusal.status), openai_error(refusal)
         headers = [
             (b"content-type", b"application/json"),
             (b"x-content-type-options", b"nosniff"),

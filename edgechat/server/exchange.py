@@ -9,12 +9,14 @@ from typing import Any, ClassVar, Final, Self
 
 from starlette.types import Receive, Scope, Send
 
-from edgechat.server.refusal import ERROR_BODY, Refusal
+from edgechat.server.refusal import Refusal, error_format
 
 _KINDS = (b"application/json", b"application/x-www-form-urlencoded", b"")
 """Of bodies that may be JSON."""
 _JSON = "application/json"
 _CLOSE = (("connection", "close"),)
+TRUSTED: Final = "edgechat.trusted"
+"""In the scope: whether the request has shown the key, or needs none."""
 MODEL: Final = "edgechat.model"
 """In the scope: the model that answers, once it is loaded."""
 TOKENS: Final = "edgechat.tokens"
@@ -41,6 +43,7 @@ class Exchange:
         self.scope = scope
         self.status = 0
         """Of the answer; 0 before it has begun."""
+        self.body_bytes = 0
         self._receive = receive
         self._send = send
 
@@ -58,11 +61,13 @@ class Exchange:
         _check_kind(headers)
         try:
             async with asyncio.timeout(BODY_SECONDS):
-                return await self._read(int(headers.get(b"content-length", b"0")), BODY_BYTES)
+                body = await self._read(int(headers.get(b"content-length", b"0")), BODY_BYTES)
         except TimeoutError:
             raise Refusal(
                 f"The body did not arrive within {BODY_SECONDS:.0f} seconds.", status=408, headers=_CLOSE
             ) from None
+        self.body_bytes = len(body)
+        return body
 
     async def _read(self, content_length: int, most: int) -> bytes:
         if content_length > most:
@@ -116,8 +121,8 @@ class Exchange:
 
     async def refuse(self, refusal: Refusal) -> None:
         """Send why there is no answer."""
-        write = self.scope.get(ERROR_BODY, Refusal.body)
-        await self.answer(refusal.status, write(refusal), *refusal.headers)
+        _, encode = error_format(self.scope["path"])
+        await self.answer(refusal.status, encode(refusal), *refusal.headers)
 
     async def begin(self, status: int, *headers: tuple[str, str], kind: str) -> None:
         """Send the head of an answer."""

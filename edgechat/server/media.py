@@ -44,8 +44,7 @@ from edgechat.base.sound.sound import Sound
 from edgechat.base.text import mebibytes, one_line
 from edgechat.engine.types import ChatRequest, MediaFile, Message, ModelInfo, Role
 from edgechat.models.catalogue import catalogue
-from edgechat.server.pool.available_models import ModelCard
-from edgechat.server.pool.models import ModelPool, ServedModel
+from edgechat.server.pool.models import ModelCard, ModelPool, ServedModel
 from edgechat.server.refusal import Refusal
 
 if TYPE_CHECKING:

@@ -1,9 +1,10 @@
-"""What a request is refused with: a status, words, and OpenAI's way of writing them."""
+"""Refusals: why a request fails, made of errors, and written as each protocol writes errors."""
 
 from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable
 from typing import Final, Literal
 
 import msgspec
@@ -31,11 +32,17 @@ from edgechat.base.errors import (
     WrongKind,
 )
 
-_TYPES = {401: "authentication_error", 403: "permission_error", 408: "timeout_error", 429: "rate_limit_error"}
-ERROR_BODY: Final = "edgechat.error_body"
-"""In the scope: how errors are written, as a function of a Refusal; by default as OpenAI's API does."""
 BROKEN_OFF: Final = "edgechat.cut"
-"""In the scope: the code of what has broken off an answer after its status was sent."""
+"""Key in the scope: the code of the refusal that ended an answer after its status was sent."""
+_TYPES = {401: "authentication_error", 403: "permission_error", 408: "timeout_error", 429: "rate_limit_error"}
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
@@ -51,41 +58,6 @@ class ErrorBody(msgspec.Struct, frozen=True):
     """The body of an error response."""
 
     error: ErrorDetail
-
-
-class Refusal(Exception):
-    """A request that is refused, and why."""
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        status: int = 400,
-        param: str | None = None,
-        code: str | None = None,
-        headers: tuple[tuple[str, str], ...] = (),
-    ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.status = status
-        self.param = param
-        self.code = code
-        self.headers = headers
-
-    def body(self) -> bytes:
-        """Return the JSON of it, as OpenAI's API writes errors."""
-        kind = _TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
-        return msgspec.json.encode(ErrorBody(ErrorDetail(self.message, kind, self.param, self.code)))
-
-
-_ANTHROPIC_TYPES = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-}
 
 
 class MessagesErrorCode(msgspec.Struct, frozen=True):
@@ -109,8 +81,40 @@ class MessagesError(msgspec.Struct, frozen=True, kw_only=True):
     error: MessagesErrorDetail
 
 
+class OllamaError(msgspec.Struct, frozen=True):
+    """The body of an error response, or the last line of a stream that fails."""
+
+    error: str
+
+
+class Refusal(Exception):
+    """A refused request: an HTTP status, a message, and what programs read besides."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        param: str | None = None,
+        code: str | None = None,
+        headers: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.param = param
+        self.code = code
+        self.headers = headers
+
+
+def openai_error(refusal: Refusal) -> bytes:
+    """Encode a refusal as OpenAI's API does."""
+    kind = _TYPES.get(refusal.status, "server_error" if refusal.status >= 500 else "invalid_request_error")
+    return msgspec.json.encode(ErrorBody(ErrorDetail(refusal.message, kind, refusal.param, refusal.code)))
+
+
 def anthropic_error(refusal: Refusal) -> bytes:
-    """Return the JSON of a refusal."""
+    """Encode a refusal as Anthropic's API does."""
     kind = _ANTHROPIC_TYPES.get(
         refusal.status, "api_error" if refusal.status >= 500 else "invalid_request_error"
     )
@@ -118,15 +122,22 @@ def anthropic_error(refusal: Refusal) -> bytes:
     return msgspec.json.encode(MessagesError(error=MessagesErrorDetail(kind, refusal.message, details)))
 
 
-class OllamaError(msgspec.Struct, frozen=True):
-    """The body of an error response, or the last line of a stream that fails."""
-
-    error: str
-
-
 def ollama_error(refusal: Refusal) -> bytes:
-    """Return the JSON of a refusal."""
+    """Encode a refusal as Ollama's API does."""
     return msgspec.json.encode(OllamaError(refusal.message))
+
+
+_DIALECTS: dict[str, tuple[type[msgspec.Struct], Callable[[Refusal], bytes]]] = {
+    "/v1/messages": (MessagesError, anthropic_error),
+    "/api/": (OllamaError, ollama_error),
+    "": (ErrorBody, openai_error),
+}
+"""Error formats, by the beginning of canonical paths."""
+
+
+def error_format(path: str) -> tuple[type[msgspec.Struct], Callable[[Refusal], bytes]]:
+    """Return the type of error bodies at a path, and the function that encodes them."""
+    return next(found for prefix, found in _DIALECTS.items() if path.startswith(prefix))
 
 
 _LOG = logging.getLogger(__name__)

@@ -113,6 +113,7 @@ async def _serve(
     store: ResponseStore | None,
 ) -> None:
     from edgechat.server.app import make_app
+    from edgechat.server.operation import Services
     from edgechat.server.serving import Server
 
     async def drain() -> None:
@@ -124,7 +125,8 @@ async def _serve(
 
     try:
         async with pool:
-            app = make_app(pool, rules, media, documents, think=think, strict=options.strict, store=store)
+            services = Services(pool, media, documents, think, options.strict, store)
+            app = make_app(services, rules)
             loading = asyncio.ensure_future(_load(pool))
             pruning = asyncio.ensure_future(asyncio.to_thread(media.prune))
             await Server(app, drain=drain).serve(sockets=[listener])

@@ -35,9 +35,9 @@ from edgechat.guide.engine import local_engine
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
-from edgechat.server.pool.available_models import DEFAULT_NAMES, AvailableModel, AvailableModels, ModelCard
+from edgechat.server.pool.available_models import DEFAULT_NAMES, AvailableModel, AvailableModels
 from edgechat.server.pool.metrics import Metrics, ModelGauges
-from edgechat.server.pool.models import State
+from edgechat.server.pool.models import ModelCard, State
 from edgechat.server.pool.residency import MakeEngine, ModelSlot, OnNote, PrepareBeside, ResidencyManager
 
 _NAMES_KEPT = 256

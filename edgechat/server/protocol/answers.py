@@ -6,10 +6,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Generic, TypeVar
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from edgechat.documents.library import Given
-from edgechat.engine.types import ChatRequest, Dropped, Finished, Prefill, Priority, RequestEvent
+from edgechat.engine.types import (
+    ChatRequest,
+    Dropped,
+    Finished,
+    Prefill,
+    Priority,
+    RequestEvent,
+    TokenLogprobs,
+)
 from edgechat.server.documents import AskedDocuments, SourceBody, sources_of
 from edgechat.server.pool.models import ServedModel
 from edgechat.server.protocol.fields import LoraBody
@@ -174,3 +183,34 @@ def data_event(data: bytes) -> bytes:
 def named_event(name: str, data: bytes) -> bytes:
     """Return an event with a name. data: JSON without line ends."""
     return b"event: " + name.encode() + b"\n" + data_event(data)
+
+
+class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
+    """A token and its logprob, the natural logarithm of its probability."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(TopLogprob, frozen=True, kw_only=True):
+    """The logprob of a token of the answer, and of its alternatives."""
+
+    top_logprobs: list[TopLogprob]
+
+
+def logprob_of(chance: TokenLogprobs) -> TokenLogprob:
+    """Return the logprobs of a token as clients get them."""
+    others = [_chance(token, logprob) for token, logprob in chance.others]
+    own = _chance(chance.token, chance.logprob)
+    return TokenLogprob(token=own.token, logprob=own.logprob, bytes=own.bytes, top_logprobs=others)
+
+
+def _chance(token: bytes, logprob: float) -> TopLogprob:
+    return TopLogprob(token=token.decode("utf-8", "replace"), logprob=logprob, bytes=list(token))
+
+
+class PromptDetails(msgspec.Struct, frozen=True):
+    """Prompt tokens that were found in the prefix cache."""
+
+    cached_tokens: int

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal
@@ -359,3 +361,21 @@ def _text(schema: Raw | UnsetType | None) -> str:
     except UnicodeDecodeError as error:
         raise BadRequest("The schema is not valid UTF-8.") from error
     return "" if text in ("null", "{}") else text
+
+
+class FileSearchRanking(msgspec.Struct, frozen=True, kw_only=True):
+    """How passages are ranked."""
+
+    ranker: Annotated[str | None, no_effect("Ignored: there is one way to rank.", "auto")] = None
+    score_threshold: Annotated[
+        Literal[0] | Annotated[float, Meta(ge=0, le=0)] | None,
+        Meta(description="Only 0: scores are ranks, which say nothing without the others."),
+    ] = None
+    hybrid_search: Annotated[dict[str, Any] | None, no_effect("Ignored: ranks are joined evenly.")] = None
+
+
+def vector_json(vector: bytes, encoding: str | None = None) -> Raw:
+    """Return the JSON of a vector: each by itself, so that other threads come in between."""
+    if encoding == "base64":
+        return Raw(msgspec.json.encode(base64.b64encode(vector).decode()))
+    return Raw(msgspec.json.encode(struct.unpack(f"<{len(vector) // 4}f", vector)))

@@ -17,11 +17,9 @@ from edgechat.documents.library import Given
 from edgechat.models.formats.modalities import ModelKind
 from edgechat.models.local.ollama.defaults import LayerTexts, layer_texts
 from edgechat.server.documents import DocumentFacts, file_id_of, filename_of
-from edgechat.server.pool.available_models import ModelCard
-from edgechat.server.pool.models import State
+from edgechat.server.pool.models import ModelCard, State
 from edgechat.server.protocol.body import no_effect
-from edgechat.server.protocol.fields import Model
-from edgechat.server.protocol.responses_request import FileSearchRanking
+from edgechat.server.protocol.fields import FileSearchRanking, Model
 from edgechat.server.refusal import Refusal
 
 

@@ -28,7 +28,7 @@ from edgechat.engine.types import (
 from edgechat.server.documents import AskedDocuments, Docs, SourceBody, asked_documents
 from edgechat.server.media import Part, image_of, message_of
 from edgechat.server.pool.models import ServedModel
-from edgechat.server.protocol.answers import OneAnswer, in_one_line
+from edgechat.server.protocol.answers import OneAnswer, TokenLogprob, in_one_line, logprob_of
 from edgechat.server.protocol.body import no_effect
 from edgechat.server.protocol.fields import (
     Factor,
@@ -45,9 +45,8 @@ from edgechat.server.protocol.fields import (
     seed_of,
     thinking_of,
     tool_of,
+    vector_json,
 )
-from edgechat.server.protocol.openai_answers import TokenLogprob, logprob_of
-from edgechat.server.protocol.openai_texts import vector_json
 from edgechat.server.refusal import Refusal, ollama_error
 from edgechat.settings import SamplingDefaults
 
@@ -468,7 +467,7 @@ class OllamaAnswers(OneAnswer[OllamaLine]):
             priority=None,
             documents=documents,
         )
-        self._body = body
+        self.body = body
         self._options = body.options or Options()
         self._think = think
         self._request = asked
@@ -485,7 +484,7 @@ class OllamaAnswers(OneAnswer[OllamaLine]):
     def request(self, served: ServedModel, choice: int) -> ChatRequest:
         """Return what the engine is asked for."""
         self._loaded = time.monotonic()
-        switch = self._body.think
+        switch = self.body.think
         think, effort = thinking_of(
             served.model,
             think=switch if isinstance(switch, bool) else None,
@@ -499,7 +498,7 @@ class OllamaAnswers(OneAnswer[OllamaLine]):
             self._request,
             id=self._id,
             max_tokens=self._options.most_tokens,
-            logprobs=self._body.most_others,
+            logprobs=self.body.most_others,
             stop=self._options.stops,
             think=None if is_raw else think,
             effort=None if is_raw else effort,
@@ -509,7 +508,7 @@ class OllamaAnswers(OneAnswer[OllamaLine]):
     def whole(self) -> bytes:
         """Return the answer."""
         line = self._line("".join(self._texts), "".join(self._thoughts), self._calls, self._ends[0])
-        logprobs = self._logprobs if self._body.logprobs else UNSET
+        logprobs = self._logprobs if self.body.logprobs else UNSET
         return msgspec.json.encode(msgspec.structs.replace(line, logprobs=logprobs))
 
     def empty(self, reason: Literal["load", "unload"]) -> bytes:

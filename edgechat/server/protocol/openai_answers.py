@@ -17,23 +17,23 @@ from edgechat.engine.types import (
     Delta,
     Finished,
     RequestEvent,
-    TokenLogprobs,
     ToolCall,
     ToolCallArguments,
     ToolCallBegun,
 )
 from edgechat.server.documents import AskedDocuments, FileCitation, SourceBody, asked_documents, citations_of
 from edgechat.server.pool.models import ServedModel
-from edgechat.server.protocol.answers import LONGER, Answers, data_event
+from edgechat.server.protocol.answers import (
+    LONGER,
+    Answers,
+    PromptDetails,
+    TokenLogprob,
+    data_event,
+    logprob_of,
+)
 from edgechat.server.protocol.fields import GenerationBody, thinking_of
 from edgechat.server.protocol.openai_chat import ChatBody
-from edgechat.server.refusal import Refusal
-
-
-class PromptDetails(msgspec.Struct, frozen=True):
-    """Prompt tokens that were found in the prefix cache."""
-
-    cached_tokens: int
+from edgechat.server.refusal import Refusal, openai_error
 
 
 class CompletionDetails(msgspec.Struct, frozen=True):
@@ -85,31 +85,6 @@ def timings_of(ends: Sequence[Finished]) -> AnswerTimings:
     """Return how long the first of them took."""
     first = ends[0].timings
     return AnswerTimings(round(first.ttft_ms, 3), round(first.prompt_tps, 2), round(first.decode_tps, 2))
-
-
-class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
-    """A token and its logprob, the natural logarithm of its probability."""
-
-    token: str
-    logprob: float
-    bytes: list[int]
-
-
-class TokenLogprob(TopLogprob, frozen=True, kw_only=True):
-    """The logprob of a token of the answer, and of its alternatives."""
-
-    top_logprobs: list[TopLogprob]
-
-
-def logprob_of(chance: TokenLogprobs) -> TokenLogprob:
-    """Return the logprobs of a token as clients get them."""
-    others = [_chance(token, logprob) for token, logprob in chance.others]
-    own = _chance(chance.token, chance.logprob)
-    return TokenLogprob(token=own.token, logprob=own.logprob, bytes=own.bytes, top_logprobs=others)
-
-
-def _chance(token: bytes, logprob: float) -> TopLogprob:
-    return TopLogprob(token=token.decode("utf-8", "replace"), logprob=logprob, bytes=list(token))
 
 
 FinishReason = Literal["stop", "length", "tool_calls", "function_call"]
@@ -169,7 +144,7 @@ class ChoiceAnswers(Answers, Generic[Part]):
 
     def failure(self, refusal: Refusal) -> bytes:
         """Return an error as the last chunk."""
-        return data_event(refusal.body())
+        return data_event(openai_error(refusal))
 
     def take(self, choice: int, event: RequestEvent) -> None:
         """Collect an event of an answer that is sent as a whole. Raises Refusal as `send` does."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import struct
 from typing import Annotated, Literal
 
@@ -21,6 +20,7 @@ from edgechat.server.protocol.fields import (
     TokenId,
     limit,
     texts_of,
+    vector_json,
 )
 from edgechat.server.protocol.openai_answers import (
     AnswerTimings,
@@ -288,13 +288,6 @@ def embedding_list(body: EmbeddingBody, model: str, embedded: Embedded) -> bytes
     ]
     usage = EmbeddingUsage(embedded.tokens, embedded.tokens)
     return msgspec.json.encode(EmbeddingList(data=data, model=model, usage=usage))
-
-
-def vector_json(vector: bytes, encoding: str | None = None) -> Raw:
-    """Return the JSON of a vector: each by itself, so that other threads come in between."""
-    if encoding == "base64":
-        return Raw(msgspec.json.encode(base64.b64encode(vector).decode()))
-    return Raw(msgspec.json.encode(struct.unpack(f"<{len(vector) // 4}f", vector)))
 
 
 _MOST_DOCUMENTS = 2048

@@ -26,9 +26,15 @@ from edgechat.engine.types import (
 )
 from edgechat.server.documents import FileCitation, citations_of, question_in
 from edgechat.server.pool.models import ServedModel
-from edgechat.server.protocol.answers import LONGER, OneAnswer, named_event
+from edgechat.server.protocol.answers import (
+    LONGER,
+    OneAnswer,
+    PromptDetails,
+    TokenLogprob,
+    logprob_of,
+    named_event,
+)
 from edgechat.server.protocol.fields import limit, thinking_of
-from edgechat.server.protocol.openai_answers import PromptDetails, TokenLogprob, logprob_of
 from edgechat.server.protocol.responses_items import NOTHING, Earlier, items_of, sealed
 from edgechat.server.protocol.responses_request import ResponseBody, Toolbox, toolbox_of
 from edgechat.server.protocol.responses_store import (

@@ -19,6 +19,7 @@ from edgechat.engine.types import ChatRequest, Priority, Sampling, Tool
 from edgechat.server.documents import MOST_DOCUMENTS, AskedDocuments, Docs, DocumentsName, asked_documents
 from edgechat.server.protocol.body import Echoed, decode, kind_of, no_effect
 from edgechat.server.protocol.fields import (
+    FileSearchRanking,
     Labels,
     Lora,
     Model,
@@ -31,7 +32,17 @@ from edgechat.server.protocol.fields import (
     seed_of,
     tool_of,
 )
-from edgechat.server.protocol.responses_items import JOINT, NOTHING, Earlier, ignored_items, messages_of
+from edgechat.server.protocol.responses_items import (
+    JOINT,
+    NOTHING,
+    CallItem,
+    CallOutputItem,
+    Earlier,
+    MessageItem,
+    ReasoningItem,
+    ignored_items,
+    messages_of,
+)
 from edgechat.server.refusal import Refusal
 from edgechat.settings import SamplingDefaults
 
@@ -72,17 +83,6 @@ class NamespaceParam(msgspec.Struct, frozen=True, kw_only=True):
     name: ToolName
     description: Annotated[str, Meta(max_length=65536)] | None = None
     tools: Annotated[list[FunctionToolParam], Meta(max_length=128)]
-
-
-class FileSearchRanking(msgspec.Struct, frozen=True, kw_only=True):
-    """How passages are ranked."""
-
-    ranker: Annotated[str | None, no_effect("Ignored: there is one way to rank.", "auto")] = None
-    score_threshold: Annotated[
-        Literal[0] | Annotated[float, Meta(ge=0, le=0)] | None,
-        Meta(description="Only 0: scores are ranks, which say nothing without the others."),
-    ] = None
-    hybrid_search: Annotated[dict[str, Any] | None, no_effect("Ignored: ranks are joined evenly.")] = None
 
 
 class FileSearchParam(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,20 +180,18 @@ def _described(param: CustomToolParam) -> str:
 
 
 _REF = "#/components/schemas/"
-_ITEMS = ("MessageItem", "CallItem", "CallOutputItem", "ReasoningItem")
-_TOOLS = ("FunctionToolParam", "CustomToolParam", "NamespaceParam", "FileSearchParam")
+ITEMS = (MessageItem, CallItem, CallOutputItem, ReasoningItem)
+TOOLS = (FunctionToolParam, CustomToolParam, NamespaceParam, FileSearchParam)
 
 
-def _one_of(names: tuple[str, ...]) -> dict[str, Any]:
-    known = [{"$ref": _REF + name} for name in names]
+def _one_of(types: tuple[type, ...]) -> dict[str, Any]:
+    known = [{"$ref": _REF + one.__name__} for one in types]
     return {"anyOf": [*known, {"type": "object", "required": ["type"]}]}
 
 
-Item = Annotated[
-    Raw, Meta(description="Items of other types are ignored.", extra_json_schema=_one_of(_ITEMS))
-]
+Item = Annotated[Raw, Meta(description="Items of other types are ignored.", extra_json_schema=_one_of(ITEMS))]
 ToolParam = Annotated[
-    Raw, Meta(description="Tools of other types are left out.", extra_json_schema=_one_of(_TOOLS))
+    Raw, Meta(description="Tools of other types are left out.", extra_json_schema=_one_of(TOOLS))
 ]
 
 

@@ -16,8 +16,8 @@ from edgechat.chat.storage.response_store import ResponseStore
 from edgechat.chat.storage.responses import CHAIN_BYTES, StoredItem, StoredResponse, too_long
 from edgechat.documents.library import Given
 from edgechat.server.documents import FileCitation, SourceBody, file_id_of, filename_of
+from edgechat.server.protocol.answers import PromptDetails, TokenLogprob
 from edgechat.server.protocol.body import decode
-from edgechat.server.protocol.openai_answers import PromptDetails, TokenLogprob
 from edgechat.server.protocol.responses_items import NOTHING, Earlier
 from edgechat.server.refusal import Refusal
 
