@@ -23,6 +23,7 @@ from edgechat.server.protocol.fields import (
     answer_schema,
     errors_about,
     limit,
+    stops_of,
     tool_of,
 )
 from edgechat.server.refusal import Refusal
@@ -410,6 +411,7 @@ class CountBody(msgspec.Struct, frozen=True, kw_only=True):
             tool=choice.name if choice.type == "tool" else None,
             most_calls=1 if choice.disable_parallel_tool_use else None,
             schema=self._schema(),
+            think=self.think,
             overflow="error",
         )
         with errors_about("tool_choice"):
@@ -474,7 +476,12 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
             )
         if self.compaction is not None:
             raise Refusal("Conversations are not summarized here: omit `compaction`.", param="compaction")
-        return super().asked()
+        return msgspec.structs.replace(
+            super().asked(),
+            max_tokens=limit(self.max_tokens, None, "max_tokens"),
+            stop=stops_of(self.stop_sequences),
+            priority=self.priority or "interactive",
+        )
 
     @property
     def hints_cache(self) -> bool:
@@ -489,13 +496,3 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
         """Return how tokens are chosen."""
         sent = SamplingDefaults(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)
         return Sampling(**sent.over(defaults).given())
-
-    @property
-    def stops(self) -> tuple[str, ...]:
-        """The texts before which the answer ends."""
-        return tuple(stop for stop in self.stop_sequences or () if stop)
-
-    @property
-    def most_tokens(self) -> int | None:
-        """After how many tokens to end. Raises Refusal."""
-        return limit(self.max_tokens, None, "max_tokens")

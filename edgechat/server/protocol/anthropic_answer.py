@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from edgechat.engine.types import (
-    ChatRequest,
-    Delta,
-    Finished,
-    RequestEvent,
-    ToolCall,
-    ToolCallArguments,
-    ToolCallBegun,
-    Usage,
-)
+from edgechat.engine.types import Finished, Sampling, Usage
 from edgechat.server.documents import SourceBody, asked_documents
-from edgechat.server.pool.models import ServedModel
-from edgechat.server.protocol.answers import OneAnswer, named_event
+from edgechat.server.protocol.answers import (
+    Answers,
+    Block,
+    BlockBegun,
+    BlockEnded,
+    BlockGrown,
+    Change,
+    named_event,
+)
 from edgechat.server.protocol.anthropic import MessagesBody
-from edgechat.server.protocol.fields import arguments_object, thinking_of
+from edgechat.server.protocol.fields import arguments_object
 from edgechat.server.refusal import Refusal, anthropic_error
+from edgechat.settings import SamplingDefaults
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 _REASONS: dict[str, StopReason] = {
@@ -33,6 +30,12 @@ _REASONS: dict[str, StopReason] = {
     "context": "max_tokens",
     "tools": "tool_use",
 }
+_DELTAS = {
+    "text": ("text_delta", "text"),
+    "thinking": ("thinking_delta", "thinking"),
+    "call": ("input_json_delta", "partial_json"),
+}
+"""The type of a delta, and its field for text, by the kind of the block."""
 _SIGNATURE = "edgechat"
 """Of each thought, since clients expect one; it is not looked at when it comes back."""
 
@@ -85,116 +88,35 @@ class AnswerBlocks(msgspec.Struct, frozen=True, kw_only=True):
     """Extension: where the passages are from that the model was given."""
 
 
-class _Block:
-    """A block while it is written."""
+class MessagesAnswers(Answers):
+    """The message that answers one request."""
 
-    kind = "text"
-
-    def __init__(self) -> None:
-        self._texts: list[str] = []
-
-    @property
-    def text(self) -> str:
-        return "".join(self._texts)
-
-    def add(self, text: str) -> dict[str, Any]:
-        """Add text; return the delta."""
-        self._texts.append(text)
-        return {"type": "text_delta", "text": text}
-
-    def begun(self) -> dict[str, Any]:
-        """Return the block as it begins."""
-        return {"type": "text", "text": ""}
-
-    def last_delta(self) -> dict[str, Any] | None:
-        """Return what is said before its end."""
-        return None
-
-    def whole(self) -> AnswerText | AnswerThinking | AnswerToolUse:
-        return AnswerText(text=self.text)
-
-
-class _ThinkingBlock(_Block):
-    kind = "thinking"
-
-    def add(self, text: str) -> dict[str, Any]:
-        self._texts.append(text)
-        return {"type": "thinking_delta", "thinking": text}
-
-    def begun(self) -> dict[str, Any]:
-        return {"type": "thinking", "thinking": "", "signature": ""}
-
-    def last_delta(self) -> dict[str, Any] | None:
-        return {"type": "signature_delta", "signature": _SIGNATURE}
-
-    def whole(self) -> AnswerThinking:
-        return AnswerThinking(thinking=self.text, signature=_SIGNATURE)
-
-
-class _ToolUseBlock(_Block):
-    kind = "tool_use"
-
-    def __init__(self, call: ToolCall) -> None:
-        super().__init__()
-        self._call = call
-
-    def add(self, text: str) -> dict[str, Any]:
-        self._texts.append(text)
-        return {"type": "input_json_delta", "partial_json": text}
-
-    def begun(self) -> dict[str, Any]:
-        return {"type": "tool_use", "id": self._call.id, "name": self._call.name, "input": {}}
-
-    def whole(self) -> AnswerToolUse:
-        return AnswerToolUse(id=self._call.id, name=self._call.name, input=arguments_object(self.text))
-
-
-class MessagesAnswers(OneAnswer[dict[str, Any]]):
-    """The message that answers one request, as it grows."""
+    id_prefix = "msg_"
 
     def __init__(self, body: MessagesBody, think: bool | None) -> None:
-        """think: what the settings say for models that can switch it. Raises Refusal."""
+        """think: the default of the settings. Raises Refusal."""
         super().__init__(
+            body.asked(),
             model=body.model,
             streams=body.stream,
-            priority=body.priority,
+            think=think,
+            effort=body.effort,
             lora=body.lora,
             documents=asked_documents(body.docs),
         )
         self._body = body
-        self._think = think
-        self._request = body.asked()
-        self._limit = body.most_tokens
         self._hints_cache = body.hints_cache
-        self._id = f"msg_{secrets.token_hex(12)}"
-        self._blocks: list[_Block] = []
-        self._is_open = False
-        """Whether the last block is being written."""
 
-    def request(self, served: ServedModel, choice: int) -> ChatRequest:
-        """Return what the engine is asked for."""
-        body = self._body
-        think, effort = thinking_of(
-            served.model, think=body.think, effort=body.effort, default=self._think, insists=False
-        )
-        return msgspec.structs.replace(
-            self._request,
-            id=self._id,
-            max_tokens=self._limit,
-            stop=body.stops,
-            think=think,
-            effort=effort,
-            sampling=body.sampling(served.plan.sampling_for(think)),
-            priority=self.priority,
-        )
+    def _sampling(self, defaults: SamplingDefaults, choice: int) -> Sampling:
+        return self._body.sampling(defaults)
 
     def whole(self) -> bytes:
-        """Return the message."""
+        """Return the message as JSON."""
         return msgspec.json.encode(self._message())
 
     def waiting(self) -> bytes:
-        """Return a ping, since clients with a limit for silence count events alone."""
-        return _told({"type": "ping"})
+        """Return a ping: clients with a limit for silence count events alone."""
+        return _event("ping")
 
     def failure(self, refusal: Refusal) -> bytes:
         """Return an error as the last event."""
@@ -202,69 +124,38 @@ class MessagesAnswers(OneAnswer[dict[str, Any]]):
 
     def _begin(self) -> bytes:
         prompt = Usage(self._prompt_tokens, self._cached_tokens, 0)
-        return _told({"type": "message_start", "message": self._message(prompt)})
+        return _event("message_start", message=self._message(prompt))
 
-    def _encode(self, told: dict[str, Any]) -> bytes:
-        return _told(told)
-
-    def _events(self, event: RequestEvent) -> Iterator[dict[str, Any]]:
-        """Take an event of the engine; yield those that tell of it."""
-        match event:
-            case Delta(text=text, thinking=thinking):
-                if not text:
-                    return
-                kind = _ThinkingBlock if thinking else _Block
-                if not self._is_open or type(self._blocks[-1]) is not kind:
-                    yield from self._add(kind())
-                yield self._delta(self._blocks[-1].add(text))
-            case ToolCallBegun(call=call):
-                yield from self._add(_ToolUseBlock(call))
-                if call.arguments:
-                    yield self._delta(self._blocks[-1].add(call.arguments))
-            case ToolCallArguments(text=text):
-                yield self._delta(self._blocks[-1].add(text))
+    def _encode(self, choice: int, change: Change) -> bytes:
+        match change:
+            case BlockBegun(block=block):
+                begun = _event("content_block_start", index=block.index, content_block=_empty(block))
+                return begun + (_delta(block, block.text) if block.text else b"")
+            case BlockGrown(block=block, text=text):
+                return _delta(block, text)
+            case BlockEnded(block=block):
+                ended = _event("content_block_stop", index=block.index)
+                if block.kind != "thinking":
+                    return ended
+                signed = {"type": "signature_delta", "signature": _SIGNATURE}
+                return _event("content_block_delta", index=block.index, delta=signed) + ended
             case Finished():
-                self._finish(0, event)
-                yield from self._close()
                 message = self._message()
                 stopped = {"stop_reason": message.stop_reason, "stop_sequence": message.stop_sequence}
-                yield {"type": "message_delta", "delta": stopped, "usage": message.usage}
-                yield {"type": "message_stop"}
-
-    def _add(self, block: _Block) -> Iterator[dict[str, Any]]:
-        yield from self._close()
-        self._blocks.append(block)
-        self._is_open = True
-        yield {"type": "content_block_start", "index": self._index, "content_block": block.begun()}
-
-    def _close(self) -> Iterator[dict[str, Any]]:
-        """End the block that is being written, if there is one."""
-        if not self._is_open:
-            return
-        if (last := self._blocks[-1].last_delta()) is not None:
-            yield self._delta(last)
-        self._is_open = False
-        yield {"type": "content_block_stop", "index": self._index}
-
-    @property
-    def _index(self) -> int:
-        return len(self._blocks) - 1
-
-    def _delta(self, delta: dict[str, Any]) -> dict[str, Any]:
-        return {"type": "content_block_delta", "index": self._index, "delta": delta}
+                return _event("message_delta", delta=stopped, usage=message.usage) + _event("message_stop")
 
     def _message(self, usage: Usage | None = None) -> AnswerBlocks:
-        """Return the message as it is now. usage: before its end."""
-        end = self._ends[0]
-        reason = _REASONS[end.reason] if end is not None else None
-        stop = end.stop_text if end is not None else None
+        """Return the message so far. usage: before its end."""
+        [reply] = self._replies
+        stop = reply.end.stop_text if reply.end is not None else None
+        reason = _REASONS[reply.end.reason] if reply.end is not None else None
         return AnswerBlocks(
             id=self._id,
             model=self.model,
-            content=[block.whole() for block in self._blocks],
+            content=list(map(_whole, reply.blocks)),
             stop_reason="stop_sequence" if stop is not None else reason,
             stop_sequence=stop,
-            usage=self._usage(usage or (end.usage if end is not None else Usage(0, 0, 0))),
+            usage=self._usage(usage or (reply.end.usage if reply.end is not None else Usage(0, 0, 0))),
             sources=self._sources,
         )
 
@@ -278,5 +169,27 @@ class MessagesAnswers(OneAnswer[dict[str, Any]]):
         )
 
 
-def _told(event: dict[str, Any]) -> bytes:
-    return named_event(event["type"], msgspec.json.encode(event))
+def _empty(block: Block) -> dict[str, Any]:
+    """Return a block as it begins in a stream."""
+    if block.call is not None:
+        return {"type": "tool_use", "id": block.call.id, "name": block.call.name, "input": {}}
+    if block.kind == "thinking":
+        return {"type": "thinking", "thinking": "", "signature": ""}
+    return {"type": "text", "text": ""}
+
+
+def _whole(block: Block) -> AnswerText | AnswerThinking | AnswerToolUse:
+    if block.call is not None:
+        return AnswerToolUse(id=block.call.id, name=block.call.name, input=arguments_object(block.text))
+    if block.kind == "thinking":
+        return AnswerThinking(thinking=block.text, signature=_SIGNATURE)
+    return AnswerText(text=block.text)
+
+
+def _delta(block: Block, text: str) -> bytes:
+    kind, field = _DELTAS[block.kind]
+    return _event("content_block_delta", index=block.index, delta={"type": kind, field: text})
+
+
+def _event(kind: str, **fields: Any) -> bytes:
+    return named_event(kind, msgspec.json.encode({"type": kind, **fields}))

@@ -144,8 +144,7 @@ class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def stops(self) -> tuple[str, ...]:
         """The texts before which the answer ends."""
-        sent = [self.stop] if isinstance(self.stop, str) else self.stop or []
-        return tuple(one for one in sent if one)
+        return stops_of(self.stop)
 
     @property
     def overruled(self) -> tuple[str, ...]:
@@ -169,6 +168,11 @@ class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
         seed = seed_of(self.seed, choice)
         bias = tuple((int(token), amount) for token, amount in (self.logit_bias or {}).items())
         return Sampling(**sent.over(defaults).given(), seed=seed, bias=bias)
+
+
+def stops_of(sent: str | Sequence[str | None] | None) -> tuple[str, ...]:
+    """Return the texts before which an answer ends; blank ones are left out."""
+    return tuple(filter(None, [sent] if isinstance(sent, str) else sent or ()))
 
 
 def seed_of(sent: float | None, choice: int = 0) -> int | None:
@@ -329,6 +333,13 @@ def tool_of(
     tool = Tool(name, description or "", strict=bool(strict))
     text = _text(parameters)
     return msgspec.structs.replace(tool, parameters=text) if text else tool
+
+
+def allowed_tools(tools: Sequence[Tool], names: set[str]) -> tuple[Tool, ...]:
+    """Return the tools with these names. Raises Refusal for a name that no tool has."""
+    if unknown := names - {tool.name for tool in tools}:
+        raise Refusal(f"{min(unknown)!r} is allowed, but is not one of the tools.", param="tool_choice")
+    return tuple(tool for tool in tools if tool.name in names)
 
 
 def answer_schema(sent: Raw | UnsetType | None, param: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -15,20 +14,25 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from edgechat.engine.tool_calls.tools import check_tools
 from edgechat.engine.types import (
     ChatRequest,
-    Delta,
     Embedded,
     Finished,
     Message,
-    RequestEvent,
     Sampling,
     ToolCall,
-    ToolCallArguments,
-    ToolCallBegun,
 )
 from edgechat.server.documents import AskedDocuments, Docs, SourceBody, asked_documents
 from edgechat.server.media import Part, image_of, message_of
 from edgechat.server.pool.models import ServedModel
-from edgechat.server.protocol.answers import OneAnswer, TokenLogprob, in_one_line, logprob_of
+from edgechat.server.protocol.answers import (
+    Answers,
+    Block,
+    BlockEnded,
+    BlockGrown,
+    Change,
+    TokenLogprob,
+    in_one_line,
+    logprob_of,
+)
 from edgechat.server.protocol.body import no_effect
 from edgechat.server.protocol.fields import (
     Factor,
@@ -43,7 +47,7 @@ from edgechat.server.protocol.fields import (
     arguments_object,
     errors_about,
     seed_of,
-    thinking_of,
+    stops_of,
     tool_of,
     vector_json,
 )
@@ -164,12 +168,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         return Sampling(**sent.over(defaults).given(), seed=seed_of(self.seed))
 
     @property
-    def stops(self) -> tuple[str, ...]:
-        """The texts before which the answer ends."""
-        sent = [self.stop] if isinstance(self.stop, str) else self.stop or []
-        return tuple(stop for stop in sent if stop)
-
-    @property
     def most_tokens(self) -> int | None:
         """After how many tokens to end; None: when the context is full."""
         if self.num_predict is None or self.num_predict <= 0:
@@ -199,18 +197,24 @@ class OllamaBody(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
     @property
-    def most_others(self) -> int | None:
-        """How many alternatives of each token to tell; None: no logprobs."""
-        return int(self.top_logprobs or 0) if self.logprobs else None
-
-    @property
     def is_empty(self) -> bool:
         """Whether there is nothing to answer: clients send that to load a model, or to unload it."""
         raise NotImplementedError
 
-    @property
-    def schema(self) -> str | None:
-        """The schema of the answer. Raises Refusal."""
+    def _request(self, **fields: Any) -> ChatRequest:
+        """Return the engine's request, without what depends on the model. Raises Refusal."""
+        options = self.options or Options()
+        return ChatRequest(
+            id="",
+            schema=self._schema(),
+            logprobs=int(self.top_logprobs or 0) if self.logprobs else None,
+            max_tokens=options.most_tokens,
+            stop=stops_of(options.stop),
+            think=self.think if isinstance(self.think, bool) else None,
+            **fields,
+        )
+
+    def _schema(self) -> str | None:
         sent = b"" if self.format is UNSET else bytes(self.format).strip()
         if sent in (b"", b"null", b'""'):
             return None
@@ -238,7 +242,7 @@ class OllamaChatBody(OllamaBody, frozen=True, kw_only=True):
             tools = tuple(tool_of(one.name, one.description, one.parameters) for one in functions)
             check_tools(tools)
         messages = _messages_of(self.messages)
-        return ChatRequest(id="", messages=messages, tools=tools, schema=self.schema, overflow="window")
+        return self._request(messages=messages, tools=tools, overflow="window")
 
 
 class GenerateBody(OllamaBody, frozen=True, kw_only=True):
@@ -267,12 +271,10 @@ class GenerateBody(OllamaBody, frozen=True, kw_only=True):
         if self.is_raw:
             if self.images:
                 raise Refusal("Only prompts of a chat can have images: omit raw and suffix.", param="images")
-            return ChatRequest(
-                id="", text=self.prompt, suffix=self.suffix or "", schema=self.schema, overflow="error"
-            )
+            return self._request(text=self.prompt, suffix=self.suffix or "", overflow="error")
         system = (Message("system", self.system),) if self.system else ()
         messages = (*system, message_of("user", _parts(self.prompt, self.images, "images")))
-        return ChatRequest(id="", messages=messages, schema=self.schema, overflow="window")
+        return self._request(messages=messages, overflow="window")
 
 
 def _messages_of(sent: Sequence[OllamaMessage]) -> tuple[Message, ...]:
@@ -388,6 +390,7 @@ def embed_answer(model: str, embedded: Embedded, *, total: float, load: float) -
 
 
 DoneReason = Literal["stop", "length", "load", "unload"]
+_REASONS: dict[str, DoneReason] = {"stop": "stop", "length": "length", "context": "length", "tools": "stop"}
 _NANOSECONDS = 1e9
 
 
@@ -446,10 +449,11 @@ class GenerateLine(OllamaLine, frozen=True, kw_only=True):
     thinking: str | UnsetType = UNSET
 
 
-class OllamaAnswers(OneAnswer[OllamaLine]):
-    """The answer to one request, as it grows."""
+class OllamaAnswers(Answers):
+    """The answer to one request, whole or line by line."""
 
     stream_type = "application/x-ndjson"
+    id_prefix = "olla-"
 
     def __init__(
         self,
@@ -458,58 +462,36 @@ class OllamaAnswers(OneAnswer[OllamaLine]):
         think: bool | None,
         documents: AskedDocuments | None = None,
     ) -> None:
-        """think: what the settings say for models that can switch it. Raises Refusal."""
+        """think: the default of the settings. Raises Refusal."""
         if body.top_logprobs and not body.logprobs:
             raise Refusal("top_logprobs requires logprobs: true.", param="top_logprobs")
         super().__init__(
+            asked,
             model=model_of(body.model),
             streams=body.stream is not False,
-            priority=None,
+            think=think,
+            effort=body.think if isinstance(body.think, str) else None,
             documents=documents,
         )
         self.body = body
-        self._options = body.options or Options()
-        self._think = think
-        self._request = asked
-        self._id = f"olla-{secrets.token_hex(12)}"
         self._began = time.monotonic()
         self._loaded = self._began
-        self._texts: list[str] = []
-        self._thoughts: list[str] = []
-        self._calls: list[OllamaCall] = []
-        self._logprobs: list[TokenLogprob] = []
-        self._open: tuple[ToolCall, list[str]] | None = None
-        """The call that is being written, and its arguments so far."""
 
     def request(self, served: ServedModel, choice: int) -> ChatRequest:
-        """Return what the engine is asked for."""
+        """Return the engine's request."""
         self._loaded = time.monotonic()
-        switch = self.body.think
-        think, effort = thinking_of(
-            served.model,
-            think=switch if isinstance(switch, bool) else None,
-            effort=switch if isinstance(switch, str) else None,
-            default=self._think,
-            insists=False,
-        )
-        is_raw = self._request.text is not None
-        defaults = served.plan.sampling_for(think)
-        return msgspec.structs.replace(
-            self._request,
-            id=self._id,
-            max_tokens=self._options.most_tokens,
-            logprobs=self.body.most_others,
-            stop=self._options.stops,
-            think=None if is_raw else think,
-            effort=None if is_raw else effort,
-            sampling=self._options.sampling(defaults.without_penalties() if is_raw else defaults),
-        )
+        return super().request(served, choice)
+
+    def _sampling(self, defaults: SamplingDefaults, choice: int) -> Sampling:
+        return (self.body.options or Options()).sampling(defaults)
 
     def whole(self) -> bytes:
-        """Return the answer."""
-        line = self._line("".join(self._texts), "".join(self._thoughts), self._calls, self._ends[0])
-        logprobs = self._logprobs if self.body.logprobs else UNSET
-        return msgspec.json.encode(msgspec.structs.replace(line, logprobs=logprobs))
+        """Return the answer as JSON."""
+        [reply] = self._replies
+        calls = [_called(block) for block in reply.blocks if block.kind == "call"]
+        logprobs = list(map(logprob_of, reply.chances)) if self.body.logprobs else UNSET
+        line = self._line(reply.text, reply.thinking, calls, end=reply.end, logprobs=logprobs)
+        return msgspec.json.encode(line)
 
     def empty(self, reason: Literal["load", "unload"]) -> bytes:
         """Return the answer to a request that only loads or unloads the model."""
@@ -517,7 +499,7 @@ class OllamaAnswers(OneAnswer[OllamaLine]):
         return msgspec.json.encode(line)
 
     def waiting(self) -> bytes:
-        """Return nothing: there is no line that clients would skip."""
+        """Return nothing: clients would skip no line."""
         return b""
 
     def failure(self, refusal: Refusal) -> bytes:
@@ -527,48 +509,41 @@ class OllamaAnswers(OneAnswer[OllamaLine]):
     def _begin(self) -> bytes:
         return b""
 
-    def _encode(self, told: OllamaLine) -> bytes:
-        return in_one_line(msgspec.json.encode(told)) + b"\n"
-
-    def _events(self, event: RequestEvent) -> list[OllamaLine]:
-        """Take an event of the engine; return the lines that tell of it."""
-        match event:
-            case Delta(text=text, thinking=thinking, chances=chances):
-                (self._thoughts if thinking else self._texts).append(text)
-                told = [logprob_of(one) for one in chances]
-                self._logprobs += told
-                if not (text or told):
-                    return []
-                line = self._line("", text) if thinking else self._line(text)
-                return [msgspec.structs.replace(line, logprobs=told or UNSET)]
-            case ToolCallBegun(call=call):
-                called = self._close_call()
-                self._open = (call, [call.arguments])
-                return called
-            case ToolCallArguments(text=text):
-                if self._open is not None:
-                    self._open[1].append(text)
+    def _encode(self, choice: int, change: Change) -> bytes:
+        match change:
+            case BlockGrown(block=block, text=text, chances=chances) if block.kind != "call":
+                words = ("", text) if block.kind == "thinking" else (text, "")
+                line = self._line(*words, logprobs=list(map(logprob_of, chances)) or UNSET)
+            case BlockEnded(block=block) if block.kind == "call":
+                line = self._line("", calls=[_called(block)])  # its arguments are an object, and come whole
             case Finished():
-                self._finish(0, event)
-                return [*self._close_call(), self._line("", end=event)]
-        return []
+                line = self._line("", end=change)
+            case _:
+                return b""
+        return in_one_line(msgspec.json.encode(line)) + b"\n"
 
-    def _close_call(self) -> list[OllamaLine]:
-        """Return the line of the call that is complete now: its arguments are an object, and come whole."""
-        if self._open is None:
-            return []
-        call, arguments = self._open
-        self._open = None
-        whole = arguments_object("".join(arguments))
-        called = OllamaCalled(name=call.name, arguments=whole, index=len(self._calls))
-        self._calls.append(OllamaCall(id=call.id, function=called))
-        return [self._line("", calls=self._calls[-1:])]
-
-    @abstractmethod
     def _line(
-        self, text: str, thought: str = "", calls: list[OllamaCall] | None = None, end: Finished | None = None
+        self,
+        text: str,
+        thought: str = "",
+        calls: list[OllamaCall] | None = None,
+        *,
+        end: Finished | None = None,
+        logprobs: list[TokenLogprob] | UnsetType = UNSET,
     ) -> OllamaLine:
         """Return a line. end: of the answer, in its last line."""
+        about = self._about(end) | {"logprobs": logprobs}
+        return self._worded(about, text, thought or UNSET, calls or UNSET)
+
+    @abstractmethod
+    def _worded(
+        self,
+        about: dict[str, Any],
+        text: str,
+        thought: str | UnsetType,
+        calls: list[OllamaCall] | UnsetType,
+    ) -> OllamaLine:
+        """Return a line in the form of this answer. about: the fields that all forms have."""
 
     def _about(self, end: Finished | None) -> dict[str, Any]:
         now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
@@ -578,7 +553,7 @@ class OllamaAnswers(OneAnswer[OllamaLine]):
         usage, timings = end.usage, end.timings
         computed = usage.prompt_tokens - usage.cached_tokens
         return about | {
-            "done_reason": "length" if end.reason in ("length", "context") else "stop",
+            "done_reason": _REASONS[end.reason],
             "total_duration": int((time.monotonic() - self._began) * _NANOSECONDS),
             "load_duration": int((self._loaded - self._began) * _NANOSECONDS),
             "prompt_eval_count": usage.prompt_tokens,
@@ -592,28 +567,44 @@ class OllamaChatAnswers(OllamaAnswers):
     """The answer in a chat."""
 
     def __init__(self, body: OllamaChatBody, think: bool | None) -> None:
-        """Raise Refusal for what cannot be."""
+        """Raises Refusal."""
         super().__init__(body, body.asked(), think, asked_documents(body.docs))
 
-    def _line(
-        self, text: str, thought: str = "", calls: list[OllamaCall] | None = None, end: Finished | None = None
+    def _worded(
+        self,
+        about: dict[str, Any],
+        text: str,
+        thought: str | UnsetType,
+        calls: list[OllamaCall] | UnsetType,
     ) -> OllamaChatLine:
-        message = OllamaAnswerMessage(content=text, thinking=thought or UNSET, tool_calls=calls or UNSET)
-        sources = UNSET if end is None else self._sources
-        return OllamaChatLine(message=message, sources=sources, **self._about(end))
+        message = OllamaAnswerMessage(content=text, thinking=thought, tool_calls=calls)
+        sources = self._sources if about["done"] else UNSET
+        return OllamaChatLine(message=message, sources=sources, **about)
 
 
 class GenerateAnswers(OllamaAnswers):
     """The answer to a prompt."""
 
     def __init__(self, body: GenerateBody, think: bool | None) -> None:
-        """Raise Refusal for what cannot be."""
+        """Raises Refusal."""
         super().__init__(body, body.asked(), think)
 
-    def _line(
-        self, text: str, thought: str = "", calls: list[OllamaCall] | None = None, end: Finished | None = None
+    def _worded(
+        self,
+        about: dict[str, Any],
+        text: str,
+        thought: str | UnsetType,
+        calls: list[OllamaCall] | UnsetType,
     ) -> GenerateLine:
-        return GenerateLine(response=text, thinking=thought or UNSET, **self._about(end))
+        return GenerateLine(response=text, thinking=thought, **about)
+
+
+def _called(block: Block) -> OllamaCall:
+    """Return a complete call."""
+    assert block.call is not None
+    arguments = arguments_object(block.text)
+    called = OllamaCalled(name=block.call.name, arguments=arguments, index=block.number)
+    return OllamaCall(id=block.call.id, function=called)
 
 
 def _duration(tokens: int, rate: float) -> int:

@@ -19,6 +19,7 @@ from edgechat.server.protocol.fields import (
     Others,
     SchemaText,
     Tokens,
+    allowed_tools,
     answer_schema,
     errors_about,
     limit,
@@ -558,14 +559,9 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
                 tool_of(one.name, one.description, one.parameters, strict=one.strict) for one in functions
             )
             check_tools(found)
-        return self._allowed(found) if isinstance(self.tool_choice, AllowedChoice) else found
-
-    def _allowed(self, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
-        assert isinstance(self.tool_choice, AllowedChoice)
-        names = {one.name for one in self.tool_choice.allowed_tools.tools}
-        if unknown := names - {tool.name for tool in tools}:
-            raise Refusal(f"{min(unknown)!r} is allowed, but is not one of the tools.", param="tool_choice")
-        return tuple(tool for tool in tools if tool.name in names)
+        if not isinstance(self.tool_choice, AllowedChoice):
+            return found
+        return allowed_tools(found, {one.name for one in self.tool_choice.allowed_tools.tools})
 
     def _schema(self) -> str | None:
         match self.response_format:

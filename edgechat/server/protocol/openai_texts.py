@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import struct
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from edgechat.engine.prompt.translation import MOST_CHARACTERS, MOST_TOKENS
-from edgechat.engine.types import ChatRequest, Delta, Embedded, Finished, TokenLogprobs, Translated
+from edgechat.engine.types import ChatRequest, Embedded, Finished, Sampling, TokenLogprobs, Translated
 from edgechat.server.pool.models import ServedModel
+from edgechat.server.protocol.answers import BlockGrown, Change, Reply, data_event
 from edgechat.server.protocol.fields import (
     MOST_CHOICES,
     Choices,
@@ -25,11 +27,11 @@ from edgechat.server.protocol.fields import (
 from edgechat.server.protocol.openai_answers import (
     AnswerTimings,
     ChoiceAnswers,
-    FinishReason,
     UsageBody,
     timings_of,
 )
 from edgechat.server.refusal import Refusal
+from edgechat.settings import SamplingDefaults
 
 _MOST_TOKENS = 16
 """OpenAI's default."""
@@ -72,6 +74,19 @@ class CompletionBody(GenerationBody, frozen=True, kw_only=True):
             raise Refusal("echo requires prompts that are text.", param="echo")
         return prompts
 
+    def asked(self, prompt: str | tuple[int, ...]) -> ChatRequest:
+        """Return the engine's request for a prompt, without what depends on the model."""
+        return ChatRequest(
+            id="",
+            text=prompt,
+            suffix=self.suffix or "",
+            logprobs=None if self.logprobs is None else int(self.logprobs),
+            max_tokens=limit(self.max_tokens, _MOST_TOKENS, "max_tokens"),
+            stop=self.stops,
+            overflow="error",
+            priority=self.priority or "interactive",
+        )
+
 
 class CompletionLogprobs(msgspec.Struct, frozen=True):
     """The logprobs of the tokens; the lists have the same length."""
@@ -103,118 +118,89 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     timings: AnswerTimings | UnsetType = UNSET
 
 
-class CompletionAnswers(ChoiceAnswers[CompletionChoice]):
-    """The completions of one request, as they grow."""
+class CompletionAnswers(ChoiceAnswers):
+    """The completions of one request."""
 
-    kind = "cmpl"
+    id_prefix = "cmpl-"
 
     def __init__(self, body: CompletionBody) -> None:
-        """Raise Refusal for what cannot be."""
-        self._texts = body.prompts()
-        super().__init__(body, prompts=len(self._texts))
+        """Raises Refusal."""
+        self._prompt_texts = body.prompts()
+        super().__init__(body, body.asked(self._prompt_texts[0]), prompts=len(self._prompt_texts))
         self._body = body
-        self._limit = limit(body.max_tokens, _MOST_TOKENS, "max_tokens")
         self._offsets = [len(self._echo(choice)) for choice in range(self.n_choices)]
-        """Characters before what comes next."""
+        """Characters before the next ones."""
 
     def request(self, served: ServedModel, choice: int) -> ChatRequest:
-        """Return what the engine is asked for one of them."""
-        body = self._body
-        # What the makers hold against repetition is for chats: a text may have to repeat itself.
-        defaults = served.plan.sampling_for(None).without_penalties()
-        return ChatRequest(
-            id=f"{self._id}-{choice}",
-            text=self._text(choice),
-            suffix=body.suffix or "",
-            logprobs=None if body.logprobs is None else int(body.logprobs),
-            sampling=body.sampling(defaults, choice % body.n_choices),
-            max_tokens=self._limit,
-            stop=body.stops,
-            overflow="error",
-            priority=self.priority,
-        )
+        """Return the engine's request for one of them."""
+        return msgspec.structs.replace(super().request(served, choice), text=self._prompt(choice))
+
+    def _sampling(self, defaults: SamplingDefaults, choice: int) -> Sampling:
+        return self._body.sampling(defaults, choice % self._body.n_choices)
 
     def whole(self) -> bytes:
-        """Return the completions that were taken."""
-        choices = [self._join(index, taken) for index, taken in enumerate(self._taken)]
-        return self._encode(choices, usage=self._usage(), timings=timings_of(self._done()))
+        """Return the collected completions as JSON."""
+        choices = [self._choice(index, reply) for index, reply in enumerate(self._replies)]
+        return self._completion(choices, usage=self._usage(), timings=timings_of(self._ends))
 
-    def _first_parts(self) -> list[CompletionChoice]:
-        if not self._body.echo:
-            return []
-        return [CompletionChoice(index=at, text=self._echo(at)) for at in range(self.n_choices)]
-
-    def _text_part(self, choice: int, delta: Delta) -> CompletionChoice:
-        logprobs = self._logprobs(choice, delta.chances) if delta.chances else None
-        return CompletionChoice(index=choice, text=delta.text, logprobs=logprobs)
-
-    def _end_part(self, choice: int, reason: FinishReason) -> CompletionChoice:
-        return CompletionChoice(
-            index=choice, text="", finish_reason="length" if reason == "length" else "stop"
+    def _begin(self) -> bytes:
+        return b"".join(
+            self._part(CompletionChoice(index=choice, text=self._echo(choice)))
+            for choice in range(self.n_choices)
+            if self._body.echo
         )
 
-    def _join(self, index: int, parts: list[CompletionChoice]) -> CompletionChoice:
-        pieces = [part.logprobs for part in parts if part.logprobs is not None]
-        logprobs = CompletionLogprobs(
-            [token for piece in pieces for token in piece.tokens],
-            [logprob for piece in pieces for logprob in piece.token_logprobs],
-            [top for piece in pieces for top in piece.top_logprobs],
-            [offset for piece in pieces for offset in piece.text_offset],
-        )
+    def _encode(self, choice: int, change: Change) -> bytes:
+        match change:
+            case BlockGrown(text=text, chances=chances):
+                logprobs = self._logprobs(choice, chances) if chances else None
+                return self._part(CompletionChoice(index=choice, text=text, logprobs=logprobs))
+            case Finished():
+                part = CompletionChoice(index=choice, text="", finish_reason=self._reason(choice))
+                return self._part(part, timings=timings_of([change]))
+        return b""
+
+    def _part(self, part: CompletionChoice, **more: Any) -> bytes:
+        """Encode the new part of one completion as an event."""
+        return data_event(self._completion([part], **more))
+
+    def _chunk(self, *, usage: UsageBody) -> bytes:
+        return self._completion([], usage=usage)
+
+    def _completion(self, choices: list[CompletionChoice], **more: Any) -> bytes:
+        completion = Completion(id=self._id, created=self._created, model=self.model, choices=choices, **more)
+        return msgspec.json.encode(completion)
+
+    def _choice(self, index: int, reply: Reply) -> CompletionChoice:
         return CompletionChoice(
             index=index,
-            text=self._echo(index) + "".join(part.text for part in parts),
-            logprobs=None if self._body.logprobs is None else logprobs,
-            finish_reason=next(part.finish_reason for part in parts if part.finish_reason is not None),
+            text=self._echo(index) + reply.text,
+            logprobs=None if self._body.logprobs is None else self._logprobs(index, reply.chances),
+            finish_reason=self._reason(index),
         )
 
-    def _text(self, choice: int) -> str | tuple[int, ...]:
-        """Return what one of them goes on with."""
-        return self._texts[choice // self._body.n_choices]
+    def _reason(self, choice: int) -> Literal["stop", "length"]:
+        return "length" if self._replies[choice].is_cut else "stop"
+
+    def _prompt(self, choice: int) -> str | tuple[int, ...]:
+        return self._prompt_texts[choice // self._body.n_choices]
 
     def _echo(self, choice: int) -> str:
-        """Return the text that one of them begins with."""
-        text = self._text(choice)
-        return text if self._body.echo and isinstance(text, str) else ""
+        """Return the text that a completion begins with."""
+        prompt = self._prompt(choice)
+        return prompt if self._body.echo and isinstance(prompt, str) else ""
 
-    def _chunk(
-        self,
-        parts: list[CompletionChoice],
-        end: Finished | None = None,
-        *,
-        usage: UsageBody | UnsetType = UNSET,
-    ) -> bytes:
-        return self._encode(parts, usage=usage, timings=UNSET if end is None else timings_of([end]))
-
-    def _encode(
-        self,
-        choices: list[CompletionChoice],
-        *,
-        usage: UsageBody | UnsetType,
-        timings: AnswerTimings | UnsetType,
-    ) -> bytes:
-        return msgspec.json.encode(
-            Completion(
-                id=self._id,
-                created=self._created,
-                model=self.model,
-                choices=choices,
-                usage=usage,
-                timings=timings,
-            )
-        )
-
-    def _logprobs(self, choice: int, logprobs: tuple[TokenLogprobs, ...]) -> CompletionLogprobs:
-        tokens = [one.token.decode("utf-8", "replace") for one in logprobs]
+    def _logprobs(self, choice: int, chances: Sequence[TokenLogprobs]) -> CompletionLogprobs:
+        tokens = [one.token.decode("utf-8", "replace") for one in chances]
         offsets = []
         for token in tokens:
             offsets.append(self._offsets[choice])
             self._offsets[choice] += len(token)
         others = [
             {token.decode("utf-8", "replace"): logprob for token, logprob in reversed(one.others)}
-            for one in logprobs
+            for one in chances
         ]
-        return CompletionLogprobs(tokens, [one.logprob for one in logprobs], others, offsets)
+        return CompletionLogprobs(tokens, [one.logprob for one in chances], others, offsets)
 
 
 _MOST_TEXTS = 2048

@@ -27,8 +27,10 @@ from edgechat.server.protocol.fields import (
     SchemaText,
     Seed,
     Tokens,
+    allowed_tools,
     answer_schema,
     errors_about,
+    limit,
     seed_of,
     tool_of,
 )
@@ -118,12 +120,6 @@ class Toolbox:
     def name_of(self, called: str) -> tuple[str | None, str]:
         """Return the namespace of a function that the model has called, if any, and its name."""
         return self.namespaces.get(called, (None, called))
-
-    def only(self, names: set[str]) -> tuple[Tool, ...]:
-        """Return the tools of these names. Raises Refusal if there is no such tool."""
-        if unknown := names - {tool.name for tool in self.tools}:
-            raise Refusal(f"{min(unknown)!r} is allowed, but is not one of the tools.", param="tool_choice")
-        return tuple(tool for tool in self.tools if tool.name in names)
 
 
 def toolbox_of(sent: Sequence[Raw]) -> Toolbox:
@@ -325,7 +321,8 @@ class InputBody(msgspec.Struct, frozen=True, kw_only=True):
                 return "none", (), None
             case NamedChoice(type="allowed_tools", mode=mode, tools=tools):
                 named = [tool for tool in tools or () if tool.get("type") != "file_search"]
-                return self._mode(mode, box), box.only({str(tool.get("name", "")) for tool in named}), None
+                names = {str(tool.get("name", "")) for tool in named}
+                return self._mode(mode, box), allowed_tools(box.tools, names), None
             case NamedChoice(type="file_search") if box.search is not None:
                 return "auto", box.tools, None
             case NamedChoice(name=name) if name is not None:
@@ -395,14 +392,17 @@ class ResponseBody(InputBody, frozen=True, kw_only=True):
         int | None, no_effect("Ignored: it limits calls of hosted tools, of which there are none.")
     ] = None
 
+    def asked(self, box: Toolbox, earlier: Earlier = NOTHING) -> ChatRequest:
+        """Return the engine's request, without what depends on the model. Raises Refusal."""
+        wants_logprobs = self.top_logprobs or "message.output_text.logprobs" in (self.include or ())
+        return msgspec.structs.replace(
+            super().asked(box, earlier),
+            logprobs=(self.top_logprobs or 0) if wants_logprobs else None,
+            max_tokens=limit(self.max_output_tokens, None, "max_output_tokens"),
+            priority=self.priority or "interactive",
+        )
+
     def sampling(self, defaults: SamplingDefaults) -> Sampling:
         """Return how tokens are chosen."""
         sent = SamplingDefaults(temperature=self.temperature, top_p=self.top_p)
         return Sampling(**sent.over(defaults).given(), seed=seed_of(self.seed))
-
-    @property
-    def wants_logprobs(self) -> int | None:
-        """Of how many alternatives logprobs are wanted; None: not even of the tokens."""
-        if self.top_logprobs or "message.output_text.logprobs" in (self.include or ()):
-            return self.top_logprobs or 0
-        return None
