@@ -221,7 +221,7 @@ def serve(names: tuple[str, ...]) -> None:
     if find_spec("mcp") is None:
         hint = None if frozen() else 'To install them: pip install "edgechat[tools]"'
         raise ToolError("MCP needs packages that are not installed.", hint=hint)
-    from edgechat.server.documents.mcp_server import serve_documents
+    from edgechat.server.mcp_documents import serve_documents
 
     if sys.stdin.isatty():
         own = shlex.join(["edgechat", "docs", "serve", *names])
