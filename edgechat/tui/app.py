@@ -29,9 +29,7 @@ from textual.worker import WorkerFailed
 from edgechat.base.errors import EdgechatError, SettingsError
 from edgechat.tui.chat.screen import ChatScreen
 from edgechat.tui.terminal.key_order import KeyQueue
-from edgechat.tui.terminal.output_filter import OutputFilter
-from edgechat.tui.terminal.signals import EndSignals, restore_hang_up
-from edgechat.tui.terminal.window import TerminalWindow
+from edgechat.tui.terminal.window import EndSignals, OutputFilter, TerminalWindow, restore_hang_up
 from edgechat.tui.theme import STYLES, THEMES, apply
 
 if TYPE_CHECKING:
@@ -143,7 +141,7 @@ class EdgechatApp(App[None]):
         driver = super().get_driver_class()
         if driver.__name__ != "LinuxDriver":  # Windows', or one of a test
             return driver
-        from edgechat.tui.terminal.driver import TerminalDriver
+        from edgechat.tui.terminal.input import TerminalDriver
 
         return TerminalDriver
 

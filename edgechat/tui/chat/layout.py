@@ -15,13 +15,11 @@ from edgechat.base.errors import EdgechatError
 from edgechat.base.text import one_line
 from edgechat.tui.chat.prompt.box import PromptBox
 from edgechat.tui.chat.prompt.pane import PromptPane
-from edgechat.tui.terminal.screens import AppScreen
 from edgechat.tui.transcript.transcript import Transcript
 from edgechat.tui.transcript.welcome import WelcomePiece
-from edgechat.tui.widgets.activity import Activity
+from edgechat.tui.widgets.dialogs import AppScreen
 from edgechat.tui.widgets.key_bar import KeyBar
-from edgechat.tui.widgets.new_lines import NewLines
-from edgechat.tui.widgets.status_bar import StatusBar
+from edgechat.tui.widgets.lines import Activity, NewLines, StatusBar
 
 if TYPE_CHECKING:
     from edgechat.planner.plan import LoadPlan
@@ -160,7 +158,7 @@ class ChatLayout(AppScreen[None]):
         self.notify(message, severity="error", timeout=10, markup=False)
 
     async def confirm(self, question: str, *, yes: str, no: str) -> bool:
-        from edgechat.tui.models.dialogs import ConfirmDialog
+        from edgechat.tui.widgets.dialogs import ConfirmDialog
 
         return await self.app.push_screen_wait(ConfirmDialog(Content(question), yes=yes, no=no))
 

@@ -26,7 +26,7 @@ from edgechat.tui.transcript.pieces import ThoughtPiece
 from edgechat.tui.transcript.sheet import Sheet
 from edgechat.tui.transcript.transcript import Transcript
 from edgechat.tui.transcript.welcome import WelcomePiece, WelcomeSheet
-from edgechat.tui.widgets.new_lines import NewLines
+from edgechat.tui.widgets.lines import NewLines
 
 if TYPE_CHECKING:
     from edgechat.base.images.library import ImageLibrary
@@ -333,7 +333,7 @@ class ChatScreen(ChatLayout):
         self.run_in_background(self._edit_prompt())
 
     async def _edit_prompt(self) -> None:
-        from edgechat.tui.terminal.editor import edit
+        from edgechat.tui.terminal.programs import edit
 
         self.prompt.replace_text(await edit(self.app, self.prompt.text))
         self.prompt.focus()

@@ -19,7 +19,7 @@ from textual.strip import Strip
 from textual.style import Style
 
 from edgechat.tui.conversations.rows import ChatRow, HeadingRow, Row, SelectableRow, height_of, lines_of
-from edgechat.tui.widgets.cursor import cursor_style
+from edgechat.tui.widgets.lists import cursor_style
 
 
 class ChatList(ScrollView, can_focus=True):

@@ -25,7 +25,7 @@ from edgechat.tui.conversations.rows import (
     rows_of_hits,
     rows_of_trash,
 )
-from edgechat.tui.widgets.line_field import LineField
+from edgechat.tui.widgets.fields import LineField
 
 if TYPE_CHECKING:
     from edgechat.chat.storage.store import Store

@@ -16,9 +16,9 @@ from textual.widgets import OptionList, Static
 from edgechat.base.text import one_line
 from edgechat.tui.models.details import Details
 from edgechat.tui.models.items import ModelGroup, ModelItem
-from edgechat.tui.models.keyed_list import KeyedList, ListLine
 from edgechat.tui.models.table import ColumnLayout
-from edgechat.tui.widgets.line_field import LineField
+from edgechat.tui.widgets.fields import LineField
+from edgechat.tui.widgets.lists import KeyedList, ListLine
 
 if TYPE_CHECKING:
     from edgechat.planner.listing import ModelRow

@@ -11,8 +11,8 @@ from textual.widgets import Static
 
 from edgechat.base.text import printable
 from edgechat.tui.models.descriptions import describe
-from edgechat.tui.models.keyed_list import KeyedList, ListLine
 from edgechat.tui.models.table import quant_lines
+from edgechat.tui.widgets.lists import KeyedList, ListLine
 
 if TYPE_CHECKING:
     from edgechat.planner.ranking.survey import SurveyFindings

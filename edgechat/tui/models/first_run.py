@@ -8,11 +8,13 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on, work
-from textual.app import ComposeResult
+from textual.app import ComposeResult, RenderResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical, VerticalScroll
 from textual.content import Content
+from textual.message import Message
 from textual.screen import Screen
+from textual.widget import Widget
 from textual.widgets import Static
 
 from edgechat.base.text import one_line, printable
@@ -22,8 +24,7 @@ from edgechat.tui.models.descriptions import RECOMMENDED, caption, card, describ
 from edgechat.tui.models.items import ModelItem
 from edgechat.tui.models.known_models import KnownModels
 from edgechat.tui.models.pull import Pull
-from edgechat.tui.terminal.screens import AppScreen, error_text
-from edgechat.tui.widgets.choice import Choice
+from edgechat.tui.widgets.dialogs import AppScreen, error_text
 from edgechat.tui.widgets.key_bar import KeyBar
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from edgechat.planner.ranking.first_models import FirstModel
     from edgechat.tui.models.library import ModelLibrary
     from edgechat.tui.models.pulls import Pulls
+
 
 GUIDE = "guide"
 _LOCAL = 9
@@ -49,6 +51,65 @@ class FirstRunChoice:
     """The download to chat with once it is done."""
     follower: Pull | None = None
     """The download of a better model after that one, which is offered once it is done."""
+
+
+class Choice(Widget, can_focus=True):
+    """What has the focus is chosen by Enter, which is up to the screen; of clicks, the second one chooses."""
+
+    DEFAULT_CSS = """
+    Choice {
+        height: auto;
+        pointer: pointer;
+        &:focus {
+            background: $block-cursor-background;
+            color: $block-cursor-foreground;
+            text-style: $block-cursor-text-style;
+        }
+        &.-card {
+            border: round $border-blurred;
+            border-title-style: bold;
+            border-title-color: $foreground;
+            border-subtitle-color: $foreground;
+            padding: 0 1;
+        }
+        &.-card:focus {
+            border: heavy $primary;
+            background: $background;
+            color: $foreground;
+            text-style: none;
+        }
+    }
+    """
+
+    @dataclass
+    class Chosen(Message):
+        """It was clicked while it had the focus."""
+
+        choice: Choice
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._text = Content()
+        self._was_clicked = False
+
+    def show(self, text: Content) -> None:
+        """Show this text, of one or several lines."""
+        if not text.is_same(self._text) or text.spans != self._text.spans:
+            self._text = text
+            self.refresh(layout=True)
+
+    def render(self) -> RenderResult:
+        # On the ground of the cursor, other colours may not be legible.
+        return Content(self._text.plain) if self.has_focus and not self.has_class("-card") else self._text
+
+    def on_blur(self) -> None:
+        self._was_clicked = False
+
+    def on_click(self, event: events.Click) -> None:
+        event.stop()
+        if self._was_clicked:
+            self.post_message(self.Chosen(self))
+        self._was_clicked = True
 
 
 class FirstRun(AppScreen[FirstRunChoice | None]):

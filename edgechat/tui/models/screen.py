@@ -15,11 +15,10 @@ from edgechat.base.errors import DoesNotFit, EdgechatError
 from edgechat.base.text import mebibytes, one_line, printable
 from edgechat.tui.models.browser import ModelBrowser
 from edgechat.tui.models.descriptions import explain
-from edgechat.tui.models.dialogs import ConfirmDialog, TextDialog
 from edgechat.tui.models.items import ModelGroup
 from edgechat.tui.models.known_models import KnownModels
 from edgechat.tui.models.pull import Pull, PullState
-from edgechat.tui.terminal.screens import AppScreen, error_text
+from edgechat.tui.widgets.dialogs import AppScreen, ConfirmDialog, TextDialog, error_text
 from edgechat.tui.widgets.key_bar import KeyBar
 
 if TYPE_CHECKING:

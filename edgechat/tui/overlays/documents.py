@@ -16,8 +16,8 @@ from textual.widgets import OptionList, Static
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import one_line
 from edgechat.documents.known import KnownCollection
-from edgechat.tui.models.keyed_list import KeyedList, ListLine
-from edgechat.tui.terminal.screens import AppDialog, error_text
+from edgechat.tui.widgets.dialogs import AppDialog, error_text
+from edgechat.tui.widgets.lists import KeyedList, ListLine
 
 _NARROWEST, _WIDEST = 20, 30
 """Letters of the column of names."""

@@ -18,9 +18,9 @@ from textual.widgets import Static
 
 from edgechat.base.text import one_line
 from edgechat.chat.commands import commands_of
-from edgechat.tui.terminal.screens import AppScreen
+from edgechat.tui.widgets.dialogs import AppScreen
+from edgechat.tui.widgets.fields import LineField
 from edgechat.tui.widgets.key_bar import KeyBar
-from edgechat.tui.widgets.line_field import LineField
 
 Part = tuple[str, tuple[type, ...]]
 """A part of the app, and the classes whose keys work there."""

@@ -15,9 +15,9 @@ from textual.fuzzy import FuzzySearch
 from textual.widgets import OptionList, Static
 
 from edgechat.base.text import one_line
-from edgechat.tui.models.keyed_list import KeyedList, ListLine
-from edgechat.tui.terminal.screens import AppDialog
-from edgechat.tui.widgets.line_field import LineField
+from edgechat.tui.widgets.dialogs import AppDialog
+from edgechat.tui.widgets.fields import LineField
+from edgechat.tui.widgets.lists import KeyedList, ListLine
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from textual.widgets import LoadingIndicator
 from edgechat.base.text import one_line
 from edgechat.chat.commands import commands_of
 from edgechat.tui.theme import THEMES
-from edgechat.tui.widgets.cursor import CursorLine
+from edgechat.tui.widgets.lists import CursorLine
 
 _WIDTH = 80
 """The greatest width of the palette, in cells; its style sheet has the same number."""

@@ -21,9 +21,8 @@ from edgechat.chat.records import ChatSettings
 from edgechat.engine.types import Sampling
 from edgechat.settings import Preset, SamplingDefaults, checked
 from edgechat.settings.documentation import describe_type
-from edgechat.tui.terminal.screens import AppDialog
-from edgechat.tui.widgets.line_field import LineField
-from edgechat.tui.widgets.text_area import Area
+from edgechat.tui.widgets.dialogs import AppDialog
+from edgechat.tui.widgets.fields import Area, LineField
 
 _THINK = [("the model's default", "auto"), ("always", "on"), ("never", "off")]
 

@@ -19,7 +19,7 @@ from edgechat.base.text import one_line, printable
 from edgechat.chat.records import Attachment
 from edgechat.documents.citations import PassageSource
 from edgechat.documents.known import holds
-from edgechat.tui.terminal.screens import AppDialog, error_text
+from edgechat.tui.widgets.dialogs import AppDialog, error_text
 
 _MOST_SHOWN = 50_000
 """Letters of a document that was given whole."""
@@ -97,7 +97,7 @@ class PassageScreen(AppDialog[None]):
         try:
             if (missing := await asyncio.to_thread(_missing, source)) is not None:
                 raise EditorError(missing)
-            from edgechat.tui.terminal.viewer import show_file
+            from edgechat.tui.terminal.programs import show_file
 
             await asyncio.to_thread(show_file, Path(source.path))
         except EditorError as error:

@@ -12,8 +12,8 @@ from textual.containers import Grid, Vertical, VerticalScroll
 from textual.content import Content
 
 from edgechat.chat.records import Turn
-from edgechat.tui.terminal.screens import AppDialog
 from edgechat.tui.transcript.turns import pieces_of
+from edgechat.tui.widgets.dialogs import AppDialog
 
 
 class VersionsScreen(AppDialog[int | None]):

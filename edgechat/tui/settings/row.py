@@ -22,8 +22,7 @@ from edgechat.base.text import printable
 from edgechat.models.catalogue import catalogue
 from edgechat.models.formats.modalities import ModelKind
 from edgechat.tui.settings.entries import SettingEntry
-from edgechat.tui.widgets.line_field import LineField
-from edgechat.tui.widgets.text_area import Area
+from edgechat.tui.widgets.fields import Area, LineField
 
 _KINDS: dict[tuple[str, ...], ModelKind] = {
     ("model",): "chat",

@@ -23,9 +23,9 @@ from edgechat.settings.reading import name_fault
 from edgechat.tui.settings.entries import SettingEntry, entries
 from edgechat.tui.settings.model_names import check_name
 from edgechat.tui.settings.row import SettingRow
-from edgechat.tui.terminal.screens import AppScreen, error_text
+from edgechat.tui.widgets.dialogs import AppScreen, error_text
+from edgechat.tui.widgets.fields import LineField
 from edgechat.tui.widgets.key_bar import KeyBar
-from edgechat.tui.widgets.line_field import LineField
 
 
 class GroupHeading(Static):

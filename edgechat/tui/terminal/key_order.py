@@ -122,8 +122,7 @@ class KeyQueue:
     def _is_editing(self) -> bool:
         from textual.command import CommandInput  # the first frame does not wait for these
 
-        from edgechat.tui.widgets.line_field import LineField
-        from edgechat.tui.widgets.text_area import Area
+        from edgechat.tui.widgets.fields import Area, LineField
 
         return isinstance(self._app.focused, Area | LineField | CommandInput)
 

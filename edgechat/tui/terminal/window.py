@@ -1,11 +1,17 @@
-"""The terminal's window: its title, and messages of the desktop."""
+"""The terminal's window: title, desktop notifications, signals that end the app, and a last output filter."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Awaitable, Callable
 
-from edgechat.base.text import one_line
+from rich.segment import Segment
+from textual.color import Color
+from textual.filter import LineFilter
+
+from edgechat.base.text import one_line, printable
 
 _MAX_TITLE = 80
 _NO_TITLE = ("", "dumb", "linux")
@@ -59,3 +65,57 @@ def _escape(sequence: str) -> str:
 
 def _osc(text: str) -> str:
     return f"\x1b]{text}\x1b\\"
+
+
+_QUIT_TIMEOUT = 5.0
+"""Seconds for a graceful shutdown. Writing to a terminal that is gone can block forever."""
+
+
+class EndSignals:
+    """Turns SIGINT, SIGTERM and SIGHUP into one call of `quit`; Windows knows only the first two."""
+
+    def __init__(self, quit: Callable[[], Awaitable[None]]) -> None:
+        self._quit = quit
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[None] | None = None
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+            if hasattr(signal, name):
+                # Not the loop's own handlers: those never run while the loop is blocked.
+                signal.signal(getattr(signal, name), self._on_signal)
+
+    def _on_signal(self, number: int, _: object) -> None:
+        if hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_REAL, _QUIT_TIMEOUT)  # SIGALRM ends the process
+        self._loop.call_soon_threadsafe(self._start_quitting, number)
+
+    def _start_quitting(self, number: int) -> None:
+        if self._task is None:
+            self._task = self._loop.create_task(self._quit_and_hang_up(number))
+
+    async def _quit_and_hang_up(self, number: int) -> None:
+        # `kill -HUP` leaves the terminal, whose modes must not stay as they are.
+        is_gone = number == getattr(signal, "SIGHUP", None) and not os.isatty(0)
+        await self._quit()
+        if is_gone:
+            restore_hang_up()
+            os.kill(os.getpid(), signal.SIGHUP)  # there is no terminal left to restore
+
+
+def restore_hang_up() -> None:
+    """Restore the default action of SIGHUP, which ends the process: call it when everything is saved."""
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+class OutputFilter(LineFilter):
+    """Removes control characters, which take no cell, from lines.
+
+    Our own widgets show them (`Area`, `LineField`) or have removed them before.
+    """
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [segment if segment.text.isprintable() else _without_controls(segment) for segment in segments]
+
+
+def _without_controls(segment: Segment) -> Segment:
+    return Segment(printable(segment.text).replace("\n", ""), segment.style, segment.control)

@@ -15,8 +15,8 @@ from textual.widgets import OptionList, Static
 from edgechat.base.text import one_line
 from edgechat.chat.reply.calls import hints, tool_name
 from edgechat.tools.consent import Answer, Question
-from edgechat.tui.models.keyed_list import KeyedList, ListLine
-from edgechat.tui.terminal.screens import AppDialog
+from edgechat.tui.widgets.dialogs import AppDialog
+from edgechat.tui.widgets.lists import KeyedList, ListLine
 
 _ANSWERS: dict[Answer, tuple[str, str]] = {
     "once": ("o", "Once"),

@@ -17,9 +17,9 @@ from edgechat.base.text import one_line
 from edgechat.chat.reply.chat_tools import choice
 from edgechat.tools.registry import KnownServer, ToolSet
 from edgechat.tools.tool import ToolSpec
-from edgechat.tui.models.keyed_list import KeyedList, ListLine
-from edgechat.tui.terminal.screens import AppDialog, error_text
-from edgechat.tui.widgets.line_field import LineField
+from edgechat.tui.widgets.dialogs import AppDialog, error_text
+from edgechat.tui.widgets.fields import LineField
+from edgechat.tui.widgets.lists import KeyedList, ListLine
 
 _FIELDS = {
     "documents": (

@@ -12,8 +12,7 @@ from tests.terminal import Terminal, hostile, needs_tmux
 if sys.platform == "win32":
     pytest.skip("there is no such driver on Windows", allow_module_level=True)
 
-from edgechat.tui.terminal.driver import TerminalInput
-from edgechat.tui.terminal.replies import TerminalReply
+from edgechat.tui.terminal.input import TerminalInput, TerminalReply
 
 START, END = b"\x1b[200~", b"\x1b[201~"
 
@@ -80,7 +79,7 @@ def test_every_byte_means_something_or_nothing(data, meant, piece):
 )
 def test_keys_that_a_reply_could_begin_with_are_keys(data, meant, monkeypatch):
     now = 1000.0
-    for clock in ("edgechat.tui.terminal.replies.monotonic", "textual._parser.get_time"):
+    for clock in ("edgechat.tui.terminal.input.monotonic", "textual._parser.get_time"):
         monkeypatch.setattr(clock, lambda: now)
     typed = TerminalInput()
     found = [*typed.feed(data), *typed.tick()]

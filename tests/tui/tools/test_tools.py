@@ -275,7 +275,7 @@ async def test_a_folder_is_named_for_files(scene, notes):
 
 
 def line_at_cursor(pilot):
-    from edgechat.tui.models.keyed_list import KeyedList
+    from edgechat.tui.widgets.lists import KeyedList
 
     options = pilot.app.screen.query_one(KeyedList)
     option = options.highlighted_option

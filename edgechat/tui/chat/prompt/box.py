@@ -15,7 +15,7 @@ from edgechat.base.text import printable
 from edgechat.chat.attachments.pastes import is_long, may_be_path
 from edgechat.tui.chat.prompt.completions import Completions
 from edgechat.tui.chat.prompt.variables import next_variable
-from edgechat.tui.widgets.text_area import Area
+from edgechat.tui.widgets.fields import Area
 
 _NEWLINE = ("ctrl+j", "shift+enter", "alt+enter")
 _COMPLETING = ("up", "down", "tab", "enter", "escape")

@@ -24,7 +24,7 @@ from edgechat.tui.chat.prompt.completions import Completions, command_suggestion
 from edgechat.tui.chat.prompt.files import FileFinder, TypedPath, path_at_end
 from edgechat.tui.chat.prompt.named_files import NamedFiles
 from edgechat.tui.chat.prompt.waiting import WaitingQuestions
-from edgechat.tui.widgets.text_area import Area
+from edgechat.tui.widgets.fields import Area
 
 if TYPE_CHECKING:
     from edgechat.base.images.library import ImageLibrary
@@ -286,7 +286,7 @@ class PromptPane(Vertical):
     @work(group="attach")
     async def _paste_clipboard(self, event: PromptBox.WantsClipboard) -> None:
         """Attach the image on the system's clipboard; without one, insert what was copied in the app."""
-        from edgechat.tui.terminal.clipboard import image_on_clipboard
+        from edgechat.tui.terminal.programs import image_on_clipboard
 
         end = self.app.keys.hold()  # type: ignore[attr-defined]
         try:

@@ -1,4 +1,4 @@
-"""A list whose lines have keys: the first click on a line goes there, the second one chooses it."""
+"""Lists with a cursor: one line at the cursor in one colour, and lines that keep their key."""
 
 from __future__ import annotations
 
@@ -6,12 +6,45 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rich.segment import Segment
+from rich.style import Style as RichStyle
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
+from textual.strip import Strip
+from textual.style import Style
+from textual.widget import Widget
+from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from edgechat.tui.widgets.cursor import CursorLine
+
+def cursor_style(widget: Widget, part: str) -> Style:
+    """Return the style of a part of a widget.
+
+    As `Widget.get_visual_style`, which forgets reverse video. That needs no line under the text.
+    """
+    style = widget.get_visual_style(part)
+    is_reverse = widget.get_component_styles(part).text_style.reverse
+    return style + Style(reverse=True, underline=False) if is_reverse else style
+
+
+class CursorLine(OptionList):
+    """Draws the line at the cursor in one colour: others may not be legible on its background."""
+
+    def render_line(self, y: int) -> Strip:
+        strip = super().render_line(y)
+        index = next((part.style.meta.get("option") for part in strip if part.style is not None), None)
+        if index is None or index != self.highlighted:
+            return strip
+        style = cursor_style(self, "option-list--option-highlighted").rich_style
+        plain = RichStyle(
+            color=style.color,
+            bgcolor=style.bgcolor,
+            underline=style.underline,
+            reverse=style.reverse,
+            dim=False,
+        )
+        return Strip([Segment(text, (style or plain) + plain) for text, style, _ in strip], strip.cell_length)
 
 
 @dataclass(frozen=True, slots=True)
