@@ -20,12 +20,14 @@ from edgechat.engine.protocol import Engine
 from edgechat.engine.types import Finished, ModelInfo
 from edgechat.models.remote.metrics import ServerLoad
 from edgechat.planner.plan import LoadPlan
-from edgechat.tui.engine_room.cache import CacheSection
-from edgechat.tui.engine_room.drafts import DraftsSection
-from edgechat.tui.engine_room.memory import MemorySection
 from edgechat.tui.engine_room.section import Section, wrapped
-from edgechat.tui.engine_room.server import ServerSection
-from edgechat.tui.engine_room.speed import SpeedSection
+from edgechat.tui.engine_room.sections import (
+    CacheSection,
+    DraftsSection,
+    MemorySection,
+    ServerSection,
+    SpeedSection,
+)
 
 _TWO_COLUMNS = 96
 """The least width for two columns, in cells."""

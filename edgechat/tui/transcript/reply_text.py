@@ -12,8 +12,7 @@ from textual.content import Content
 from edgechat.base.text import one_line, printable
 from edgechat.documents.citations import quotations_in
 from edgechat.tui.markdown.blocks import EMPTY, RenderedLine
-from edgechat.tui.markdown.builder import CITED, Sources
-from edgechat.tui.markdown.document import Document
+from edgechat.tui.markdown.document import CITED, Document, Sources
 from edgechat.tui.transcript.pieces import Piece, PieceSheet, wrap
 from edgechat.tui.transcript.sheet import Sheet
 
