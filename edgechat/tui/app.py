@@ -46,7 +46,7 @@ _QUIT_AGAIN = 3.0
 
 
 def _commands() -> type[Provider]:
-    from edgechat.tui.overlays.palette import CommandProvider
+    from edgechat.tui.overlays.choosers import CommandProvider
 
     return CommandProvider
 
@@ -276,7 +276,7 @@ class EdgechatApp(App[None]):
         self._chat.action_models()
 
     def action_command_palette(self) -> None:
-        from edgechat.tui.overlays.palette import Palette
+        from edgechat.tui.overlays.choosers import Palette
 
         if not self._is_open(Palette):
             self.push_screen(Palette())
@@ -322,12 +322,11 @@ def parts() -> list[Part]:
     from edgechat.tui.engine_room.room import EngineRoom
     from edgechat.tui.models.first_run import FirstRun
     from edgechat.tui.models.screen import ModelsScreen
-    from edgechat.tui.overlays.documents import DocumentsScreen
+    from edgechat.tui.overlays.consent import ConsentScreen
     from edgechat.tui.overlays.parameters import ParametersScreen
-    from edgechat.tui.overlays.passage import PassageScreen
+    from edgechat.tui.overlays.reading import PassageScreen
+    from edgechat.tui.overlays.switches import DocumentsScreen, ToolsScreen
     from edgechat.tui.settings.screen import SettingsScreen
-    from edgechat.tui.tools.consent import ConsentScreen
-    from edgechat.tui.tools.picker import ToolsScreen
     from edgechat.tui.transcript.transcript import Transcript
 
     return [

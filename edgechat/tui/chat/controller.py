@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from edgechat.documents.indexing import Progress
     from edgechat.tui.chat.model_downloads import ModelDownloads
     from edgechat.tui.models.library import ModelLibrary
-    from edgechat.tui.models.pull import Pull
+    from edgechat.tui.models.pulls import Pull
 
 _SAVE_AFTER = 0.8
 """Seconds after the last key press until an unsent prompt is saved."""

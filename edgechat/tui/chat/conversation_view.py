@@ -15,9 +15,8 @@ from edgechat.chat.records import Attachment, Turn
 from edgechat.planner.plan import LoadPlan
 from edgechat.tui.chat.views import Branch
 from edgechat.tui.transcript.pieces import CutPiece, FoldedPiece, Piece, ProblemPiece
-from edgechat.tui.transcript.reply_text import ReplyPiece
 from edgechat.tui.transcript.transcript import Transcript
-from edgechat.tui.transcript.turns import LiveReply, pieces_of
+from edgechat.tui.transcript.turns import LiveReply, ReplyPiece, pieces_of
 from edgechat.tui.transcript.welcome import WelcomePiece
 
 

@@ -163,7 +163,7 @@ class ChatLayout(AppScreen[None]):
         return await self.app.push_screen_wait(ConfirmDialog(Content(question), yes=yes, no=no))
 
     async def choose_model(self, title: str, models: Sequence[tuple[str, str]]) -> str | None:
-        from edgechat.tui.overlays.model_switcher import ModelName, ModelSwitcher
+        from edgechat.tui.overlays.choosers import ModelName, ModelSwitcher
 
         names = [ModelName(name, about) for name, about in models]
         chosen: ModelName | None = await self.app.push_screen_wait(ModelSwitcher(names, None, title))

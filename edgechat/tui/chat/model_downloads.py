@@ -12,8 +12,7 @@ from edgechat.models.remote.model import KINDS
 from edgechat.planner.ranking.seeing import StandIn, local_model, seeing_model
 from edgechat.tui.chat.views import ChatView
 from edgechat.tui.models.library import ModelLibrary
-from edgechat.tui.models.pull import Pull, PullState
-from edgechat.tui.models.pulls import Pulls
+from edgechat.tui.models.pulls import Pull, Pulls, PullState
 
 if TYPE_CHECKING:
     from edgechat.models.remote.listing import RemoteRow

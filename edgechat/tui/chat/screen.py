@@ -18,9 +18,9 @@ from textual.binding import Binding, BindingType
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import one_line
 from edgechat.tui.chat.layout import ChatLayout
+from edgechat.tui.chat.prompt.above import WaitingQuestions
 from edgechat.tui.chat.prompt.box import PromptBox
 from edgechat.tui.chat.prompt.pane import PromptPane
-from edgechat.tui.chat.prompt.waiting import WaitingQuestions
 from edgechat.tui.theme import THEMES
 from edgechat.tui.transcript.pieces import ThoughtPiece
 from edgechat.tui.transcript.sheet import Sheet
@@ -210,13 +210,13 @@ class ChatScreen(ChatLayout):
         self._shown.show_in(self.transcript, turn=turn)
 
     async def compare(self, versions: Sequence[Turn], shown: int) -> int | None:
-        from edgechat.tui.overlays.versions import VersionsScreen
+        from edgechat.tui.overlays.reading import VersionsScreen
 
         return await self.app.push_screen_wait(VersionsScreen(versions, shown))
 
     async def ask_consent(self, question: Question, chat: str) -> Answer | None:
         from edgechat.chat.reply.calls import tool_name
-        from edgechat.tui.tools.consent import ConsentScreen
+        from edgechat.tui.overlays.consent import ConsentScreen
 
         screen = ConsentScreen(question, chat)
         answered = asyncio.get_running_loop().create_future()
@@ -382,7 +382,7 @@ class ChatScreen(ChatLayout):
         return notice(n, wait, shown.context)
 
     def _variables(self) -> Collection[str]:
-        from edgechat.tui.chat.prompt.variables import variables_in
+        from edgechat.tui.chat.prompt.box import variables_in
 
         return variables_in(self.session.settings.prompts.values())
 
@@ -536,7 +536,7 @@ class ChatScreen(ChatLayout):
         self.run_in_background(self._switch_model())
 
     async def _switch_model(self) -> None:
-        from edgechat.tui.overlays.model_switcher import ModelName, ModelSwitcher
+        from edgechat.tui.overlays.choosers import ModelName, ModelSwitcher
 
         controller, downloads = self.controller, self.controller.downloads
         current, names = controller.current_model, await downloads.switchable()
@@ -588,7 +588,7 @@ class ChatScreen(ChatLayout):
     async def _choose_tools(self) -> None:
         from edgechat.chat.parameters import set_tools
         from edgechat.chat.reply.calls import told_in_words
-        from edgechat.tui.tools.picker import ToolsScreen
+        from edgechat.tui.overlays.switches import ToolsScreen
 
         shown, session = self.controller.shown, self.session
         model = session.loaded.model if session.loaded is not None else None
@@ -608,7 +608,7 @@ class ChatScreen(ChatLayout):
     async def _choose_documents(self) -> None:
         from edgechat.chat.parameters import set_documents
         from edgechat.documents.known import known_collections
-        from edgechat.tui.overlays.documents import DocumentsScreen
+        from edgechat.tui.overlays.switches import DocumentsScreen
 
         shown, session = self.controller.shown, self.session
 
@@ -625,7 +625,7 @@ class ChatScreen(ChatLayout):
         self.show_passages(list(passages_in(self.controller.shown.turns).values()), number)
 
     def show_passages(self, passages: Sequence[Attachment], number: int = 0) -> None:
-        from edgechat.tui.overlays.passage import PassageScreen
+        from edgechat.tui.overlays.reading import PassageScreen
 
         if passages:
             self.app.push_screen(PassageScreen(passages, number))

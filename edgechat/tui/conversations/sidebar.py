@@ -16,8 +16,8 @@ from textual.widget import Widget
 
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import one_line
-from edgechat.tui.conversations.listing import ChatList
-from edgechat.tui.conversations.rows import (
+from edgechat.tui.conversations.listing import (
+    ChatList,
     HitRow,
     NoteRow,
     SelectableRow,

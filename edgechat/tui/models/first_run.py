@@ -21,9 +21,8 @@ from edgechat.base.text import one_line, printable
 from edgechat.planner.ranking.first_models import Role, standing
 from edgechat.planner.ranking.ranked_file import Verdict
 from edgechat.tui.models.descriptions import RECOMMENDED, caption, card, describe_local, roles
-from edgechat.tui.models.items import ModelItem
-from edgechat.tui.models.known_models import KnownModels
-from edgechat.tui.models.pull import Pull
+from edgechat.tui.models.known_models import KnownModels, ModelItem
+from edgechat.tui.models.pulls import Pull
 from edgechat.tui.widgets.dialogs import AppScreen, error_text
 from edgechat.tui.widgets.key_bar import KeyBar
 

@@ -18,14 +18,18 @@ from edgechat import settings
 from edgechat.base.errors import EdgechatError
 from edgechat.base.network.offline import offline_by
 from edgechat.base.text import one_line, printable
+from edgechat.models.local.resolve import entry_of, resolve
+from edgechat.models.remote.model import split_remote
+from edgechat.planner.drafting import AUTO, MTP, NGRAM, NONE
+from edgechat.planner.placement.engines.programs import split_engine
 from edgechat.settings import Settings
 from edgechat.settings.reading import name_fault
-from edgechat.tui.settings.entries import SettingEntry, entries
-from edgechat.tui.settings.model_names import check_name
-from edgechat.tui.settings.row import SettingRow
+from edgechat.tui.settings.rows import SettingEntry, SettingRow, entries
 from edgechat.tui.widgets.dialogs import AppScreen, error_text
 from edgechat.tui.widgets.fields import LineField
 from edgechat.tui.widgets.key_bar import KeyBar
+
+_NAMES = (("model",), ("draft",), ("embedding_model",), ("reranking_model",))
 
 
 class GroupHeading(Static):
@@ -316,3 +320,15 @@ class SettingsScreen(AppScreen[None]):
             elif isinstance(widget, NewPreset):
                 widget.display = not words
         self.query_one("#settings-none").display = not any_match
+
+
+def check_name(path: tuple[str, ...], value: Any, known: Settings) -> None:
+    """Raise ModelNotFound for the name of a model that is neither here nor in the catalogue. Blocks.
+
+    Raises ModelFileError for the path of something else. Of other programs and servers, none is asked.
+    """
+    if path not in _NAMES or value is None or value in (AUTO, NONE, NGRAM, MTP):
+        return
+    elsewhere = split_engine(value)[0] is not None or split_remote(value, known.remotes) is not None
+    if not elsewhere and entry_of(value) is None:
+        resolve(value)

@@ -1,30 +1,247 @@
 """A turn as pieces of the transcript: a stored one, or a reply while it is generated.
 
-The text of a reply is collected as it comes and shown a few times a second.
+The text of a reply is collected as it comes and shown a few times a second; calls of tools and passages of
+documents are folded.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol
 
-from edgechat.base.text import one_line
-from edgechat.chat.records import Turn
-from edgechat.chat.reply.calls import UseChanged
+from textual import events
+from textual.content import Content
+from textual.style import Style
+
+from edgechat.base.text import one_line, printable
+from edgechat.chat.records import Attachment, ToolUse, Turn
+from edgechat.chat.reply.calls import OUTCOMES, UseChanged, arguments_in_a_line, name_of
+from edgechat.documents.citations import quotations_in
 from edgechat.engine.types import Delta
-from edgechat.tui.transcript.calls import CallPiece
-from edgechat.tui.transcript.passages import PassagesPiece
+from edgechat.tools.tool import inert, shown_arguments
+from edgechat.tui.markdown.blocks import EMPTY, RenderedLine
+from edgechat.tui.markdown.document import CITED, Document, Sources
 from edgechat.tui.transcript.pieces import (
+    FoldedPiece,
+    FoldedSheet,
     FooterPiece,
     NotePiece,
     Piece,
+    PieceSheet,
     ProblemPiece,
     ThoughtPiece,
     UserPiece,
+    behind_bar,
     duration,
+    wrap,
 )
-from edgechat.tui.transcript.reply_text import NO_PASSAGES, Passages, ReplyPiece
+from edgechat.tui.transcript.sheet import Sheet
+
+if TYPE_CHECKING:
+    from edgechat.chat.records import Attachment
+
+
+Passages = Mapping[int, "Attachment"]
+"""What replies of a conversation may cite, by number; it may grow."""
+NO_PASSAGES: Passages = MappingProxyType({})
+_MOST_TOLD = 300
+"""Letters of a passage that are shown where the mouse points at its number."""
+
+
+class ReplyPiece(Piece):
+    """A reply: Markdown, perhaps still growing. It is parsed only while it is near the screen."""
+
+    is_searched = True
+
+    def __init__(
+        self, text: str = "", passages: Passages = NO_PASSAGES, *, is_complete: bool = False
+    ) -> None:
+        """is_complete: whether it has ended by itself, so that its quotations are held against passages."""
+        super().__init__(text)
+        self.passages = passages
+        self._is_complete = is_complete
+        self._unfounded: tuple[str, ...] | None = None
+        self._document = Document()
+
+    def _parsed(self) -> Document:
+        sources = Sources(self.passages.keys(), self._unfounded_quotations())
+        return Document(self.text, sources=sources)
+
+    def _unfounded_quotations(self) -> tuple[str, ...]:
+        """Return the quotations that are in no passage; of a reply without passages, none."""
+        if not (self._is_complete and self.passages):
+            return ()
+        if self._unfounded is None:
+            quotations = quotations_in(self.text, [one.text for one in self.passages.values()])
+            self._unfounded = tuple(one.text for one in quotations if not one.is_there)
+        return self._unfounded
+
+    def mount(self) -> Sheet:
+        self._document = self._parsed()
+        return super().mount()
+
+    def unmount(self) -> Sheet | None:
+        self._document = Document()
+        return super().unmount()
+
+    def _new_sheet(self) -> Sheet:
+        return ReplySheet(self)
+
+    def append(self, text: str) -> None:
+        text = printable(text)
+        if self.sheet is not None:
+            self._document.append(text)
+        super().append(text)
+
+    def finish(self) -> None:
+        """Mark the quotations that are in no passage: it has ended by itself."""
+        self._is_complete = True
+        if self._unfounded_quotations() and self.sheet is not None:
+            self._document = self._parsed()
+            self._changed()
+
+    def lay_out(self, width: int) -> list[RenderedLine]:
+        return self._with_footnotes(self._document.lines(width), width)
+
+    def lines(self, width: int) -> list[RenderedLine]:
+        return self.lay_out(width) if self.sheet is not None else self._parsed().lines(width)
+
+    def _with_footnotes(self, lines: list[RenderedLine], width: int) -> list[RenderedLine]:
+        for at, quotation in enumerate(self._unfounded or ()):
+            footnote = f"not in the documents: “{one_line(quotation, 120)}”"
+            lines += [*([] if at else [EMPTY]), *wrap(footnote, width, ".warning")]
+        return lines
+
+
+class ReplySheet(PieceSheet):
+    """A reply; where the mouse points at the number of a passage, it tells which one that is."""
+
+    def __init__(self, piece: ReplyPiece) -> None:
+        super().__init__(piece)
+        self._reply = piece
+        self._told: int | None = None
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        number = event.style.meta.get(CITED)
+        if number != self._told:
+            self._told = number
+            passage = self._reply.passages.get(number) if number is not None else None
+            self.tooltip = _told(passage) if passage is not None else None
+
+    def on_leave(self) -> None:
+        self._told = self.tooltip = None
+
+
+def _told(passage: Attachment) -> Content:
+    return Content.assemble((one_line(passage.name, 120), "bold"), "\n", one_line(passage.text, _MOST_TOLD))
+
+
+_WRONG = ("failed", "refused", "stopped")
+
+
+class CallPiece(FoldedPiece):
+    """A call, folded until the user unfolds it."""
+
+    def __init__(self, use: ToolUse, *, ended: bool = False) -> None:
+        """ended: whether its reply has ended, so that nothing becomes of an open call any more."""
+        super().__init__()
+        self._ended = ended
+        self._running = False
+        self.show(use)
+
+    @property
+    def use(self) -> ToolUse:
+        """The call, as it was shown last."""
+        return self._use
+
+    def show(self, use: ToolUse, *, running: bool = False) -> None:
+        """Show what has become of it."""
+        self._use, self._running = use, running
+        self.text = "\n".join(filter(None, [shown_arguments(use.arguments), inert(use.result)]))
+        self._changed()
+
+    def finish(self) -> None:
+        """Show that its reply has ended."""
+        self._ended = True
+        self._changed()
+
+    def heading(self, width: int) -> Content:
+        """See `FoldedPiece`."""
+        use, end = self._use, self._state
+        name, mark = name_of(use), "▾" if self.unfolded else "▸"
+        room = width - len(f"{mark} ƒ {name}() · {end}")
+        start = Content.assemble(f"{mark} ƒ ", (name, ".code"))
+        arguments = Content(f"({arguments_in_a_line(use, room)})" if room > 8 else "").stylize(".faint")
+        style = ".warning" if use.outcome in _WRONG else ".faint"
+        return Content.assemble(start, arguments, (f" · {end}", style))
+
+    @property
+    def _state(self) -> str:
+        use = self._use
+        if use.outcome == "open" and not self._ended:
+            return "running" if self._running else "asked for"
+        if use.outcome == "answered":
+            return duration(use.seconds)
+        return OUTCOMES[use.outcome]
+
+    def body(self, width: int) -> list[RenderedLine]:
+        """See `FoldedPiece`."""
+        lines = behind_bar(
+            Content(shown_arguments(self._use.arguments)).stylize(".code"), width, ".faint", "│ "
+        )
+        if self._use.result:
+            result = Content(inert(self._use.result).strip("\n"))
+            lines += behind_bar(Content("─ result").stylize(".faint"), width, ".faint", "│ ")
+            lines += behind_bar(result, width, ".faint", "│ ")
+        for image in self._use.images:
+            shown = Content(f"[{one_line(image.name)}, {image.size}]").stylize(".faint")
+            lines += behind_bar(shown, width, ".faint", "│ ")
+        return lines
+
+
+class PassagesPiece(FoldedPiece):
+    """Passages, folded until the user unfolds them; a click on a name shows the passage."""
+
+    def __init__(self, passages: Sequence[Attachment]) -> None:
+        super().__init__("\n".join(one_line(one.name) for one in passages))
+        self._passages = passages
+
+    def _new_sheet(self) -> Sheet:
+        return PassagesSheet(self)
+
+    def estimate(self, width: int) -> int:
+        return 1 + len(self._passages) * self.unfolded
+
+    def heading(self, width: int) -> Content:
+        """See `FoldedPiece`."""
+        sources = [one.source for one in self._passages if one.source is not None]
+        n_whole = sum(not source.place for source in sources)
+        counts = [(n_whole, "whole document"), (len(sources) - n_whole, "passage")]
+        amount = " and ".join(f"{n:,} {what}{'s' * (n != 1)}" for n, what in counts if n)
+        names = ", ".join(dict.fromkeys(one_line(source.collection, 40) for source in sources))
+        line = f"{'▾' if self.unfolded else '▸'} ▤ {amount} from {names}"
+        return Content(one_line(line, width)).stylize(".faint")
+
+    def body(self, width: int) -> list[RenderedLine]:
+        """See `FoldedPiece`."""
+        lines: list[RenderedLine] = []
+        for one in self._passages:
+            name = Content(one_line(one.name, max(1, width - 2))).stylize(".code")
+            if one.source is not None:
+                name = name.stylize(Style.from_meta({"@click": f"screen.passage({one.source.number})"}))
+            lines += behind_bar(name, width, ".faint", "│ ")
+        return lines
+
+
+class PassagesSheet(FoldedSheet):
+    """Passages, right below their question."""
+
+    DEFAULT_CSS = """
+    PassagesSheet { padding: 0; }
+    """
+
 
 _ENDINGS = {
     "stopped": "■ You stopped the reply here.",

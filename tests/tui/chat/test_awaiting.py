@@ -16,7 +16,7 @@ from edgechat.models.request import parse_request
 from edgechat.planner.ranking.pulling import LocalModelEntry
 from edgechat.tui.chat.command_handlers import run_command
 from edgechat.tui.models.library import ModelLibrary
-from edgechat.tui.models.pull import PullState
+from edgechat.tui.models.pulls import PullState
 from tests.fakes import FakeEngine
 from tests.tui import driving
 from tests.tui.chat.views import started, until

@@ -8,8 +8,8 @@ import pytest
 
 from edgechat.documents import indexing, known, registry
 from edgechat.documents.indexing import Progress, Update
-from edgechat.tui.chat.prompt.chips import Chips
-from edgechat.tui.overlays.passage import PassageScreen
+from edgechat.tui.chat.prompt.above import Chips
+from edgechat.tui.overlays.reading import PassageScreen
 
 pytestmark = pytest.mark.slow
 

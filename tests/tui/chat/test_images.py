@@ -7,7 +7,7 @@ import pytest
 from textual import events
 
 from edgechat.base.images.image import PLACE
-from edgechat.tui.chat.prompt.chips import Chips
+from edgechat.tui.chat.prompt.above import Chips
 from edgechat.tui.chat.screen import ChatScreen
 from edgechat.tui.terminal import key_order
 from edgechat.tui.transcript.pieces import UserPiece

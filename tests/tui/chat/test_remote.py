@@ -11,7 +11,7 @@ from edgechat.models.remote.listing import listings
 from edgechat.settings import RemoteServer
 from edgechat.tui.app import EdgechatApp
 from edgechat.tui.models.screen import ModelsScreen
-from edgechat.tui.overlays.model_switcher import ModelSwitcher
+from edgechat.tui.overlays.choosers import ModelSwitcher
 from tests.engine.remote.raw import KEY, raw_server, text
 from tests.fakes import FakeEngine
 from tests.tui.driving import driven, plan

@@ -19,10 +19,9 @@ from edgechat.planner.listing import rows
 from edgechat.planner.ranking.download_choice import DownloadChoice, RepoSource
 from edgechat.planner.ranking.pulling import PullDecision, PullPart
 from edgechat.planner.ranking.ranked_file import Verdict
-from edgechat.tui.models.items import ModelGroup
+from edgechat.tui.models.known_models import ModelGroup
 from edgechat.tui.models.library import ModelLibrary
-from edgechat.tui.models.pull import PullState
-from edgechat.tui.models.pulls import Pulls
+from edgechat.tui.models.pulls import Pulls, PullState
 from edgechat.tui.models.screen import ModelsScreen
 from tests import homes
 from tests.cli.pulling import REPO, partial, sized

@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from edgechat.tui.overlays.model_switcher import ModelSwitcher
+from edgechat.tui.overlays.choosers import ModelSwitcher
 from tests.tui.models.test_first_run import no_hub
 from tests.tui.models.test_screen import world
 

@@ -11,9 +11,9 @@ from edgechat.documents import registry
 from edgechat.engine.types import ToolCall
 from edgechat.tools.consent import Question
 from edgechat.tools.tool import ToolSpec, shown_arguments
-from edgechat.tui.tools.consent import ConsentScreen
-from edgechat.tui.tools.picker import ToolsScreen
-from edgechat.tui.transcript.calls import CallPiece
+from edgechat.tui.overlays.consent import ConsentScreen
+from edgechat.tui.overlays.switches import ToolsScreen
+from edgechat.tui.transcript.turns import CallPiece
 from tests.chat.offering import call
 from tests.fakes import MODEL, FakeEngine, thought
 

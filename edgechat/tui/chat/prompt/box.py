@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,12 +14,18 @@ from textual.message import Message
 
 from edgechat.base.text import printable
 from edgechat.chat.attachments.pastes import is_long, may_be_path
-from edgechat.tui.chat.prompt.completions import Completions
-from edgechat.tui.chat.prompt.variables import next_variable
+from edgechat.tui.chat.prompt.above import Completions
 from edgechat.tui.widgets.fields import Area
 
 _NEWLINE = ("ctrl+j", "shift+enter", "alt+enter")
 _COMPLETING = ("up", "down", "tab", "enter", "escape")
+
+
+_VARIABLE = re.compile(r"\{[^\W\d][\w -]{0,39}\}")
+
+
+Span = tuple[int, int]
+"""Where a variable is in a text, its braces included."""
 
 
 class PromptBox(Area):
@@ -319,3 +326,14 @@ class PromptBox(Area):
 
     async def insert_paste(self, text: str) -> None:
         await super()._on_paste(events.Paste(text))
+
+
+def variables_in(texts: Iterable[str]) -> frozenset[str]:
+    """Return the variables of saved prompts, with their braces."""
+    return frozenset(name for text in texts for name in _VARIABLE.findall(text))
+
+
+def next_variable(text: str, names: Collection[str], start: int) -> Span | None:
+    """Return where the next of these variables is, from `start` on, else anywhere; None if there is none."""
+    spans = [match.span() for match in _VARIABLE.finditer(text) if match[0] in names]
+    return next((span for span in spans if span[0] >= start), spans[0] if spans else None)

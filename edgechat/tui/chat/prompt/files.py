@@ -1,22 +1,32 @@
-"""The files that complete a path: those of the folder it leads to, and those below the working folder.
+"""Files and folders in the prompt: those that complete what is typed, and those that it names.
 
-All of it reads the disk: not for the event loop.
+Most of it reads the disk: not for the event loop.
 """
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import os
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from edgechat.base.errors import DocumentError, ImageError
 from edgechat.base.text import is_text, one_line
+from edgechat.chat.attachments.images import read_image
+from edgechat.chat.attachments.mentions import folders_named_in, images_named_in
 from edgechat.chat.commands import commands_of, parse_command
-from edgechat.tui.chat.prompt.completions import Suggestion
+from edgechat.tui.chat.prompt.above import Chip, Suggestion, chip_of
+
+if TYPE_CHECKING:
+    from edgechat.base.images.library import ImageLibrary
+    from edgechat.chat.records import AttachedImage
+
 
 _MOST_IN_FOLDER = 500
 _MOST_BELOW, _SECONDS = 20_000, 1.0
@@ -29,6 +39,10 @@ _FOLDER_COMMANDS = {command.name for command in commands_of("app") if "FOLDER" i
 """Whose argument may be something else, too: it is a path once it looks like one."""
 
 Rank = tuple[int, int, int, str]
+
+
+_MAX_PROBLEM = 70
+"""Characters of a problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,3 +180,125 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:
         return False
+
+
+@dataclass(frozen=True, slots=True)
+class NamedImage:
+    """An image that a text names."""
+
+    path: str
+    version: tuple[int, int]
+    """When the file was changed, and its size: it is read again if they are others."""
+    image: AttachedImage | None
+    problem: str = ""
+    """Why there is none."""
+
+    @property
+    def chip(self) -> Chip:
+        return Chip(f"▣ {self.problem}", is_problem=True) if self.image is None else chip_of(self.image)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFolder:
+    """A folder that a text names."""
+
+    path: str
+    chip: Chip | None = None
+    """None if there are no documents in it."""
+
+
+class NamedFiles:
+    """What the text in the prompt names. Each file is read once, unless it changes; each folder once."""
+
+    def __init__(self) -> None:
+        self.found: list[NamedImage] = []
+        self.folders: list[NamedFolder] = []
+
+    async def update(self, text: str, library: Callable[[], Awaitable[ImageLibrary]]) -> None:
+        """Look for what a text names."""
+        known = {named.path: named for named in self.found}
+        found = []
+        for path in await asyncio.to_thread(images_named_in, text):
+            version = await asyncio.to_thread(_version, path)
+            named = known.get(path)
+            if named is None or named.version != version:
+                named = await asyncio.to_thread(_read, await library(), path, version)
+            found.append(named)
+        self.found = found
+        folders = {folder.path: folder for folder in self.folders}
+        for path in (paths := await asyncio.to_thread(folders_named_in, text)):
+            if path not in folders:
+                folders[path] = await asyncio.to_thread(_surveyed, path)
+        self.folders = [folders[path] for path in paths]
+
+    def clear(self) -> None:
+        """Forget them: the text was sent."""
+        self.found, self.folders = [], []
+
+    def shown(self, attached: Collection[AttachedImage]) -> list[NamedImage | NamedFolder]:
+        """Return those that are not attached anyway."""
+        digests = {image.digest for image in attached}
+        images = [named for named in self.found if named.image is None or named.image.digest not in digests]
+        return [*images, *(folder for folder in self.folders if folder.chip is not None)]
+
+    def chips(self, attached: Collection[AttachedImage]) -> list[Chip]:
+        """Return the chips of `shown`."""
+        return [named.chip for named in self.shown(attached) if named.chip is not None]
+
+
+def _surveyed(path: str) -> NamedFolder:
+    from edgechat.documents.known import collection_at, root_of, survey  # not needed for the first frame
+
+    try:
+        root = root_of(path)
+    except DocumentError:  # gone in between
+        return NamedFolder(path)
+    name = f"{one_line(root.name, 30)}/"
+    known = collection_at(root)
+    if known is not None and known.counts is not None and known.counts.files:
+        return NamedFolder(path, Chip(f"▤ {name} · {known.about}"))
+    found = survey(root)
+    if found.is_large:
+        return NamedFolder(path, Chip(f"▤ {name} is large: /docs {one_line(path, 30)}", is_problem=True))
+    if not found.files:
+        return NamedFolder(path)
+    return NamedFolder(path, Chip(f"▤ {name} · {found.files:,} file{'s' * (found.files != 1)}"))
+
+
+def _version(path: str) -> tuple[int, int]:
+    try:
+        about = Path(path).expanduser().stat()
+    except OSError:  # gone in between
+        return 0, 0
+    return about.st_mtime_ns, about.st_size
+
+
+def _read(library: ImageLibrary, path: str, version: tuple[int, int]) -> NamedImage:
+    try:
+        return NamedImage(path, version, read_image(library, path))
+    except ImageError as error:
+        return NamedImage(path, version, None, one_line(error.message, _MAX_PROBLEM).rstrip("."))
+
+
+def command_suggestions(text: str, arguments: Callable[[str], Sequence[tuple[str, str]]]) -> list[Suggestion]:
+    """Return the completions of a command.
+
+    arguments: from a command's name to its possible arguments, each with a short description.
+    """
+    if not text.startswith("/") or "\n" in text:
+        return []
+    name, space, rest = text[1:].partition(" ")
+    if not space:
+        return [
+            Suggestion(
+                f"/{command.name}" + " " * bool(command.argument), 0, command.usage, command.description
+            )
+            for command in commands_of("app")
+            if command.name.startswith(name.lower())
+        ]
+    start = len(name) + 2
+    matches = [(value, about) for value, about in arguments(name) if rest.lower() in value.lower()]
+    if any(value.strip().lower() == rest.strip().lower() for value, _ in matches):
+        return []  # Enter sends what was typed, not an argument that begins like it
+    matches.sort(key=lambda match: not match[0].lower().startswith(rest.lower()))
+    return [Suggestion(value, start, one_line(value, 34), about) for value, about in matches]

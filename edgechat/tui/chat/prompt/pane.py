@@ -18,17 +18,15 @@ from edgechat.chat.attachments.images import is_image, keep_image, read_image
 from edgechat.chat.attachments.mentions import bytes_named_in, without_mention
 from edgechat.chat.attachments.reading import MOST, of_text, read
 from edgechat.chat.commands import parse_command
+from edgechat.tui.chat.prompt.above import Chips, Completions, WaitingQuestions, chip_of
 from edgechat.tui.chat.prompt.box import PromptBox
-from edgechat.tui.chat.prompt.chips import Chips, chip_of
-from edgechat.tui.chat.prompt.completions import Completions, command_suggestions
-from edgechat.tui.chat.prompt.files import FileFinder, TypedPath, path_at_end
-from edgechat.tui.chat.prompt.named_files import NamedFiles
-from edgechat.tui.chat.prompt.waiting import WaitingQuestions
+from edgechat.tui.chat.prompt.files import FileFinder, NamedFiles, TypedPath, command_suggestions, path_at_end
 from edgechat.tui.widgets.fields import Area
 
 if TYPE_CHECKING:
     from edgechat.base.images.library import ImageLibrary
     from edgechat.chat.records import AttachedImage, Attachment
+
 
 Arguments = Callable[[str], Sequence[tuple[str, str]]]
 
