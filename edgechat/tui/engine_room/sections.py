@@ -85,7 +85,7 @@ class MemorySection(Section):
         return lines or wrapped(NO_MODEL, width, ".faint")
 
     def _other_memory(self) -> list[Content]:
-        """Return what is planned besides the model itself, and the total memory of the worker."""
+        """Return lines about plans besides the model itself, and the total memory of the worker."""
         plan, info, lines = self._plan, self._info, []
         if plan is not None and plan.head is None and plan.draft is not None and plan.draft.total_bytes:
             lines.append(row("draft model", mebibytes(plan.draft.total_bytes), (" planned", ".faint")))
@@ -124,7 +124,7 @@ class MemorySection(Section):
 
 
 def _planned(plan: LoadPlan | None) -> dict[str, _Share]:
-    """Return what was planned for the model by device, as exactly as possible."""
+    """Return the planned memory of the model by device, as exactly as possible."""
     if plan is None:
         return {}
     if plan.buffers:
@@ -165,7 +165,7 @@ def _device(name: str, planned: _Share | None, real: _Share | None, budget: int,
 
 
 def _bar(share: _Share, largest: int, width: int) -> Content:
-    """Return a bar of the parts; each that is not empty gets at least one character."""
+    """Return a bar of the parts, at least one character for each that is not empty."""
     parts: list[tuple[str, str]] = []
     left = width
     for (part, mark), size in zip(_PARTS, share, strict=True):
@@ -182,7 +182,7 @@ MARKS: dict[Kind | None, tuple[str, str]] = {
     "kept": ("░", ".kept"),
     None: ("·", ".faint"),
 }
-"""The character and the style of each kind; None stands for free cells."""
+"""Character and style of each kind; None stands for free cells."""
 
 
 def scale_cells(runs: Sequence[Run], cells: int, limit: int) -> tuple[list[Kind | None], int]:
@@ -210,7 +210,7 @@ def scale_cells(runs: Sequence[Run], cells: int, limit: int) -> tuple[list[Kind 
 
 
 def _place(kind: Kind, kinds: list[Kind | None], counters: Sequence[Counter[Kind]]) -> None:
-    """Give a kind the character closest to where it is most frequent that is not the only one of its kind."""
+    """Give a kind a character, near its most frequent place, that is not another kind's only one."""
     best = max(range(len(kinds)), key=lambda at: counters[at][kind])
     counts = Counter(kinds)
     spare = [at for at, other in enumerate(kinds) if other is None or counts[other] > 1]
@@ -242,7 +242,7 @@ _SLOTS = 6
 
 
 class CacheSection(Section):
-    """The tokens that the model has read and need not read again."""
+    """Tokens that the model has read and need not read again."""
 
     TITLE: ClassVar[str] = "Cache"
     MEANING: ClassVar[str] = (
@@ -254,7 +254,7 @@ class CacheSection(Section):
     def __init__(self) -> None:
         super().__init__()
         self.title_of: Callable[[str], str | None] = lambda _chat: None
-        """Returns the title of the chat with an id."""
+        """Returns the title of a chat by id."""
         self._snapshot: Snapshot | None = None
 
     def show(self, snapshot: Snapshot | None) -> None:
@@ -298,7 +298,7 @@ def _shown_parts(snapshot: Snapshot) -> tuple[object, ...]:
 
 
 def _legend(cache: CacheMap, unit: int, width: int) -> list[Content]:
-    """Return the signs with their kinds and counts, in columns, and the scale."""
+    """Return a legend in columns, with the counts of the kinds, and the scale."""
     items = []
     for kind, (mark, style) in MARKS.items():
         count = cache.free if kind is None else cache.of_kind(kind)
@@ -332,7 +332,7 @@ _NAMES = {"model": "the model", "mtp": "own layers", "ngram": "n-grams"}
 
 
 class DraftsSection(Section):
-    """What speculative decoding does, or why it does nothing."""
+    """State of speculative decoding, or why there is none."""
 
     TITLE: ClassVar[str] = "Drafts"
     MEANING: ClassVar[str] = (
@@ -352,14 +352,14 @@ class DraftsSection(Section):
         self.changed()
 
     def show(self, snapshot: Snapshot | None) -> None:
-        """Show the estimates of the controller."""
+        """Show the controller's estimates."""
         drafting = snapshot.drafting if snapshot else None
         if drafting != self._drafting:
             self._drafting = drafting
             self.changed()
 
     def take(self, reply: Finished) -> None:
-        """Show what drafts did for a reply."""
+        """Show the effect of drafts on a reply."""
         self._last = reply.speculation
         self.changed()
 
@@ -435,7 +435,7 @@ class ServerSection(Section):
         self.changed()
 
     def show(self, load: ServerLoad | None) -> None:
-        """Show how busy it is."""
+        """Show the load of the server."""
         if load != self._load:
             self._load = load
             self.changed()
@@ -463,7 +463,7 @@ class ServerSection(Section):
 _LEVELS = "▁▂▃▄▅▆▇█"
 _MINUTE = 60
 _FRESH = 2.0
-"""Seconds for which a measured speed is shown as the present one."""
+"""Seconds for which a measured speed is shown as the current one."""
 _REPLIES = 20
 
 
@@ -480,13 +480,13 @@ class SpeedSection(Section):
         super().__init__()
         self._clock = clock
         self._seconds: deque[tuple[int, float]] = deque(maxlen=_MINUTE)
-        """The last speed of each second in which one was measured."""
+        """Last speed measured in each second."""
         self._last = (-_FRESH, 0.0)
         self._replies: deque[Timings] = deque(maxlen=_REPLIES)
         self._work: SchedulerState | None = None
 
     def note(self, tokens_per_second: float) -> None:
-        """Take the present speed."""
+        """Take the current speed."""
         now = self._clock()
         self._last = (now, tokens_per_second)
         if self._seconds and self._seconds[-1][0] == int(now):
@@ -494,12 +494,12 @@ class SpeedSection(Section):
         self._seconds.append((int(now), tokens_per_second))
 
     def take(self, reply: Finished) -> None:
-        """Take the timings of a reply, unless it never began."""
+        """Take the timings of a reply that has begun."""
         if reply.timings.ttft_ms > 0:
             self._replies.append(reply.timings)
 
     def show(self, snapshot: Snapshot | None) -> None:
-        """Show what the scheduler does."""
+        """Show the state of the scheduler."""
         self._work = snapshot.work if snapshot else None
         self.changed()
 
@@ -550,7 +550,7 @@ class SpeedSection(Section):
 
 
 def _summary(values: Sequence[float], format: Callable[[float], str]) -> tuple[str, str, str]:
-    """Return the last value, the median and the least."""
+    """Return the last, the median and the least value."""
     if not values:
         return ("–", "–", "–")
     return format(values[-1]), format(median(values)), format(min(values))

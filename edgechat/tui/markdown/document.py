@@ -1,4 +1,4 @@
-"""Markdown as blocks: tokens, citations and links become blocks of text, which grow at their end."""
+"""Markdown documents: text becomes blocks, with citations and links, and may grow at its end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 _LONGEST = 2000
-"""Terminals have limits of about this (2083 in VTE)."""
+"""About the limit of terminals (2083 in VTE)."""
 
 
 _CLICKABLE = re.compile(r"(?:https?://|mailto:)[!-~]+", re.IGNORECASE)
@@ -36,7 +36,7 @@ _STYLES = {"strong_open": ".strong", "em_open": ".em", "s_open": ".strike", "lin
 
 
 CITED = "passage"
-"""The key of a style's meta data with the number of the passage that is cited there."""
+"""Key in a style's meta data: the number of the cited passage."""
 _NUMBER = re.compile(r"\[?\d+\]?")
 
 
@@ -45,9 +45,9 @@ class Sources:
     """What is known about the sources of a text."""
 
     passages: Collection[int] = ()
-    """The numbers that lead to a passage; others are plain."""
+    """Numbers linked to a passage; others are plain text."""
     unfounded: Sequence[str] = ()
-    """Quotations that are in no passage, and are marked."""
+    """Quotations found in no passage, to be marked."""
 
 
 NO_SOURCES = Sources()
@@ -55,16 +55,16 @@ NO_SOURCES = Sources()
 
 @dataclass(frozen=True, slots=True)
 class ListContinuation:
-    """How a list goes on that was split between two items."""
+    """Continuation of a list that was split between two items."""
 
     number: int | None
-    """The next item's number; None in a list with bullets."""
+    """Number of the next item; None in a list with bullets."""
     gap: bool
     """Whether an empty line stands before the next item."""
 
 
 class BlockBuilder:
-    """Turns a run of tokens into blocks; `lines` is the source they were parsed from.
+    """Turns a run of tokens into blocks; `lines` is their source.
 
     A run may end between two items of a top-level list; the rest of the list is then parsed and built
     separately, with the `continuation` of the first part.
@@ -131,7 +131,7 @@ class BlockBuilder:
         begins_item = bool(self._numbers and self._leads) and self._leads[-1][0] != self._leads[-1][1]
         if box is None or not begins_item or content.plain[3:4] not in ("", " "):
             return content
-        if token.children and token.children[0].type != "text":  # a link has that name
+        if token.children and token.children[0].type != "text":  # the name of a link
             return content
         mark = self._leads[-1][0]
         mark = mark + box if self._numbers[-1] is not None else mark[:-2] + box
@@ -139,7 +139,7 @@ class BlockBuilder:
         return content[4:]
 
     def continuation_at(self, token: Token) -> ListContinuation | None:
-        """Return how a list goes on at `token`; None outside of lists."""
+        """Return the continuation of a list at `token`; None outside of lists."""
         return ListContinuation(self._numbers[0], self._gap_before(token)) if self._numbers else None
 
     def _gap_before(self, token: Token) -> bool:
@@ -194,7 +194,7 @@ class BlockBuilder:
 
 
 def inline_content(token: Token, sources: Sources = NO_SOURCES) -> Content:
-    """Return the text of an inline token, with spans named after what they mean ('.strong')."""
+    """Return the text of an inline token, with spans named by meaning ('.strong')."""
     text: list[str] = []
     spans: list[Span] = []
     opened: list[tuple[int, int, str, str]] = []
@@ -221,7 +221,7 @@ def inline_content(token: Token, sources: Sources = NO_SOURCES) -> Content:
             spans += _citation_links(child.content, at, sources.passages)
             write(child.content)
         elif child.type in ("softbreak", "hardbreak"):
-            # A model's line breaks are kept: verses and lists of lines stay what they are.
+            # A model's line breaks are kept, for verses and lists of lines.
             write("\n")
         elif child.type == "image":
             write(f"{child.content} ({child.attrs.get('src', '')})", ".link")
@@ -265,12 +265,12 @@ def _formula(token: Token) -> tuple[str, str]:
 
 
 def clickable(target: str) -> bool:
-    """Return whether a terminal may open it: an address of the web or of mail, without odd characters."""
+    """Return whether a terminal may open a target: a web or mail address without odd characters."""
     return len(target) <= _LONGEST and _CLICKABLE.fullmatch(target) is not None
 
 
 def shows(text: str, target: str) -> bool:
-    """Return whether the text of a link is its target, the scheme aside."""
+    """Return whether the text of a link is its target, apart from the scheme."""
     return _bare(text) == _bare(target)
 
 
@@ -279,22 +279,22 @@ def _bare(address: str) -> str:
 
 
 class Document:
-    """The blocks of a text, and their lines at the width that was asked for last."""
+    """Blocks of a text, and their lines at the last requested width."""
 
     def __init__(self, text: str = "", *, filled: bool = True, sources: Sources = NO_SOURCES) -> None:
-        """filled: whether code has a ground of its own as wide as the text, and a "copy" to click."""
+        """filled: whether code has a background as wide as the text, and a "copy" to click."""
         self._filled = filled
         self._sources = sources
         self._final: list[Block] = []
         self._open: list[Block] = []
         self._tail = ""
         self._continuation: ListContinuation | None = None
-        """Set while the tail goes on with a list whose first items are final."""
+        """Set while the tail continues a list whose first items are final."""
         self._width = 0
         self._lines: list[RenderedLine] = []
-        """Of the final blocks."""
+        """Lines of the final blocks."""
         self._laid_out = 0
-        """How many of the final blocks those are."""
+        """Number of final blocks that have lines."""
         if text:
             self.append(text)
 
@@ -306,7 +306,7 @@ class Document:
         self._open = builder.build(_parser().parse(self._tail))
 
     def _finish_blocks(self) -> None:
-        """Move what no further line can change out of the tail: all but the last block, or item of a list."""
+        """Move out of the tail what further text cannot change: all but the last block or list item."""
         # Whole lines only: a '-' may become '-5', which begins no item.
         whole = self._tail[: self._tail.rindex("\n") + 1]
         tokens = _parser().parse(whole)
@@ -326,7 +326,7 @@ class Document:
         return lines
 
     def final_lines(self, width: int) -> list[RenderedLine]:
-        """Return the lines of the blocks that no further text can change."""
+        """Return the lines of the blocks that further text cannot change."""
         if width != self._width:
             self._width, self._lines, self._laid_out = width, [], 0
         for block in self._final[self._laid_out :]:
@@ -336,12 +336,12 @@ class Document:
 
     @property
     def tail(self) -> str:
-        """The source of the blocks that more text may change."""
+        """Source of the blocks that further text may change."""
         return self._tail
 
     @property
     def open_kind(self) -> str:
-        """The kind of the block to which more text may belong; empty if there is none."""
+        """Kind of the block that further text may extend; empty: none."""
         return self._open[-1].kind if self._open else ""
 
     def lines_of_tail(self, tail: str, width: int) -> list[RenderedLine]:
@@ -359,14 +359,14 @@ class Document:
 
 
 def _last_start(tokens: Sequence[Token]) -> int:
-    """Return where the last part begins that may still change: a top-level block, or the item of a list."""
+    """Return where the last part that may change begins: a top-level block or a list item."""
     before, begin, in_list = 0, 0, False
     for at, token in enumerate(tokens):
         if token.level == 0 and token.nesting >= 0:
             before, begin, in_list = begin, at, token.type in ("bullet_list_open", "ordered_list_open")
         elif token.level == 1 and in_list and token.type == "list_item_open" and at > begin + 1:
             begin = at
-    # A formula without an end may turn out to be words, and those belong to what stands before them.
+    # An unfinished formula may turn out to be words, which belong to the text before them.
     is_unfinished = bool(tokens) and tokens[begin].type == "math_block" and not tokens[begin].content
     return before if is_unfinished else begin
 
@@ -374,11 +374,11 @@ def _last_start(tokens: Sequence[Token]) -> int:
 @lru_cache(maxsize=1)
 def _parser() -> MarkdownIt:
     """Return the parser: CommonMark, tables and maths; HTML is shown as text."""
-    from markdown_it import MarkdownIt  # 40 ms, needed only once there is something to show
+    from markdown_it import MarkdownIt  # 40 ms, needed only for the first text
 
     from edgechat.tui.markdown import syntax
 
-    # Deeper nesting is left out by the parser; fifty nested lists are more than anyone writes.
+    # The parser leaves out deeper nesting; nobody writes fifty nested lists.
     parser = MarkdownIt("commonmark", {"html": False, "maxNesting": 100}).enable(["table", "strikethrough"])
-    # Where a name stands for an address, both are shown as they stand: they arrive far from each other.
+    # Reference links are shown as they stand: the name and its address arrive far apart.
     return syntax.enable(parser.disable("reference"))

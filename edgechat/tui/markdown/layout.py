@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 _NARROWEST = 8
 _RULES = {1: "━", 2: "─"}
-"""What underlines headings, by their level."""
+"""Rules below headings, by level."""
 _BAR, _FOLDED = "▏ ", "↪ "
-"""Stand before a line of code, and before the rest of one that was too long."""
+"""Prefixes of a line of code, and of the rest of a folded one."""
 _COPY = "copy"
 
 
@@ -29,7 +29,7 @@ _BETWEEN = 2
 
 
 _WORD = 12
-"""A column may be narrower than a word that is longer than this."""
+"""Longest word that a column is never narrower than."""
 
 
 def lines_of(block: Block, width: int) -> list[RenderedLine]:
@@ -53,7 +53,7 @@ def lines_of(block: Block, width: int) -> list[RenderedLine]:
 
 
 def unfilled(lines: Sequence[RenderedLine]) -> list[RenderedLine]:
-    """Return lines without filling, and without headings of code that name no language."""
+    """Return lines without filling, and without code headings that have no language."""
     named = [
         line for line in lines if not line.code or line.content.plain[: -line.trail].rstrip()[-1:] != _BAR[0]
     ]
@@ -82,7 +82,7 @@ def _heading(block: Block, width: int) -> list[RenderedLine]:
 
 
 def _maths(block: Block, width: int) -> list[RenderedLine]:
-    """Return a formula set on lines of its own; in one line if that is too wide; else as it was written."""
+    """Return a formula on several lines; if too wide, on one line; else as written."""
     from edgechat.base.latex import convert
 
     room = width - 2
@@ -109,7 +109,7 @@ def _code(block: Block, width: int) -> list[RenderedLine]:
 
 
 def _code_heading(block: Block, language: str, width: int) -> RenderedLine:
-    """Return the line that names the language; a click at its end copies the code."""
+    """Return the heading of code: its language, and "copy" to click."""
     name = Content(language).truncate(max(0, width - len(_BAR) - len(_COPY) - 2), ellipsis=True)
     bar = Content.assemble((_BAR, ".faint"), name.stylize(".faint"))
     gap = width - bar.cell_length - len(_COPY) - 1
@@ -122,7 +122,7 @@ def _code_heading(block: Block, language: str, width: int) -> RenderedLine:
 
 @lru_cache(maxsize=256)
 def _code_run(run: str, language: str, width: int, lead: str) -> list[RenderedLine]:
-    # Kept, so that of a long piece of code only the last run is highlighted and folded again.
+    # Cached, so that only the last run of long code is highlighted and folded again.
     lines: list[RenderedLine] = []
     for line in highlighted(run, language):
         for at, part in enumerate(line.fold(width - 3) if line else [line]):
@@ -147,7 +147,7 @@ def table_lines(rows: Sequence[Row], aligns: Sequence[str], width: int) -> list[
 
 
 def _column_widths(rows: Sequence[Row], width: int) -> list[int]:
-    """Return what each column wants, the widest ones cut back until all fit; nothing if they cannot."""
+    """Return the widths of columns, the widest reduced until all fit; none if they cannot."""
     columns = list(zip(*rows, strict=True))
     widths = [min(max(1, width), max(1, *(cell.cell_length for cell in column))) for column in columns]
     if sum(widths) <= width:
@@ -231,14 +231,14 @@ _DIFF = re.compile(r"(?:diff --git |Index: .*\n|--- .*\n\+\+\+ |@@ -\d+(?:,\d+)?
 
 
 def language_of(source: str, language: str) -> str:
-    """Return the language of code; a diff is one without being called so."""
+    """Return the language of code; diffs are recognized without a name."""
     return "diff" if not language and _DIFF.match(source) else language
 
 
 def split_runs(source: str) -> list[str]:
     """Split source code into runs of lines that are highlighted independently.
 
-    A run ends where a statement begins at the margin after an empty line: most strings end before it.
+    A run ends where a statement begins at the margin after an empty line, which is outside most strings.
     """
     lines = source.expandtabs(4).split("\n")
     pieces: list[str] = []
@@ -276,9 +276,9 @@ def _style(token_type: Any) -> str:
 
 @lru_cache(maxsize=64)
 def _lexer(language: str) -> Lexer | None:
-    """Return the lexer for a language that Pygments itself has.
+    """Return the lexer of a language, if Pygments itself has one.
 
-    Its own look-up searches every installed package for plugins: 50 ms for a name that a model made up.
+    Pygments' own lookup searches every installed package for plugins: 50 ms for a name that a model made up.
     """
     from pygments.lexers import LEXERS, get_lexer_by_name
 

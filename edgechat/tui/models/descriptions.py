@@ -28,7 +28,7 @@ _PARTS = (
     ("program", "░", "$accent"),
     ("projector", "▚", "$success"),
 )
-"""Each has its own pattern, so that they differ without colours, too."""
+"""Parts of memory; patterns tell them apart without colours, too."""
 _FREE = "·"
 _BAR = 40
 RECOMMENDED = f"{BEST} recommended"
@@ -38,7 +38,7 @@ _WITHOUT_QUANT = (ModelGroup.HUB, ModelGroup.HOSTED)
 
 
 _NAME = 16
-"""The least width of a name, in cells."""
+"""Least width of a name, in cells."""
 
 
 _PULL_BAR = 12
@@ -56,7 +56,7 @@ _COLORS = {
 
 
 def describe(item: ModelItem, width: int, offline: str) -> Content:
-    """Return what is known of a model. width: in cells; offline: what keeps edgechat off the network."""
+    """Describe a model. width: in cells. offline: reason why edgechat does not use the network."""
     lines = [Content.styled(f"{one_line(item.name, 60)} {item.quant or ''}".rstrip(), "bold")]
     if item.entry is not None:
         lines.append(Content(printable(item.entry.description)))
@@ -166,7 +166,7 @@ def _fact(label: str, text: str) -> Content:
 
 
 def _memory_bar(memory: DeviceMemory, width: int) -> Content:
-    """Return a bar of the memory of a device: what the model takes of the budget."""
+    """Return a bar of a device's memory: the model's parts of the budget."""
     whole = max(memory.budget_bytes, memory.total_bytes, 1)
     parts: list[tuple[str, str]] = []
     used = 0
@@ -179,7 +179,7 @@ def _memory_bar(memory: DeviceMemory, width: int) -> Content:
 
 
 def _memory_legend(memory: DeviceMemory, width: int) -> Iterator[Content]:
-    """Yield the same in figures; lines are not broken between a pattern and its name."""
+    """Yield the figures of the bar, without line breaks between a pattern and its name."""
     sizes = f"{mebibytes(memory.total_bytes)} of {mebibytes(memory.budget_bytes)}"
     parts = [Content(f"{one_line(memory.name, 30)} {sizes}")]
     for (name, char, style), size in zip(_PARTS, _sizes(memory), strict=True):
@@ -229,14 +229,14 @@ def _sizes(memory: DeviceMemory) -> tuple[int, int, int, int, int]:
 
 
 def roles(shown: FirstModel) -> str:
-    """Return what speaks for a model to begin with: 'Balanced and best'."""
+    """Return the roles of a recommended model: 'Balanced and best'."""
     first, *others = (role.value for role in shown.roles)
     *middle, last = ("", *map(str.lower, others))
     return first + "".join(f", {role}" for role in middle if role) + (f" and {last}" if last else "")
 
 
 def card(shown: FirstModel, rate: float | None, *, is_wide: bool) -> Content:
-    """Return a model to begin with in a few lines. rate: of downloads; is_wide: the roles are shown above."""
+    """Describe a recommended model in a few lines. rate: of downloads. is_wide: roles are shown above."""
     file, predicted = shown.file, shown.file.predicted
     name, quant = one_line(file.variant.model, 30), file.quant or ""
     arrival = f" in {rough_seconds(shown.download / (rate or ASSUMED_RATE))}" if shown.download else ", here"
@@ -253,7 +253,7 @@ def card(shown: FirstModel, rate: float | None, *, is_wide: bool) -> Content:
 
 
 def caption(first: Sequence[FirstModel], rate: float | None) -> str:
-    """Return what the figures of the models to begin with are for."""
+    """Return the assumptions of the recommended models' figures."""
     if not first:
         return ""
     text = "First token: of a prompt of 1,000 tokens."
@@ -287,7 +287,7 @@ class Column:
     title: str
     width: int
     least: int
-    """The least width of a line that has this column, in cells."""
+    """Least width of a line with this column, in cells."""
     right: bool = False
 
 
@@ -303,7 +303,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class ColumnLayout:
-    """The columns of lines that are `width` cells wide."""
+    """Columns of lines that are `width` cells wide."""
 
     width: int
     current: str | None = None
@@ -311,12 +311,12 @@ class ColumnLayout:
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
-        """Those that fit."""
+        """Columns that fit."""
         return tuple(column for column in _COLUMNS if self.width >= column.least)
 
     @cached_property
     def name_width(self) -> int:
-        """The width of the name, without the mark before it, in cells."""
+        """Width of the name without its mark, in cells."""
         return max(_NAME, self.width - 2 - sum(column.width + 2 for column in self.columns))
 
     def heading(self) -> Content:
@@ -374,7 +374,7 @@ class ColumnLayout:
 
 
 def quant_lines(options: Sequence[RankedFile], width: int, best: str | None) -> tuple[Content, list[Content]]:
-    """Return the heading and the lines of the quantizations of one model; NOW marks the local ones."""
+    """Return the heading and lines of a model's quantizations; NOW marks local ones."""
     rows = [("QUANT", "SIZE", "TOK/S", "LOSS", "VERDICT")]
     for option in options:
         plan = option.plan

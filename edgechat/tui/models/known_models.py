@@ -1,4 +1,4 @@
-"""Known models: local ones at once, comparisons with the machine later."""
+"""Known models of the models screens: local ones at once, comparisons with the machine later."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 BEST = "★"
-"""Marks what is recommended."""
+"""Mark of a recommended model."""
 
 
 class ModelGroup(Enum):
-    """Where a model is; the values are the headings."""
+    """Places of models; the values are headings."""
 
     DOWNLOADING = "Downloading"
     NOT_DOWNLOADED = "Not downloaded"
@@ -48,31 +48,31 @@ class ModelGroup(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ModelItem:
-    """What is known of a model so far."""
+    """What is known about a model so far."""
 
     key: str
     group: ModelGroup
     name: str
-    """What to chat with or to pull, as users type it."""
+    """Name for chats and pulls, as users type it."""
     quant: str | None = None
     size: int = 0
     """Bytes; 0 while unknown."""
     entry: CatalogueEntry | None = None
     row: ModelRow | None = None
-    """Of a local model."""
+    """Row of a local model."""
     option: RankedFile | None = None
-    """None until it was compared with this machine."""
+    """None until compared with this machine."""
     is_measured: bool = False
-    """Whether its speed was measured in earlier loads, and is not a prediction."""
+    """Whether its speed was measured in earlier loads, not predicted."""
     is_loaded: bool = False
-    """Whether an edgechat has it in memory now, which its verdict would count as taken by others."""
+    """Whether an edgechat process has it in memory, which the verdict would count as used."""
     is_best: bool = False
     """Whether it is recommended."""
     pull: Pull | None = None
     hosted: RemoteRow | None = None
-    """Of a model of another server."""
+    """Row of a remote model."""
     gone: str = ""
-    """Why a server, which the name then is, tells no models."""
+    """Why a server lists no models; the name is the server's."""
 
     @property
     def damage(self) -> str:
@@ -81,7 +81,7 @@ class ModelItem:
 
     @property
     def verdict(self) -> str:
-        """One or two words on how it fits; empty while unknown."""
+        """Short verdict on its fit; empty while unknown."""
         if self.damage:
             return "damaged"
         if self.group is ModelGroup.HOSTED:
@@ -96,12 +96,12 @@ class ModelItem:
 
     @property
     def is_too_large(self) -> bool:
-        """Whether it would not fit now, as far as is known."""
+        """Whether it is known not to fit now."""
         return self.option is not None and self.option.verdict is Verdict.TOO_LARGE and not self.is_loaded
 
     @property
     def plan(self) -> LoadPlan | None:
-        """How it would be loaded; None while unknown, or if it does not fit."""
+        """Plan of a load; None while unknown, or if it does not fit."""
         return self.option.plan if self.option is not None else None
 
     @property
@@ -114,7 +114,7 @@ class ModelItem:
 
     @property
     def senses(self) -> str:
-        """What it does besides reading text, 'sees and hears'; of a local one with what is beside it."""
+        """Abilities besides text: 'sees and hears'; for a local model, with the projector beside it."""
         if self.hosted is not None:
             return "sees" if self.hosted.model.sees else ""
         if self.row is not None:
@@ -123,19 +123,19 @@ class ModelItem:
 
     @property
     def missing_senses(self) -> str:
-        """What it would do with its projector, which another pull would bring."""
+        """Further abilities with its projector, which another pull would download."""
         return senses(self.row.model.missing_modalities) if self.row is not None else ""
 
     @property
     def survey_name(self) -> str:
-        """The name under which all quantizations of the model are compared with this machine."""
+        """Name under which all quantizations of the model are compared with this machine."""
         if self.entry is not None:
             return self.entry.name
         return self.row.model.full_name if self.row is not None else self.name
 
     @property
     def searchable_text(self) -> str:
-        """What the filter searches, case-folded."""
+        """Text searched by the filter, case-folded."""
         parts = [self.name, self.quant or "", self.verdict, self.senses]
         if self.entry is not None:
             parts += [*self.entry.names, self.entry.description, self.entry.licence]
@@ -160,19 +160,19 @@ T = TypeVar("T")
 
 
 class KnownModels:
-    """Asks the library in threads; everything else costs next to nothing."""
+    """What is known about models. Calls the library in threads; everything else is cheap."""
 
     def __init__(self, library: ModelLibrary, pulls: Pulls, current: str | None = None) -> None:
-        """current: the name of the model of the chat, which may be outside the known places."""
+        """current: name of the chat's model, which may be outside the known places."""
         self.rows: Sequence[ModelRow] = ()
         self.hosted: Sequence[RemoteListing] = ()
         self.overview: SurveyOverview | None = None
         self.offline = ""
-        """What keeps edgechat off the network."""
+        """Reason why edgechat does not use the network; empty: none."""
         self.unreachable = ""
-        """Why the hub cannot be reached, as a sentence; empty if it can, or was not asked."""
+        """Why the hub cannot be reached, as a sentence; empty if reachable or not asked."""
         self.first: Sequence[FirstModel] = ()
-        """The models to begin with."""
+        """Recommended models."""
         self.problem: EdgechatError | None = None
         """Why nothing more is known."""
         self.is_loading = False
@@ -180,16 +180,16 @@ class KnownModels:
         self._library, self._pulls, self._current = library, pulls, current
         self._measured_rate: float | None = None
         self._listed_pulls: list[Pull] = []
-        """Those that were done before the inventory was read, so that their models are among the rows."""
+        """Pulls that were done before the inventory was read, with their models among the rows."""
         self._surveys: dict[str, SurveyFindings | EdgechatError] = {}
 
     @property
     def rate(self) -> float | None:
-        """Bytes per second of downloads, as the last one or a probe has shown; None if unknown."""
+        """Bytes per second of the last download or a probe; None if unknown."""
         return self._pulls.rate or self._measured_rate
 
     async def load(self, on_progress: Callable[[], None], *, probe: bool = False) -> None:
-        """Find out everything but surveys; call `on_progress` after each step. probe: ask the hub, too."""
+        """Load everything except surveys; call `on_progress` after each step. probe: ask the hub, too."""
         self.problem, self.is_loading, self.unreachable = None, True, ""
         try:
             self.offline = await asyncio.to_thread(self._library.offline)
@@ -216,12 +216,12 @@ class KnownModels:
         on_progress()
 
     async def _host(self, on_progress: Callable[[], None]) -> None:
-        with contextlib.suppress(EdgechatError):  # of the settings, which others tell
+        with contextlib.suppress(EdgechatError):  # of the settings, reported elsewhere
             self.hosted = await _in_thread(self._library.hosted)
             on_progress()
 
     async def _probe(self, on_progress: Callable[[], None]) -> None:
-        with contextlib.suppress(EdgechatError):  # told when something is downloaded
+        with contextlib.suppress(EdgechatError):  # reported at a download
             reach = await _in_thread(self._library.probe)
             self.unreachable, self._measured_rate = reach.problem, reach.rate
             on_progress()
@@ -229,7 +229,7 @@ class KnownModels:
     # Surveys: the quantizations of one model, compared with this machine.
 
     async def survey(self, item: ModelItem) -> bool:
-        """Survey a model unless that was done already; return whether something new is known."""
+        """Survey a model unless that is done; return whether there is a new result."""
         if item.survey_name in self._surveys or not _can_be_surveyed(item):
             return False
         try:
@@ -242,7 +242,7 @@ class KnownModels:
         self._surveys.clear()
 
     def survey_of(self, item: ModelItem) -> SurveyFindings | None:
-        """Return the survey of a model, or None while there is none."""
+        """Return the survey of a model, or None before it is done."""
         survey = self._surveys.get(item.survey_name)
         return None if isinstance(survey, EdgechatError) else survey
 
@@ -254,7 +254,7 @@ class KnownModels:
         return "Inspecting its quantizations…" if _can_be_surveyed(item) else ""
 
     def surveyed(self, item: ModelItem) -> ModelItem:
-        """Return an item with what the survey of its model has found of its quantization."""
+        """Return an item with the findings of the survey about its quantization."""
         survey = self.survey_of(item)
         if survey is None:
             return item
@@ -267,7 +267,7 @@ class KnownModels:
     # The list.
 
     def items(self, query: str) -> dict[str, ModelItem]:
-        """Return the models in their order, by key; only those in which every word of the query occurs."""
+        """Return the models that contain every word of the query, by key and in order."""
         pulls = [pull for pull in self._pulls.all if pull not in self._listed_pulls]
         pulled = sorted(map(_pulled, pulls), key=lambda item: item.group is ModelGroup.NOT_DOWNLOADED)
         items = [*pulled, *self._local(), *self._hosted(), *self._remote({pull.name for pull in pulls})]
@@ -298,7 +298,7 @@ class KnownModels:
             )
 
     def _hosted(self) -> Iterator[ModelItem]:
-        """Yield the models of other servers, and the servers that tell none."""
+        """Yield the models of other servers, and servers without a list."""
         if not self.hosted:
             return
         from edgechat.models.remote.listing import rows_of
@@ -346,11 +346,11 @@ class KnownModels:
 
 
 async def _in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return what a slow function returns. Unlike asyncio.to_thread, it does not delay the end of the app."""
+    """Run a slow function in a thread that, unlike asyncio.to_thread, does not delay the app's end."""
     outcome = Future[T]()
 
     def run() -> None:
-        with contextlib.suppress(InvalidStateError):  # nobody waits for it any more
+        with contextlib.suppress(InvalidStateError):  # nobody waits any more
             try:
                 outcome.set_result(function(*args, **kwargs))
             except Exception as error:  # raised again where it is awaited
@@ -372,6 +372,6 @@ def _pulled(pull: Pull) -> ModelItem:
 
 
 def _shipped_size(entry: CatalogueEntry) -> int:
-    with contextlib.suppress(ModelFileError):  # reported by the comparison with this machine
+    with contextlib.suppress(ModelFileError):  # reported by the comparison
         return shipped_size(entry, entry.quant or "") or 0
     return 0

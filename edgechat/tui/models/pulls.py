@@ -37,21 +37,21 @@ class PullState(Enum):
 
 
 class Pull:
-    """The download of one model. Read it on the app's event loop; change it through Pulls."""
+    """Download of one model. Read on the app's event loop; changed through Pulls."""
 
     def __init__(self, name: str, quant: str | None = None, *, anyway: bool = False) -> None:
         self.name = name
-        """What was requested: a name of the catalogue, or owner/repo."""
+        """Requested name: one of the catalogue, or owner/repo."""
         self.quant = quant
         self.anyway = anyway
-        """Whether it is downloaded even if it does not fit."""
+        """Whether to download it even if it does not fit."""
         self.state = PullState.WAITING
         self.activity = ""
-        """What goes on, if that is more than the state says."""
+        """Activity, where it tells more than the state."""
         self.progress: ProgressSample | None = None
         self.error: EdgechatError | None = None
         self.model: str | None = None
-        """The name to chat with, once it is downloaded."""
+        """Name to chat with, once downloaded."""
         self.stop = threading.Event()
 
     @property
@@ -79,11 +79,11 @@ class Pull:
 _REPORT_INTERVAL = 0.2
 """Seconds between two reports of progress."""
 _CLOSE_TIMEOUT = 2.0
-"""Seconds that the end of the app waits for a download to close its file."""
+"""Seconds that the app waits at its end for a download to close its file."""
 
 
 class Pulls:
-    """The pulls of this app. `on_done` is called with each one that succeeds."""
+    """Pulls of this app. `on_done` is called with each one that succeeds."""
 
     def __init__(self, library: ModelLibrary) -> None:
         self.all: list[Pull] = []
@@ -107,7 +107,7 @@ class Pulls:
 
     @property
     def current(self) -> Pull | None:
-        """The one that is running."""
+        """The running pull."""
         running = (pull for pull in self.all if not pull.is_over and pull.state is not PullState.WAITING)
         return next(running, None)
 
@@ -120,7 +120,7 @@ class Pulls:
         return f"{one_line(current.name, 40)} {current.line}" + (f", {waiting} more" if waiting else "")
 
     def start(self, name: str, quant: str | None = None, *, anyway: bool = False) -> Pull:
-        """Start or queue a pull; return the unfinished one of the same model, if there is one.
+        """Start or queue a pull, or return an unfinished one of the same model.
 
         anyway: download it even if it does not fit; otherwise the pull then fails with DoesNotFit.
         """
@@ -140,24 +140,24 @@ class Pulls:
         if pull.is_over:
             return
         pull.stop.set()
-        # Nothing is written before the download begins, so the thread need not be waited for.
+        # Nothing is written before the download begins, so there is no need to wait for the thread.
         at_once = pull.state in (PullState.WAITING, PullState.ASKING)
         self._set(pull, PullState.STOPPED if at_once else PullState.STOPPING)
         if at_once:
             self._start_next()
 
     def retry(self, pull: Pull, *, anyway: bool = False) -> Pull:
-        """Resume a pull that was stopped or failed."""
+        """Resume a stopped or failed pull."""
         return self.start(pull.name, pull.quant, anyway=anyway or pull.anyway)
 
     def forget(self, pull: Pull) -> None:
-        """Remove a pull that is over from the list."""
+        """Remove a finished pull from the list."""
         if pull.is_over and pull in self.all:
             self.all.remove(pull)
             self._notify(pull)
 
     async def close(self) -> None:
-        """Stop all of them, and let the running one write what it has received."""
+        """Stop all pulls, and let the running one write what it has received."""
         self._closed = True
         for pull in list(self.all):
             self.stop(pull)
@@ -171,7 +171,7 @@ class Pulls:
             return
         self._loop = asyncio.get_running_loop()
         self._set(waiting, PullState.ASKING)
-        # Not a thread of an executor: the end of the program would wait for that.
+        # Not in an executor, for which the end of the program would wait.
         self._thread = threading.Thread(target=self._run, args=(waiting,), name="pull", daemon=True)
         self._thread.start()
 
@@ -194,7 +194,7 @@ class Pulls:
             pass
         except EdgechatError as failure:
             error = failure
-        except Exception as failure:  # a bug of ours ends this pull, not the app
+        except Exception as failure:  # a bug ends this pull, not the app
             error = EngineError(f"The download failed: {type(failure).__name__}: {one_line(str(failure))}.")
         self._call_on_loop(lambda: self._finish(pull, model, error))
 
@@ -226,7 +226,7 @@ class Pulls:
 
     def _call_on_loop(self, function: Callable[[], object]) -> None:
         assert self._loop is not None
-        with contextlib.suppress(RuntimeError):  # the app has ended meanwhile
+        with contextlib.suppress(RuntimeError):  # the app has ended
             self._loop.call_soon_threadsafe(function)
 
     # On the event loop again.
@@ -236,7 +236,7 @@ class Pulls:
             self._set(pull, pull.state, activity)
 
     def _finish(self, pull: Pull, model: str | None, error: EdgechatError | None) -> None:
-        if pull.is_over:  # it was stopped before the download began
+        if pull.is_over:  # stopped before the download began
             return
         pull.model, pull.error = model, error
         self._set(pull, PullState.DONE if model else PullState.FAILED if error else PullState.STOPPED)

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 
 _SURVEY_DELAY = 0.15
-"""Seconds that the cursor stays on a model before its quantizations are compared with the machine."""
+"""Seconds on a model before its quantizations are compared with the machine."""
 
 
 class Details(Vertical):
-    """A description of one model, with its memory as bars; below it the list of its quantizations."""
+    """Description of a model, with its memory as bars; below it the list of its quantizations."""
 
     DEFAULT_CSS = """
     Details {
@@ -54,7 +54,7 @@ class Details(Vertical):
     """
 
     _survey_name = ""
-    """Of the model whose quantizations are listed."""
+    """Name of the model whose quantizations are listed."""
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(can_focus=False):
@@ -88,7 +88,7 @@ class Details(Vertical):
 
 
 class ModelBrowser(Vertical):
-    """Two panes, one of which has the focus, and a filter above them while it is open."""
+    """List of models and details of the selected one, with a filter above them while it is open."""
 
     DEFAULT_CSS = """
     ModelBrowser {
@@ -105,16 +105,16 @@ class ModelBrowser(Vertical):
     """
 
     class SurveyWanted(Message):
-        """The cursor has stayed on a model: its quantizations are worth comparing with the machine."""
+        """Request to compare a model's quantizations with the machine, as the cursor stays on it."""
 
     def __init__(self, models: KnownModels, current: str | None) -> None:
-        """current: the name of the model of the chat."""
+        """current: name of the chat's model."""
         super().__init__()
         self._models, self._current = models, current
         self._items: dict[str, ModelItem] = {}
         self._survey_timer: Timer | None = None
         self._pending_target = ""
-        """Where the cursor is to go once that line exists: its key, or the name of a local model."""
+        """Target of the cursor once its line exists: its key, or the name of a local model."""
 
     def compose(self) -> ComposeResult:
         yield LineField(id="filter", placeholder="a name, a word, or owner/repo on the hub")
@@ -146,7 +146,7 @@ class ModelBrowser(Vertical):
 
     @property
     def item(self) -> ModelItem | None:
-        """The selected model, with what its survey has found."""
+        """The selected model, with the findings of its survey."""
         item = self._items.get(self._list.key or "")
         return self._models.surveyed(item) if item is not None else None
 
@@ -171,7 +171,7 @@ class ModelBrowser(Vertical):
     # What is shown.
 
     def fill(self, target: str = "") -> None:
-        """Show what is known, and select `target` (a key, or a local model's name) once it is listed."""
+        """Show the known models, and select `target` (a key, or a local model's name) once listed."""
         self._pending_target = target or self._pending_target
         query = self._filter.value
         self._items = self._models.items(query)
@@ -195,7 +195,7 @@ class ModelBrowser(Vertical):
         self.show_item()
 
     def show_item(self) -> None:
-        """Show what is known of the selected model."""
+        """Show the details of the selected model."""
         item, models = self.item, self._models
         if item is not None:
             survey, waiting = models.survey_of(item), models.why_no_survey(item)
@@ -220,7 +220,7 @@ class ModelBrowser(Vertical):
         self.screen.set_focus(self._list)
 
     def open_filter(self) -> None:
-        """Show the filter, and give it the focus."""
+        """Show and focus the filter."""
         self._filter.add_class("-open")
         self.screen.set_focus(self._filter)
 
@@ -229,10 +229,10 @@ class ModelBrowser(Vertical):
         to_quants = self.screen.focused is not self._quants
         self.screen.set_class(to_quants, "-reading")
         self.screen.set_focus(self._quants if to_quants else self._list)
-        self.call_after_refresh(self.fill)  # the panes have other sizes now
+        self.call_after_refresh(self.fill)  # the panes have changed their sizes
 
     def step_back(self) -> bool:
-        """Leave the filter, or the other pane; return whether there was anything to leave."""
+        """Leave the filter or the other pane; return whether one was active."""
         if self._filter.has_class("-open"):
             self._filter.value = ""
             self._filter.remove_class("-open")
@@ -245,7 +245,7 @@ class ModelBrowser(Vertical):
 
 
 class ModelsScreen(AppScreen[str | None]):
-    """Results in the name of the model to chat with, or None."""
+    """Lets the user choose a model to chat with: its name, or None."""
 
     DEFAULT_CSS = """
     ModelsScreen {
@@ -291,7 +291,7 @@ class ModelsScreen(AppScreen[str | None]):
     ]
 
     def __init__(self, library: ModelLibrary, pulls: Pulls, current: str | None = None) -> None:
-        """current: the name of the model of the chat."""
+        """current: name of the chat's model."""
         super().__init__()
         self._library, self._pulls, self._current = library, pulls, current
         self._models = KnownModels(library, pulls, current)
@@ -381,7 +381,7 @@ class ModelsScreen(AppScreen[str | None]):
             await self._pull(item.name, None, item.option)
 
     async def _pull(self, name: str, quant: str | None, option: RankedFile | None) -> None:
-        """Start a pull, unless edgechat is offline, or the model does not fit and the user declines."""
+        """Start a pull, unless edgechat is offline or the user declines a model that does not fit."""
         offline = self._models.offline
         if offline:
             self._warn(f"{one_line(name, 60)} cannot be downloaded: {offline} keeps edgechat offline.")
@@ -473,7 +473,7 @@ class ModelsScreen(AppScreen[str | None]):
             self.dismiss(None)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Show and allow only what can be done now."""
+        """Show and allow only available actions."""
         if not self.is_mounted:
             return True
         browser = self._browser

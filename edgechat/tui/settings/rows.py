@@ -32,7 +32,7 @@ from edgechat.settings.reading import checked_value, literals, stripped
 from edgechat.tui.widgets.fields import Area, LineField
 
 Editor = Literal["choice", "line", "text"]
-"""How a value is edited: by stepping through the allowed values, in one line, in several lines."""
+"""How a value is edited: stepping through allowed values, in one line, in several lines."""
 
 _PRESET_DEFAULT = "the chat's own"
 _APPLIES = {
@@ -48,9 +48,9 @@ class SettingEntry:
     """One setting, or one field of a preset."""
 
     path: tuple[str, ...]
-    """The keys of the file that lead to it: ('sampling', 'top_p')."""
+    """Keys in the file: ('sampling', 'top_p')."""
     heading: str
-    """The group that it is listed in: 'Sampling', 'Preset coder'."""
+    """Group: 'Sampling', 'Preset coder'."""
     default: str
     doc: str
     applies: str
@@ -59,24 +59,24 @@ class SettingEntry:
 
     @property
     def label(self) -> str:
-        """Its name below its heading."""
+        """Name below the heading."""
         return self.path[-1]
 
     @property
     def kind(self) -> str:
-        """The allowed values, for users."""
+        """Allowed values, for users."""
         return describe_type(self.type)
 
     @property
     def description(self) -> str:
-        """What it does, the allowed values, and when a change applies."""
+        """Description, allowed values, and when a change applies."""
         kind = self.kind
         allowed = "" if kind in ("text", "on or off") else f"Allowed: {kind}."
         return " ".join(filter(None, (self.doc, allowed, self.applies)))
 
     @property
     def choices(self) -> tuple[Any, ...]:
-        """The allowed values, if they are few; None among them leaves the choice to edgechat."""
+        """Allowed values, if they are few; None among them leaves the choice to edgechat."""
         plain = stripped(self.type)
         options = tuple(literals(plain)) or ((True, False) if bool in (plain, *_parts(plain)) else ())
         return (None, *options) if options and type(None) in _parts(plain) else options
@@ -99,7 +99,7 @@ class SettingEntry:
         return one_line(format_value(tuple(map(str, value)) if isinstance(value, list) else value), 200)
 
     def parse(self, text: str) -> Any:
-        """Return the value that was typed; None for nothing. Raises ValueError with the allowed values."""
+        """Parse a typed value; None for an empty one. Raises ValueError with the allowed values."""
         text = text.strip()
         if not text:
             return None
@@ -161,11 +161,11 @@ _KINDS: dict[tuple[str, ...], ModelKind] = {
     ("embedding_model",): "embedding",
     ("reranking_model",): "reranking",
 }
-"""Settings that name a model, and of which kind."""
+"""Settings that name a model, and the kind of model."""
 
 
 class LineEditor(LineField):
-    """A value in one line. Enter saves, Escape cancels."""
+    """Editor of a value in one line. Enter saves, Escape cancels."""
 
     DEFAULT_CSS = """
     LineEditor, LineEditor:focus {
@@ -187,7 +187,7 @@ class LineEditor(LineField):
 
 
 class TextEditor(Area):
-    """A value of several lines. Ctrl+S saves, Escape cancels."""
+    """Editor of a value in several lines. Ctrl+S saves, Escape cancels."""
 
     DEFAULT_CSS = """
     TextEditor, TextEditor:focus {
@@ -212,7 +212,7 @@ class TextEditor(Area):
 
 
 class SettingRow(Vertical, can_focus=True):
-    """A setting. It posts a value that the user has chosen or typed as `Chosen`; the screen writes it."""
+    """A setting. Posts chosen or typed values as `Chosen`; the screen writes them."""
 
     DEFAULT_CSS = """
     SettingRow {
@@ -237,7 +237,7 @@ class SettingRow(Vertical, can_focus=True):
 
     @dataclass
     class Chosen(Message):
-        """A value to write; None for the default."""
+        """Request to write a value; None for the default."""
 
         row: SettingRow
         value: Any
@@ -251,18 +251,18 @@ class SettingRow(Vertical, can_focus=True):
 
     @dataclass
     class TextEntered(Message):
-        """A text is to be saved."""
+        """Request to save a text."""
 
         text: str
 
     @dataclass
     class EditorLeft(Message):
-        """The editor has lost the focus, with this text in it."""
+        """The editor has lost the focus; it contains this text."""
 
         text: str
 
     def __init__(self, entry: SettingEntry, value: Any, *, override: str = "") -> None:
-        """value: the one in the file, or None. override: what applies instead, and why."""
+        """value: in the file, or None. override: value that applies instead, and why."""
         super().__init__()
         self.entry = entry
         self.value = value
@@ -285,14 +285,14 @@ class SettingRow(Vertical, can_focus=True):
         self._show_value()
 
     def show_fault(self, fault: str) -> None:
-        """Show what is wrong below the value; '' if nothing is."""
+        """Show a problem below the value; '' for none."""
         line = self.query_one(".row--fault", Static)
         line.display = bool(fault)
         line.update(Content(printable(f"! {fault}") if fault else ""))
 
     @property
     def editor(self) -> Widget | None:
-        """The widget in which the value is being changed, if it is."""
+        """Open editor of the value, if any."""
         try:
             return self.query_one(f"{LineEditor.__name__}, {TextEditor.__name__}")
         except NoMatches:
@@ -321,12 +321,12 @@ class SettingRow(Vertical, can_focus=True):
         return self.editor is None
 
     def on_click(self, event: events.Click) -> None:
-        if self.editor is None and event.chain == 2:  # the first click has focused the row
+        if self.editor is None and event.chain == 2:  # the first click focuses the row
             self.action_edit()
 
     def action_edit(self) -> None:
-        """Take the next of the allowed values, or open an editor."""
-        if self.editor is not None or not self.is_attached:  # the screen may have been left
+        """Choose the next allowed value, or open an editor."""
+        if self.editor is not None or not self.is_attached:  # the screen may be closed
             return
         if self.entry.editor == "choice":
             self.action_step(1)
@@ -360,7 +360,7 @@ class SettingRow(Vertical, can_focus=True):
         return None
 
     def action_step(self, by: int) -> None:
-        """Take the allowed value before (-1) or after (1) this one."""
+        """Choose the previous (-1) or next (1) allowed value."""
         choices = self.entry.choices
         if not choices or self.editor is not None:
             return
@@ -420,7 +420,7 @@ class SettingRow(Vertical, can_focus=True):
             await self.close_editor()
 
     async def close_editor(self) -> None:
-        """Remove the editor, and give its focus back to the row."""
+        """Remove the editor, and return the focus to the row."""
         editor = self.editor
         if editor is not None:
             had_focus = editor.has_focus

@@ -1,4 +1,4 @@
-"""Other programs: the user's editor, readers of the clipboard's image, and the desktop's viewer of a file."""
+"""Other programs: the user's editor, readers of the clipboard's image, and the viewer of a file."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _KEPT = "The prompt is as it was."
 
 
 async def edit(app: App[None], text: str) -> str:
-    """Return a text as the user has changed it. Raises EditorError.
+    """Edit a text in $VISUAL or $EDITOR while the app is suspended, and return it. Raises EditorError.
 
-    Replies go on meanwhile: only the screen is not drawn.
+    Replies go on meanwhile; only the screen is not drawn.
     """
     command = _command()
-    folder = Path(tempfile.mkdtemp(prefix="edgechat-"))  # only the user may enter it
+    folder = Path(tempfile.mkdtemp(prefix="edgechat-"))  # accessible only to the user
     file, is_kept = folder / "prompt.md", False
     try:
         with open(
@@ -71,7 +71,7 @@ def _command() -> list[str]:
 
 
 async def _run(app: App[None], command: list[str]) -> None:
-    """Run the editor in the app's place, and wait for it. Raises EditorError."""
+    """Run the editor instead of the app, and wait for it. Raises EditorError."""
     name = one_line(command[0], 80)
     code, failure = 0, None
     try:
@@ -81,8 +81,8 @@ async def _run(app: App[None], command: list[str]) -> None:
                 try:
                     code = await asyncio.to_thread(process.wait)
                 finally:
-                    process.terminate()  # if the app is ended meanwhile
-            except (OSError, ValueError) as error:  # which would keep the app suspended
+                    process.terminate()  # if the app ends first
+            except (OSError, ValueError) as error:  # raised here, it would keep the app suspended
                 failure = error
     except SuspendNotSupported as error:
         raise EditorError("An editor cannot be opened in this terminal.", hint=_KEPT) from error
@@ -97,7 +97,7 @@ async def _run(app: App[None], command: list[str]) -> None:
 
 @contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """Leave Ctrl+C to the editor: until that is in charge of the terminal, it is sent to both."""
+    """Leave Ctrl+C to the editor; both get it until the editor controls the terminal."""
     previous = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         yield
@@ -106,7 +106,7 @@ def _interrupts_ignored() -> Iterator[None]:
 
 
 def _version(file: Path) -> tuple[int, ...] | None:
-    """Return what differs once a file has been written again; None if there is none."""
+    """Return a value that changes when a file is rewritten; None if there is no file."""
     try:
         status = file.stat()
     except OSError:
@@ -130,7 +130,7 @@ def _read(file: Path) -> str:
 
 _SECONDS = 3.0
 _MOST_IMAGE_BYTES = 130 * 2**20
-"""Of what a program writes: the largest image, in hexadecimal digits."""
+"""Greatest output of a program in bytes: the largest image, in hexadecimal digits."""
 _POWERSHELL = (
     "Add-Type -AssemblyName System.Windows.Forms, System.Drawing; "
     "$image = [System.Windows.Forms.Clipboard]::GetImage(); if ($image) { "
@@ -142,11 +142,11 @@ _POWERSHELL = (
 
 @dataclass(frozen=True, slots=True)
 class ClipboardReader:
-    """A program that writes the clipboard's image to its output."""
+    """A program that prints the clipboard's image."""
 
     command: tuple[str, ...]
     decode: Callable[[bytes], bytes] = bytes
-    """From the output to the file of the image."""
+    """Decodes the output to an image file."""
 
 
 def _from_applescript(output: bytes) -> bytes:
@@ -166,7 +166,7 @@ READERS = (
 
 
 async def image_on_clipboard() -> bytes | None:
-    """Return the image on the clipboard, as a PNG file; None if there is none, or no program to read it."""
+    """Return the clipboard's image as a PNG file; None without an image, or a program to read it."""
     for reader in _usable():
         output = await asyncio.to_thread(_output_of, reader.command)
         with suppress(ValueError):
@@ -176,7 +176,7 @@ async def image_on_clipboard() -> bytes | None:
 
 
 def _usable() -> list[ClipboardReader]:
-    """Return the readers that are installed and fit the session, the best first."""
+    """Return the installed readers that fit the session, the best first."""
     needs = {"wl-paste": "WAYLAND_DISPLAY", "xclip": "DISPLAY"}
     return [
         reader
@@ -188,7 +188,7 @@ def _usable() -> list[ClipboardReader]:
 
 
 def _output_of(command: tuple[str, ...]) -> bytes:
-    """Return what a program writes, b\"\" if it fails or takes too long."""
+    """Return the output of a program; b"" if it fails or takes too long."""
     null = subprocess.DEVNULL
     try:
         # In a session of its own, so that the children of a shell script end with it.
@@ -217,7 +217,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def show_file(path: Path) -> None:
-    """Show a file, and do not wait for that. Raises EditorError."""
+    """Show a file in the desktop's program for it, without waiting. Raises EditorError."""
     nothing = subprocess.DEVNULL
     try:
         subprocess.Popen(_viewer(path), stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True)
@@ -227,7 +227,7 @@ def show_file(path: Path) -> None:
 
 
 def _viewer(path: Path) -> list[str]:
-    # Code is shown as text: other programs may run it.
+    # Code is shown as text, as other programs may run it.
     is_code = kind_of(path) in ("code", "notebook")
     if sys.platform == "darwin":
         return ["open", *(["-t"] if is_code else []), str(path)]
