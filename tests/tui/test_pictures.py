@@ -257,9 +257,9 @@ async def offline_start(pilot):
 async def waiting(pilot):
     """A question waits for a model that is being downloaded; nothing is, in fact."""
     await first_run(pilot)
-    pilot.controller.downloads.pulls._start_next = lambda: None
+    pilot.controller.models.pulls._start_next = lambda: None
     await pilot.press("enter", see="is on its way")
-    (pull,) = pilot.controller.downloads.pulls.all
+    (pull,) = pilot.controller.models.pulls.all
     pull.state = PullState.DOWNLOADING
     pull.progress = ProgressSample(here=GIB, total=3 * GIB, rate=12.5e6)
     await pilot.say("Why is the sky blue?", see="is answered as soon as")

@@ -1,4 +1,4 @@
-"""The list of conversations or search results: its rows, and the widget that draws those on the screen."""
+"""List of conversations or search results: its rows, and the widget that draws the visible ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class HeadingRow:
 
 @dataclass(frozen=True, slots=True)
 class NoteRow:
-    """A text in place of rows."""
+    """A text instead of rows."""
 
     text: str
 
@@ -55,13 +55,13 @@ class ChatRow:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What identifies the row when the list is read again."""
+        """Identifies the row when the list is read again."""
         return self.chat.id, ""
 
 
 @dataclass(frozen=True, slots=True)
 class HitRow:
-    """A turn, or a title, in which the searched words occur."""
+    """A turn or a title in which the searched words occur."""
 
     hit: Hit
 
@@ -80,7 +80,7 @@ Row = HeadingRow | NoteRow | SelectableRow
 
 
 def rows_of(headlines: Sequence[Headline], today: date) -> list[Row]:
-    """Return the conversations under headings that say when they were last used, pinned ones first."""
+    """Return the conversations under headings by last use, pinned ones first."""
     rows: list[Row] = []
     last = ""
     for headline in headlines:
@@ -94,7 +94,7 @@ def rows_of(headlines: Sequence[Headline], today: date) -> list[Row]:
 
 
 def rows_of_hits(hits: Sequence[Hit], limit: int) -> list[Row]:
-    """Return the hits under a heading that counts them. limit: how many were requested."""
+    """Return the hits under a heading with their number. limit: requested number."""
     if not hits:
         return [NoteRow("Nothing found")]
     count = f"Best {limit} results" if len(hits) >= limit else f"{len(hits)} found"
@@ -102,7 +102,7 @@ def rows_of_hits(hits: Sequence[Hit], limit: int) -> list[Row]:
 
 
 def rows_of_trash(trashed: Sequence[Listed], now: float) -> list[Row]:
-    """Return the conversations in the trash, each with the days until it is deleted for good."""
+    """Return the conversations in the trash, each with the days until it is deleted permanently."""
     if not trashed:
         return [NoteRow(f"The trash is empty. Deleted conversations stay here for {TRASH_DAYS} days.")]
     rows = (ChatRow(item.chat, note=_time_left(item.chat, now)) for item in trashed)
@@ -189,7 +189,7 @@ def _when(moment: datetime, now: datetime) -> str:
 
 
 class ChatList(ScrollView, can_focus=True):
-    """Rows with a cursor. It changes nothing itself: it posts what the user requests."""
+    """Rows with a cursor. Posts what the user requests, and changes nothing itself."""
 
     ALLOW_SELECT = False
     DEFAULT_CSS = """
@@ -245,12 +245,14 @@ class ChatList(ScrollView, can_focus=True):
     class Requested(Message):
         """The user requests an action.
 
-        'choose', 'rename', 'pin', 'delete', 'export' a row; 'restore', 'purge' one in the trash; 'search',
-        'trash', 'leave'.
+        Of the list: 'choose' or 'rename' a row, 'search', 'list', 'trash', 'leave'. Of the screen: 'open',
+        'retitle', 'pin', 'delete', 'export', 'restore', 'purge' a row, 'close'.
         """
 
         action: str
         row: SelectableRow | None = None
+        text: str = ""
+        """The new title, or the words that were searched for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -265,9 +267,9 @@ class ChatList(ScrollView, can_focus=True):
     # What is shown.
 
     def show(self, rows: Sequence[Row], *, from_top: bool = False, in_trash: bool = False) -> None:
-        """Show other rows; the cursor stays on its row, or where that was.
+        """Replace the rows; the cursor stays on its row, or at its position.
 
-        At first it is on the conversation that is open, if that is listed. in_trash: they are in the trash.
+        At first it is on the open conversation, if listed. in_trash: the rows are in the trash.
         """
         self._in_trash = in_trash
         key = self.row.key if self.row is not None else (self._current, "")
@@ -280,13 +282,13 @@ class ChatList(ScrollView, can_focus=True):
         self.refresh_bindings()
 
     def mark(self, current: str | None, writing: frozenset[str]) -> None:
-        """Mark the conversation that is open, and those in which a reply is being written."""
+        """Mark the open conversation, and those in which a reply is being written."""
         if (current, writing) != (self._current, self._writing):
             self._current, self._writing = current, writing
             self.refresh()
 
     def point_at_current(self) -> None:
-        """Put the cursor on the conversation that is open, if it is listed."""
+        """Put the cursor on the open conversation, if listed."""
         index = self._index_of((self._current, ""))
         self._go_to(self._nearest(0) if index is None else index)
 
@@ -303,7 +305,7 @@ class ChatList(ScrollView, can_focus=True):
         return row if isinstance(row, SelectableRow) else None
 
     def line_of_cursor(self) -> int:
-        """Return how many lines the row at the cursor is below the top of the visible part."""
+        """Return the line of the row at the cursor, counted from the top of the visible part."""
         return self._tops[self._cursor] - self.scroll_offset.y
 
     # Drawing.
@@ -314,7 +316,7 @@ class ChatList(ScrollView, can_focus=True):
 
     def _lay_out(self) -> None:
         self._width = self.scrollable_content_region.width
-        # Each row gets a line even if the list has no width, so that every row has a top.
+        # Without a width, each row still gets a line, so that every row has a top.
         heights = (
             height_of(row, self._width, is_first=at == 0) if self._width else 1
             for at, row in enumerate(self._rows)
@@ -369,7 +371,7 @@ class ChatList(ScrollView, can_focus=True):
     # The cursor.
 
     def _nearest(self, at: int) -> int:
-        """Return the first row from `at` on that is no heading, else the last one before it."""
+        """Return the first selectable row from `at` on, else the last one before it."""
         places = [*range(at, len(self._rows)), *range(min(at, len(self._rows)) - 1, -1, -1)]
         return next((place for place in places if isinstance(self._rows[place], SelectableRow)), 0)
 
@@ -396,7 +398,7 @@ class ChatList(ScrollView, can_focus=True):
             self.post_message(self.Requested("search"))
 
     def action_page(self, by: int) -> None:
-        """Move the cursor by as many lines as are visible."""
+        """Move the cursor by a page."""
         line = self._tops[self._cursor] + by * max(1, self.size.height - 1)
         at = bisect_right(self._tops, max(0, line)) - 1
         self._go_to(self._nearest(min(at, len(self._rows) - 1)) if self._rows else 0)
@@ -408,7 +410,7 @@ class ChatList(ScrollView, can_focus=True):
     # Requests.
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Allow requests that need a row only if there is one, in the trash or outside it."""
+        """Allow requests about a row only if there is one, in or outside the trash."""
         match parameters:
             case ("choose" | "rename" | "pin" | "delete" | "export",):
                 return self.row is not None and not self._in_trash

@@ -1,12 +1,13 @@
-"""The question whether the model may call a tool: the whole call, and what can be answered."""
+"""Consent dialog: shows a tool call of the model, and asks whether it may be made."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import events, on
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
@@ -29,9 +30,9 @@ _DIFF_STYLES = {"+": "$success", "-": "$error"}
 
 
 class ConsentScreen(AppDialog[Answer | None]):
-    """Results in the answer; None: the reply is to be stopped.
+    """Returns the answer, or None to stop the reply.
 
-    It may appear while the user is typing something else, so keys count only after a moment without any.
+    It may appear while the user is typing, so keys count only after a pause.
     """
 
     DEFAULT_CSS = """
@@ -52,7 +53,7 @@ class ConsentScreen(AppDialog[Answer | None]):
     ]
 
     def __init__(self, question: Question, chat: str = "") -> None:
-        """chat: the title of the conversation, if that is not the one on the screen."""
+        """chat: title of the conversation, unless that is on the screen."""
         super().__init__()
         self._question = question
         self._chat = one_line(chat, 50)
@@ -76,7 +77,7 @@ class ConsentScreen(AppDialog[Answer | None]):
         self.query_one(KeyedList).show_lines(lines)
 
     def withdraw(self) -> None:
-        """Close it, now or when it is in front again: nobody waits for the answer any more."""
+        """Close the dialog, now or when it is in front again, as nobody waits for the answer."""
         self._withdrawn = True
         self._close_if_withdrawn()
 
@@ -87,11 +88,11 @@ class ConsentScreen(AppDialog[Answer | None]):
             self.dismiss(None)
 
     def on_key(self, event: events.Key) -> None:
-        """Note that a key was pressed that means nothing here."""
+        """Note a key without a meaning here."""
         self._is_quiet()
 
     def _is_quiet(self) -> bool:
-        """Return whether no key was pressed for a moment before this one."""
+        """Return whether this key followed a pause."""
         now = time.monotonic()
         was_quiet = now - self._quiet_since >= self.QUIET_SECONDS
         if not was_quiet:
@@ -112,10 +113,6 @@ class ConsentScreen(AppDialog[Answer | None]):
         if self._is_quiet():
             self.dismiss(None)
 
-    def action_scroll(self, by: int) -> None:
-        box = self.query_one(VerticalScroll)
-        box.scroll_relative(y=by * max(1, box.size.height - 1), animate=False)
-
     def _text(self) -> Content:
         question = self._question
         parts: list[Content | str | tuple[str, str]] = [(tool_name(question.tool), "bold")]
@@ -130,3 +127,15 @@ class ConsentScreen(AppDialog[Answer | None]):
         if question.tool.description:
             parts += [("\n\nWhat the tool says about itself\n", "bold"), (question.tool.description, "dim")]
         return Content.assemble(*parts)
+
+
+async def ask_consent(app: App[Any], question: Question, chat: str) -> Answer | None:
+    """Ask whether a call may be made: see `ConsentScreen`. Cancelling this withdraws the question."""
+    screen = ConsentScreen(question, chat)
+    answered = asyncio.get_running_loop().create_future()
+    await app.push_screen(screen, answered.set_result)
+    try:
+        return await asyncio.shield(answered)
+    finally:
+        if not answered.done():
+            screen.withdraw()

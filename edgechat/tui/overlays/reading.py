@@ -23,7 +23,7 @@ from edgechat.tui.transcript.turns import pieces_of
 from edgechat.tui.widgets.dialogs import AppDialog, error_text
 
 _MOST_SHOWN = 50_000
-"""Letters of a document that was given whole."""
+"""Greatest number of letters shown of a whole document."""
 _GONE = "The file is not in the documents any more."
 _AWAY = "The file is not there now."
 _CHANGED = "The file has changed since."
@@ -51,7 +51,7 @@ class PassageScreen(AppDialog[None]):
     ]
 
     def __init__(self, passages: Sequence[Attachment], number: int) -> None:
-        """number: by which the first one to be shown is cited."""
+        """number: citation number of the first passage to show."""
         super().__init__()
         self._passages = [(one, one.source) for one in passages if one.source is not None]
         self._at = next((at for at, (_, source) in enumerate(self._passages) if source.number == number), 0)
@@ -106,19 +106,19 @@ class PassageScreen(AppDialog[None]):
 
 
 def _missing(source: PassageSource) -> str | None:
-    # An imported chat may name any path: only those of the user's documents are looked at.
+    # An imported chat may name any path; only those of the user's documents are read.
     if not holds(source.collection, source.path):
         return _GONE
     return None if Path(source.path).is_file() else _AWAY
 
 
 def _state_of(source: PassageSource) -> str:
-    """Return what has become of the file. Reads it."""
+    """Return the state of the file, which is read."""
     return _missing(source) or (_CHANGED if source.has_changed else _SAME)
 
 
 class VersionsScreen(AppDialog[int | None]):
-    """Shows all versions; returns the number of the one that was chosen, None if none was."""
+    """Shows all versions; returns the number of the chosen one, or None."""
 
     DEFAULT_CSS = """
     VersionsScreen {
@@ -137,7 +137,7 @@ class VersionsScreen(AppDialog[int | None]):
     ]
 
     def __init__(self, versions: Sequence[Turn], shown: int) -> None:
-        """shown: the number of the one in the transcript, from 0."""
+        """shown: number of the version in the transcript, from 0."""
         super().__init__()
         self._versions = versions
         self._shown = shown

@@ -1,4 +1,4 @@
-"""Terminal input: keys, pastes and replies from bytes, none of which can stop the app."""
+"""Terminal input that tolerates malformed bytes: keys, pastes, and replies of the terminal."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _STARTS = ("\x1bP>|", "\x1b_G")
 _ENDS = ("\x1b\\", "\a")
 _MOST_LETTERS = 512
 _START_SECONDS = 0.05
-"""For the rest of a start: Alt+Shift+P sends what it begins with."""
+"""Seconds to wait for the rest of a start, which may be Alt+Shift+P."""
 _REPLY_SECONDS = 1.0
-"""For the next letter; a reply that stops in its middle is dropped."""
+"""Seconds to wait for the next letter; an incomplete reply is dropped."""
 
 
 class TerminalReply(Message):
-    """A string of the terminal, with its start and without its end: '\\x1b_Gi=7;OK'."""
+    """A string sent by the terminal, with its start and without its end: '\\x1b_Gi=7;OK'."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -38,17 +38,17 @@ class TerminalReply(Message):
 
 
 class ReplyReader:
-    """Takes replies out of what a terminal sends, letter by letter.
+    """Extracts replies from what a terminal sends, letter by letter.
 
-    ESC is passed on at once, since it may be a key of its own: when a reply begins (`is_inside`), whoever
-    reads the keys has to forget it.
+    ESC is passed on at once, since it may be a key: when a reply begins (`is_inside`), the parser of keys has
+    to forget it.
     """
 
     def __init__(self) -> None:
         self._held = ""
-        """The letters of a reply, or of what may become one, ESC included."""
+        """Letters of a reply, or of a possible one, ESC included."""
         self._at = 0.0
-        """When the last of them came."""
+        """Time of the last of them."""
 
     @property
     def is_inside(self) -> bool:
@@ -56,7 +56,7 @@ class ReplyReader:
         return self._held.startswith(_STARTS)
 
     def feed(self, letter: str) -> str | TerminalReply:
-        """Return the letters that belong to no reply, or a reply that is complete."""
+        """Return the letters that belong to no reply, or a complete reply."""
         before, self._held, self._at = self._held, self._held + letter, monotonic()
         if before.startswith(_STARTS):
             return self._go_on(letter)
@@ -77,7 +77,7 @@ class ReplyReader:
         return ""
 
     def tick(self) -> str:
-        """Return what has been held for too long, and is no reply."""
+        """Return letters that turned out to be no reply."""
         waited = monotonic() - self._at
         if self.is_inside:
             self._held = self._held if waited < _REPLY_SECONDS else ""
@@ -89,12 +89,12 @@ class ReplyReader:
 
 
 _TICK = 0.1
-"""Seconds after which a key that may begin a sequence (Escape) stands for itself."""
+"""Seconds after which Escape, which may begin a sequence, is a key."""
 _READ_BYTES = 1 << 14
 _MOST_PASTED = 1 << 25
 """Characters of one paste; the rest is dropped."""
 _WAIT = 0.005
-"""Seconds between two looks at whether the terminal has taken what was written."""
+"""Seconds between two checks whether the terminal has taken the output."""
 _MOST_CELLS = 300_000
 """The largest plausible terminal, in cells: a larger one would take minutes to lay out."""
 
@@ -103,7 +103,7 @@ class TerminalInput:
     """Turns the bytes that a terminal sends into events and replies.
 
     Bytes that are not UTF-8 become �, and sequences at which Textual's parser fails are dropped. A paste is
-    text up to its end, whereas Textual's parser takes what follows an ESC in it for keys, Enter among them.
+    text up to its end, whereas Textual's parser takes text after an ESC in it for keys, Enter among them.
     """
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class TerminalInput:
         self._parser = XTermParser()
         self._replies = ReplyReader()
         self._last = ""
-        """The last characters, as many as the sequence that begins a paste has."""
+        """The last characters, as many as in the sequence that begins a paste."""
         self._pasted: list[str] | None = None
         self._tail = ""
         """The last characters of a paste, which may belong to the sequence that ends it."""
@@ -126,20 +126,20 @@ class TerminalInput:
                 continue
             self._last = (self._last + text[at])[-len(BRACKETED_PASTE_START) :]
             if self._last == BRACKETED_PASTE_START:
-                self._reset_parser()  # it waits for the end of this sequence
+                self._reset_parser()  # which waits for the end of this sequence
                 self._pasted = []
             else:
                 yield from self._take(text[at])
             at += 1
 
     def _take(self, letter: str) -> Iterator[Message]:
-        """Yield the reply, or the events, that a letter completes."""
+        """Yield the reply or events completed by a letter."""
         was_inside = self._replies.is_inside
         taken = self._replies.feed(letter)
         if isinstance(taken, TerminalReply):
             yield taken
         elif self._replies.is_inside and not was_inside:
-            self._reset_parser()  # it has got the ESC
+            self._reset_parser()  # which has received the ESC
         else:
             yield from self._keys(taken)
 
@@ -148,12 +148,12 @@ class TerminalInput:
             yield from self._parse(partial(self._parser.feed, letter))
 
     def tick(self) -> Iterator[Message]:
-        """Yield the events of the silence since the last bytes."""
+        """Yield the events due after a pause."""
         yield from self._keys(self._replies.tick())
         yield from self._parse(self._parser.tick)
 
     def _paste(self, pasted: list[str], text: str, at: int) -> Generator[Message, None, int]:
-        """Collect pasted text, and return the position in `text` behind it."""
+        """Collect pasted text; return the position in `text` after it."""
         rest, n_tail = self._tail + text[at:], len(self._tail)
         end = rest.find(BRACKETED_PASTE_END)
         cut = end if end >= 0 else max(0, len(rest) - len(BRACKETED_PASTE_END) + 1)
@@ -177,7 +177,7 @@ class TerminalInput:
                     parser.terminal_size, parser.terminal_pixel_size = size
                     continue
                 yield message
-        except Exception:  # a bug of the parser: a number that is malformed or too large
+        except Exception:  # a bug in the parser: malformed or huge numbers
             self._reset_parser()
 
     def _reset_parser(self) -> None:
@@ -196,7 +196,7 @@ class TerminalDriver(LinuxDriver):
 
     @property
     def cell_size(self) -> tuple[int, int] | None:
-        """The width and height of a cell, in pixels; None if the terminal does not tell them."""
+        """Width and height of a cell in pixels; None if the terminal does not report them."""
         try:
             size = fcntl.ioctl(self.fileno, termios.TIOCGWINSZ, bytes(8))
         except OSError:
@@ -205,9 +205,9 @@ class TerminalDriver(LinuxDriver):
         return (width // columns, height // rows) if min(rows, columns) and width and height else None
 
     async def drained(self) -> bool:
-        """Wait until all that was written has gone out; a slow terminal gets frames in between.
+        """Wait until all output is written; a slow terminal gets frames in between.
 
-        Returns False while the app is suspended: what is written then never goes out.
+        Returns False while the app is suspended and no output is written.
         """
         while (writer := self._writer_thread) is not None and writer.is_alive():
             if writer._queue.empty():
@@ -216,7 +216,7 @@ class TerminalDriver(LinuxDriver):
         return False
 
     def _sigtstp_application(self, *_: object) -> None:
-        # Amid a write, the handler would wait for a lock that the code below it holds.
+        # In the middle of a write, the handler would wait for a lock held by the interrupted code.
         self._loop.call_soon_threadsafe(super()._sigtstp_application)
 
     def _sigcont_application(self, *_: object) -> None:
@@ -236,5 +236,5 @@ class TerminalDriver(LinuxDriver):
                         self.exit_event.wait(_TICK)
                 for message in terminal_input.tick():
                     self.process_message(message)
-                if done:  # the last bytes have been read, so that the shell does not get them
+                if done:  # after reading the last bytes, which the shell must not get
                     return

@@ -17,31 +17,32 @@ from edgechat.base.errors import EdgechatError
 
 
 class AppScreen(Screen[ScreenResultType]):
-    """A screen that ignores outdated sizes of the terminal, and drops callbacks once it has been left.
+    """A screen that ignores outdated terminal sizes, and drops callbacks once it is closed.
 
-    A screen that is laid out in another size sends itself a Resize. If two sizes were under way to a busy
-    screen, it would lay itself out for each in turn, forever.
+    A screen laid out in another size sends itself a Resize. With two sizes queued for a busy screen, it would
+    lay itself out for each in turn, forever.
     """
 
-    async def _on_resize(self, event: events.Resize) -> None:
+    @on(events.Resize)
+    def _ignore_outdated_size(self, event: events.Resize) -> None:
         if event.size != self.app.size:
             event.stop()
             event.prevent_default()
 
     def call_after_refresh(self, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
-        def call_if_open() -> Any:  # the widgets of a screen that has been left may be gone
+        def call_if_open() -> Any:  # the widgets of a closed screen may be gone
             return callback(*args, **kwargs) if self.is_open else None
 
         return super().call_after_refresh(call_if_open)
 
     @property
     def is_open(self) -> bool:
-        """Whether the screen has not been left; its background work may end later."""
+        """Whether the screen is still open; its background work may end later."""
         return self in self.app.screen_stack
 
 
 class AppDialog(ModalScreen[ScreenResultType], AppScreen[ScreenResultType]):
-    """A screen in front of another one, with a box of the class `frame` around all that it has."""
+    """A screen in front of another, with a box of the class `frame` around its content."""
 
     # Textual inherits CSS from the first base.
     DEFAULT_CSS = """
@@ -62,6 +63,11 @@ class AppDialog(ModalScreen[ScreenResultType], AppScreen[ScreenResultType]):
         }
     }
     """
+
+    def action_scroll(self, by: int) -> None:
+        """Scroll the dialog's box by pages."""
+        box = self.query_one(VerticalScroll)
+        box.scroll_relative(y=by * max(1, box.size.height - 1), animate=False)
 
 
 def error_text(error: EdgechatError) -> str:
@@ -106,7 +112,7 @@ class ConfirmDialog(AppDialog[bool]):
 
 
 class TextDialog(AppDialog[None]):
-    """A text that scrolls."""
+    """A scrolling text."""
 
     DEFAULT_CSS = """
     TextDialog > .frame { padding: 1 2; }

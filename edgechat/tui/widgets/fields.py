@@ -1,7 +1,7 @@
-"""Text fields that show control characters, and edit in the order of the keys.
+"""Text fields that show control characters, and handle editing keys in order.
 
 A field handles a letter itself, whereas Textual runs the binding of a key only when the key has bubbled up to
-the app: of keys that come in one burst, later letters would overtake a Backspace.
+the app: in a burst of keys, later letters would overtake a Backspace.
 """
 
 from __future__ import annotations
@@ -10,27 +10,25 @@ from typing import overload
 
 from rich.cells import cell_len
 from rich.text import Text
-from textual import events
-from textual.document._document import Document
-from textual.document._document_navigator import DocumentNavigator
-from textual.document._wrapped_document import WrappedDocument
+from textual import events, on
 from textual.expand_tabs import expand_tabs_inline
 from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Input, TextArea
+from textual.widgets.text_area import Document, DocumentNavigator, WrappedDocument
 
 from edgechat.base.text import visible
 
 
 class _PrintableDocument(Document):
-    """A document whose `lines`, from which it is drawn and measured, show control characters.
+    """A document whose `lines`, used for drawing and measuring, show control characters.
 
-    `text` and `get_text_range` return the original text. Both have the same length, so that positions agree.
+    `text` and `get_text_range` return the original text, of the same length, so that positions agree.
     """
 
     @property
     def lines(self) -> list[str]:
-        return [visible(line) for line in self._lines]
+        return [visible(line) for line in super().lines]
 
     @overload
     def __getitem__(self, line_index: int) -> str: ...
@@ -39,30 +37,28 @@ class _PrintableDocument(Document):
     def __getitem__(self, line_index: slice) -> list[str]: ...
 
     def __getitem__(self, line_index: int | slice) -> str | list[str]:
-        if isinstance(line_index, slice):
-            return [visible(line) for line in self._lines[line_index]]
-        return visible(self._lines[line_index])
+        found = super().__getitem__(line_index)
+        return visible(found) if isinstance(found, str) else [visible(line) for line in found]
 
 
 class Area(TextArea):
     """Textual's TextArea for untrusted text: a file's name, an old question, an imported chat."""
 
-    async def _on_key(self, event: events.Key) -> None:
+    @on(events.Key)
+    async def _run_binding(self, event: events.Key) -> None:
         if await run_own_binding(self, event):
             self._restart_blink()
 
     def render_line(self, y: int) -> Strip:
-        """Return what a line shows: nothing where there is no column to wrap the placeholder to."""
+        """Render a line; blank without a column to wrap the placeholder to."""
         return super().render_line(y) if self.content_size.width else Strip.blank(self.size.width)
 
     def _set_document(self, text: str, language: str | None) -> None:
-        # Like Textual's method, which has no hook for another class of document.
-        self._highlight_query = None
+        # Textual has no hook for another class of document.
+        super()._set_document(text, None)
         self.document = _PrintableDocument(text)
         self.wrapped_document = WrappedDocument(self.document, tab_width=self.indent_width)
         self.navigator = DocumentNavigator(self.wrapped_document)
-        self._build_highlight_map()
-        self.move_cursor((0, 0))
         self._rewrap_and_refresh_virtual_size()
 
 
@@ -76,7 +72,8 @@ def _displayed(value: str) -> str:
 class LineField(Input):
     """Textual's Input for untrusted values: a conversation's title, a setting, a paste."""
 
-    async def _on_key(self, event: events.Key) -> None:
+    @on(events.Key)
+    async def _run_binding(self, event: events.Key) -> None:
         if await run_own_binding(self, event):
             self._restart_blink()
 
@@ -94,7 +91,7 @@ class LineField(Input):
 
 
 async def run_own_binding(field: Widget, event: events.Key) -> bool:
-    """Run at once what a field binds to a key; return whether it binds anything that is enabled."""
+    """Run a field's own binding of a key at once; return whether there is an enabled one."""
     if event.is_printable:
         return False
     for binding in field._bindings.key_to_bindings.get(event.key, ()):

@@ -1,4 +1,4 @@
-"""Lines around the prompt: what the engine is doing, new text below, and the status bar."""
+"""Lines around the prompt: activity of the engine, note of new text, status bar."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ from edgechat.base.text import by_drafts, one_line
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _BAR_WIDTH = 16
 _CELLS = 24
-"""The greatest width of the cells of a prompt."""
+"""Greatest width of the cells of a prompt."""
 _CACHED, _READ, _UNREAD = ("▒", "$primary"), ("▓", "$success"), ("·", "dim")
-"""As in the engine room's map of the cache."""
+"""Marks and styles, as in the engine room's map of the cache."""
 _Parts = list[Content | str | tuple[str, str]]
 
 
 class Activity(Static):
-    """A spinner, a text, and a bar if the progress is known; empty while nothing goes on.
+    """A spinner, a text, and a bar if the progress is known; empty when idle.
 
-    While a prompt is read, the bar is a small map of the cache: what was there already, what was read, and
-    what is to be read.
+    While a prompt is read, the bar is a small map of the cache: cached, read and unread parts.
     """
 
     DEFAULT_CSS = """
@@ -51,10 +50,9 @@ class Activity(Static):
         self._timer = self.set_interval(0.1, self._turn, pause=True)
 
     def show(self, text: str, share: float | None = None, cached: float | None = None) -> None:
-        """Show what goes on.
+        """Show an activity.
 
-        share: how much of it is done, 0 to 1, if that is known. cached: of a prompt that is read, how much of
-        it was in the cache already.
+        share: how much of it is done, 0 to 1, if known. cached: share of a prompt that was cached.
         """
         if (text, share, cached) == (self._text, self._share, self._cached):
             return
@@ -82,7 +80,7 @@ class Activity(Static):
         return ["━" * done, ("━" * (_BAR_WIDTH - done), "dim")]
 
     def _cells(self, share: float, cached: float) -> _Parts:
-        """Return a character for each part of the prompt; what is not empty gets at least one."""
+        """Return characters for the parts of the prompt, at least one for each part that is not empty."""
         n = max(8, min(_CELLS, self.content_size.width - len(self._text) - 10))
         n_cached = min(n - 2, max(1, round(cached * n))) if cached else 0
         n_done = min(n, max(n_cached + (share > cached), round(share * n)))
@@ -97,7 +95,7 @@ _NEARLY_FULL = 0.85
 
 
 class StatusBar(Widget):
-    """Model at the left; tokens per second and context at the right."""
+    """Status bar: model on the left; tokens per second and context on the right."""
 
     DEFAULT_CSS = """
     StatusBar { height: 1; padding: 0 2; }
@@ -105,11 +103,11 @@ class StatusBar(Widget):
 
     model = reactive("")
     speed = reactive(0.0)
-    """Tokens per second of the present or the last reply; 0 before the first."""
+    """Tokens per second of the current or last reply; 0 before the first."""
     speedup = reactive(0.0)
-    """The speedup of the last reply by drafts; 0 if nothing was drafted."""
+    """Speedup of the last reply by drafts; 0 without drafts."""
     used: reactive[int | None] = reactive(0)
-    """Tokens of the context that the conversation takes; None if unknown."""
+    """Tokens of the context taken by the conversation; None if unknown."""
     context = reactive(0)
     think: reactive[bool | None] = reactive(None)
     """Whether thinking is switched on or off; None if neither."""
@@ -152,7 +150,7 @@ class StatusBar(Widget):
 
 
 class NewLines(Static):
-    """How many lines are new below; a click goes there. Hidden if there are none."""
+    """Number of new lines below the visible ones; a click goes there. Hidden if there are none."""
 
     DEFAULT_CSS = """
     NewLines {
@@ -163,10 +161,10 @@ class NewLines(Static):
     """
 
     class Wanted(Message):
-        """The new text is to be shown."""
+        """Request to show the new text."""
 
     def show(self, lines: int) -> None:
-        """Show how many lines are new."""
+        """Show the number of new lines."""
         self.set_class(lines > 0, "-some")
         self.update(f"↓ {lines:,} new line{'s' * (lines != 1)}")
 

@@ -1,4 +1,4 @@
-"""Lists with a cursor: one line at the cursor in one colour, and lines that keep their key."""
+"""Lists with a cursor, whose line has a single colour, and whose lines have keys."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style as RichStyle
-from textual import events
+from textual import events, on
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.strip import Strip
@@ -21,7 +21,7 @@ from textual.widgets.option_list import Option
 def cursor_style(widget: Widget, part: str) -> Style:
     """Return the style of a part of a widget.
 
-    As `Widget.get_visual_style`, which forgets reverse video. That needs no line under the text.
+    Like `Widget.get_visual_style`, which drops reverse video; a reversed part is not underlined.
     """
     style = widget.get_visual_style(part)
     is_reverse = widget.get_component_styles(part).text_style.reverse
@@ -29,7 +29,7 @@ def cursor_style(widget: Widget, part: str) -> Style:
 
 
 class CursorLine(OptionList):
-    """Draws the line at the cursor in one colour: others may not be legible on its background."""
+    """Draws the line at the cursor in one colour, as others may be illegible on its background."""
 
     def render_line(self, y: int) -> Strip:
         strip = super().render_line(y)
@@ -49,14 +49,14 @@ class CursorLine(OptionList):
 
 @dataclass(frozen=True, slots=True)
 class ListLine:
-    """A line; without a key it is a heading, which the cursor skips."""
+    """A line of a list; without a key, a heading, which the cursor skips."""
 
     text: Content
     key: str | None = None
 
 
 class KeyedList(CursorLine, inherit_bindings=False):
-    """Keeps the cursor on its key while lines come and go. What Enter does is up to the screen."""
+    """A list that keeps the cursor on its key while lines come and go. The screen handles Enter."""
 
     DEFAULT_CSS = """
     KeyedList, KeyedList:focus {
@@ -92,7 +92,7 @@ class KeyedList(CursorLine, inherit_bindings=False):
         return option.id if option is not None else None
 
     def show_lines(self, lines: Sequence[ListLine]) -> None:
-        """Show these lines; the cursor stays on the line with the same key, else at the same height."""
+        """Replace the lines; the cursor stays on the line with the same key, else at the same height."""
         old_lines, self._list_lines = self._list_lines, list(lines)
         if [line.key for line in lines] == [line.key for line in old_lines]:
             for index, (new, old) in enumerate(zip(lines, old_lines, strict=True)):
@@ -118,7 +118,8 @@ class KeyedList(CursorLine, inherit_bindings=False):
             return None
         return next((index for index, line in enumerate(self._list_lines) if line.key == key), None)
 
-    async def _on_click(self, event: events.Click) -> None:
+    @on(events.Click)
+    def _point_or_select(self, event: events.Click) -> None:
         event.prevent_default()
         clicked = event.style.meta.get("option")
         if (

@@ -38,7 +38,7 @@ def install(folder, name, output, code=0):
 async def test_what_each_program_writes(name, programs, monkeypatch):
     assert {reader.command[0] for reader in READERS} == WRITTEN.keys()
     if name in ("pngpaste", "osascript"):
-        monkeypatch.setattr(programs.sys, "platform", "darwin")
+        monkeypatch.setattr("sys.platform", "darwin")
     assert await image_on_clipboard() is None
     install(programs, name, WRITTEN[name])
     assert await image_on_clipboard() == IMAGE

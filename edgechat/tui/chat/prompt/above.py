@@ -1,4 +1,4 @@
-"""What stands above the prompt box: waiting questions, completions, and attachments."""
+"""Widgets above the prompt box: waiting questions, completions, and attachments."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LONGEST = 30
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """Something that is sent with the next question, or (a problem) cannot be."""
+    """An attachment of the next question, or a problem with one."""
 
     label: str
     is_problem: bool = False
@@ -47,7 +47,7 @@ def chip_of(attached: Attachment | AttachedImage) -> Chip:
 
 
 class Chips(Widget):
-    """What is sent with the next question, side by side; a click removes it."""
+    """Attachments of the next question, side by side; a click removes one."""
 
     DEFAULT_CSS = """
     Chips { height: 3; display: none; }
@@ -89,7 +89,7 @@ class Chips(Widget):
         return Content("\n").join([edges[0], row, edges[1]])
 
     def _fitting(self) -> list[Chip]:
-        """Return the chips that there is room for: the first ones."""
+        """Return the first chips, as many as fit."""
         room = self.content_size.width
         shown: list[Chip] = []
         for number, chip in enumerate(self._chips):
@@ -130,13 +130,13 @@ class Suggestion:
     label: str
     about: str = ""
     more: bool = False
-    """Whether its own completions follow: it is a folder."""
+    """Whether it has completions in turn, as a folder does."""
 
 
 class Completions(Widget):
-    """A list with a current choice, as high as it has choices; hidden without any.
+    """List of completions with a current choice; hidden if empty.
 
-    Its frame says which choice that is, and what the keys do.
+    Its frame shows the number of the choice, and what the keys do.
     """
 
     DEFAULT_CSS = """
@@ -154,7 +154,7 @@ class Completions(Widget):
         super().__init__()
         self.choices: Sequence[Suggestion] = ()
         self.typed = ""
-        """The text before the cursor that they are for."""
+        """Text before the cursor that is completed."""
         self.index = 0
 
     @property
@@ -166,7 +166,7 @@ class Completions(Widget):
         return self.choices[self.index] if self.choices else None
 
     def show(self, choices: Sequence[Suggestion], typed: str) -> None:
-        """Offer these for what is typed; none closes the list."""
+        """Show completions of what is typed; without any, close the list."""
         self.typed = typed
         if tuple(choices) != tuple(self.choices):
             self.choices, self.index = tuple(choices), 0
@@ -242,14 +242,14 @@ class WaitingQuestions(Widget):
         return not self._questions
 
     def show(self, questions: Sequence[str]) -> None:
-        """Show these in place of the present ones, in the order in which they will be sent."""
+        """Replace the questions, in the order in which they will be sent."""
         self._questions = list(questions)
         self.set_class(bool(questions), "-some")
         self.refresh(layout=True)
 
     @property
     def _first(self) -> int:
-        """The number of the first one that is shown: of many, the last ones are."""
+        """Number of the first question shown; of many, only the last ones are."""
         return max(0, len(self._questions) - _MOST_QUESTIONS)
 
     def get_content_height(self, container: object, viewport: object, width: int) -> int:

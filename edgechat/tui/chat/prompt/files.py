@@ -1,6 +1,6 @@
-"""Files and folders in the prompt: those that complete what is typed, and those that it names.
+"""Files and folders in the prompt: completions, and those named in its text.
 
-Most of it reads the disk: not for the event loop.
+Most functions read the disk, so they do not run on the event loop.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _FRESH = 10.0
 _PATH = re.compile(r"(?:^|(?<=\s))@(\S*)$")
 _FILE_COMMANDS = {command.name for command in commands_of("app") if command.argument == "FILE"}
 _FOLDER_COMMANDS = {command.name for command in commands_of("app") if "FOLDER" in command.argument}
-"""Whose argument may be something else, too: it is a path once it looks like one."""
+"""Commands whose argument may be a path; it is one if it looks like one."""
 
 Rank = tuple[int, int, int, str]
 
 
 _MAX_PROBLEM = 70
-"""Characters of a problem."""
+"""Greatest length of a problem, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,12 @@ class TypedPath:
 
     path: str
     start: int
-    """The position in the text from which on it is replaced; that of the @ if there is one."""
+    """Position in the text from which a completion replaces it, an @ included."""
     after_at: bool
     folders_only: bool = False
 
     def suggestion(self, path: str, label: str) -> Suggestion:
-        """Return a path as a suggestion; that of a folder ends with a slash."""
+        """Return a path as a suggestion; a folder's ends with a slash."""
         is_folder = path.endswith("/")
         label = one_line(label, 60)
         if not self.after_at:
@@ -66,7 +66,7 @@ class TypedPath:
 
 
 def path_at_end(before: str) -> TypedPath | None:
-    """Return the path that is being typed at the end of a text."""
+    """Return the path being typed at the end of a text."""
     command = parse_command(before)
     if command is not None:
         name, typed = command
@@ -80,18 +80,18 @@ def path_at_end(before: str) -> TypedPath | None:
 
 
 class FileFinder:
-    """Finds files and folders by some letters of their paths."""
+    """Finds files and folders by letters of their paths."""
 
     def __init__(self) -> None:
         self._below: list[tuple[str, str]] = []
-        """What is below the working folder: each path, and the same in lower case."""
+        """Paths below the working folder, each with its lower-case form."""
         self._read_at = -_FRESH
         self._reading = threading.Lock()
 
     def suggestions(self, typed: TypedPath) -> list[Suggestion]:
-        """Return what may be meant by a path: what begins so, then what has its letters anywhere.
+        """Return completions: paths that begin with the typed one, then those with its letters anywhere.
 
-        Nothing if it is complete.
+        There are none if it is complete.
         """
         beginning = dict(_in_folder(typed.path))
         if typed.path in beginning and not typed.path.endswith("/"):
@@ -126,10 +126,10 @@ class FileFinder:
 
 
 def rank(query: str, path: str, lower: str) -> Rank | None:
-    """Return how well letters match a path, the smallest being the best; None if they do not.
+    """Return how well letters match a path, the smallest rank being the best; None if they do not.
 
     First come names that begin with the letters, then names and paths that contain them, then those that have
-    them in this order: the closer together they are, the better. query, lower: in lower case.
+    them in this order: the closer together, the better. query, lower: in lower case.
     """
     name = lower.rstrip("/").rpartition("/")[2]
     if query in name:
@@ -144,7 +144,7 @@ def rank(query: str, path: str, lower: str) -> Rank | None:
 
 
 def _span(query: str, text: str) -> int:
-    """Return the length of the shortest piece of a text that has all letters in order; 0 if none has."""
+    """Return the length of the shortest substring with all letters in order; 0 if there is none."""
     shortest = 0
     start = text.find(query[0])
     while start >= 0:
@@ -188,10 +188,10 @@ class NamedImage:
 
     path: str
     version: tuple[int, int]
-    """When the file was changed, and its size: it is read again if they are others."""
+    """Modification time and size of the file, which is read again when they change."""
     image: AttachedImage | None
     problem: str = ""
-    """Why there is none."""
+    """Why the image cannot be sent."""
 
     @property
     def chip(self) -> Chip:
@@ -208,14 +208,14 @@ class NamedFolder:
 
 
 class NamedFiles:
-    """What the text in the prompt names. Each file is read once, unless it changes; each folder once."""
+    """Files named in the prompt. Each is read once, and again if it changes; each folder once."""
 
     def __init__(self) -> None:
         self.found: list[NamedImage] = []
         self.folders: list[NamedFolder] = []
 
     async def update(self, text: str, library: Callable[[], Awaitable[ImageLibrary]]) -> None:
-        """Look for what a text names."""
+        """Look for files and folders named in a text."""
         known = {named.path: named for named in self.found}
         found = []
         for path in await asyncio.to_thread(images_named_in, text):
@@ -232,11 +232,11 @@ class NamedFiles:
         self.folders = [folders[path] for path in paths]
 
     def clear(self) -> None:
-        """Forget them: the text was sent."""
+        """Forget all, after the text is sent."""
         self.found, self.folders = [], []
 
     def shown(self, attached: Collection[AttachedImage]) -> list[NamedImage | NamedFolder]:
-        """Return those that are not attached anyway."""
+        """Return images that are not attached already, and folders."""
         digests = {image.digest for image in attached}
         images = [named for named in self.found if named.image is None or named.image.digest not in digests]
         return [*images, *(folder for folder in self.folders if folder.chip is not None)]
@@ -299,6 +299,6 @@ def command_suggestions(text: str, arguments: Callable[[str], Sequence[tuple[str
     start = len(name) + 2
     matches = [(value, about) for value, about in arguments(name) if rest.lower() in value.lower()]
     if any(value.strip().lower() == rest.strip().lower() for value, _ in matches):
-        return []  # Enter sends what was typed, not an argument that begins like it
+        return []  # Enter sends the typed text, not an argument that begins with it
     matches.sort(key=lambda match: not match[0].lower().startswith(rest.lower()))
     return [Suggestion(value, start, one_line(value, 34), about) for value, about in matches]

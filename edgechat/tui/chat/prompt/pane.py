@@ -1,4 +1,4 @@
-"""The prompt with what belongs to it: completions above it, attachments, and the box."""
+"""Prompt pane: the box, completions above it, and attachments."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _WEIGH_AFTER = 0.3
 
 
 class PromptPane(Vertical):
-    """Where a question is written. What is sent comes as `Asked`, a command as `Commanded`."""
+    """Pane in which a question is written. Posts `Asked` for a question, `Commanded` for a command."""
 
     DEFAULT_CSS = """
     PromptPane { height: auto; }
@@ -68,13 +68,13 @@ class PromptPane(Vertical):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.arguments: Arguments = lambda _name: ()
-        """From a command's name to its possible arguments, each with a short description."""
+        """Maps a command's name to its possible arguments, each with a short description."""
         self.attachments: list[Attachment] = []
         self.images: list[AttachedImage] = []
         self.library: Callable[[], Awaitable[ImageLibrary]] | None = None
-        """Returns where images are kept."""
+        """Opens the library of images."""
         self.notice: Callable[[int, bool], str] = lambda _n, _has_images: ""
-        """Returns what there is to tell about a question of n tokens, which has images or not."""
+        """Returns a note about a question of n tokens, with images or not."""
         self._weighing: asyncio.TimerHandle | None = None
         self._cleared: tuple[list[Attachment], list[AttachedImage]] = ([], [])
         """The attachments that undo brings back."""
@@ -107,7 +107,7 @@ class PromptPane(Vertical):
         images: Sequence[AttachedImage] = (),
         title: str = "",
     ) -> None:
-        """Hold this, in place of what was there. title: shown above the box."""
+        """Replace the content. title: shown above the box."""
         self.fill(text)
         self._set_attached(attachments, images)
         self.box.border_title = title
@@ -117,7 +117,7 @@ class PromptPane(Vertical):
         self.box.fill(text)
 
     def clear(self) -> bool:
-        """Remove the text and the attachments; undo brings both back. Return whether there were any."""
+        """Remove text and attachments; undo brings both back. Return whether there were any."""
         if not (self.text or self.attachments or self.images):
             return False
         self._cleared = self.attachments, self.images
@@ -164,7 +164,7 @@ class PromptPane(Vertical):
             self._set_attached([*self.attachments, attached], self.images)
 
     async def attach_file(self, path: str) -> None:
-        """Attach a file, or the list of a folder. Raises AttachmentError and ImageError."""
+        """Attach a file, or a list of the files in a folder. Raises AttachmentError and ImageError."""
         if is_image(path):
             await self.attach_image(path)
         else:
@@ -184,15 +184,15 @@ class PromptPane(Vertical):
         attached = [*map(chip_of, self.images), *map(chip_of, self.attachments)]
         self.query_one(Chips).show([*attached, *self._named.chips(self.images)])
 
-    # What is told in the frame of the box.
+    # The note in the frame of the box.
 
     def weigh_again(self) -> None:
-        """Show what there is to tell about the prompt now that another model answers."""
+        """Update the note about the prompt for another model."""
         self._weigh()
 
     @work(exclusive=True, group="weigh")
     async def _weigh(self) -> None:
-        """Show how long the model will take to read the prompt, if that is long."""
+        """Show the time to read the prompt, if that is long."""
         from edgechat.engine.prompt.token_estimate import guessed_tokens
         from edgechat.tui.chat.prompt.reading_time import tokens_of
 
@@ -205,7 +205,7 @@ class PromptPane(Vertical):
         self.box.border_subtitle = self.notice(n, has_images) if n or has_images else ""
 
     async def _look_for_named(self, text: str) -> None:
-        """Show the images that the text names, which are attached when it is sent, and the folders."""
+        """Show the images and folders named in the text, which are attached when it is sent."""
         if self.library is not None and ("@" in text or self._named.found or self._named.folders):
             await self._named.update(text, self.library)
             self._show_chips()
@@ -219,7 +219,7 @@ class PromptPane(Vertical):
         if command is not None:
             self.post_message(self.Commanded(*command))
         else:
-            # What was dropped before Enter is part of the question, however long reading it takes.
+            # Files dropped before Enter are part of the question, however long it takes to read them.
             attaching = [one for one in self.workers if one.node is self and one.group == "attach"]
             await asyncio.gather(*(one.wait() for one in attaching), return_exceptions=True)
             asked = self.Asked(event.text, tuple(self.attachments), tuple(self.images))
@@ -274,7 +274,7 @@ class PromptPane(Vertical):
                 number = 1 + sum(attached.name.startswith("pasted") for attached in self.attachments)
                 self.attach(of_text(f"pasted text {number}" if number > 1 else "pasted text", event.text))
             elif not paths:
-                await self.box.insert_paste(event.text)
+                self.box.insert_paste(event.text)
         except (AttachmentError, ImageError) as error:
             self.post_message(self.AttachFailed(error))
         finally:
@@ -283,7 +283,7 @@ class PromptPane(Vertical):
     @on(PromptBox.WantsClipboard)
     @work(group="attach")
     async def _paste_clipboard(self, event: PromptBox.WantsClipboard) -> None:
-        """Attach the image on the system's clipboard; without one, insert what was copied in the app."""
+        """Attach the image on the system's clipboard; without one, insert the text copied in the app."""
         from edgechat.tui.terminal.programs import image_on_clipboard
 
         end = self.app.keys.hold()  # type: ignore[attr-defined]
@@ -308,7 +308,7 @@ class PromptPane(Vertical):
 
     @on(Chips.Removed)
     def _remove(self, event: Chips.Removed) -> None:
-        """Remove what a chip stands for: images come first, then texts, then images that the text names."""
+        """Remove the attachment of a chip: images come first, then texts, then images named in the text."""
         images, attachments, at = self.images, self.attachments, event.number
         if at < len(images):
             self._set_attached(attachments, images[:at] + images[at + 1 :])
