@@ -66,7 +66,6 @@ class Panels:
         await store.set_preference(_SIDEBAR, "hidden" if is_focused else "shown")
 
     async def search(self, words: str) -> None:
-        """Show the conversations, and search them."""
         (await self.show_sidebar()).search(words)
 
     async def show_trash(self) -> None:
@@ -81,7 +80,6 @@ class Panels:
     # The engine room.
 
     async def toggle_room(self) -> None:
-        """Show or hide the engine room."""
         screen, controller = self._screen, self._controller
         if screen.has_class("-inspecting"):
             self._hide("-inspecting")
@@ -114,7 +112,6 @@ class Panels:
             self._hide("-inspecting")
 
     def show_model(self) -> None:
-        """Show the model that answers now."""
         session = self._controller.session
         if self._room is not None:
             engine = session.loaded
@@ -122,12 +119,10 @@ class Panels:
             self._room.show_model(plan, engine.model if engine is not None else None)
 
     def show_reply(self, finished: Finished) -> None:
-        """Show the figures of a reply."""
         self._replies.append(finished)
         if self._room is not None:
             self._room.show_reply(finished)
 
     def show_speed(self, status: Status) -> None:
-        """Show the speed of a reply."""
         if self._room is not None and status.is_answering and status.speed:
             self._room.show_speed(status.speed)

@@ -693,7 +693,6 @@ class ChatScreen(AppScreen[None]):
         self.run_in_background(choose_documents(self.app, self.session, self.controller.shown))
 
     def action_passage(self, number: int) -> None:
-        """Show a passage cited in this conversation."""
         from edgechat.chat.attachments.documents import passages_in
 
         self.show_passages(list(passages_in(self.controller.shown.turns).values()), number)

@@ -56,7 +56,6 @@ class PromptContent:
 
     @property
     def unsent(self) -> UnsentPrompt:
-        """The unsent content."""
         pane = self._view.pane
         return UnsentPrompt(pane.unsent, list(pane.attachments), list(pane.images), self.edits, self._aside)
 

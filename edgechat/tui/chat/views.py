@@ -38,8 +38,7 @@ class TranscriptView(Protocol):
     def show_turns(self, turns: Sequence[tuple[Turn, Branch]], *, keep_problems: bool = False) -> None:
         """Replace all turns. keep_problems: leave error messages below them."""
 
-    def add_turns(self, turns: Sequence[Turn]) -> None:
-        """Append turns."""
+    def add_turns(self, turns: Sequence[Turn]) -> None: ...
 
     def add_problem(self, error: EdgechatError) -> None:
         """Append an error message."""
@@ -53,8 +52,7 @@ class TranscriptView(Protocol):
     def mark_left_out(self, turns: Sequence[Turn]) -> None:
         """Draw the line below the turns that are no longer sent to the model."""
 
-    def new_reply(self) -> ReplyView:
-        """Return a view of the next reply."""
+    def new_reply(self) -> ReplyView: ...
 
     def resume_reply(self, turn: Turn) -> ReplyView:
         """Return a view of the rest of a reply that ended early, and hide how it ended."""
@@ -107,8 +105,7 @@ class PromptView(Protocol):
     def select_variable(self) -> None:
         """Select the first {variable} of a saved prompt in the box, if there is one."""
 
-    def quote(self, text: str) -> None:
-        """Append a text as a quotation."""
+    def quote(self, text: str) -> None: ...
 
     def remember(self, questions: Sequence[str]) -> None:
         """Offer these questions as history, the newest first."""
@@ -116,8 +113,7 @@ class PromptView(Protocol):
     def forget_history(self) -> None:
         """Forget the history; it is requested again when needed."""
 
-    def take_focus(self) -> None:
-        """Focus the box."""
+    def take_focus(self) -> None: ...
 
 
 class Status(Protocol):
@@ -172,8 +168,7 @@ class ChatView(Protocol):
         """Whether no other screen is in front of it."""
 
     @property
-    def pane(self) -> PromptView:
-        """The prompt."""
+    def pane(self) -> PromptView: ...
 
     def run_in_background(self, work: Coroutine[Any, Any, object], *, ignore_errors: bool = False) -> None:
         """Run a coroutine. An EdgechatError goes to `show_error`, other errors end the app.
@@ -192,8 +187,7 @@ class ChatView(Protocol):
     def warn(self, message: str) -> None:
         """Show a warning beside the chat."""
 
-    def show_error(self, error: EdgechatError) -> None:
-        """Show an error beside the chat."""
+    def show_error(self, error: EdgechatError) -> None: ...
 
     def announce(self, message: str) -> None:
         """Notify a user who is looking at another window."""
@@ -259,8 +253,7 @@ class ChatView(Protocol):
     def clipboard(self) -> str:
         """Text that was copied last."""
 
-    def copy(self, text: str) -> None:
-        """Put a text on the clipboard."""
+    def copy(self, text: str) -> None: ...
 
     def toggle_thought(self, turn: str) -> None:
         """Show or hide the thinking of a turn."""

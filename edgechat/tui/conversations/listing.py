@@ -300,7 +300,6 @@ class ChatList(ScrollView, can_focus=True):
 
     @property
     def row(self) -> SelectableRow | None:
-        """The row at the cursor."""
         row = self._rows[self._cursor] if self._cursor < len(self._rows) else None
         return row if isinstance(row, SelectableRow) else None
 

@@ -146,7 +146,6 @@ class Sidebar(Widget):
         self._list.focus()
 
     def focus_trash(self) -> None:
-        """Show the trash, and focus it."""
         self._field.value = ""
         self._show_trash(True)
         self._list.focus()

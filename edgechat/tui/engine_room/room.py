@@ -110,7 +110,6 @@ class EngineRoom(VerticalScroll):
 
     @property
     def sections(self) -> tuple[Section, ...]:
-        """All sections, in their order."""
         return self.speed, self.cache, self.drafts, self.memory, self.server, self.log_lines
 
     # What it shows.
@@ -158,7 +157,6 @@ class EngineRoom(VerticalScroll):
 
     @property
     def is_seen(self) -> bool:
-        """Whether it is on the screen now."""
         if not (self.is_attached and self.display):
             return False
         top = self.app.screen

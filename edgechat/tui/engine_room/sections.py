@@ -430,12 +430,10 @@ class ServerSection(Section):
         self._load: ServerLoad | None = None
 
     def show_model(self, model: HostedModel | None) -> None:
-        """Show another model."""
         self._model, self._load = model, None
         self.changed()
 
     def show(self, load: ServerLoad | None) -> None:
-        """Show the load of the server."""
         if load != self._load:
             self._load = load
             self.changed()
@@ -499,7 +497,6 @@ class SpeedSection(Section):
             self._replies.append(reply.timings)
 
     def show(self, snapshot: Snapshot | None) -> None:
-        """Show the state of the scheduler."""
         self._work = snapshot.work if snapshot else None
         self.changed()
 

@@ -61,7 +61,6 @@ class MarkdownStream:
         return not self._sent[-1]
 
     def append(self, text: str) -> None:
-        """Add to the text."""
         self._document.append(text)
 
     def take(self, width: int) -> list[Content]:

@@ -311,7 +311,6 @@ class ColumnLayout:
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
-        """Columns that fit."""
         return tuple(column for column in _COLUMNS if self.width >= column.least)
 
     @cached_property

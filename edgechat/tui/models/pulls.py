@@ -107,7 +107,6 @@ class Pulls:
 
     @property
     def current(self) -> Pull | None:
-        """The running pull."""
         running = (pull for pull in self.all if not pull.is_over and pull.state is not PullState.WAITING)
         return next(running, None)
 

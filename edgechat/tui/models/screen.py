@@ -139,7 +139,6 @@ class ModelBrowser(Vertical):
 
     @property
     def is_typing(self) -> bool:
-        """Whether the filter has the focus."""
         return self.screen.focused is self._filter
 
     # The selection.
@@ -220,7 +219,6 @@ class ModelBrowser(Vertical):
         self.screen.set_focus(self._list)
 
     def open_filter(self) -> None:
-        """Show and focus the filter."""
         self._filter.add_class("-open")
         self.screen.set_focus(self._filter)
 

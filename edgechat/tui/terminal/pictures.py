@@ -228,7 +228,6 @@ class TerminalPictures:
             self.forget()
 
     def take(self, reply: str) -> None:
-        """Take a reply of the terminal."""
         answer = answer_about(reply)
         if answer is None:
             if self._state == "asked for its name" and self._is_suitable(reply):

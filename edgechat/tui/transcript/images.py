@@ -41,12 +41,10 @@ class TranscriptImages:
             self.use(mode)
 
     def use(self, mode: PictureMode) -> None:
-        """Change the setting."""
         if self._pictures is not None:
             self._pictures.use(mode)
 
     def take(self, reply: str) -> None:
-        """Take a reply of the terminal."""
         if self._pictures is not None:
             self._pictures.take(reply)
 

@@ -72,7 +72,6 @@ class Piece:
             self._changed()
 
     def mount(self) -> Sheet:
-        """Return a new widget that shows the piece."""
         self.sheet = self._new_sheet()
         self.mark()
         return self.sheet
@@ -210,24 +209,20 @@ class ThoughtPiece(FoldedPiece):
         """Seconds that it took; None while it goes on."""
 
     def resume(self) -> None:
-        """Show that it goes on."""
         self.seconds = None
         self._changed()
 
     def finish(self, tokens: int, seconds: float) -> None:
-        """Show the final figures."""
         self.tokens, self.seconds = tokens, seconds
         self._changed()
 
     def heading(self, width: int) -> Content:
-        """See `FoldedPiece`."""
         parts = ["Thinking" if self.seconds is None else f"Thought for {duration(self.seconds)}"]
         if self.tokens:
             parts.append("1 token" if self.tokens == 1 else f"{self.tokens:,} tokens")
         return Content(f"{'▾' if self.unfolded else '▸'} {' · '.join(parts)}").stylize(".faint")
 
     def body(self, width: int) -> list[RenderedLine]:
-        """See `FoldedPiece`."""
         return behind_bar(Content(self.text.strip()).stylize(".faint"), width, ".faint", bar="│ ")
 
 

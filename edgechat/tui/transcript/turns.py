@@ -164,7 +164,6 @@ class CallPiece(FoldedPiece):
         return self._use
 
     def show(self, use: ToolUse, *, running: bool = False) -> None:
-        """Show the state of the call."""
         self._use, self._running = use, running
         self.text = "\n".join(filter(None, [shown_arguments(use.arguments), inert(use.result)]))
         self._changed()
@@ -175,7 +174,6 @@ class CallPiece(FoldedPiece):
         self._changed()
 
     def heading(self, width: int) -> Content:
-        """See `FoldedPiece`."""
         use, end = self._use, self._state
         name, mark = name_of(use), "▾" if self.unfolded else "▸"
         room = width - len(f"{mark} ƒ {name}() · {end}")
@@ -194,7 +192,6 @@ class CallPiece(FoldedPiece):
         return OUTCOMES[use.outcome]
 
     def body(self, width: int) -> list[RenderedLine]:
-        """See `FoldedPiece`."""
         lines = behind_bar(
             Content(shown_arguments(self._use.arguments)).stylize(".code"), width, ".faint", "│ "
         )
@@ -222,7 +219,6 @@ class PassagesPiece(FoldedPiece):
         return 1 + len(self._passages) * self.unfolded
 
     def heading(self, width: int) -> Content:
-        """See `FoldedPiece`."""
         sources = [one.source for one in self._passages if one.source is not None]
         n_whole = sum(not source.place for source in sources)
         counts = [(n_whole, "whole document"), (len(sources) - n_whole, "passage")]
@@ -232,7 +228,6 @@ class PassagesPiece(FoldedPiece):
         return Content(one_line(line, width)).stylize(".faint")
 
     def body(self, width: int) -> list[RenderedLine]:
-        """See `FoldedPiece`."""
         lines: list[RenderedLine] = []
         for one in self._passages:
             name = Content(one_line(one.name, max(1, width - 2))).stylize(".code")

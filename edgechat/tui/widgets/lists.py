@@ -87,7 +87,6 @@ class KeyedList(CursorLine, inherit_bindings=False):
 
     @property
     def key(self) -> str | None:
-        """The key of the line at the cursor."""
         option = self.highlighted_option
         return option.id if option is not None else None
 

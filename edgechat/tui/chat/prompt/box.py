@@ -174,7 +174,6 @@ class PromptBox(Area):
         self.move_cursor(self.document.end)
 
     def quote(self, text: str) -> None:
-        """Append a text as a quotation."""
         quoted = "\n".join(f"> {line}".rstrip() for line in text.strip().split("\n"))
         self.fill(f"{self.text.rstrip()}\n\n{quoted}\n\n".lstrip("\n"))
 
@@ -246,7 +245,6 @@ class PromptBox(Area):
 
     @property
     def text_before(self) -> str:
-        """The text before the cursor."""
         return self.get_text_range((0, 0), self.cursor_location)
 
     def action_send(self) -> None:

@@ -242,7 +242,6 @@ class NamedFiles:
         return [*images, *(folder for folder in self.folders if folder.chip is not None)]
 
     def chips(self, attached: Collection[AttachedImage]) -> list[Chip]:
-        """Return the chips of `shown`."""
         return [named.chip for named in self.shown(attached) if named.chip is not None]
 
 
