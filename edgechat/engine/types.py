@@ -9,9 +9,8 @@ import msgspec
 from edgechat.base.errors import EdgechatError, by_name
 from edgechat.base.images.image import Image
 from edgechat.base.sound.sound import Sound
-from edgechat.models.adapters.use import AdapterUse
-from edgechat.native.buffers import Buffer
-from edgechat.planner.estimate.actual_load import Difference
+from edgechat.models.adapters.reading import AdapterUse
+from edgechat.native.params import Buffer
 
 Role = Literal["system", "user", "assistant", "tool"]
 FinishReason = Literal["stop", "length", "context", "cancelled", "tools"]
@@ -156,6 +155,17 @@ class SpeculationStats(msgspec.Struct, frozen=True, kw_only=True):
     """Mean number of tokens in a draft."""
     speedup: float
     """Speed relative to plain decoding, including steps without a draft."""
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """A buffer whose size differs from the plan."""
+
+    name: str
+    """llama.cpp's name of its type."""
+    what: Literal["weights", "cache", "compute"]
+    planned: int
+    """Bytes."""
+    real: int
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):

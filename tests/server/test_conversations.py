@@ -9,10 +9,10 @@ from edgechat.engine.types import ChatRequest, Finished, Message, Tool
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.planner.estimate.speed import Forecast
 from edgechat.planner.plan import LoadPlan
-from edgechat.server.conversations import with_conversation
-from edgechat.server.factory import cache_policy
-from edgechat.server.pool.available_models import AvailableModel, ModelCard
-from edgechat.server.pool.pool import Pool
+from edgechat.server.operation import with_conversation
+from edgechat.server.pool.available_models import AvailableModel
+from edgechat.server.pool.models import ModelCard
+from edgechat.server.pool.pool import Pool, cache_policy
 from tests import scripted
 
 SYSTEM = Message("system", "You edit files. " * 40)

@@ -17,8 +17,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from edgechat.base.errors import BadRequest
-from edgechat.base.images.image import PLACE, Image, Pixels
-from edgechat.base.sound.sound import Samples
+from edgechat.base.images.image import PLACE, Decoder, Image, Pixels
+from edgechat.base.sound.sound import Samples, SoundDecoder
 from edgechat.engine.backends.base import Media, MediaEncoder, key_of
 from edgechat.engine.types import MediaFile, Message
 
@@ -37,13 +37,10 @@ Decode = Callable[[MediaFile, int], Pixels | Samples]
 def decoded(file: MediaFile, rate: int) -> Pixels | Samples:
     """Decode a file in a child process. Raises MediaError."""
     if isinstance(file, Image):
-        from edgechat.base.images.decoding import pixels  # only a model that sees needs it
-
-        return pixels(Path(file.path))
-    from edgechat.base.sound.decoding import SoundDecoder
-
-    with SoundDecoder() as decoder:
-        return decoder.samples(Path(file.path), rate)
+        with Decoder() as decoder:
+            return decoder.pixels(Path(file.path))
+    with SoundDecoder() as sounds:
+        return sounds.samples(Path(file.path), rate)
 
 
 class MediaTokens:

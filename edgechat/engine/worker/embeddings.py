@@ -27,7 +27,7 @@ from edgechat.engine.types import Embed, ErrorInfo, Event, Failed
 from edgechat.engine.worker import messages
 from edgechat.engine.worker.load_report import LoadReport, anonymous_memory
 from edgechat.engine.worker.messages import Command, Inspected, WorkerEvent
-from edgechat.models.local.usage import note_use
+from edgechat.models.local.upkeep import note_use
 from edgechat.planner.plan import LoadPlan
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ from edgechat.engine.types import (
 )
 from edgechat.engine.worker.connection import WorkerConnection, cancelled, closed, tail
 from edgechat.engine.worker.messages import Cancel, Forget
-from edgechat.planner.placement.fallback import is_short, plan_reload, refit, replan_for_more
+from edgechat.planner.fallback import is_short, plan_reload, refit, replan_for_more
 from edgechat.planner.plan import LoadPlan
 
 _CRASHES_ALLOWED = 2

@@ -49,8 +49,8 @@ from edgechat.engine.worker import embeddings, messages
 from edgechat.engine.worker.inspection import Inspector
 from edgechat.engine.worker.load_report import LoadReport, anonymous_memory
 from edgechat.engine.worker.messages import Cancel, Command, Generate, Inspected, Loaded, WorkerEvent
-from edgechat.models.local.fingerprint import fingerprint_of
-from edgechat.models.local.usage import note_use
+from edgechat.models.local.stores import fingerprint_of
+from edgechat.models.local.upkeep import note_use
 from edgechat.planner.plan import LoadPlan
 
 _LOG = logging.getLogger(__name__)
@@ -138,7 +138,7 @@ def open_backend(plan: LoadPlan, progress: Callable[[float], None] | None) -> Ba
     # Imported here: each backend has its own native library, and only one is needed.
     if plan.backend == "mlx":
         if mlx.missing():
-            from edgechat.planner.placement.backends import without_mlx
+            from edgechat.planner.candidates import without_mlx
 
             raise without_mlx(f"{plan.model_name} is an MLX model, and MLX cannot be used here.")
         from edgechat.engine.backends.mlx.backend import MlxBackend

@@ -8,7 +8,7 @@ import pytest
 from edgechat.base.errors import DecodeFailed, EdgechatError, NotAnAdapter
 from edgechat.engine.backends import llama_cpp
 from edgechat.engine.backends.base import ActiveAdapter, BatchPart, adapter_set
-from edgechat.models.adapters.use import AdapterUse
+from edgechat.models.adapters.reading import AdapterUse
 from edgechat.models.formats.gguf import read_header
 from tests.engine.runtimes import BOUND, load, plan, some
 from tests.kit import KINDS, Spec, build

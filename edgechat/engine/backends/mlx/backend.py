@@ -56,10 +56,10 @@ from edgechat.engine.backends.mlx.caches import (
 from edgechat.engine.backends.mlx.folder import FolderVocabulary, load_errors
 from edgechat.engine.backends.mlx.vision import MlxVision, Offsets, VlmModel, load_model
 from edgechat.engine.types import Sampling
-from edgechat.models.choices import CONFIG
-from edgechat.models.formats.header_reading import read_model
 from edgechat.models.formats.mlx.config import read_config
-from edgechat.native.buffers import Buffer
+from edgechat.models.formats.mlx.contents import read_model
+from edgechat.models.local.files import CONFIG
+from edgechat.native.params import Buffer
 from edgechat.planner.plan import LoadPlan
 
 _SHORT = 32  # tokens that are computed at once although not all of their logits are needed

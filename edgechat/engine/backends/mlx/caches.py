@@ -26,7 +26,7 @@ from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache, Rotating
 
 from edgechat.base.errors import LoadFailed
 from edgechat.engine.backends.base import Places
-from edgechat.planner.estimate.mlx import GROUP
+from edgechat.planner.estimate.footprint import GROUP
 
 MORE = 32
 """Tokens that a windowed layer keeps beyond its window, and that can always be cut."""

@@ -22,7 +22,7 @@ from edgechat.engine.backends.mlx import folder as loading
 from edgechat.engine.backends.mlx.backend import MlxBackend
 from edgechat.engine.backends.mlx.vision import FAMILIES, VlmModel
 from edgechat.models.formats.mlx.vision import TOWERS
-from edgechat.planner.placement.projector import ProjectorPlan
+from edgechat.planner.companions import ProjectorPlan
 from tests.engine.runtimes import is_true, load, plan, some
 from tests.kit.vision import noisy
 from tests.kit.vision.mlx_families import mlx_family
