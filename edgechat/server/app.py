@@ -141,7 +141,7 @@ Counted = tuple[str | None, ChatRequest, AskedDocuments | None]
 
 
 def _counted(body: CountBody, _think: bool | None) -> Counted:
-    return body.model, body.asked(), asked_documents(body.docs)
+    return body.model, body.engine_request(), asked_documents(body.docs)
 
 
 async def _count(exchange: Exchange, services: Services, counted: Counted) -> TokenCount:
@@ -177,7 +177,7 @@ async def _count_input(
 
     def counted() -> Counted:
         box = toolbox_of(body.tools or ())
-        return body.model, body.asked(box, earlier), body.documents(box)
+        return body.model, body.engine_request(box, earlier), body.documents(box)
 
     asked = await off_loop(exchange.body_bytes + earlier.size, counted)
     return InputTokens(input_tokens=len((await translate(exchange, services, *asked)).tokens))

@@ -37,7 +37,7 @@ BlockKind = Literal["text", "thinking", "call"]
 
 
 @dataclass(slots=True)
-class Block:
+class AnswerBlock:
     """A text, a thought or a call: one piece of an answer."""
 
     kind: BlockKind
@@ -64,14 +64,14 @@ class Block:
 class BlockBegun:
     """A new block. A call may already have some of its arguments."""
 
-    block: Block
+    block: AnswerBlock
 
 
 @dataclass(frozen=True, slots=True)
 class BlockGrown:
     """More text of the last block."""
 
-    block: Block
+    block: AnswerBlock
     text: str
     chances: tuple[TokenLogprobs, ...] = ()
 
@@ -80,17 +80,17 @@ class BlockGrown:
 class BlockEnded:
     """A complete block."""
 
-    block: Block
+    block: AnswerBlock
 
 
 Change = BlockBegun | BlockGrown | BlockEnded | Finished
 
 
-class Reply:
+class AnswerState:
     """One answer: its blocks, and how it ended."""
 
     def __init__(self) -> None:
-        self.blocks: list[Block] = []
+        self.blocks: list[AnswerBlock] = []
         self.end: Finished | None = None
         self.thinking_tokens = 0
 
@@ -145,7 +145,7 @@ class Reply:
     def _begin(self, kind: BlockKind, call: ToolCall | None = None) -> Iterator[Change]:
         yield from self._close()
         number = sum(block.kind == kind for block in self.blocks)
-        block = Block(kind, len(self.blocks), number, call)
+        block = AnswerBlock(kind, len(self.blocks), number, call)
         if call is not None and call.arguments:
             block.texts.append(call.arguments)
         self.blocks.append(block)
@@ -204,7 +204,7 @@ class Answers(ABC):
         self._think = think
         self._effort: RequestedEffort | None = effort
         self._id = f"{self.id_prefix}{secrets.token_hex(16)}"
-        self._replies = [Reply() for _ in range(n_choices)]
+        self._replies = [AnswerState() for _ in range(n_choices)]
         self._has_begun = False
         self._prompt_tokens = 0
         self._cached_tokens = 0
@@ -273,7 +273,7 @@ class Answers(ABC):
         return b": waiting\n\n"
 
     async def settle(self) -> None:  # noqa: B027 - most have nothing to do
-        """Do what must be done between the last event and the end of the answer."""
+        """Finish pending work between the last event and the end of the answer."""
 
     def end(self) -> bytes:
         """Return what a stream ends with after its last event."""
@@ -310,11 +310,11 @@ class Answers(ABC):
 
 
 _ENDS_OF_LINES = tuple((mark.encode(), rf"\u{ord(mark):04x}".encode()) for mark in "\x85\u2028\u2029")
-"""Where clients that cut text as Unicode says (httpx does) end a line, and how JSON escapes it."""
+"""Line ends of Unicode, at which some clients (httpx) split a text, and their escapes in JSON."""
 
 
 def in_one_line(data: bytes) -> bytes:
-    """Return JSON without line ends as one line for every client."""
+    """Escape what is a line end to some clients."""
     for mark, escaped in _ENDS_OF_LINES:
         data = data.replace(mark, escaped)
     return data
@@ -345,7 +345,7 @@ class TokenLogprob(TopLogprob, frozen=True, kw_only=True):
 
 
 def logprob_of(chance: TokenLogprobs) -> TokenLogprob:
-    """Return the logprobs of a token as clients get them."""
+    """Return the logprobs of a token in OpenAI's form."""
     others = [_chance(token, logprob) for token, logprob in chance.others]
     own = _chance(chance.token, chance.logprob)
     return TokenLogprob(token=own.token, logprob=own.logprob, bytes=own.bytes, top_logprobs=others)

@@ -1,4 +1,4 @@
-"""From the engine's events and errors to a message, whole or as the events of a stream."""
+"""The answer of the Messages API, whole or as the events of a stream."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from msgspec import UNSET, Raw, UnsetType
 from edgechat.engine.types import Finished, Sampling, Usage
 from edgechat.server.documents import SourceBody, asked_documents
 from edgechat.server.protocol.answers import (
+    AnswerBlock,
     Answers,
-    Block,
     BlockBegun,
     BlockEnded,
     BlockGrown,
@@ -37,7 +37,7 @@ _DELTAS = {
 }
 """The type of a delta, and its field for text, by the kind of the block."""
 _SIGNATURE = "edgechat"
-"""Of each thought, since clients expect one; it is not looked at when it comes back."""
+"""Signature of thoughts, which clients expect; it is ignored when it comes back."""
 
 
 class AnswerText(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):
@@ -67,9 +67,9 @@ class MessagesUsage(msgspec.Struct, frozen=True, kw_only=True):
 
     input_tokens: int
     cache_creation_input_tokens: int
-    """Computed now and kept for later requests, if the client has asked for that."""
+    """Tokens computed now, if the client asks for a cached prefix."""
     cache_read_input_tokens: int
-    """Found in the prefix cache."""
+    """Tokens found in the prefix cache."""
     output_tokens: int
 
 
@@ -85,7 +85,7 @@ class AnswerBlocks(msgspec.Struct, frozen=True, kw_only=True):
     stop_sequence: str | None
     usage: MessagesUsage
     sources: list[SourceBody] | UnsetType = UNSET
-    """Extension: where the passages are from that the model was given."""
+    """Extension: sources of the passages that the model was given."""
 
 
 class MessagesAnswers(Answers):
@@ -96,7 +96,7 @@ class MessagesAnswers(Answers):
     def __init__(self, body: MessagesBody, think: bool | None) -> None:
         """think: the default of the settings. Raises Refusal."""
         super().__init__(
-            body.asked(),
+            body.engine_request(),
             model=body.model,
             streams=body.stream,
             think=think,
@@ -169,7 +169,7 @@ class MessagesAnswers(Answers):
         )
 
 
-def _empty(block: Block) -> dict[str, Any]:
+def _empty(block: AnswerBlock) -> dict[str, Any]:
     """Return a block as it begins in a stream."""
     if block.call is not None:
         return {"type": "tool_use", "id": block.call.id, "name": block.call.name, "input": {}}
@@ -178,7 +178,7 @@ def _empty(block: Block) -> dict[str, Any]:
     return {"type": "text", "text": ""}
 
 
-def _whole(block: Block) -> AnswerText | AnswerThinking | AnswerToolUse:
+def _whole(block: AnswerBlock) -> AnswerText | AnswerThinking | AnswerToolUse:
     if block.call is not None:
         return AnswerToolUse(id=block.call.id, name=block.call.name, input=arguments_object(block.text))
     if block.kind == "thinking":
@@ -186,7 +186,7 @@ def _whole(block: Block) -> AnswerText | AnswerThinking | AnswerToolUse:
     return AnswerText(text=block.text)
 
 
-def _delta(block: Block, text: str) -> bytes:
+def _delta(block: AnswerBlock, text: str) -> bytes:
     kind, field = _DELTAS[block.kind]
     return _event("content_block_delta", index=block.index, delta={"type": kind, field: text})
 

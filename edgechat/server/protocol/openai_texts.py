@@ -1,4 +1,4 @@
-"""Text that goes on: POST /v1/completions."""
+"""Texts in, and completions, embeddings, ranks or tokens out: /v1/completions, /v1/embeddings and others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from edgechat.engine.prompt.translation import MOST_CHARACTERS, MOST_TOKENS
 from edgechat.engine.types import ChatRequest, Embedded, Finished, Sampling, TokenLogprobs, Translated
 from edgechat.server.pool.models import ServedModel
-from edgechat.server.protocol.answers import BlockGrown, Change, Reply, data_event
+from edgechat.server.protocol.answers import AnswerState, BlockGrown, Change, data_event
 from edgechat.server.protocol.fields import (
     MOST_CHOICES,
     Choices,
@@ -74,7 +74,7 @@ class CompletionBody(GenerationBody, frozen=True, kw_only=True):
             raise Refusal("echo requires prompts that are text.", param="echo")
         return prompts
 
-    def asked(self, prompt: str | tuple[int, ...]) -> ChatRequest:
+    def engine_request(self, prompt: str | tuple[int, ...]) -> ChatRequest:
         """Return the engine's request for a prompt, without what depends on the model."""
         return ChatRequest(
             id="",
@@ -126,13 +126,13 @@ class CompletionAnswers(ChoiceAnswers):
     def __init__(self, body: CompletionBody) -> None:
         """Raises Refusal."""
         self._prompt_texts = body.prompts()
-        super().__init__(body, body.asked(self._prompt_texts[0]), prompts=len(self._prompt_texts))
+        super().__init__(body, body.engine_request(self._prompt_texts[0]), prompts=len(self._prompt_texts))
         self._body = body
         self._offsets = [len(self._echo(choice)) for choice in range(self.n_choices)]
-        """Characters before the next ones."""
+        """Characters before the next token, for each completion."""
 
     def request(self, served: ServedModel, choice: int) -> ChatRequest:
-        """Return the engine's request for one of them."""
+        """Return the engine's request for one completion."""
         return msgspec.structs.replace(super().request(served, choice), text=self._prompt(choice))
 
     def _sampling(self, defaults: SamplingDefaults, choice: int) -> Sampling:
@@ -171,7 +171,7 @@ class CompletionAnswers(ChoiceAnswers):
         completion = Completion(id=self._id, created=self._created, model=self.model, choices=choices, **more)
         return msgspec.json.encode(completion)
 
-    def _choice(self, index: int, reply: Reply) -> CompletionChoice:
+    def _choice(self, index: int, reply: AnswerState) -> CompletionChoice:
         return CompletionChoice(
             index=index,
             text=self._echo(index) + reply.text,
@@ -226,7 +226,7 @@ class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
     def texts(self) -> list[str | tuple[int, ...]]:
-        """Return the texts, or their tokens. Raises Refusal where what they are is not clear."""
+        """Return the texts, or their tokens. Raises Refusal for a mix of both, or for too many."""
         texts = texts_of(self.input, "input")
         if len(texts) > _MOST_TEXTS:
             raise Refusal(f"The request has more than {_MOST_TEXTS} texts.", param="input")
@@ -267,7 +267,7 @@ class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def embedding_list(body: EmbeddingBody, model: str, embedded: Embedded) -> bytes:
-    """Return the JSON of the answer. For many numbers it takes a second: call it in a thread."""
+    """Return the answer as JSON. Many vectors take a second: call it in a thread."""
     data = [
         Embedding(index=index, embedding=vector_json(vector, body.encoding_format))
         for index, vector in enumerate(embedded.vectors)
@@ -305,7 +305,7 @@ class RerankBody(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The documents."""
+        """The texts of the documents."""
         return tuple(one if isinstance(one, str) else one.text for one in self.documents)
 
 
@@ -329,7 +329,7 @@ class RerankList(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, body: RerankBody, model: str, scored: Embedded) -> RerankList:
-        """Return the answer. scored: the engine's, to the texts of the body."""
+        """Return the ranked documents. scored: the scores of the texts in the body."""
         scores = struct.unpack(f"<{len(scored.vectors)}f", b"".join(scored.vectors))
         order = sorted(range(len(scores)), key=lambda at: -scores[at])[: body.top_n]
         texts = body.texts

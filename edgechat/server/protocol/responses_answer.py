@@ -14,8 +14,8 @@ from msgspec import UNSET
 from edgechat.engine.types import Sampling, TokenLogprobs
 from edgechat.server.documents import citations_of, question_in
 from edgechat.server.protocol.answers import (
+    AnswerBlock,
     Answers,
-    Block,
     BlockBegun,
     BlockEnded,
     BlockGrown,
@@ -51,7 +51,7 @@ from edgechat.server.refusal import Refusal
 from edgechat.settings import SamplingDefaults
 
 _PREFIXES = {"text": "msg", "thinking": "rs", "call": "fc", "custom": "ctc"}
-"""Of the ids of items."""
+"""Prefixes of item ids, by the kind of the block."""
 
 
 class ResponseAnswers(Answers):
@@ -63,13 +63,13 @@ class ResponseAnswers(Answers):
     def __init__(
         self, body: ResponseBody, think: bool | None, earlier: Earlier = NOTHING, keep: Keep | None = None
     ) -> None:
-        """think: the default of the settings. earlier: what the request names of earlier responses.
+        """think: the default of the settings. earlier: the items that the request refers to.
 
         keep: stores the response; None: it is not stored. Raises Refusal.
         """
         self._tools = toolbox_of(body.tools or ())
         super().__init__(
-            body.asked(self._tools, earlier),
+            body.engine_request(self._tools, earlier),
             model=body.model,
             streams=body.stream,
             think=think,
@@ -85,7 +85,7 @@ class ResponseAnswers(Answers):
         self._created = time.time()
         self._completed: float | None = None
         self._number = 0
-        """Of the next event."""
+        """Sequence number of the next event."""
         self._error: ResponseError | None = None
         self._keep = keep
         self._input = stored_items(items_of(body.input or (), earlier)) if keep is not None else ()
@@ -165,7 +165,7 @@ class ResponseAnswers(Answers):
                 yield "output_item.done", {"output_index": self._place(block), "item": item}
 
     def _grown(
-        self, block: Block, text: str, chances: Sequence[TokenLogprobs]
+        self, block: AnswerBlock, text: str, chances: Sequence[TokenLogprobs]
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         about = self._about(block)
         if block.kind == "thinking":
@@ -176,7 +176,7 @@ class ResponseAnswers(Answers):
         elif not self._is_custom(block):  # its text is known when the JSON object around it is complete
             yield "function_call_arguments.delta", {**about, "delta": text}
 
-    def _ended(self, block: Block) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _ended(self, block: AnswerBlock) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the events that come before an item is done."""
         if block.call is None:
             part = self._part(block)
@@ -196,26 +196,26 @@ class ResponseAnswers(Answers):
             _, name = self._tools.name_of(block.call.name)
             yield "function_call_arguments.done", {"name": name, "arguments": block.text}
 
-    def _place(self, block: Block) -> int:
+    def _place(self, block: AnswerBlock) -> int:
         """Return the place of a block in the output."""
         return block.index + self._searches
 
-    def _about(self, block: Block) -> dict[str, Any]:
+    def _about(self, block: AnswerBlock) -> dict[str, Any]:
         return {"item_id": self._item_id(block), "output_index": self._place(block)}
 
-    def _item_id(self, block: Block) -> str:
+    def _item_id(self, block: AnswerBlock) -> str:
         kind = "custom" if self._is_custom(block) else block.kind
         return f"{_PREFIXES[kind]}_{block.id}"
 
-    def _is_custom(self, block: Block) -> bool:
+    def _is_custom(self, block: AnswerBlock) -> bool:
         return block.call is not None and block.call.name in self._tools.custom
 
-    def _status(self, block: Block) -> ItemStatus:
+    def _status(self, block: AnswerBlock) -> ItemStatus:
         """Return the status of a complete item."""
         [reply] = self._replies
         return "incomplete" if reply.is_cut and block is reply.blocks[-1] else "completed"
 
-    def _item(self, block: Block, status: ItemStatus) -> OutputItem:
+    def _item(self, block: AnswerBlock, status: ItemStatus) -> OutputItem:
         """Return a block as an item; one that is in progress has no content yet."""
         begun = status == "in_progress"
         about: dict[str, Any] = {"id": self._item_id(block), "status": status}
@@ -232,7 +232,7 @@ class ResponseAnswers(Answers):
         arguments = "" if begun else block.text
         return OutputCall(**about, namespace=namespace or UNSET, arguments=arguments)
 
-    def _part(self, block: Block) -> OutputText | OutputThought:
+    def _part(self, block: AnswerBlock) -> OutputText | OutputThought:
         if block.kind == "thinking":
             return OutputThought(text=block.text)
         citations = citations_of(block.text, self.passages) if self.passages else []
