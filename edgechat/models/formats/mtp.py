@@ -12,7 +12,7 @@ from typing import Literal
 
 from edgechat.models.formats.header import GgufArray, ModelHeader
 from edgechat.models.formats.limits import show
-from edgechat.native.heads.context import CHAINED, EAGLE_LAYERS, HANDS_OUT_INPUTS, ONE_LAYER
+from edgechat.native.heads.architectures import CHAINED, EAGLE_LAYERS, HANDS_OUT_INPUTS, ONE_LAYER
 
 _EAGLE = "eagle3"
 _SHARES_CACHE = "gemma4-assistant"

@@ -17,7 +17,8 @@ from edgechat.base.errors import DecodeFailed, LoadFailed
 from edgechat.native import logs
 from edgechat.native.batches import EmbeddingBatch
 from edgechat.native.handles import DECODE_OK, Context, Model
-from edgechat.native.heads.context import EAGLE_LAYERS, HANDS_OUT_INPUTS, HeadContext, Rows
+from edgechat.native.heads.architectures import EAGLE_LAYERS, HANDS_OUT_INPUTS
+from edgechat.native.heads.context import HeadContext, Rows
 from edgechat.native.params import LoadParams
 
 _LEAST_LOGIT = np.float32(-1e9)
