@@ -130,10 +130,14 @@ async def _rerank(exchange: Exchange, services: Services, body: RerankBody) -> R
     return RerankList.of(body, name, scored)
 
 
-async def _convert(
-    exchange: Exchange, services: Services, body: TokenizeBody | DetokenizeBody
-) -> TokenList | TokensText:
-    return body.response(await translate(exchange, services, body.model, body.what, **body.how))
+async def _tokenize(exchange: Exchange, services: Services, body: TokenizeBody) -> TokenList:
+    options = {"bos": bool(body.add_special), "special": bool(body.parse_special)}
+    return TokenList((await translate(exchange, services, body.model, body.content, **options)).tokens)
+
+
+async def _detokenize(exchange: Exchange, services: Services, body: DetokenizeBody) -> TokensText:
+    translated = await translate(exchange, services, body.model, tuple(body.tokens))
+    return TokensText(translated.text.decode("utf-8", "replace"))
 
 
 Counted = tuple[str | None, ChatRequest, AskedDocuments | None]
@@ -490,7 +494,7 @@ OPERATIONS = (
     Operation(
         "POST",
         "/tokenize",
-        _convert,
+        _tokenize,
         "tokenize",
         "Return the tokens of a text.",
         TokenList,
@@ -499,7 +503,7 @@ OPERATIONS = (
     Operation(
         "POST",
         "/detokenize",
-        _convert,
+        _detokenize,
         "detokenize",
         "Return the text of tokens.",
         TokensText,
@@ -528,7 +532,7 @@ def make_app(services: Services, rules: AccessRules) -> ASGIApp:
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in OPERATIONS:
         by_path.setdefault(operation.path, {})[operation.method] = operation
-    # One route for a path, so that a wrong method is told of all others.
+    # One route for a path, so that the answer to a wrong method names all others.
     routes = [
         Route(path, _Endpoint(operations, services), methods=list(operations))
         for path, operations in by_path.items()

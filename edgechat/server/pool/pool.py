@@ -1,4 +1,4 @@
-"""The pool of a server: its models, which requests get them, and what is told and counted of them.
+"""The pool of a server: its models, which requests get them, their state and metrics.
 
 Each loaded model is a process; `edgechat.server.pool.residency` decides which models are loaded.
 """

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from edgechat.engine.prompt.translation import MOST_CHARACTERS, MOST_TOKENS
-from edgechat.engine.types import ChatRequest, Embedded, Finished, Sampling, TokenLogprobs, Translated
+from edgechat.engine.types import ChatRequest, Embedded, Finished, Sampling, TokenLogprobs
 from edgechat.server.pool.models import ServedModel
 from edgechat.server.protocol.answers import AnswerState, BlockGrown, Change, data_event
 from edgechat.server.protocol.fields import (
@@ -232,15 +232,6 @@ class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True):
             raise Refusal(f"The request has more than {_MOST_TEXTS} texts.", param="input")
         return texts
 
-    def check(self, served: ServedModel) -> None:
-        """Raise Refusal for another number of dimensions than the model's."""
-        dimensions = served.model.embedding
-        if dimensions and self.dimensions not in (None, dimensions):
-            raise Refusal(
-                f"{served.name} produces embeddings with {dimensions} dimensions, not {self.dimensions:.0f}.",
-                param="dimensions",
-            )
-
 
 class Embedding(msgspec.Struct, frozen=True, kw_only=True):
     """The embedding of one text."""
@@ -358,21 +349,6 @@ class TokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="Interpret control tokens in the text, which can have up to 32,768 characters."),
     ] = None
 
-    @property
-    def what(self) -> str:
-        """The engine's input."""
-        return self.content
-
-    @property
-    def how(self) -> dict[str, bool]:
-        """The options of `Engine.translate`."""
-        return {"bos": bool(self.add_special), "special": bool(self.parse_special)}
-
-    @staticmethod
-    def response(translated: Translated) -> TokenList:
-        """Return the answer."""
-        return TokenList(translated.tokens)
-
 
 class TokenList(msgspec.Struct, frozen=True):
     """The token ids of a text."""
@@ -385,21 +361,6 @@ class DetokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
 
     model: Model = None
     tokens: Annotated[list[TokenId], Meta(max_length=MOST_TOKENS)]
-
-    @property
-    def what(self) -> tuple[int, ...]:
-        """The engine's input."""
-        return tuple(self.tokens)
-
-    @property
-    def how(self) -> dict[str, bool]:
-        """The options of `Engine.translate`."""
-        return {}
-
-    @staticmethod
-    def response(translated: Translated) -> TokensText:
-        """Return the answer."""
-        return TokensText(translated.text.decode("utf-8", "replace"))
 
 
 class TokensText(msgspec.Struct, frozen=True):
