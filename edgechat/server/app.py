@@ -95,24 +95,23 @@ from edgechat.server.refusal import ErrorBody, Refusal, error_format, refusal_of
 
 _ABOUT = b"""edgechat serves models of this machine by the protocols of OpenAI, Anthropic and Ollama.
 
-POST /v1/chat/completions   an answer in a chat
-POST /v1/responses          ... as OpenAI's newer clients ask for it
-                            GET and DELETE /v1/responses/ID: of those that are stored
-POST /v1/messages           ... as Anthropic's clients ask for it
-POST /v1/completions        text that goes on
-GET  /v1/vector_stores      the documents that a request may name; POST /v1/vector_stores/ID/search
-POST /v1/embeddings         embeddings, of models made for that
-POST /v1/rerank             documents ranked for a query, by models made for that
-POST /api/chat              ... as Ollama's clients ask for it; /api/generate, /api/embed, /api/tags
-POST /tokenize              the tokens of a text; POST /detokenize goes back; /v1/responses/input_tokens
-                            and /v1/messages/count_tokens count those of a chat
-GET  /v1/models             the models that may be asked for
+POST /v1/chat/completions   chat completions
+POST /v1/responses          OpenAI's Responses API; GET and DELETE /v1/responses/ID: stored responses
+POST /v1/messages           Anthropic's Messages API
+POST /v1/completions        text completions
+GET  /v1/vector_stores      documents that requests can name; POST /v1/vector_stores/ID/search
+POST /v1/embeddings         embeddings, by embedding models
+POST /v1/rerank             documents ranked for a query, by reranking models
+POST /api/chat              Ollama's API; also /api/generate, /api/embed, /api/tags
+POST /tokenize              tokens of a text; POST /detokenize: text of tokens; /v1/responses/input_tokens
+                            and /v1/messages/count_tokens count the tokens of a chat
+GET  /v1/models             models that can be requested
 GET  /health                loading, ready, degraded or draining
-GET  /metrics               figures, for Prometheus
-GET  /openapi.json          all of it, described
+GET  /metrics               metrics for Prometheus
+GET  /openapi.json          description of all of these
 
-Paths are the same without /v1, and with a slash at their end.
-Where it has a key, all but this page and /health want it: 'Authorization: Bearer KEY' or
+Paths also work without /v1, and with a slash at the end.
+If the server has a key, all paths but this one and /health require it: 'Authorization: Bearer KEY' or
 'x-api-key: KEY'.
 """
 _RETRY: dict[State, str] = {"loading": "1", "draining": "5"}
