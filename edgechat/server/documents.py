@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from edgechat.base.errors import DocumentError
 from edgechat.base.text import one_line
-from edgechat.chat.attachments.documents import BYTES_PER_TOKEN, attached_passage, room_beside
+from edgechat.chat.attachments import BYTES_PER_TOKEN, attached_passage, room_beside
 from edgechat.chat.messages import with_passages
 from edgechat.documents import registry
 from edgechat.documents.citations import citations_in

@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from edgechat import __version__
 from edgechat.base.errors import DocumentError
-from edgechat.chat.attachments.documents import attached_passage
+from edgechat.chat.attachments import attached_passage
 from edgechat.chat.messages import quoted
 from edgechat.documents import registry
 from edgechat.documents.citations import PassageSource

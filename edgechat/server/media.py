@@ -34,14 +34,12 @@ from edgechat.base.errors import (
     SoundError,
     SoundNotStored,
 )
-from edgechat.base.images.decoding import MAX_FILE_BYTES, Decoder
-from edgechat.base.images.image import PLACE, Image
-from edgechat.base.images.library import ImageLibrary, digest_of
+from edgechat.base.file_library import digest_of
+from edgechat.base.images.image import PLACE, Decoder, Image, ImageLibrary
 from edgechat.base.network.offline import offline_by
 from edgechat.base.network.web import NotFetched, PublicWeb, Resolve, addresses_of
-from edgechat.base.sound.decoding import SoundDecoder
-from edgechat.base.sound.library import SoundLibrary
-from edgechat.base.sound.sound import Sound
+from edgechat.base.process.file_decoder import MAX_FILE_BYTES
+from edgechat.base.sound.sound import Sound, SoundDecoder, SoundLibrary
 from edgechat.base.text import mebibytes, one_line
 from edgechat.engine.types import ChatRequest, MediaFile, Message, ModelInfo, Role
 from edgechat.models.catalogue import catalogue

@@ -21,7 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from edgechat.base.errors import EngineError, PromptTooLong
-from edgechat.chat.storage.response_store import ResponseStore
+from edgechat.chat.storage.store import ResponseStore
 from edgechat.engine.types import (
     ChatRequest,
     Embedded,

@@ -15,7 +15,7 @@ import numpy as np
 from starlette.types import ASGIApp
 
 from edgechat.base.errors import ModelNotFound
-from edgechat.chat.storage.response_store import ResponseStore
+from edgechat.chat.storage.store import ResponseStore
 from edgechat.engine.types import (
     ChatRequest,
     Delta,

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from edgechat.engine.kv import state_folder
+from edgechat.engine.kv import state_files
 from edgechat.engine.types import ChatRequest, Finished, Message, Tool
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.planner.estimate.speed import Forecast
@@ -29,7 +29,7 @@ def conversation(*messages, model="m", **fields):
 
 def test_runs_of_an_agent_are_one_conversation():
     first = conversation(SYSTEM, QUESTION, tools=TOOLS)
-    assert len(first) == state_folder.HASHED_ID
+    assert len(first) == state_files.HASHED_ID
     assert conversation(SYSTEM, OTHER, tools=TOOLS) == first
     assert conversation(SYSTEM, QUESTION, ANSWER, OTHER, tools=TOOLS) == first
     assert conversation(SYSTEM, QUESTION, tools=(*TOOLS, *TOOLS)) != first
@@ -121,4 +121,4 @@ async def test_nothing_is_saved_where_the_settings_say_so(start):
     before = start(disk_bytes=0)
     await cached(before, QUESTION)
     await before.close()
-    assert state_folder.usage() == (0, 0)
+    assert state_files.usage() == (0, 0)

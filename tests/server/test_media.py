@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import pytest
 
-from edgechat.base.images.decoding import Decoder
-from edgechat.base.images.library import ImageLibrary, digest_of
+from edgechat.base.file_library import digest_of
+from edgechat.base.images.image import Decoder, ImageLibrary
 from edgechat.engine.types import ChatRequest, Message
 from edgechat.server import media
 from edgechat.server.media import RequestMedia, image_of, message_of

@@ -13,7 +13,7 @@ import pytest
 
 from edgechat.base.errors import BackendMissing
 from edgechat.cli.commands import serve
-from edgechat.cli.output.server_banner import first_screen
+from edgechat.cli.commands.serve import first_screen
 from edgechat.server.access import Key
 from edgechat.server.serving import listen
 from tests import scripted

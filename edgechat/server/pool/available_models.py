@@ -21,12 +21,12 @@ from edgechat.chat.storage.store import Store, store_path
 from edgechat.models.hub.names import parse_model_name
 from edgechat.models.local.inventory import LocalModel, inventory
 from edgechat.models.local.locations import Place
-from edgechat.models.local.ollama.store import is_blob
+from edgechat.models.local.ollama_store import is_blob
 from edgechat.models.local.resolve import ResolvedModel, entry_of, find_models, local_file, resolve
 from edgechat.models.local.stores import found_at
 from edgechat.models.remote.model import split_remote
 from edgechat.planner.listing import HeaderSummary, glances
-from edgechat.planner.placement.engines.programs import split_engine
+from edgechat.planner.placement.programs import split_engine
 from edgechat.server.pool.models import ModelCard
 
 DEFAULT_NAMES = ("", "default")

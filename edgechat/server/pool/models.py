@@ -17,8 +17,8 @@ from edgechat.engine.types import (
     Translatable,
     Translated,
 )
-from edgechat.models.formats.modalities import ModelKind
-from edgechat.models.local.ollama.defaults import OllamaLayers
+from edgechat.models.formats.header import ModelKind
+from edgechat.models.local.ollama_store import OllamaLayers
 from edgechat.planner.plan import LoadPlan
 
 State = Literal["loading", "ready", "degraded", "draining"]

@@ -21,7 +21,7 @@ from typing import Protocol
 from edgechat.base.errors import DoesNotFit, EdgechatError, EngineCrashed, EngineError, QueueFull
 from edgechat.engine.protocol import Engine, EngineState
 from edgechat.engine.types import Priority
-from edgechat.planner.placement.residents import is_lesser
+from edgechat.planner.machine import is_lesser
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.pool.available_models import AvailableModel
 from edgechat.server.pool.metrics import Metrics

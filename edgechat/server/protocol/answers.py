@@ -86,7 +86,7 @@ class BlockEnded:
 Change = BlockBegun | BlockGrown | BlockEnded | Finished
 
 
-class AnswerState:
+class Answer:
     """One answer: its blocks, and how it ended."""
 
     def __init__(self) -> None:
@@ -204,7 +204,7 @@ class Answers(ABC):
         self._think = think
         self._effort: RequestedEffort | None = effort
         self._id = f"{self.id_prefix}{secrets.token_hex(16)}"
-        self._replies = [AnswerState() for _ in range(n_choices)]
+        self._replies = [Answer() for _ in range(n_choices)]
         self._has_begun = False
         self._prompt_tokens = 0
         self._cached_tokens = 0

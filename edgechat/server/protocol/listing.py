@@ -14,8 +14,8 @@ from msgspec import UNSET, Meta, UnsetType
 
 from edgechat import __version__
 from edgechat.documents.library import Given
-from edgechat.models.formats.modalities import ModelKind
-from edgechat.models.local.ollama.defaults import LayerTexts, layer_texts
+from edgechat.models.formats.header import ModelKind
+from edgechat.models.local.ollama_store import LayerTexts, layer_texts
 from edgechat.server.documents import DocumentFacts, file_id_of, filename_of
 from edgechat.server.pool.models import ModelCard, State
 from edgechat.server.protocol.body import no_effect

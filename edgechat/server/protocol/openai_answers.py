@@ -14,9 +14,9 @@ from edgechat.engine.tool_calls.tools import constrained_tools, unenforceable
 from edgechat.engine.types import ChatRequest, Finished, Sampling
 from edgechat.server.documents import AskedDocuments, FileCitation, SourceBody, asked_documents, citations_of
 from edgechat.server.protocol.answers import (
+    Answer,
     AnswerBlock,
     Answers,
-    AnswerState,
     BlockBegun,
     BlockGrown,
     Change,
@@ -341,7 +341,7 @@ class ChatAnswers(ChoiceAnswers):
         chunk = ChatChunk(id=self._id, created=self._created, model=self.model, choices=[], usage=usage)
         return msgspec.json.encode(chunk)
 
-    def _choice(self, index: int, reply: AnswerState) -> ChatChoice:
+    def _choice(self, index: int, reply: Answer) -> ChatChoice:
         assert reply.end is not None
         calls = [
             AnswerCall(id=call.id, function=CalledFunction(name=call.name, arguments=arguments))
@@ -365,5 +365,5 @@ class ChatAnswers(ChoiceAnswers):
         reason = _REASONS[end.reason]
         return "function_call" if reason == "tool_calls" and self._body.functions else reason
 
-    def _citations(self, reply: AnswerState) -> list[FileCitation] | UnsetType:
+    def _citations(self, reply: Answer) -> list[FileCitation] | UnsetType:
         return UNSET if self.documents is None else citations_of(reply.text, self.passages)

@@ -9,10 +9,17 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from edgechat.engine.prompt.translation import MOST_CHARACTERS, MOST_TOKENS
-from edgechat.engine.types import ChatRequest, Embedded, Finished, Sampling, TokenLogprobs
+from edgechat.engine.types import (
+    MOST_CHARACTERS,
+    MOST_TOKENS,
+    ChatRequest,
+    Embedded,
+    Finished,
+    Sampling,
+    TokenLogprobs,
+)
 from edgechat.server.pool.models import ServedModel
-from edgechat.server.protocol.answers import AnswerState, BlockGrown, Change, data_event
+from edgechat.server.protocol.answers import Answer, BlockGrown, Change, data_event
 from edgechat.server.protocol.fields import (
     MOST_CHOICES,
     Choices,
@@ -171,7 +178,7 @@ class CompletionAnswers(ChoiceAnswers):
         completion = Completion(id=self._id, created=self._created, model=self.model, choices=choices, **more)
         return msgspec.json.encode(completion)
 
-    def _choice(self, index: int, reply: AnswerState) -> CompletionChoice:
+    def _choice(self, index: int, reply: Answer) -> CompletionChoice:
         return CompletionChoice(
             index=index,
             text=self._echo(index) + reply.text,

@@ -12,8 +12,8 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from edgechat.base.errors import ResponseNotFound, StoreError
 from edgechat.base.text import one_line
-from edgechat.chat.storage.response_store import ResponseStore
 from edgechat.chat.storage.responses import CHAIN_BYTES, StoredItem, StoredResponse, too_long
+from edgechat.chat.storage.store import ResponseStore
 from edgechat.documents.library import Given
 from edgechat.server.documents import FileCitation, SourceBody, file_id_of, filename_of
 from edgechat.server.protocol.answers import PromptDetails, TokenLogprob

@@ -13,7 +13,7 @@ from edgechat.base.errors import DoesNotFit, EngineCrashed, LoadFailed, ModelNot
 from edgechat.engine.protocol import EngineState
 from edgechat.engine.types import ChatRequest, RequestEvent
 from edgechat.engine.worker.supervisor import EngineSupervisor
-from edgechat.planner.placement.projector import ProjectorPlan
+from edgechat.planner.companions import ProjectorPlan
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.pool.available_models import AvailableModel
 from edgechat.server.pool.models import ModelCard
