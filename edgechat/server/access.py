@@ -1,7 +1,7 @@
-"""Who may speak to the server, and with which key: before anything else, and for every path.
+"""Access: which requests are let in, with which API key, under which path; and the log of all of them.
 
-A page in a browser can reach a server on this machine, by DNS rebinding (CVE-2024-28224) under a name of its
-own; so the Host must be ours, and the Origin ours or a named one.
+A web page can reach a server on the user's machine, by DNS rebinding (CVE-2024-28224) even under its own host
+name: the Host header must name this server, and the Origin this server or an allowed page.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from edgechat.server.refusal import BROKEN_OFF, Refusal
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]@/\s]+)(?::([0-9]{1,5}))?")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _OPEN = ("/", "/health")
-"""Paths that need no key: their content is no secret."""
+"""Paths without secrets, which need no key."""
 _ONCE = ("host", "origin", "authorization", "x-api-key", "content-type", "content-encoding", "sec-fetch-site")
-"""Headers that must not be repeated: programs disagree about which one counts."""
+"""Headers that must not be repeated: programs disagree about which of them counts."""
 _OTHER_PAGES = ("cross-site", "same-site")
 _KEY_HEADER = "x-api-key"
-"""The header in which Anthropic's clients send the key."""
+"""The header that Anthropic's clients send the key in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +46,15 @@ class AccessRules:
     key: str | None
     """None: no key is needed."""
     hosts: frozenset[str] = frozenset()
-    """Names of this machine by which it may be called, beside the loopback's and the address itself."""
+    """Host names of this machine, beside those of the loopback and the address itself."""
     origins: frozenset[str] = frozenset()
-    """Web pages of these origins may use it: 'https://example.org'."""
+    """Origins of web pages that may use the server: 'https://example.org'."""
     aliases: frozenset[str] = frozenset()
-    """Names that it has elsewhere, as behind a proxy or in a container: with any port, or none."""
+    """Names of the server elsewhere, as behind a proxy or in a container: with any port, or none."""
 
 
 class AccessPolicy:
-    """Refuses requests that are not allowed; the app behind it sees only the others."""
+    """ASGI middleware that refuses requests that are not allowed."""
 
     def __init__(self, app: ASGIApp, rules: AccessRules) -> None:
         self._app = app
@@ -66,14 +66,14 @@ class AccessPolicy:
                 self._with_key,
                 allow_origins=rules.origins,
                 allow_methods=("GET", "POST", "DELETE"),
-                allow_headers=("*",),  # clients have headers of their own, which do no harm
+                allow_headers=("*",),  # clients add harmless headers
                 allow_private_network=True,
                 expose_headers=("Retry-After",),
             )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        # Before CORS, which would answer a preflight under any name of the host.
+        # Before CORS, which would answer a preflight under any host name.
         try:
             self._check_caller(scope, _Headers(scope["headers"]))
         except Refusal as refusal:
@@ -91,9 +91,17 @@ class AccessPolicy:
         await self._app(scope, receive, send)
 
     def _check_caller(self, scope: Scope, headers: _Headers) -> None:
-        """Raise Refusal for a request to another host name, or from a web page that is not allowed."""
+        """Raise Refusal for an ambiguous request, another host name, or a web page that is not allowed."""
         if headers.repeated:
             raise Refusal(f"The header {headers.repeated!r} was sent twice.", code="repeated_header")
+        is_chunked = bool(headers.get("transfer-encoding"))
+        if is_chunked and (headers.get("content-length") or scope["http_version"] < "1.1"):
+            # A proxy may have found another end of the body (RFC 9112, 6.1), and another request behind it.
+            raise Refusal(
+                "The length of the body is ambiguous, or not supported by HTTP/1.0: send either "
+                "Content-Length or Transfer-Encoding.",
+                headers=(("connection", "close"),),
+            )
         host = headers.get("host").lower()
         if not self._is_own_host(scope, host):
             raise _wrong_host(host)
@@ -112,7 +120,7 @@ class AccessPolicy:
         if match is None:
             return False
         address, port = scope["server"]
-        address = address.removeprefix("::ffff:")  # an old address on a socket for both kinds
+        address = address.removeprefix("::ffff:")  # IPv4 on a dual-stack socket
         arrived = f"[{address}]" if ":" in address else address
         name, requested_port = match.group(1), int(match.group(2) or 80)
         if name in self._rules.aliases:
@@ -138,7 +146,7 @@ class _Headers:
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
         self._values: dict[str, str] = {}
         self.repeated = ""
-        """A header that must not be repeated, and is."""
+        """A header that is repeated and must not be."""
         for sent, value in raw:
             name = sent.decode("latin-1")
             if name in self._values and name in _ONCE:
@@ -186,25 +194,25 @@ VARIABLE = "EDGECHAT_API_KEY"
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key, and where it comes from."""
+    """An API key, and where it comes from."""
 
     text: str
     file: Path | None = None
-    """Where it is kept; None: it was given, and is not kept."""
+    """File that stores the key; None if the key was passed in."""
     is_new: bool = False
     variable: str | None = None
-    """The environment's variable that it was given in; None: it was not."""
+    """Environment variable that it was passed in, if any."""
 
 
 def key_file() -> Path:
-    """Return where the key is kept."""
+    """Return the file that stores the key."""
     return paths.config_dir() / "api-key"
 
 
 def find_key(given: str | None) -> Key:
-    """Return the key that was given on the command line or in EDGECHAT_API_KEY, else ours, made if need be.
+    """Return the key of the command line or of EDGECHAT_API_KEY, or else the stored one, made if necessary.
 
-    Raises SettingsError for one that no header can carry, FolderError.
+    Raises SettingsError, also for a key that no header can carry, and FolderError.
     """
     other = "Use another key, or omit it: edgechat then generates one."
     if given is not None:
@@ -218,7 +226,7 @@ def find_key(given: str | None) -> Key:
         pass
     try:
         with filelock.FileLock(file.with_name(".api-key.lock"), timeout=_LOCK_SECONDS, mode=0o600):
-            with contextlib.suppress(FileNotFoundError):  # another server may have made it meanwhile
+            with contextlib.suppress(FileNotFoundError):  # another server may have made it
                 return _kept(file)
             made = f"ek-{secrets.token_urlsafe(32)}"
             paths.replace(file, f"{made}\n".encode())
@@ -231,10 +239,10 @@ def find_key(given: str | None) -> Key:
 
 
 def _kept(file: Path) -> Key:
-    """Return the key in the file. Raises FileNotFoundError, for an empty one, too, and SettingsError."""
+    """Return the key in a file. Raises FileNotFoundError, also for an empty file, and SettingsError."""
     try:
         text = paths.read_bytes(file, _LINE).decode("utf-8", "replace").strip()
-        if not text and not file.is_symlink():  # a kill or a full disk has left it so
+        if not text and not file.is_symlink():  # left by a kill or a full disk
             raise FileNotFoundError
     except OSError as error:
         if isinstance(error, FileNotFoundError) and not file.is_symlink():
@@ -243,7 +251,7 @@ def _kept(file: Path) -> Key:
             f"The key in {file} cannot be read: {error.strerror or error}.",
             hint="Correct or remove the file.",
         ) from error
-    with contextlib.suppress(OSError):  # a copy of the folder may have let others read it
+    with contextlib.suppress(OSError):  # copied folders may be readable for others
         file.chmod(0o600)
     return Key(
         _checked(text, f"The key in {file}", "Delete the file; the next start generates a new key."), file
@@ -262,16 +270,16 @@ def _checked(text: str, what: str, hint: str) -> str:
 
 _LOG = logging.getLogger(__name__)
 _CLOSED = 499
-"""The client was gone before there was a status; as nginx calls it."""
+"""Status, as in nginx, if the client disconnected before there was one."""
 _OTHER = "other"
-"""The label of unknown paths: what clients write never becomes a label."""
+"""Label of unknown paths: clients' text never becomes a label."""
 
 
 class KnownPaths:
     """The paths of the app, in every spelling that clients use."""
 
     def __init__(self, paths: Iterable[str]) -> None:
-        """paths: as routes have them; a parameter, in braces, stands for all that follows."""
+        """paths: as in routes; a parameter, in braces, stands for all that follows."""
         paths = list(paths)
         self._whole = frozenset(path for path in paths if "{" not in path)
         self._folders = tuple(path.partition("{")[0] for path in paths if "{" in path)
@@ -292,7 +300,7 @@ class KnownPaths:
 
 
 class AccessLog:
-    """Gives each request its canonical path, counts it and logs it, refused or not. Never logs content."""
+    """ASGI middleware that gives requests their canonical path, counts and logs them, without content."""
 
     def __init__(self, app: ASGIApp, models: ModelPool, paths: KnownPaths) -> None:
         self._app = app

@@ -95,24 +95,23 @@ from edgechat.server.refusal import ErrorBody, Refusal, error_format, refusal_of
 
 _ABOUT = b"""edgechat serves models of this machine by the protocols of OpenAI, Anthropic and Ollama.
 
-POST /v1/chat/completions   an answer in a chat
-POST /v1/responses          ... as OpenAI's newer clients ask for it
-                            GET and DELETE /v1/responses/ID: of those that are stored
-POST /v1/messages           ... as Anthropic's clients ask for it
-POST /v1/completions        text that goes on
-GET  /v1/vector_stores      the documents that a request may name; POST /v1/vector_stores/ID/search
-POST /v1/embeddings         embeddings, of models made for that
-POST /v1/rerank             documents ranked for a query, by models made for that
-POST /api/chat              ... as Ollama's clients ask for it; /api/generate, /api/embed, /api/tags
-POST /tokenize              the tokens of a text; POST /detokenize goes back; /v1/responses/input_tokens
-                            and /v1/messages/count_tokens count those of a chat
-GET  /v1/models             the models that may be asked for
+POST /v1/chat/completions   chat completions
+POST /v1/responses          OpenAI's Responses API; GET and DELETE /v1/responses/ID: stored responses
+POST /v1/messages           Anthropic's Messages API
+POST /v1/completions        text completions
+GET  /v1/vector_stores      documents that requests can name; POST /v1/vector_stores/ID/search
+POST /v1/embeddings         embeddings, by embedding models
+POST /v1/rerank             documents ranked for a query, by reranking models
+POST /api/chat              Ollama's API; also /api/generate, /api/embed, /api/tags
+POST /tokenize              tokens of a text; POST /detokenize: text of tokens; /v1/responses/input_tokens
+                            and /v1/messages/count_tokens count the tokens of a chat
+GET  /v1/models             models that can be requested
 GET  /health                loading, ready, degraded or draining
-GET  /metrics               figures, for Prometheus
-GET  /openapi.json          all of it, described
+GET  /metrics               metrics for Prometheus
+GET  /openapi.json          description of all of these
 
-Paths are the same without /v1, and with a slash at their end.
-Where it has a key, all but this page and /health want it: 'Authorization: Bearer KEY' or
+Paths also work without /v1, and with a slash at the end.
+If the server has a key, all paths but this one and /health require it: 'Authorization: Bearer KEY' or
 'x-api-key: KEY'.
 """
 _RETRY: dict[State, str] = {"loading": "1", "draining": "5"}
@@ -130,10 +129,14 @@ async def _rerank(exchange: Exchange, services: Services, body: RerankBody) -> R
     return RerankList.of(body, name, scored)
 
 
-async def _convert(
-    exchange: Exchange, services: Services, body: TokenizeBody | DetokenizeBody
-) -> TokenList | TokensText:
-    return body.response(await translate(exchange, services, body.model, body.what, **body.how))
+async def _tokenize(exchange: Exchange, services: Services, body: TokenizeBody) -> TokenList:
+    options = {"bos": bool(body.add_special), "special": bool(body.parse_special)}
+    return TokenList((await translate(exchange, services, body.model, body.content, **options)).tokens)
+
+
+async def _detokenize(exchange: Exchange, services: Services, body: DetokenizeBody) -> TokensText:
+    translated = await translate(exchange, services, body.model, tuple(body.tokens))
+    return TokensText(translated.text.decode("utf-8", "replace"))
 
 
 Counted = tuple[str | None, ChatRequest, AskedDocuments | None]
@@ -141,7 +144,7 @@ Counted = tuple[str | None, ChatRequest, AskedDocuments | None]
 
 
 def _counted(body: CountBody, _think: bool | None) -> Counted:
-    return body.model, body.asked(), asked_documents(body.docs)
+    return body.model, body.engine_request(), asked_documents(body.docs)
 
 
 async def _count(exchange: Exchange, services: Services, counted: Counted) -> TokenCount:
@@ -177,7 +180,7 @@ async def _count_input(
 
     def counted() -> Counted:
         box = toolbox_of(body.tools or ())
-        return body.model, body.asked(box, earlier), body.documents(box)
+        return body.model, body.engine_request(box, earlier), body.documents(box)
 
     asked = await off_loop(exchange.body_bytes + earlier.size, counted)
     return InputTokens(input_tokens=len((await translate(exchange, services, *asked)).tokens))
@@ -490,7 +493,7 @@ OPERATIONS = (
     Operation(
         "POST",
         "/tokenize",
-        _convert,
+        _tokenize,
         "tokenize",
         "Return the tokens of a text.",
         TokenList,
@@ -499,7 +502,7 @@ OPERATIONS = (
     Operation(
         "POST",
         "/detokenize",
-        _convert,
+        _detokenize,
         "detokenize",
         "Return the text of tokens.",
         TokensText,
@@ -528,7 +531,7 @@ def make_app(services: Services, rules: AccessRules) -> ASGIApp:
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in OPERATIONS:
         by_path.setdefault(operation.path, {})[operation.method] = operation
-    # One route for a path, so that a wrong method is told of all others.
+    # One route for a path, so that the answer to a wrong method names all others.
     routes = [
         Route(path, _Endpoint(operations, services), methods=list(operations))
         for path, operations in by_path.items()

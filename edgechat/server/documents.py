@@ -1,4 +1,7 @@
-"""The extension `docs` of requests: the documents in which what helps to answer is looked for."""
+"""Documents for requests: passages that help to answer, the documents clients may use, and citations.
+
+Clients name documents, and are told sources without paths of this machine.
+"""
 
 from __future__ import annotations
 
@@ -41,17 +44,17 @@ Docs = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class AskedDocuments:
-    """What a request asks of documents."""
+    """The documents of a request."""
 
     names: tuple[str, ...]
     param: str = "docs"
-    """The field that has the names."""
+    """The field with the names."""
     most: int | None = None
-    """Passages; None: as many as there is room for, or all documents whole."""
+    """Most passages; None: as many as there is room for, or whole documents."""
 
 
 def asked_documents(sent: str | list[str] | None) -> AskedDocuments | None:
-    """Return what the field asks; None for nothing."""
+    """Return the documents that a field `docs` names; None for none."""
     names = (sent,) if isinstance(sent, str) else tuple(dict.fromkeys(sent or ()))
     return AskedDocuments(names) if names else None
 
@@ -60,13 +63,13 @@ class SourceBody(msgspec.Struct, frozen=True, kw_only=True):
     """Where a passage is from that the model was given."""
 
     number: int
-    """By which the answer cites it: [1]."""
+    """The number in citations: [1]."""
     docs: str
     """The name of the documents."""
     name: str
-    """Of the file."""
+    """The name of the file."""
     path: str
-    """Of the file, from the folder on that belongs to the documents."""
+    """The path of the file in the folder of the documents."""
     place: str
     """'lines 3–10', 'page 2'; '' for a whole file."""
 
@@ -78,11 +81,11 @@ class FileCitation(msgspec.Struct, frozen=True, kw_only=True):
     file_id: str
     filename: str
     index: int
-    """Where it is in the text, in characters."""
+    """Its place in the text, in characters."""
 
 
 def sources_of(passages: Sequence[Given]) -> list[SourceBody]:
-    """Return where passages are from."""
+    """Return the sources of passages."""
     return [
         SourceBody(
             number=one.source.number,
@@ -96,7 +99,7 @@ def sources_of(passages: Sequence[Given]) -> list[SourceBody]:
 
 
 def citations_of(text: str, passages: Sequence[Given]) -> list[FileCitation]:
-    """Return what an answer cites of the passages that it was given."""
+    """Return the citations of passages in an answer."""
     by_number = {one.source.number: one for one in passages}
     return [
         FileCitation(file_id=file_id_of(cited), filename=filename_of(cited), index=citation.start)
@@ -106,22 +109,22 @@ def citations_of(text: str, passages: Sequence[Given]) -> list[FileCitation]:
 
 
 def filename_of(passage: Given) -> str:
-    """Return the name of a passage's file."""
+    """Return the name of the file that has a passage."""
     return passage.document.rpartition("/")[2]
 
 
 def file_id_of(passage: Given) -> str:
-    """Return an id of a passage's file, which stays the same and tells nothing."""
+    """Return a stable, opaque id of the file that has a passage."""
     name = f"{passage.source.collection}/{passage.document}"
     return f"file-{hashlib.blake2b(name.encode(), digest_size=12).hexdigest()}"
 
 
 ALL = "all"
-"""Of `edgechat serve --docs`: whichever documents there are."""
+"""Value of `edgechat serve --docs` that allows all documents."""
 REFRESH_SECONDS = 3.0
-"""A request waits so long until what has changed is read; the rest is read in the background."""
+"""Time that a request waits for changed files to be read; the rest is read in the background."""
 QUESTION_LETTERS = 4096
-"""Of a question, for which documents are searched."""
+"""Characters of a question that documents are searched for."""
 _MEDIA_TOKENS = 1000
 _LOG = logging.getLogger(__name__)
 
@@ -132,28 +135,28 @@ class DocumentFacts(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     files: int
     size: int
-    """Bytes of what is known of them."""
+    """Bytes of their index."""
     changed: float
-    """When that was changed last, in seconds since 1970."""
+    """Time of the last change of the index, in seconds since 1970."""
 
 
 class RequestDocuments:
-    """The documents that clients may use. Belongs to one event loop; close it."""
+    """The documents that clients may use, off the event loop and within bounds. Close it after use."""
 
     def __init__(self, allowed: Collection[str] = (), *, refresh_seconds: float = REFRESH_SECONDS) -> None:
-        """allowed: names of documents; ALL: all there are."""
+        """allowed: names of documents, or ALL."""
         self._allowed = allowed
         self._refresh_seconds = refresh_seconds
         self._library = DocumentLibrary(embedder_here, reranker_here)
         self._updates = DocumentLibrary()
-        """Has a thread of its own: what is being read holds up no search."""
+        """Has a separate thread, so that reading files does not delay searches."""
         for library in (self._library, self._updates):
             library.on_note = lambda note: _LOG.warning("%s", note)
         self._refreshing: dict[str, asyncio.Task[None]] = {}
         self._embedding: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
-        """Close them; what is being read is read on with the next question."""
+        """Close the documents. Unread changes are read with the next question."""
         tasks = list(self._refreshing.values())
         tasks += [self._embedding] if self._embedding is not None else []
         for task in tasks:
@@ -162,7 +165,7 @@ class RequestDocuments:
         await asyncio.gather(self._library.close(), self._updates.close())
 
     async def names(self) -> list[str]:
-        """Return the names of all that clients may use. Raises Refusal if they may use none."""
+        """Return the names of the documents that clients may use. Raises Refusal if they may use none."""
         if not self._allowed:
             raise Refusal(
                 "This server does not give access to documents; start it with `edgechat serve --docs NAME`.",
@@ -173,7 +176,7 @@ class RequestDocuments:
         return [name for name in there if name in self._allowed or ALL in self._allowed]
 
     async def check(self, names: Sequence[str], param: str | None = None, *, status: int = 400) -> None:
-        """Raise Refusal for documents that clients may not use, or that are not there."""
+        """Raise Refusal for documents that are missing or not allowed."""
         known = await self.names()
         for name in names:
             if name not in known:
@@ -186,31 +189,31 @@ class RequestDocuments:
                 )
 
     async def facts(self, name: str) -> DocumentFacts:
-        """Return what there is of documents that clients may use. Raises Refusal."""
+        """Return how much there is of some documents. Raises Refusal."""
         with _refused():
             return await asyncio.to_thread(_facts, name)
 
     async def usable(self) -> list[DocumentFacts]:
-        """Return what there is of all documents that clients may use; what cannot be read is left out.
+        """Return how much there is of all allowed documents that can be read.
 
-        Raises Refusal if they may use none.
+        Raises Refusal if clients may use none.
         """
         found: list[DocumentFacts] = []
         for name in await self.names():
-            with suppress(Refusal):  # it is in the log
+            with suppress(Refusal):  # the log says why
                 found.append(await self.facts(name))
         return found
 
     async def prepare(self, asked: AskedDocuments) -> None:
-        """Bring documents up to date, as far as that takes no longer than a client should wait.
+        """Bring documents up to date, within the time that a client should wait.
 
-        Raises Refusal for documents that clients may not use, or that are not there.
+        Raises Refusal for documents that are missing or not allowed.
         """
         await self.check(asked.names, asked.param)
         await asyncio.wait(list(map(self._refresh, asked.names)), timeout=self._refresh_seconds)
 
     async def find(self, asked: AskedDocuments, served: ServedModel, request: ChatRequest) -> list[Given]:
-        """Return what helps to answer a chat, as much as there is room for. Raises Refusal."""
+        """Return the passages that help to answer a chat, as far as there is room. Raises Refusal."""
         question = question_in(request, asked.param)
         context = served.model.context or served.plan.context
         room = room_beside(served.plan, context, _tokens_in(request), request.max_tokens)
@@ -231,7 +234,7 @@ class RequestDocuments:
             return await self._library.find(names, query[:QUESTION_LETTERS], Room(passages=most, whole=0))
 
     def models_busy(self, is_busy: bool) -> None:
-        """Embed passages that were searched by words alone, while models have nothing to do."""
+        """Embed passages while models are idle, if searches had to find them by words alone."""
         if self._embedding is not None:
             self._embedding.cancel()
         self._embedding = None
@@ -239,7 +242,7 @@ class RequestDocuments:
             self._embedding = asyncio.create_task(self._library.embed_searched())
 
     def _refresh(self, name: str) -> asyncio.Task[None]:
-        """Return what brings documents up to date; requests share it."""
+        """Return the task that brings documents up to date, shared by all requests."""
         if name not in self._refreshing:
             self._refreshing[name] = task = asyncio.create_task(self._refreshed(name))
             task.add_done_callback(lambda _: self._refreshing.pop(name, None))
@@ -248,7 +251,7 @@ class RequestDocuments:
     async def _refreshed(self, name: str) -> None:
         try:
             await self._updates.refresh([name])
-        except DocumentError as error:  # what was read before is found anyway
+        except DocumentError as error:  # searches use the last index
             _LOG.warning("The documents %s could not be brought up to date. %s", name, error.message)
 
 
@@ -263,7 +266,7 @@ def _facts(name: str) -> DocumentFacts:
 
 
 def question_in(request: ChatRequest, param: str = "docs") -> str:
-    """Return for what documents are searched: the last message of the user. Raises Refusal without one."""
+    """Return the question to search for: the last message of the user. Raises Refusal if there is none."""
     at = _last_question(request.messages)
     if at is None:
         raise Refusal("Documents are searched for a message of the user; there is none.", param=param)
@@ -286,7 +289,7 @@ def _last_question(messages: Sequence[Message]) -> int | None:
 
 
 def _tokens_in(request: ChatRequest) -> int:
-    """Return about how many tokens a chat has: not all engines could count them."""
+    """Estimate the number of tokens of a chat, which not all engines can count."""
     texts = [text for message in request.messages for text in (message.content, message.thinking)]
     texts += [call.arguments for message in request.messages for call in message.calls]
     texts += [str(tool) for tool in request.tools]
@@ -296,7 +299,7 @@ def _tokens_in(request: ChatRequest) -> int:
 
 @contextmanager
 def _refused() -> Iterator[None]:
-    """Refuse what documents cannot answer; the reason may name paths, and is for the log."""
+    """Turn errors of documents into a Refusal; reasons may name paths, and go to the log."""
     try:
         yield
     except (DocumentError, OSError) as error:

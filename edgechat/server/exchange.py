@@ -1,4 +1,4 @@
-"""One request and its response, on ASGI: a bounded body in, bytes out, and a client that may disconnect."""
+"""Exchange: one HTTP request and its response, with a bounded body and a client that may disconnect."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from starlette.types import Receive, Scope, Send
 from edgechat.server.refusal import Refusal, error_format
 
 _KINDS = (b"application/json", b"application/x-www-form-urlencoded", b"")
-"""Of bodies that may be JSON."""
+"""Content types of bodies that may be JSON."""
 _JSON = "application/json"
 _CLOSE = (("connection", "close"),)
 TRUSTED: Final = "edgechat.trusted"
-"""In the scope: whether the request has shown the key, or needs none."""
+"""Key in the scope: whether the request had the API key, or needed none."""
 MODEL: Final = "edgechat.model"
-"""In the scope: the model that answers, once it is loaded."""
+"""Key in the scope: the model that answers, once it is loaded."""
 TOKENS: Final = "edgechat.tokens"
-"""In the scope: the tokens that were read for the answer, and those that were written."""
+"""Key in the scope: tokens of the prompt and of the answer."""
 BODY_BYTES: Final = 32 * 2**20
-"""Of one body, most of which can only be images and sounds: of text, 8 MiB are some two million tokens."""
+"""Limit of one body. Large ones hold images and sounds: 8 MiB of text are some two million tokens."""
 BODIES_BYTES: Final = 128 * 2**20
-"""Of all bodies that are being read, beyond the free bytes of each."""
+"""Limit of all bodies that are being read, beyond the free bytes of each."""
 FREE_BYTES = 64 * 2**10
-"""Of each body: most requests are no longer, and are taken however many long ones come in."""
+"""Free bytes of each body: most requests are shorter, and are read however many long ones arrive."""
 BODY_SECONDS = 60.0
 DRAIN_SECONDS = 2.0
-"""How long the rest of a body that is too long is read: a client that is still sending sees no response."""
+"""Time to read on behind the limit: a client that is still sending would not see the response."""
 
 
 class ClientDisconnected(Exception):
@@ -37,12 +37,12 @@ class ClientDisconnected(Exception):
 
 
 class Exchange:
-    """A request that waits for its answer."""
+    """A request, and its answer in the making."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope = scope
         self.status = 0
-        """Of the answer; 0 before it has begun."""
+        """HTTP status of the answer; 0 before it has begun."""
         self.body_bytes = 0
         self._receive = receive
         self._send = send
@@ -120,7 +120,7 @@ class Exchange:
         await self.write(body, more=False)
 
     async def refuse(self, refusal: Refusal) -> None:
-        """Send why there is no answer."""
+        """Send a refusal, in the format of the path."""
         _, encode = error_format(self.scope["path"])
         await self.answer(refusal.status, encode(refusal), *refusal.headers)
 
@@ -166,10 +166,10 @@ class BodyMemory:
 
 
 def _check_kind(headers: dict[bytes, bytes]) -> None:
-    """Raise Refusal for what is not plain JSON: a web page's form can send that without being asked.
+    """Raise Refusal for content types of web forms, which browsers send to any server without a preflight.
 
-    Programs may leave the kind out, or say what `curl -d` says: a form always has a kind, and of that one its
-    braces and quotation marks are escaped. What scripts of pages send has an Origin, whatever its kind.
+    Programs may omit the type, or send that of `curl -d`: a form always has a type, and escapes braces and
+    quotation marks in that one. Requests by scripts of web pages have an Origin, whatever their type.
     """
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind not in _KINDS:

@@ -1,7 +1,7 @@
-"""Documents for other programs over MCP, on stdin and stdout: a tool that searches, and files as resources.
+"""Documents over MCP, on stdin and stdout: a search tool, and files as resources.
 
-Nothing is changed, and nothing is read but what `edgechat docs` has indexed: a URI is looked up among the
-files of a collection, and never becomes a path.
+The server is read-only, and reads only what `edgechat docs` has indexed: a URI is looked up among the files
+of a collection, and never becomes a path.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
 
 _SCHEME = "edgechat://docs/"
 _LONGEST_LINE = 1 << 20
-"""Bytes of a message; a longer one ends the connection."""
+"""Bytes of a message. A longer one ends the connection."""
 _MOST_WAITING = 16
-"""Messages that are read ahead."""
+"""Messages read ahead."""
 _PASSAGES_BYTES = 12_000
-"""Of what one search tells."""
+"""Bytes of the results of one search."""
 _MOST_LISTED = 500
-"""Files of a collection; those of a larger one are searched, and read by the template."""
+"""Files of a listed collection. Those of larger ones can be searched, and read by the template."""
 _MOST_NUMBERED = 10_000
-"""Passages whose numbers are known; one that is told again after so many others gets a new one."""
+"""Passages whose numbers are remembered; a passage told again after so many others gets a new number."""
 _MOST_LETTERS = 1 << 20
-"""Of a file that is read as a resource."""
+"""Characters of a file read as a resource."""
 _CUT = "\n\n[edgechat leaves out the rest of this file, which is longer than this.]"
 
 
@@ -64,13 +64,13 @@ class SearchArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OfferedDocuments:
-    """What other programs may ask of some collections, without the protocol. Belongs to one event loop."""
+    """The collections offered to other programs, without the protocol. Belongs to one event loop."""
 
     def __init__(self, allowed: Sequence[str]) -> None:
-        """allowed: the names of collections; none: whichever there are."""
+        """allowed: names of collections; if empty, all."""
         self._documents = RequestDocuments(allowed or (ALL,))
         self._numbers: dict[PassageSource, int] = {}
-        """Of the passages that were told: by its number, the other program's answers cite each."""
+        """Numbers of the passages that were told, by which answers cite them."""
         self._next = count(1)
 
     async def close(self) -> None:
@@ -78,11 +78,11 @@ class OfferedDocuments:
         await self._documents.close()
 
     async def names(self) -> list[str]:
-        """Return the names of the collections that are there."""
+        """Return the names of the collections."""
         return await self._documents.names()
 
     async def _usable(self) -> list[str]:
-        """Return the collections that can be read; all where none can, which then says why."""
+        """Return the readable collections; if there are none, all of them, so that reading says why."""
         return [one.name for one in await self._documents.usable()] or await self.names()
 
     async def search(self, asked: SearchArguments) -> str:
@@ -98,7 +98,7 @@ class OfferedDocuments:
         return f"{quoted(list(map(attached_passage, found)))}\n\nThe whole files, as resources:\n{uris}"
 
     def _numbered(self, one: Given) -> Given:
-        """Return a passage with the number that it had before, or else the next one."""
+        """Return a passage with its earlier number, or with the next one."""
         place = msgspec.structs.replace(one.source, number=0)
         if (number := self._numbers.get(place)) is None:
             if len(self._numbers) >= _MOST_NUMBERED:
@@ -107,7 +107,7 @@ class OfferedDocuments:
         return msgspec.structs.replace(one, source=msgspec.structs.replace(place, number=number))
 
     async def page(self, cursor: str | None) -> tuple[list[tuple[str, File]], str | None]:
-        """Return files with their URIs, and where the rest is: a page is a collection. Raises Refusal."""
+        """Return a page, the files of one collection with their URIs, and the next cursor. Raises Refusal."""
         names = await self._usable()
         if not names and cursor is None:
             return [], None
@@ -119,7 +119,7 @@ class OfferedDocuments:
         return [(_uri(name, file.name), file) for file in listed], after[0] if after else None
 
     async def read(self, uri: str) -> list[str]:
-        """Return the text of a file as it is indexed: of all, where several have a name. Raises Refusal."""
+        """Return the indexed text of a file, or of all files with the same name. Raises Refusal."""
         collection, _, name = uri[:QUESTION_LETTERS].removeprefix(_SCHEME).partition("/")
         collection, name = unquote(collection), unquote(name)
         if uri.startswith(_SCHEME):
@@ -229,7 +229,7 @@ async def serve_documents(allowed: Sequence[str]) -> None:
         on_read_resource=read_resource,
     )
     try:
-        # The SDK's own reader has no bound, and keeps Ctrl+C waiting for a line. It only iterates over this.
+        # The SDK's reader has no limit, and Ctrl+C would wait for a line. It only iterates over this.
         async with stdio_server(_lines()) as (incoming, outgoing):  # type: ignore[arg-type]
             await server.run(incoming, outgoing, server.create_initialization_options())
     finally:

@@ -1,7 +1,8 @@
-"""Images and sounds as requests have them: data URLs, base64, or addresses, that are not in files yet.
+"""Images and sounds of requests: from data URLs, base64 and web addresses to files that the engine reads.
 
-A message that was decoded has a MARK in its text for each of its SentMedia; `edgechat.server.media` puts them
-into files.
+A decoded message has a MARK in its text for each of its SentMedia. `RequestMedia` puts them into files while
+the request runs, and keeps the files for a while, as clients send them again with each turn. Only then, with
+the model loaded, is it known whether it can see or hear them.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ if TYPE_CHECKING:
 
 
 UNREAD = "[An image, a sound or a file, which this model cannot read.]"
-"""Stands for what a tool has returned and no model can be given: refused, it would end the conversation."""
+"""Replaces results of tools that no model can read: a refusal would end the conversation."""
 MARK = f"\ue000{secrets.token_hex(8)}\ue000"
-"""Stands where an image or a sound belongs until it has its place; random, so that no client can write it."""
+"""Marks the place of an image or a sound in a text; random, so that no client can write it."""
 _DATA_URL = re.compile(r"data:[^,;]{0,100}(?:;[^,;]{0,100}){0,4};base64,", re.IGNORECASE)
 _WEB_URL = re.compile(r"https?://", re.IGNORECASE)
 _LONGEST_URL = 8192
@@ -66,7 +67,7 @@ class SentImage(Image, frozen=True, kw_only=True):
     width: int = 0
     height: int = 0
     at: str
-    """The field of the request that has it."""
+    """The field of the request."""
     base64: str = ""
     url: str = ""
 
@@ -78,7 +79,7 @@ class SentSound(Sound, frozen=True, kw_only=True):
     path: str = ""
     seconds: float = 0.0
     at: str
-    """The field of the request that has it."""
+    """The field of the request."""
     base64: str = ""
 
 
@@ -86,7 +87,7 @@ SentMedia = SentImage | SentSound
 
 
 def sound_of(sent: str, at: str) -> SentSound:
-    """Return the sound of a base64 text, which may be a data URL. Raises Refusal."""
+    """Return a sound sent as base64 or as a data URL. Raises Refusal."""
     if sent[:5].lower() != "data:":
         return SentSound(at=at, base64=sent)
     if (data := _DATA_URL.match(sent)) is not None:
@@ -99,7 +100,7 @@ def sound_of(sent: str, at: str) -> SentSound:
 
 
 def image_at(url: str, at: str) -> SentImage:
-    """Return the image of a data URL, or of an address on the web. Raises Refusal."""
+    """Return an image sent as a data URL or as a web address. Raises Refusal."""
     if (data := _DATA_URL.match(url)) is not None:
         return SentImage(at=at, base64=url[data.end() :])
     if _WEB_URL.match(url) is not None and len(url) <= _LONGEST_URL:
@@ -112,7 +113,7 @@ def image_at(url: str, at: str) -> SentImage:
 
 
 def image_of(sent: str, at: str) -> SentImage:
-    """Return the image of a base64 text, which may be a data URL. Raises Refusal."""
+    """Return an image sent as base64 or as a data URL. Raises Refusal."""
     return image_at(sent, at) if sent[:5].lower() == "data:" else SentImage(at=at, base64=sent)
 
 
@@ -121,7 +122,7 @@ Part = str | SentMedia
 
 
 def message_of(role: Role, parts: Iterable[Part], *, call_id: str = "") -> Message:
-    """Return a message: its texts each on lines of their own, its media where they stand between them."""
+    """Return a message with a MARK for each image and sound, and its texts on separate lines."""
     pieces: list[str] = []
     media: list[SentMedia] = []
     for part in parts:
@@ -135,14 +136,14 @@ def message_of(role: Role, parts: Iterable[Part], *, call_id: str = "") -> Messa
 
 
 MAX_BYTES = 32 * 2**20
-"""Of one image."""
+"""Limit of one fetched image."""
 SECONDS = 15.0
-"""For one image."""
+"""Time to fetch one image."""
 _HINT = "Send it as a data URL."
 
 
 class ImageFetcher:
-    """Fetches images. Thread-safe."""
+    """Fetches images from the web, within the bounds of `edgechat.base.network.web`. Thread-safe."""
 
     def __init__(
         self, *, resolve: Resolve = addresses_of, transport: httpx2.BaseTransport | None = None
@@ -151,7 +152,7 @@ class ImageFetcher:
         self._web = PublicWeb("image/*", resolve=resolve, transport=transport)
 
     def fetch(self, url: str, *, most_bytes: int = MAX_BYTES, seconds: float = SECONDS) -> bytes:
-        """Return what is at a URL: bytes, of whatever kind. Raises ImageError."""
+        """Return the bytes at a URL, which need not be an image. Raises ImageError."""
         if (switch := offline_by()) is not None:
             raise ImageError(f"Images cannot be fetched: {switch} keeps edgechat offline.", hint=_HINT)
         limit, seconds = min(most_bytes, MAX_BYTES), min(seconds, SECONDS)
@@ -163,14 +164,14 @@ class ImageFetcher:
 
 
 def takes(model: ModelInfo, sent: SentMedia) -> bool:
-    """Return whether a loaded model takes what was sent."""
+    """Return whether a model can see an image, or hear a sound."""
     return model.sees if isinstance(sent, SentImage) else model.hears
 
 
 async def refuse_untaken(
     sent: Sequence[tuple[Message, SentMedia]], served: ServedModel, models: ModelPool
 ) -> None:
-    """Raise Refusal if a user shows or plays something to a model that does not take it."""
+    """Raise Refusal if the model cannot see or hear what a user sends; it names a model that can."""
     for message, one in sent:
         if message.role == "tool" or takes(served.model, one):
             continue
@@ -181,7 +182,7 @@ async def refuse_untaken(
 
 
 def _other(cards: Sequence[ModelCard], *, is_image: bool) -> str:
-    """Return what to do instead: a model that is here, or one that could be."""
+    """Return advice: a model on this machine that can, or one to download."""
     does, modality = ("sees", "image") if is_image else ("hears", "audio")
     here = next((card.id for card in cards if (card.sees if is_image else card.hears)), None)
     if here is not None:
@@ -191,55 +192,55 @@ def _other(cards: Sequence[ModelCard], *, is_image: bool) -> str:
         known = [one for one in catalogue() if (one.vision if is_image else one.audio)]
     except SettingsError:
         known = []
-    # Models of less quality are smaller: this one fits nearly any machine.
+    # Models of lower quality are smaller: this one fits nearly any machine.
     smallest = min(known, key=lambda one: one.quality or math.inf, default=None)
     return f"{listed} To download one: edgechat pull {smallest.name}" if smallest is not None else listed
 
 
 MOST = 256
-"""Images and sounds of one request."""
+"""Limit of images and sounds in one request."""
 MOST_FETCHED = 64 * 2**20
-"""Bytes that are fetched for one request."""
+"""Limit of bytes fetched for one request."""
 FETCH_SECONDS = 30.0
-"""For all images of one request that are fetched."""
+"""Time to fetch all images of one request."""
 MOST_STORED = 2**30
-"""Bytes of all images that are kept, and of all sounds."""
+"""Limit of the bytes of all stored images, and of all sounds."""
 MOST_SECONDS = 7 * 86400.0
-"""Time after which a file that was not sent again is deleted."""
+"""Time after which a file is deleted unless it is sent again."""
 _THREADS = 4
 _PIECE = 1 << 20
-"""Characters of base64 that are decoded at once, in a few milliseconds."""
+"""Characters of base64 decoded at once, in a few milliseconds."""
 _STAND_IN = "\N{REPLACEMENT CHARACTER}"
-"""For PLACE in the texts of clients, where it would move what is shown."""
+"""Replaces PLACE in texts of clients, where it would shift the images."""
 _LOG = logging.getLogger(__name__)
 
 
 class RequestMedia:
-    """Puts what requests show into a folder, and their places into the messages. Belongs to one loop."""
+    """Stores images and sounds of requests in a folder. Belongs to one event loop."""
 
     def __init__(self, folder: Path, *, fetcher: ImageFetcher | None = None) -> None:
-        """fetcher: gets images from the web; None: they are refused."""
+        """fetcher: fetches images from the web; None: web addresses are refused."""
         self._images = ImageLibrary(folder)
         self._sounds = SoundLibrary(folder / "sounds")
         self._fetcher = fetcher
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="media")
         self._decoding = threading.Lock()
-        """Held while a file is decoded: each can take a gigabyte."""
+        """Held while a file is decoded, which can take a gigabyte."""
         self._used: Counter[str] = Counter()
-        """How many requests use a file, by its digest."""
+        """Numbers of requests that use a file, by its digest."""
         self._counting = threading.Lock()
-        """Held while that changes, or a file is deleted that nobody uses."""
+        """Held while `_used` changes, or an unused file is deleted."""
         self._new_bytes = 0
-        """Since files were deleted last."""
+        """Bytes stored since the last pruning."""
 
     @asynccontextmanager
     async def placed(
         self, request: ChatRequest, served: ServedModel, models: ModelPool
     ) -> AsyncIterator[ChatRequest]:
-        """Give a request whose images and sounds are files, for as long as it is used.
+        """Give the request with its images and sounds in files, while the context is open.
 
-        Raises Refusal if the model does not take what a user shows it; models: one of these may. What a tool
-        has returned becomes a note where it cannot be shown.
+        models: those that a refusal can suggest. Raises Refusal if the model cannot see or hear what a user
+        sends; unreadable results of tools become notes.
         """
         sent = list(_sent_in(request))
         if len(sent) > MOST:
@@ -256,11 +257,11 @@ class RequestMedia:
         finally:
             if storing.done():
                 held.close()
-            else:  # cancelled, it goes on for a while
+            else:  # if cancelled, it goes on for a while
                 storing.add_done_callback(lambda done: _let_go(done, held))
 
     def prune(self) -> None:
-        """Delete files that are old, and the oldest of too many, but none in use. Blocks on the disk."""
+        """Delete old files, and the oldest of too many, but none in use. Blocks on the disk."""
         try:
             for library in (self._images, self._sounds):
                 self._prune(library)
@@ -270,7 +271,7 @@ class RequestMedia:
     def _prune(self, library: ImageLibrary | SoundLibrary) -> None:
         oldest = time.time() - MOST_SECONDS
         stored = sorted(library.stored(), key=lambda one: one.used)
-        library.prune({one.digest for one in stored})  # what a crash has left
+        library.prune({one.digest for one in stored})  # left by a crash
         too_many = sum(one.size for one in stored) - MOST_STORED
         for one in stored:
             if too_many > 0 or one.used < oldest:
@@ -286,9 +287,9 @@ class RequestMedia:
     def _store(
         self, sent: Sequence[tuple[Message, SentMedia]], model: ModelInfo, held: ExitStack
     ) -> list[MediaFile | None]:
-        """Return the stored files; None for those of tools that cannot be shown. Raises Refusal.
+        """Return the stored files, or None for unreadable results of tools. Raises Refusal.
 
-        held: keeps them.
+        held: keeps the files in use.
         """
         found: list[MediaFile | None] = []
         fetches = _Fetches(self._fetcher)
@@ -336,11 +337,11 @@ class RequestMedia:
 def _let_go(done: asyncio.Future[list[MediaFile | None]], held: ExitStack) -> None:
     held.close()
     if not done.cancelled():
-        done.exception()  # nobody may be left to be told of it
+        done.exception()  # there may be no client left to tell
 
 
 class _Fetches:
-    """What one request has fetched from the web, which is bounded in bytes and time."""
+    """Fetches the images of one request, bounded in bytes and time."""
 
     def __init__(self, fetcher: ImageFetcher | None) -> None:
         self._fetcher = fetcher
@@ -348,7 +349,7 @@ class _Fetches:
         self._seconds = FETCH_SECONDS
 
     def fetch(self, url: str) -> bytes:
-        """Return an image's file. Raises ImageError."""
+        """Return the bytes of an image file. Raises ImageError."""
         if self._fetcher is None:
             raise ImageError(
                 "Images are not fetched from the web.",
@@ -369,12 +370,12 @@ def _sent_in(request: ChatRequest) -> Iterator[tuple[Message, SentMedia]]:
 
 
 def _decoded(sent: SentMedia, wrong: type[MediaError]) -> bytes:
-    """Return the bytes of base64. Raises `wrong`."""
+    """Decode base64. Raises `wrong`."""
     what = "image" if isinstance(sent, SentImage) else "sound"
     if len(sent.base64) > MAX_FILE_BYTES * 3 // 2:
         raise wrong(f"The {what} has more than {mebibytes(MAX_FILE_BYTES)}, the limit.")
     plain = "".join(sent.base64.split())
-    try:  # in pieces, between which streams go on
+    try:  # in pieces, so that streams go on
         return b"".join(
             binascii.a2b_base64(plain[start : start + _PIECE], strict_mode=True)
             for start in range(0, len(plain), _PIECE)
@@ -390,7 +391,7 @@ def _refused(sent: SentMedia, error: MediaError) -> Refusal:
 
 
 def _with_places(request: ChatRequest, found: Sequence[MediaFile | None]) -> ChatRequest:
-    """Return a request with these files in the places of those that were sent."""
+    """Return a request with stored files in place of its media."""
     files = iter(found)
     messages = tuple(_with_places_in(message, files) for message in request.messages)
     return msgspec.structs.replace(request, messages=messages)

@@ -44,9 +44,9 @@ KEEP_ALIVE = 10.0
 """Seconds of silence after which something is sent, so that no proxy or client gives up."""
 
 OnEvent = Callable[[int, RequestEvent], Awaitable[None]]
-"""Takes the events of each answer, by its number."""
+"""Takes the number of an answer, and an event of it."""
 Placed = Callable[[ChatRequest], AbstractAsyncContextManager[ChatRequest]]
-"""Gives a request whose images and sounds are files."""
+"""Gives a request whose images and sounds are in files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +188,7 @@ def _stopped() -> Refusal:
     return Refusal("The server was stopped in the meantime.", status=503, code="stopped")
 
 
-async def generate(
-    exchange: Exchange,
-    services: Services,
-    answers: Answers,
-) -> None:
+async def generate(exchange: Exchange, services: Services, answers: Answers) -> None:
     """Compute the answers and send them. Raises EdgechatError and Refusal before anything is sent."""
     compute = partial(_compute, exchange, services, answers)
     try:
@@ -216,7 +212,7 @@ async def _send_whole(
 
 
 async def _compute(exchange: Exchange, services: Services, answers: Answers, on_event: OnEvent) -> None:
-    """Compute all answers at once; cancelling this stops them within a step."""
+    """Compute all answers at the same time. If cancelled, they stop within a step."""
     asked = answers.documents
     if asked is not None:
         await services.documents.prepare(asked)
@@ -267,10 +263,7 @@ async def _follow(
 
 
 class _Stream:
-    """A stream that begins with the answer's first word.
-
-    Until then it can turn out that there is no answer, which is a status of its own.
-    """
+    """Sends a stream, from the first word of the answer on: an error before it still has its own status."""
 
     def __init__(self, exchange: Exchange, answers: Answers) -> None:
         self._exchange = exchange
@@ -280,7 +273,7 @@ class _Stream:
         self._writing = asyncio.Lock()
 
     async def send(self, compute: Callable[[OnEvent], Awaitable[None]]) -> None:
-        """Send the answers as they are computed. Raises what goes wrong before the first word."""
+        """Send the answers as they are computed. Raises errors that come before the first word."""
         try:
             async with self._keeping_alive():
                 await compute(self._on_event)
@@ -289,7 +282,7 @@ class _Stream:
         except Exception as error:
             if not self._exchange.status:
                 raise
-            # The status has been sent: what went wrong is an event.
+            # The status has been sent: the error becomes an event.
             refusal = refusal_of(error)
             self._exchange.scope[BROKEN_OFF] = refusal.code
             await self._write(self._answers.failure(refusal), more=False)
@@ -320,7 +313,7 @@ class _Stream:
             await asyncio.wait([filling])
 
     async def _send_keep_alives(self) -> None:
-        """Send something whenever nothing was sent for long: during a load, or a long prompt."""
+        """Break long silences, as during a load or a long prompt."""
         while True:
             silent = self._clock() - self._last_write
             if silent >= KEEP_ALIVE:
@@ -332,11 +325,14 @@ class _Stream:
 
 
 def with_conversation(request: ChatRequest, model: str) -> ChatRequest:
-    """Return a request with the id of its conversation, a hash, if it has one.
+    """Return a request with an id of its conversation, a hash, if it may go on.
 
-    Requests with tools: all that have the same system prompt and tools are one, of which the last is saved.
-    Others: from the second question on, those with the same system prompt and first question. Those with
-    other LoRA adapters are others.
+    Programs send whole conversations, and do not name them. The engine saves the KV state of a conversation
+    by its id when the model is unloaded, so that an agent need not wait for its long prompt again.
+
+    Requests with the same system prompt and tools are one conversation, of which the last state is saved.
+    Without tools, requests have one from the second question on, if system prompt and first question are
+    the same. Different LoRA adapters make different conversations.
     """
     if request.text is not None or request.chat is not None:
         return request

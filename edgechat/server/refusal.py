@@ -142,7 +142,7 @@ def error_format(path: str) -> tuple[type[msgspec.Struct], Callable[[Refusal], b
 
 _LOG = logging.getLogger(__name__)
 _OURS: tuple[tuple[type[EdgechatError], int, str, int | None], ...] = (
-    # The class, the status, the code, and seconds after which it may work.
+    # Class, status, code, and seconds after which a retry may succeed.
     (ModelNotFound, 404, "model_not_found", None),
     (PromptTooLong, 400, "context_length_exceeded", None),
     (SchemaError, 400, "invalid_schema", None),
@@ -163,22 +163,22 @@ _OURS: tuple[tuple[type[EdgechatError], int, str, int | None], ...] = (
 )
 
 _HINTS: dict[type[EdgechatError], str] = {
-    # Where the error's own hint is for people at a terminal, or names a path of this machine.
+    # For errors whose hints are for people at a terminal, or name paths of this machine.
     SwitchUnknown: "Omit think and reasoning_effort.",
     EngineCrashed: "The next request starts it again.",
     StoreError: "Requests without previous_response_id and item_reference do not need it.",
     ModelFileError: "For details, run `edgechat plan` with its name on the server's machine.",
 }
 _FOLDERS = re.compile(r"(?<!\S)(?:[A-Za-z]:)?[/\\](?:[^/\\]*[/\\])*")
-"""Of a path from the root on; clients are told the file's name alone."""
+"""The folders of an absolute path: clients are only told the name of the file."""
 
 
 def refusal_of(error: Exception) -> Refusal:
-    """Return how a client is told of an error; what nobody foresaw is logged, and told without details."""
+    """Return the refusal for an error. Unexpected errors are logged, and clients get no details."""
     if isinstance(error, Refusal):
         return error
     if not isinstance(error, EdgechatError):
-        # Its text may quote what somebody has asked: only --debug shows that, see `edgechat.base.logs`.
+        # The traceback may quote a request: only --debug shows it, see `edgechat.base.logs`.
         _LOG.error("internal error in edgechat: %s", type(error).__name__, exc_info=error)
         told = "Internal error in edgechat; for details, start the server with --debug."
         return Refusal(told, status=500, code="fault")

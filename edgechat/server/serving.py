@@ -1,4 +1,4 @@
-"""The server's life: its socket, uvicorn on it, and an end that lets what runs come to its own."""
+"""Serving: the socket, and uvicorn on it, with graceful shutdown."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from edgechat.server.connection import Connection
 _BACKLOG = 128
 _OWN = "Use an address of this machine: --host 127.0.0.1, or --host 0.0.0.0 for all addresses."
 _OUTSIDE = ("192.0.2.1", 9)
-"""An address of documents (RFC 5737), which is nobody's."""
+"""An address for documentation (RFC 5737), which no machine has."""
 _FAREWELL = 3
-"""Seconds that are left, when what ran has ended, for clients to read on."""
+"""Seconds for clients to read on after the last answer is complete."""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on a port, 0 for a free one. Raises SettingsError where that cannot be."""
+    """Return a socket that listens on a port, or on a free one for 0. Raises SettingsError."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
@@ -38,11 +38,11 @@ def listen(host: str, port: int) -> socket.socket:
         raise SettingsError(
             f"The address {host!r} cannot be resolved: {error.strerror}.", hint=hint
         ) from error
-    # 'localhost' is both, and clients that know one address only know the older one.
+    # 'localhost' has two addresses, and clients that know one know that of IPv4.
     family, kind, protocol, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
     listener = socket.socket(family, kind, protocol)
     try:
-        if hasattr(socket, "SO_EXCLUSIVEADDRUSE"):  # Windows would share a port that is taken
+        if hasattr(socket, "SO_EXCLUSIVEADDRUSE"):  # Windows would share a port in use
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
         else:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -52,7 +52,7 @@ def listen(host: str, port: int) -> socket.socket:
         listener.close()
         if error.errno == errno.EADDRNOTAVAIL:
             raise SettingsError(f"{host} is not an address of this machine.", hint=_OWN) from error
-        is_denied = error.errno == errno.EACCES  # the low ports are the administrator's
+        is_denied = error.errno == errno.EACCES  # low ports are reserved for administrators
         hint = f"Use another port: --port {8484 if is_denied else port + 1 if port < 65535 else 0}"
         what = f"Port {port} of {host} is not available: {error.strerror}."
         raise SettingsError(what, hint=hint) from error
@@ -61,7 +61,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """Return the address to type: of a socket on all addresses the loopback's."""
+    """Return the URL to type; for a socket on all addresses, that of the loopback."""
     host, port = listener.getsockname()[:2]
     if ipaddress.ip_address(host).is_unspecified:
         host = "::1" if ":" in host else "127.0.0.1"
@@ -69,13 +69,13 @@ def url_of(listener: socket.socket) -> str:
 
 
 def url_for_others(listener: socket.socket) -> str:
-    """Return the address by which other machines reach a socket that is open to them, as far as we know."""
+    """Return the URL for other machines, of a socket that is open to them, as far as it is known."""
     host, port = listener.getsockname()[:2]
     if not ipaddress.ip_address(host).is_unspecified:
         return url_of(listener)
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
-            way.connect(_OUTSIDE)  # nothing is sent: the system only says which way it would go
+            way.connect(_OUTSIDE)  # sends nothing, but picks a route
             name = way.getsockname()[0]
     except OSError:
         name = socket.gethostname()
@@ -83,15 +83,15 @@ def url_for_others(listener: socket.socket) -> str:
 
 
 def is_loopback(listener: socket.socket) -> bool:
-    """Say whether only programs on this machine can reach a socket."""
+    """Return whether only programs on this machine can reach a socket."""
     return ipaddress.ip_address(listener.getsockname()[0]).is_loopback
 
 
 class Server(uvicorn.Server):
-    """Stops at a first signal when what runs has ended, and at a second one at once."""
+    """uvicorn with graceful shutdown: a first signal lets running requests end, a second one does not."""
 
     def __init__(self, app: ASGIApp, *, drain: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """`drain`: lets what runs come to its end. Whoever comes meanwhile is still answered, with a no."""
+        """drain: waits for running requests, and has new ones refused."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -111,14 +111,14 @@ class Server(uvicorn.Server):
         self._ending: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._signals = 0
-        # What uvicorn logs of a request's errors its client has been told, in words.
+        # Clients have been told of the errors that uvicorn logs.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Heed signals while the server runs; a clean stop is not passed on as a signal."""
+        """Handle signals while the server runs, without raising them again after a clean stop."""
         self._loop = asyncio.get_running_loop()
-        names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")  # no system has all of them
+        names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")  # no system has all of these
         numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
         before = {
             number: signal.signal(number, self.handle_exit)
@@ -132,7 +132,7 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Heed a signal."""
+        """Handle a signal."""
         self._signals += 1
         if self._signals > 1:
             self.should_exit = self.force_exit = True

@@ -1,5 +1,5 @@
-"""The models that a server has loaded: which one answers a request, and which have to go for it.
+"""The models of a server: which one answers a request, and which are unloaded for it.
 
-In come names of models and places in a queue; out come loaded engines. Read `pool.py` first, then
-`model_slot.py` (one model) and `residency.py` (several in one memory).
+models.py is the interface that requests see. Read pool.py first, then residency.py: several models in one
+memory. available_models.py finds the models on this machine; metrics.py counts.
 """

@@ -1,6 +1,6 @@
-"""The models that a client may name: those on this machine, by the names of `edgechat list`, and the default.
+"""Models that clients may request: the default, and those on this machine by the names of `edgechat list`.
 
-A client names no paths: it must not have the server open whatever file it likes.
+Clients cannot name paths: they must not have the server open arbitrary files.
 """
 
 from __future__ import annotations
@@ -39,35 +39,35 @@ _LAST_SECOND = 253402300799
 
 @dataclass(frozen=True, slots=True)
 class AvailableModel:
-    """A model that is here."""
+    """A model on this machine."""
 
     id: str
-    """What clients call it."""
+    """The name that clients use."""
     wanted: str
-    """What the planner is asked for: its name in the catalogue or in Ollama, or its path."""
+    """The name or path that is planned: from the catalogue, of Ollama, or a file."""
     path: Path
 
     @property
     def identity(self) -> tuple[Path, str]:
-        """What is loaded once: a file, or one of the models that Ollama has of it."""
+        """Key under which a model is loaded once: a file, or one of Ollama's models of that file."""
         return self.path, self.wanted if is_blob(self.path) else ""
 
 
 class AvailableModels:
-    """What is on this machine now. Everything reads the disk: call it in a thread."""
+    """The models on this machine. All methods read the disk: call them in a thread."""
 
     def __init__(self, default: str) -> None:
-        """`default`: the model of who asks for none, a name or a path.
+        """default: a name or path, the model of requests that name none.
 
         Raises ModelNotFound or ModelFileError.
         """
         self._of_several = False
         """Whether the planner chooses the default's file, of several quantizations."""
-        if split_remote(default, settings.load().remotes) is not None:  # its server finds it
+        if split_remote(default, settings.load().remotes) is not None:  # its server will find it
             self.default = AvailableModel(default, default, Path())
             return
         engine, model = split_engine(default)
-        if engine is not None:  # another program runs it, and finds it
+        if engine is not None:  # the program that runs it will find it
             is_path = os.path.exists(os.path.expanduser(model))
             shown = os.path.basename(os.path.abspath(model)).removesuffix(".gguf") if is_path else model
             self.default = AvailableModel(f"{engine}:{shown}", default, Path())
@@ -104,28 +104,28 @@ class AvailableModels:
         return self._same(self._known(found[0]))
 
     def _same(self, known: AvailableModel) -> AvailableModel:
-        """Return the default where it is the same file, so that it is not loaded twice."""
+        """Return the default if it is the same file, so that it is not loaded twice."""
         same = known.identity == self.default.identity and not self._of_several
         return self.default if same or known.id == self.default.id else known
 
     def _known(self, one: LocalModel) -> AvailableModel:
-        # A default that is no model of the list may have the name of one.
+        # A default from elsewhere may have the same name as a model of the inventory.
         named = one.full_name if one.name.casefold() == self.default.id.casefold() else one.name
-        # By its path where its name may lead elsewhere: to a file in the server's folder.
-        by_name = one.entry is not None or is_blob(one.path)  # of which Ollama may have several models
+        # By path, where the name could be taken for a file in the working folder.
+        by_name = one.entry is not None or is_blob(one.path)  # Ollama may have several models of one file
         return AvailableModel(named, one.name if by_name else str(one.path), one.path)
 
     def card(self, known: AvailableModel) -> ModelCard:
-        """Return what is told of a model."""
+        """Describe a model."""
         found = [one for one in inventory().models if self._known(one).identity == known.identity]
         if not found and known.path != Path() and (elsewhere := found_at(known.path)):
             found = [LocalModel(known.id, known.id, elsewhere, quant=elsewhere.quant)]
         if found:
             return _card(known, found[0], glances(found[:1])[0])
-        return ModelCard(id=known.id, created=_created(time.time()))  # of another server
+        return ModelCard(id=known.id, created=_created(time.time()))  # of a remote server
 
     def cards(self) -> list[ModelCard]:
-        """Return all that can be loaded, the default first."""
+        """Describe all models that can be loaded, the default first."""
         models = [
             one
             for one in inventory().models
@@ -140,7 +140,7 @@ class AvailableModels:
 
 
 async def first_model(named: str | None = None) -> ChosenModel[ResolvedModel]:
-    """Choose the model of clients that ask for none; see `choose_model`, which says what it raises."""
+    """Choose the default model; see `choose_model`, also for the errors."""
 
     def find(model: str) -> ResolvedModel:
         if split_engine(model)[0] is not None or split_remote(model, settings.load().remotes) is not None:
@@ -162,7 +162,7 @@ async def _last_used() -> str | None:
 
 
 def _created(seconds: float) -> int:
-    """Return a file's time as one that calendars have."""
+    """Return the time of a file, limited to years that `datetime` supports."""
     return min(max(0, int(seconds)), _LAST_SECOND)
 
 
@@ -189,7 +189,7 @@ def _not_here(name: str) -> ModelNotFound:
 
 
 def _unknown(name: str, names: Sequence[str]) -> ModelNotFound:
-    """Return the error for a model that is none of `names`, which it names the nearest of."""
+    """Return the error for an unknown model; it suggests the nearest of `names`."""
     by_name = {one.casefold(): one for one in names}
     near = difflib.get_close_matches(name.strip().casefold(), by_name, n=_NEAREST)
     likely = f"Did you mean {' or '.join(one_line(by_name[one]) for one in near)}? " if near else ""

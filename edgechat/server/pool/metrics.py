@@ -1,6 +1,6 @@
-"""What is counted of a server's work, in Prometheus' text format, with a registry of its own.
+"""Metrics of a server in Prometheus' text format, in a separate registry.
 
-Labels are bounded: a model's name is one that this server has loaded, never what a client wrote.
+Labels are bounded: models have names that this server has loaded, never text of clients.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _FIRST = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 _EACH = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)
 
-# This text format has no such thing: each would be one more gauge.
+# The text format has no creation times: each would be one more gauge.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelGauges:
-    """What there is of one model at one moment."""
+    """Gauges of one model."""
 
     model: str
     plan: LoadPlan
     loaded: bool
     taken: int
-    """Requests that are running or waiting."""
+    """Places of requests, running or waiting."""
     snapshot: Snapshot | None
-    """None where the engine is not loaded, or had no time to answer."""
+    """None if the engine is not loaded, or did not answer in time."""
 
 
 class Metrics:
@@ -79,7 +79,7 @@ class Metrics:
         self._crashes = counter("crashes", "Crashes of the model's worker process.", "model")
 
     def request(self, endpoint: str, status: int, model: str | None = None) -> None:
-        """Count an answered request. endpoint: one of few names; model: what answered, where one did."""
+        """Count an answered request. endpoint: one of few labels. model: the one that answered, if any."""
         known = model if model in self._models else ""
         self._requests.labels(endpoint, str(status), known).inc()
 
@@ -96,16 +96,16 @@ class Metrics:
         self._load_failures.labels(model).inc()
 
     def crashed(self, model: str) -> None:
-        """Count the death of a process."""
+        """Count a crash of the worker process."""
         self._crashes.labels(model).inc()
 
     def embedded(self, model: str, found: Embedded) -> None:
-        """Count the texts of an answer."""
+        """Count the texts of an embeddings request."""
         self._prompt.labels(model).inc(found.tokens)
         self._finished.labels(model, "stop").inc()
 
     def meter(self, model: str, arrived: float) -> Meter:
-        """Return what watches one reply. arrived: `time.perf_counter` when its request came."""
+        """Return the meter of a reply. arrived: `time.perf_counter` when its request arrived."""
         first, each = self._first.labels(model), self._each.labels(model)
         return Meter(self, model, arrived, first, each)
 
@@ -120,18 +120,18 @@ class Metrics:
             self._accepted.labels(model).inc(event.speculation.accepted_tokens)
 
     def broke_off(self, model: str, reason: str, tokens: int) -> None:
-        """Count a reply that failed, or that nobody wanted to its end, and what was handed on of it."""
+        """Count a reply that failed or was cancelled, and the tokens sent of it."""
         self._finished.labels(model, reason).inc()
         self._completion.labels(model).inc(tokens)
 
     def text(self, looks: Sequence[ModelGauges]) -> bytes:
-        """Return everything, with what there is of each model now."""
+        """Return all metrics. looks: the gauges of each model."""
         self._looks.now = looks
         return generate_latest(self._registry)
 
 
 class Meter:
-    """The clock of one reply: its first token, and what lies between the others."""
+    """Measures one reply: the time to its first token, and between the others."""
 
     def __init__(
         self, metrics: Metrics, model: str, arrived: float, first: Histogram, each: Histogram
@@ -143,7 +143,7 @@ class Meter:
         self._has_ended = False
 
     def take(self, event: RequestEvent) -> None:
-        """Look at an event as it is handed on."""
+        """Note an event as it is sent."""
         if isinstance(event, Delta | ToolCallBegun | ToolCallArguments):
             self._ticks(event.tokens)
         elif isinstance(event, Finished):
@@ -151,7 +151,7 @@ class Meter:
             self._metrics.finished(self._model, event)
 
     def broke_off(self, reason: Literal["failed", "cancelled"]) -> None:
-        """Count a reply that ends without its Finished; nothing where it has come, though nobody took it."""
+        """Count a reply that ends early; nothing if its Finished has already come."""
         if not self._has_ended:
             self._metrics.broke_off(self._model, reason, self._tokens)
 
@@ -170,13 +170,13 @@ class Meter:
 
 
 class _GaugeCollector(Collector):
-    """The gauges, as of the last look."""
+    """Collects the gauges of the models."""
 
     def __init__(self) -> None:
         self.now: Sequence[ModelGauges] = ()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what there is of each model."""
+        """Yield the gauges."""
         yield _gauge(
             "model_loaded", "1 while a model is loaded.", ((one, float(one.loaded)) for one in self.now)
         )

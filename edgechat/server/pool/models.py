@@ -1,4 +1,4 @@
-"""What the HTTP side needs of the models behind it; `edgechat.server.pool.pool.Pool` is that."""
+"""Models as the HTTP side sees them: the interface that `edgechat.server.pool.pool.Pool` implements."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     loaded: bool = False
     kind: ModelKind = "chat"
     context: int = 0
-    """Tokens; of one that is not loaded what it was trained on, 0 where that is not known."""
+    """Tokens; of a model that is not loaded those it was trained on, or 0 if unknown."""
     size: int = 0
-    """Bytes of its files; 0 and '' here and below where it is not known."""
+    """Bytes of its files. Here and below, 0 and '' stand for unknown."""
     format: str = ""
     quant: str = ""
     architecture: str = ""
     n_params: int = 0
     sees: bool | None = None
-    """Whether messages may have images; None where it is not known."""
+    """Whether messages may have images; None if unknown."""
     hears: bool | None = None
     """Whether they may have sounds."""
     layers: OllamaLayers | None = None
-    """Where Ollama keeps what belongs to it."""
+    """Ollama's files with its template, licence and parameters."""
     can_switch_thinking: bool = False
-    """Of one that is loaded: before, its template has not been looked at."""
+    """Only known of loaded models: it depends on the template."""
 
 
 class ServedModel(Protocol):
-    """A loaded model, for as long as one request needs it."""
+    """A loaded model, while one request uses it."""
 
     name: str
-    """What clients call it."""
+    """The name that clients use."""
     adapters: tuple[str, ...]
-    """Those that the request names with the model: NAME+ADAPTER."""
+    """Adapters that the request names with the model: NAME+ADAPTER."""
 
     @property
     def plan(self) -> LoadPlan:
@@ -65,11 +65,11 @@ class ServedModel(Protocol):
 
     @property
     def model(self) -> ModelInfo:
-        """What the load told of it."""
+        """Properties found while loading."""
         ...
 
     def stream(self, request: ChatRequest) -> AsyncGenerator[RequestEvent, None]:
-        """Answer a request; the events end after a Finished, or with an EdgechatError.
+        """Answer a request. The events end with a Finished or an EdgechatError.
 
         Leaving the iteration early stops the request.
         """
@@ -83,10 +83,9 @@ class ServedModel(Protocol):
         cut: bool = False,
         query: str | None = None,
     ) -> Embedded | None:
-        """Make an embedding of each text, or of its tokens; None where it was cancelled.
+        """Embed each text, or its tokens; None if cancelled.
 
-        cut: take what fits of texts that are too long.
-        query: score the texts as answers to it instead, by a reranking model.
+        cut: shorten texts that are too long. query: score the texts as answers to it, by a reranking model.
         Raises EdgechatError.
         """
         ...
@@ -94,7 +93,7 @@ class ServedModel(Protocol):
     async def translate(
         self, request_id: str, what: Translatable, *, bos: bool = False, special: bool = False
     ) -> Translated | None:
-        """Make tokens of a text or a chat, or a text of tokens; None where it was cancelled.
+        """Turn a text or a chat into tokens, or tokens into text; None if cancelled.
 
         Raises EdgechatError.
         """
@@ -102,10 +101,10 @@ class ServedModel(Protocol):
 
 
 class RequestCounter(Protocol):
-    """What is counted of requests."""
+    """Counts requests."""
 
     def request(self, endpoint: str, status: int, model: str | None = None) -> None:
-        """Count an answered one. model: the name of what answered, as far as it came to that."""
+        """Count an answered request. model: the one that answered, if any."""
         ...
 
 
@@ -114,36 +113,36 @@ class ModelPool(Protocol):
 
     @property
     def state(self) -> tuple[State, str]:
-        """How it goes, and a sentence about it."""
+        """State of the server, and a sentence about it."""
         ...
 
     def names(self) -> list[ModelCard]:
-        """Return what may be asked for. Reads the disk: call it in a thread."""
+        """Return all models that can be requested. Reads the disk: call it in a thread."""
         ...
 
     def card(self, name: str) -> ModelCard:
-        """Return what is told of the model that a name means. Reads the disk. Raises ModelNotFound."""
+        """Describe the model that a name means. Reads the disk. Raises ModelNotFound."""
         ...
 
     def serve(
         self, model: str, places: int = 1, priority: Priority = "interactive"
     ) -> AbstractAsyncContextManager[ServedModel]:
-        """Let so many requests in at once, and load the model if it is not loaded.
+        """Take places for a request, load the model if necessary, and give it while the context is open.
 
-        Raises QueueFull at once where too many wait, sooner for the background; ModelNotFound, DoesNotFit,
-        LoadFailed, EngineCrashed.
+        Raises QueueFull, at once if too many requests wait (sooner for the background), or later if busy
+        models leave no room; ModelNotFound, ModelFileError, DoesNotFit, LoadFailed, EngineCrashed, Draining.
         """
         ...
 
     async def unload(self, model: str) -> str:
-        """Unload a model unless it is in use; return what clients call it. Raises ModelNotFound."""
+        """Unload a model, after its last request if it is in use; return its name. Raises ModelNotFound."""
         ...
 
     @property
     def metrics(self) -> RequestCounter:
-        """What is counted."""
+        """Counter of requests."""
         ...
 
     async def metrics_text(self) -> bytes:
-        """Return all that is counted, in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         ...

@@ -1,6 +1,6 @@
-"""The models of a server: who may ask which, and what is told and counted of them.
+"""The pool of a server: its models, which requests get them, their state and metrics.
 
-One process stands for each loaded model; `edgechat.server.pool.residency` says which ones are.
+Each loaded model is a process; `edgechat.server.pool.residency` decides which models are loaded.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Protocol
 
 import msgspec
 
@@ -42,34 +41,13 @@ from edgechat.server.pool.residency import MakeEngine, ModelSlot, OnNote, Prepar
 
 _NAMES_KEPT = 256
 SAVE_SECONDS = 5.0
-"""Seconds that the KV states may take on their way to disk before an engine ends."""
+"""Seconds to save KV states before an engine ends."""
 INSPECT_SECONDS = 1.0
-"""Seconds that a look into an engine may take; without it the rest is told all the same."""
-
-
-class ModelNames(Protocol):
-    """The models that clients may request, see `edgechat.server.pool.available_models`. Called in threads."""
-
-    @property
-    def default(self) -> AvailableModel:
-        """The model of who asks for none."""
-        ...
-
-    def find(self, name: str) -> AvailableModel:
-        """Return the model that a name means. Raises ModelNotFound."""
-        ...
-
-    def card(self, known: AvailableModel) -> ModelCard:
-        """Return what is told of one."""
-        ...
-
-    def cards(self) -> list[ModelCard]:
-        """Return what may be asked for."""
-        ...
+"""Seconds to inspect an engine; the metrics do without its answer after that."""
 
 
 class PooledModel:
-    """A loaded model, for as long as one request needs it."""
+    """A loaded model, while one request uses it; see `edgechat.server.pool.models.ServedModel`."""
 
     def __init__(
         self,
@@ -88,20 +66,17 @@ class PooledModel:
 
     @property
     def plan(self) -> LoadPlan:
-        """How it is loaded."""
+        """See ServedModel."""
         return self._engine.plan
 
     @property
     def model(self) -> ModelInfo:
-        """What the load told of it."""
+        """See ServedModel."""
         assert self._engine.model is not None
         return self._engine.model
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[RequestEvent, None]:
-        """Answer a request; the events end after a Finished, or with an EdgechatError.
-
-        Leaving the iteration early stops the request.
-        """
+        """See ServedModel."""
         meter = self._metrics.meter(self._slot.id, self._arrived)
         try:
             for is_last in (False, True):
@@ -130,12 +105,7 @@ class PooledModel:
         cut: bool = False,
         query: str | None = None,
     ) -> Embedded | None:
-        """Make an embedding of each text, or of its tokens; None where it was cancelled.
-
-        cut: take what fits of texts that are too long.
-        query: score the texts as answers to it instead, by a reranking model.
-        Raises EdgechatError.
-        """
+        """See ServedModel."""
         try:
             found = await self._engine.embed(request_id, texts, cut=cut, query=query, may_load=False)
         except EngineGone:
@@ -149,10 +119,7 @@ class PooledModel:
     async def translate(
         self, request_id: str, what: Translatable, *, bos: bool = False, special: bool = False
     ) -> Translated | None:
-        """Make tokens of a text or a chat, or a text of tokens; None where it was cancelled.
-
-        Raises EdgechatError.
-        """
+        """See ServedModel."""
 
         def asked() -> Awaitable[Translated | None]:
             return self._engine.translate(request_id, what, bos=bos, special=special, may_load=False)
@@ -165,34 +132,34 @@ class PooledModel:
 
 
 class Pool:
-    """All models of a server. Belongs to one event loop; entered before its first use."""
+    """All models of a server. Belongs to one event loop; enter it before use."""
 
     def __init__(
         self,
         engines: MakeEngine,
         prepare: PrepareBeside,
-        available: ModelNames,
+        available: AvailableModels,
         *,
         most_waiting: int = 32,
         patience: float = 60.0,
         on_note: OnNote = lambda _note: None,
     ) -> None:
-        """`most_waiting`: requests beyond those that run, for each model. `patience`: seconds that a model
-        waits for room while others are busy. `on_note` hears what had to be changed about a plan, and of
-        crashes.
+        """most_waiting: places in each model's queue. patience: seconds that a load waits for busy models.
+
+        on_note: is called with changes of a plan, and with crashes.
         """
         self.metrics = Metrics()
         self._available = available
         self._most_waiting = most_waiting
         self._slots: dict[str, ModelSlot] = {}
         self._by_requested_name: dict[str, tuple[ModelSlot, tuple[str, ...]]] = {}
-        """The same, with adapters, by what clients call them: the disk is not searched for a loaded model."""
+        """Slots and adapters by the names that clients use: requests for a loaded model read no disk."""
         self._residency = ResidencyManager(
             self._slots, available.default, self.metrics, engines, prepare, patience=patience, on_note=on_note
         )
         self._draining = False
         self.on_busy: Callable[[bool], None] = lambda _is_busy: None
-        """Called with True when a request comes and no other is here, and with False after the last one."""
+        """Called with True when the first request arrives, and with False after the last has left."""
         self._requests = 0
 
     async def __aenter__(self) -> Pool:
@@ -203,14 +170,12 @@ class Pool:
     ) -> None:
         await self.close()
 
-    # What there is.
-
     def names(self) -> list[ModelCard]:
-        """Return what may be asked for. Reads the disk: call it in a thread."""
+        """See ModelPool."""
         return [self._as_loaded(card) for card in self._available.cards()]
 
     def card(self, name: str) -> ModelCard:
-        """Return what is told of the model that a name means. Reads the disk. Raises ModelNotFound."""
+        """See ModelPool."""
         return self._as_loaded(self._available.card(self._available.find(name)))
 
     def _as_loaded(self, card: ModelCard) -> ModelCard:
@@ -228,7 +193,7 @@ class Pool:
 
     @property
     def state(self) -> tuple[State, str]:
-        """How it goes, and a sentence about it."""
+        """See ModelPool."""
         slots = list(self._slots.values())
         if self._draining:
             left = sum(slot.taken for slot in slots)
@@ -245,21 +210,15 @@ class Pool:
         return "ready", "No model is loaded; the next request loads one."
 
     async def metrics_text(self) -> bytes:
-        """Return all that is counted, in Prometheus' text format, with a look into each engine."""
+        """See ModelPool. Inspects every engine."""
         slots = [slot for slot in self._slots.values() if slot.engine is not None]
         return self.metrics.text(await asyncio.gather(*map(_look, slots)))
-
-    # Requests.
 
     @contextlib.asynccontextmanager
     async def serve(
         self, model: str = "", places: int = 1, priority: Priority = "interactive"
     ) -> AsyncIterator[PooledModel]:
-        """Let so many requests in at once, and load the model if it is not loaded.
-
-        Raises QueueFull at once where too many wait, or later where busy models leave no room in time;
-        ModelNotFound, ModelFileError, DoesNotFit, LoadFailed, EngineCrashed or Draining.
-        """
+        """See ModelPool."""
         arrived = time.perf_counter()
         slot, adapters = await self._slot(model)
         self._refuse_if_draining()
@@ -277,10 +236,7 @@ class Pool:
                 self._residency.request_left(slot)
 
     async def unload(self, model: str) -> str:
-        """Unload a model, one in use after its last request; return what clients call it.
-
-        Raises ModelNotFound.
-        """
+        """See ModelPool."""
         slot, _ = await self._slot(model)
         await self._residency.unload(slot)
         return slot.id
@@ -298,11 +254,11 @@ class Pool:
                 self.on_busy(False)
 
     def refuse(self) -> None:
-        """Take no more requests; those that are here go on."""
+        """Take no more requests; running ones go on."""
         self._draining = True
 
     async def drain(self, seconds: float) -> bool:
-        """Take no more requests, and wait so long for those that are here; say whether all have ended."""
+        """Take no more requests, and wait for running ones. Returns False if any is left after `seconds`."""
         self.refuse()
         end = time.monotonic() + seconds
         while any(slot.taken for slot in self._slots.values()):
@@ -312,7 +268,7 @@ class Pool:
         return True
 
     async def close(self) -> None:
-        """End every engine, once KV states are saved, and with it what still runs (reason 'cancelled')."""
+        """Save KV states and end every engine; requests that still run end with the reason 'cancelled'."""
         self.refuse()
         for slot in self._slots.values():
             if slot.loading is not None:
@@ -321,7 +277,7 @@ class Pool:
         await self._residency.ended()
 
     async def _slot(self, model: str) -> tuple[ModelSlot, tuple[str, ...]]:
-        """Return the slot of a model, a new one if nobody has asked for it, and the adapters that are named.
+        """Return the slot of a model, made for its first request, and the adapters in the name.
 
         Raises ModelNotFound.
         """
@@ -364,7 +320,7 @@ class Pool:
             raise
 
     async def _load_again(self, slot: ModelSlot) -> None:
-        """Load a model whose engine was gone when a request came to it, which has its place already."""
+        """Load a model again whose engine was unloaded as an admitted request came to it."""
         while not slot.is_ready:
             await self._load(slot)
 
@@ -398,13 +354,11 @@ def real_pool(
     idle_seconds: float | None = None,
     on_note: Callable[[str], None] = lambda _note: None,
 ) -> Pool:
-    """Return the pool of a server. default: the model of who asks for none, a name or a path.
+    """Return the pool of a server. default: a name or path, the model of requests that name none.
 
-    request: for every model; who drafts, and to load it anyway, for the default only; adapters, for others
-    only if they fit. idle_seconds: None is
-    what settings.toml says, 0 never unloads. Reads the disk.
-
-    Raises ModelNotFound, ModelFileError or SettingsError.
+    request: the plan's options for every model; its draft, `anyway` and quantization at run time for the
+    default only, its adapters for other models if they fit. idle_seconds: None: as in settings.toml; 0: never
+    unload. Reads the disk. Raises ModelNotFound, ModelFileError or SettingsError.
     """
     user_settings = settings.load()
     if idle_seconds is None:
@@ -420,10 +374,10 @@ def real_pool(
 
 
 def cache_policy(disk_bytes: int | None) -> CachePolicy:
-    """Return what the worker of a server does between requests.
+    """Return the cache policy of a server's workers.
 
-    Programs ask at once what they have to ask, so nothing is computed in advance. What answers of a form need
-    is made with the load, so that the first one does not hold up others.
+    Programs send their requests without pauses, so nothing is computed in advance. Grammars are prepared with
+    the load, so that the first answer with a schema does not hold up others.
     """
     return CachePolicy(settle=False, disk_bytes=disk_bytes, grammars=True)
 
@@ -452,7 +406,7 @@ def prepare_model(
     staying: Sequence[LoadPlan] = (),
     leaving: Sequence[LoadPlan] = (),
 ) -> LoadPlan:
-    """Return how a model is loaded, or reached. See `real_pool`, and `prepare` for the rest."""
+    """Plan how a model is loaded or reached. request, default: see `real_pool`; others: see `prepare`."""
     if model != default:
         usual = request.adapters or ()
         adapters = None if usual else request.adapters

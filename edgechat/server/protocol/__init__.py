@@ -1,5 +1,16 @@
-"""Requests and answers as Structs, by protocol: what is decoded, refused, and described in /openapi.json.
+"""Protocols: requests and answers of OpenAI, Anthropic and Ollama as Structs, which /openapi.json describes.
 
-Each folder translates between a protocol and the engine: a body becomes a ChatRequest, and `answers.Answers`
-makes the engine's events bytes again. Nothing below knows of protocols.
+A body becomes a ChatRequest; `answers.Answers` turns the engine's events into bytes. Nothing below the server
+knows of protocols.
+
+body.py               from bytes to a Struct, or to a refusal; fields without effect
+fields.py             fields that several protocols share
+answers.py            what all answers share
+openai_chat.py        /v1/chat/completions: the body; openai_answers.py: the answer
+openai_texts.py       completions, embeddings, reranking, tokens
+responses_request.py  /v1/responses: the body; responses_items.py: its input; responses_answer.py: the answer;
+                      responses_store.py: stored responses
+anthropic.py          /v1/messages: the body; anthropic_answer.py: the answer
+ollama.py             /api/chat, /api/generate, /api/embed
+listing.py            models, documents and the state of the server
 """

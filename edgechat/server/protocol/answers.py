@@ -273,7 +273,7 @@ class Answers(ABC):
         return b": waiting\n\n"
 
     async def settle(self) -> None:  # noqa: B027 - most have nothing to do
-        """Do what must be done between the last event and the end of the answer."""
+        """Finish pending work between the last event and the end of the answer."""
 
     def end(self) -> bytes:
         """Return what a stream ends with after its last event."""
@@ -310,11 +310,11 @@ class Answers(ABC):
 
 
 _ENDS_OF_LINES = tuple((mark.encode(), rf"\u{ord(mark):04x}".encode()) for mark in "\x85\u2028\u2029")
-"""Where clients that cut text as Unicode says (httpx does) end a line, and how JSON escapes it."""
+"""Line ends of Unicode, at which some clients (httpx) split a text, and their escapes in JSON."""
 
 
 def in_one_line(data: bytes) -> bytes:
-    """Return JSON without line ends as one line for every client."""
+    """Escape what is a line end to some clients."""
     for mark, escaped in _ENDS_OF_LINES:
         data = data.replace(mark, escaped)
     return data
@@ -345,7 +345,7 @@ class TokenLogprob(TopLogprob, frozen=True, kw_only=True):
 
 
 def logprob_of(chance: TokenLogprobs) -> TokenLogprob:
-    """Return the logprobs of a token as clients get them."""
+    """Return the logprobs of a token in OpenAI's form."""
     others = [_chance(token, logprob) for token, logprob in chance.others]
     own = _chance(chance.token, chance.logprob)
     return TokenLogprob(token=own.token, logprob=own.logprob, bytes=own.bytes, top_logprobs=others)

@@ -1,4 +1,4 @@
-"""Messages made of blocks: texts, calls, results and thinking, as clients send them, or send them back."""
+"""The body of POST /v1/messages: messages of blocks, which can contain earlier answers, tools and options."""
 
 from __future__ import annotations
 
@@ -202,13 +202,13 @@ _READ_AS_TEXT: dict[str, type[DocumentBlock | SearchResultBlock | CompactionBloc
     "compaction": CompactionBlock,
 }
 _ATTRIBUTION = "x-anthropic-billing-header:"
-"""The beginning of a block with an id of the request, by Claude Code: all after it would be read anew."""
+"""Beginning of a block by Claude Code with an id of the request, which would spoil the prefix cache."""
 
 
 def messages_of(
     system: str | Sequence[TextBlock] | None, sent: Sequence[MessageParam]
 ) -> tuple[Message, ...]:
-    """Return a chat as the engine takes it. Raises Refusal."""
+    """Return the messages for the engine. Raises Refusal."""
     blocks = [TextBlock(text=system)] if isinstance(system, str) else system or ()
     rules = "\n\n".join(block.text for block in blocks if not block.text.startswith(_ATTRIBUTION))
     found = [Message("system", rules)] if rules else []
@@ -222,7 +222,7 @@ def messages_of(
 
 
 def ignored_blocks(sent: Sequence[MessageParam]) -> list[str]:
-    """Return the paths of blocks that have no meaning here."""
+    """Return the paths of ignored blocks."""
     return [
         f"messages[{at}].content[{number}]"
         for at, message in enumerate(sent)
@@ -249,7 +249,7 @@ def _answer(message: MessageParam, where: str, made: set[str]) -> Message:
 
 
 def _said(message: MessageParam, where: str, made: set[str]) -> list[Message]:
-    """Return what one message of the user says: the results of calls first, then the rest."""
+    """Return a message of the user as results of calls, and the rest."""
     results: list[Message] = []
     parts: list[Part] = []
     for at, block in _located(message.content, where):
@@ -289,9 +289,9 @@ def _result(block: ToolResultBlock, where: str, made: set[str]) -> Message:
 def _located(
     content: str | Sequence[Raw], where: str, *, unread: str | None = None
 ) -> Iterator[tuple[str, Block]]:
-    """Yield the blocks that have a meaning here, each with its path.
+    """Yield the known blocks, each with its path.
 
-    unread: stands for what no model here can read, which is refused without it.
+    unread: replaces files, which are refused without it.
     """
     if isinstance(content, str):
         yield where, TextBlock(text=content)
@@ -314,7 +314,7 @@ def _located(
 
 
 def _is_file(kind: str, block: Raw, path: str) -> bool:
-    """Return whether a block is what no answer can do without, and no model here can read."""
+    """Return whether a block is a file, which must be rejected rather than ignored."""
     if kind == "document":
         return decode(block, _Sourced, path).source.type not in ("text", "content")
     return kind in ("audio", "video")
@@ -332,7 +332,7 @@ class MessagesTool(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_own(self) -> bool:
-        """Whether the client runs it, as its schema says."""
+        """Whether the client runs the tool, and not a hosted service."""
         return self.type in (None, "custom")
 
 
@@ -382,13 +382,13 @@ class CountBody(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def overruled(self) -> tuple[str, ...]:
-        """The paths of what has no effect: blocks and tools of hosted services."""
+        """Paths of fields without effect: blocks and tools of hosted services."""
         tools = (f"tools[{at}]" for at, tool in enumerate(self.tools or ()) if not tool.is_own)
         return (*ignored_blocks(self.messages), *tools)
 
     @property
     def think(self) -> bool | None:
-        """Whether the model is to think; None: as it is used to."""
+        """Whether the model thinks; None: by default."""
         kind = self.thinking.type if self.thinking is not None else None
         return {"enabled": True, "disabled": False}.get(kind or "")
 
@@ -397,8 +397,8 @@ class CountBody(msgspec.Struct, frozen=True, kw_only=True):
         """How long to think."""
         return self.output_config.effort if self.output_config is not None else None
 
-    def asked(self) -> ChatRequest:
-        """Return what the engine is asked, but for what depends on the model. Raises Refusal."""
+    def engine_request(self) -> ChatRequest:
+        """Return the engine's request, without what depends on the model. Raises Refusal."""
         choice = self.tool_choice or MessagesToolChoice(type="auto")
         with errors_about("tools"):
             tools = tuple(self._tools())
@@ -466,9 +466,9 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
     ] = UNSET
     mcp_servers: Annotated[list[Any] | None, no_effect("Ignored: this server never uses the network.")] = None
 
-    def asked(self) -> ChatRequest:
-        """Return what the engine is asked, but for what depends on the model. Raises Refusal."""
-        if self.thread is not None:  # what a client leaves out with it would be missing
+    def engine_request(self) -> ChatRequest:
+        """Return the engine's request, without what depends on the model. Raises Refusal."""
+        if self.thread is not None:  # messages that the client omits would be missing
             raise Refusal(
                 "Conversations are not stored here: send all messages, without `thread`.",
                 param="thread",
@@ -477,7 +477,7 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
         if self.compaction is not None:
             raise Refusal("Conversations are not summarized here: omit `compaction`.", param="compaction")
         return msgspec.structs.replace(
-            super().asked(),
+            super().engine_request(),
             max_tokens=limit(self.max_tokens, None, "max_tokens"),
             stop=stops_of(self.stop_sequences),
             priority=self.priority or "interactive",
@@ -485,7 +485,7 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
 
     @property
     def hints_cache(self) -> bool:
-        """Whether the client wants a prefix of the prompt to be kept."""
+        """Whether the client asks for a cached prefix."""
         blocks = self.system if isinstance(self.system, list) else []
         if self.cache_control or any(one.cache_control for one in (*blocks, *(self.tools or ()))):
             return True
@@ -493,6 +493,6 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
         return any(b'"cache_control"' in bytes(block) for content in contents for block in content)
 
     def sampling(self, defaults: SamplingDefaults) -> Sampling:
-        """Return how tokens are chosen."""
+        """Return the sampling."""
         sent = SamplingDefaults(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)
         return Sampling(**sent.over(defaults).given())

@@ -1,4 +1,4 @@
-"""From the engine's events and errors to a message, whole or as the events of a stream."""
+"""The answer of the Messages API, whole or as the events of a stream."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _DELTAS = {
 }
 """The type of a delta, and its field for text, by the kind of the block."""
 _SIGNATURE = "edgechat"
-"""Of each thought, since clients expect one; it is not looked at when it comes back."""
+"""Signature of thoughts, which clients expect; it is ignored when it comes back."""
 
 
 class AnswerText(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):
@@ -67,9 +67,9 @@ class MessagesUsage(msgspec.Struct, frozen=True, kw_only=True):
 
     input_tokens: int
     cache_creation_input_tokens: int
-    """Computed now and kept for later requests, if the client has asked for that."""
+    """Tokens computed now, if the client asks for a cached prefix."""
     cache_read_input_tokens: int
-    """Found in the prefix cache."""
+    """Tokens found in the prefix cache."""
     output_tokens: int
 
 
@@ -85,7 +85,7 @@ class AnswerBlocks(msgspec.Struct, frozen=True, kw_only=True):
     stop_sequence: str | None
     usage: MessagesUsage
     sources: list[SourceBody] | UnsetType = UNSET
-    """Extension: where the passages are from that the model was given."""
+    """Extension: sources of the passages that the model was given."""
 
 
 class MessagesAnswers(Answers):
@@ -96,7 +96,7 @@ class MessagesAnswers(Answers):
     def __init__(self, body: MessagesBody, think: bool | None) -> None:
         """think: the default of the settings. Raises Refusal."""
         super().__init__(
-            body.asked(),
+            body.engine_request(),
             model=body.model,
             streams=body.stream,
             think=think,

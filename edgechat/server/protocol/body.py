@@ -1,4 +1,8 @@
-"""From a body to a Struct, or a sentence about what is wrong with it."""
+"""Bodies: decoded into Structs, or refused with the reason; and fields without effect, see `--strict`.
+
+Clients send back earlier answers, of this server or another one, with all fields that they keep, and with
+fields that are hints at most. Refusing these would end a chat at its second turn for nothing.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +25,16 @@ _PART = re.compile(r"content\[\d+\]\.type$")
 _HALF_PAIR = re.compile(
     rb"(?<!\\)(?:\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]..)"
 )
-"""Half of a character beyond U+FFFF, as a text that was cut between its two halves has it."""
+"""Half of a surrogate pair, as in a text that was cut inside a character beyond U+FFFF."""
 _SHOWN = 200
 _LARGE = 128 * 1024
-"""Bytes of a body that is worth a thread."""
+"""Bytes of a body that are worth a thread."""
 _MOST_VALUES, _MOST_PARTS = 2**20, 2**17
-"""Commas; and brackets that open, and colons. Those in texts count too: no context holds as many of them."""
+"""Limits of commas, and of opening brackets and colons. They count in texts, too: no context has as many."""
 
 
 async def parse_body(body: bytes, make: Callable[[bytes], T]) -> T:
-    """Return `make(body)`; a large body is handled in a thread, so that streams go on. Raises Refusal."""
+    """Return `make(body)`, called in a thread for a large body, so that streams go on. Raises Refusal."""
 
     def made() -> T:
         _check_number_of_values(body)
@@ -49,12 +53,12 @@ def _check_number_of_values(body: bytes) -> None:
 
 
 async def off_loop(size: int, work: Callable[[], T]) -> T:
-    """Return `work()`, in a thread if it is about so many bytes that streams would stall."""
+    """Return `work()`, called in a thread if it handles so many bytes that streams would stall."""
     return await asyncio.to_thread(work) if size > _LARGE else work()
 
 
 def decode(body: bytes | msgspec.Raw, kind: type[T], at: str = "") -> T:
-    """Decode a body, or the part of one that stands `at` a path.
+    """Decode a body, or the part of a body at a path.
 
     Raises Refusal, which names the invalid field and its valid values.
     """
@@ -71,7 +75,7 @@ def decode(body: bytes | msgspec.Raw, kind: type[T], at: str = "") -> T:
 
 
 def decode_query(query: bytes, kind: type[T]) -> T:
-    """Decode the parameters of a path; those that are not known are ignored. Raises Refusal."""
+    """Decode the query of a URL, without unknown parameters. Raises Refusal."""
     sent = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
     try:
         return msgspec.convert(sent, kind, strict=False)
@@ -84,7 +88,7 @@ class _Typed(msgspec.Struct, frozen=True):
 
 
 def kind_of(part: msgspec.Raw, at: str) -> str:
-    """Return the `type` of a part of a body; '' where it has none. Raises Refusal."""
+    """Return the `type` of a part of a body, or ''. Raises Refusal."""
     return decode(part, _Typed, at).type
 
 
@@ -117,7 +121,7 @@ _EMPTY: tuple[object, ...] = (None, "", [], {})
 
 
 def no_effect(description: str, *effective: object) -> Meta:
-    """Document a field that has no effect, but for the values in `effective`."""
+    """Describe a field without effect. effective: values that do have an effect, or are the default."""
     return Meta(description=description, extra={"effective": effective})
 
 
@@ -141,7 +145,7 @@ def not_heeded(path: str) -> Refusal:
 
 
 def _ignored_fields(value: Any, sent: Any, where: str) -> Iterator[str]:
-    """Yield the paths of fields that were sent and have no effect."""
+    """Yield the paths of fields in `sent` that have no effect."""
     if isinstance(value, list):
         for at, (item, part) in enumerate(zip(value, sent, strict=True)):
             yield from _ignored_fields(item, part, f"{where}[{at}]")
@@ -162,7 +166,7 @@ def _ignored_fields(value: Any, sent: Any, where: str) -> Iterator[str]:
 
 @cache
 def _fields_without_effect(kind: type[msgspec.Struct]) -> dict[str, tuple[object, ...]]:
-    """Return the fields of a Struct that have no effect, each with the values that have."""
+    """Return the fields of a Struct without effect, each with its effective values."""
     fields = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
         for meta in get_args(hint)[1:]:

@@ -1,4 +1,4 @@
-"""The fields that requests of OpenAI's endpoints have in common, and texts to continue or to embed."""
+"""Fields that several protocols share: sampling, limits, texts, LoRA adapters, thinking, and JSON schemas."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BiasedToken = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 _SOME: dict[str, Any] = {"not": {"const": 0}}
-# Whole numbers, of which JSON says that 4.0 is one, too.
+# Whole numbers: in JSON, 4.0 is one, too.
 Tokens = (
     Annotated[int, Meta(ge=-1, le=_INT, extra_json_schema=_SOME)]
     | Annotated[float, Meta(ge=-1, le=_INT, multiple_of=1, extra_json_schema=_SOME)]
@@ -54,7 +54,7 @@ Model = Annotated[
     ),
 ]
 UNLIMITED = -1
-"""How programs written for llama.cpp and LM Studio say that only the context bounds an answer."""
+"""Value for "until the context is full" in programs written for llama.cpp and LM Studio."""
 Labels = Annotated[dict[str, str], Meta(max_length=16)]
 
 
@@ -138,27 +138,27 @@ class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def n_choices(self) -> int:
-        """How many answers are wanted to one prompt."""
+        """Number of answers to each prompt."""
         return int(self.n or 1)
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """The texts before which the answer ends."""
+        """Texts before which the answer ends."""
         return stops_of(self.stop)
 
     @property
     def overruled(self) -> tuple[str, ...]:
-        """The fields that have no effect because of others."""
+        """Fields without effect because of others."""
         penalties = {self.repetition_penalty, self.repeat_penalty} - {None}
         return ("repeat_penalty",) if len(penalties) > 1 else ()
 
     @property
     def wants_usage(self) -> bool:
-        """Whether a stream tells the usage at its end."""
+        """Whether a stream ends with the usage."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     def sampling(self, defaults: SamplingDefaults, choice: int) -> Sampling:
-        """Return how the tokens of one of the answers are chosen."""
+        """Return the sampling of one answer."""
         given = {name: getattr(self, name) for name in SamplingDefaults.__struct_fields__}
         if self.top_k is not None:
             given["top_k"] = int(self.top_k)
@@ -171,18 +171,18 @@ class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stops_of(sent: str | Sequence[str | None] | None) -> tuple[str, ...]:
-    """Return the texts before which an answer ends; blank ones are left out."""
+    """Return the texts before which an answer ends, without blank ones."""
     return tuple(filter(None, [sent] if isinstance(sent, str) else sent or ()))
 
 
 def seed_of(sent: float | None, choice: int = 0) -> int | None:
-    """Return the seed of one of several answers; None for none."""
+    """Return the seed of one of several answers, if the request has a seed."""
     # numpy takes no negative seeds; the same number must stay the same.
     return None if sent is None else (int(sent) + choice) % (2 * _SEEDS)
 
 
 def limit(sent: float | None, usual: int | None, param: str) -> int | None:
-    """Return after how many tokens to end; None: when the context is full. Raises Refusal."""
+    """Return the limit of tokens; None: until the context is full. Raises Refusal."""
     if sent == 0:
         raise Refusal("An answer has at least one token.", param=param, code="invalid_value")
     return None if sent == UNLIMITED else int(sent) if sent else usual
@@ -195,7 +195,7 @@ Texts = Text | Annotated[list[Text | TokenIds | TokenId], Meta(min_length=1, max
 
 
 def texts_of(sent: Texts, param: str) -> list[str | tuple[int, ...]]:
-    """Return each text, or its tokens. Raises Refusal where what they are is not clear."""
+    """Return each text, or its tokens. Raises Refusal for a mix of both."""
     if isinstance(sent, str):
         return [sent]
     numbers = [one for one in sent if isinstance(one, int)]
@@ -238,9 +238,9 @@ Lora = Annotated[
 def requested_adapters(
     named: Sequence[str], lora: Sequence[LoraBody] | None, plan: LoadPlan
 ) -> tuple[AdapterUse, ...]:
-    """Return what a request is computed with. Reads the disk. Raises NotAnAdapter.
+    """Return the adapters of a request. Reads the disk. Raises NotAnAdapter.
 
-    named: those in the model's name, if there is no `lora`. A client names no paths.
+    named: adapters in the model's name, which count if there is no `lora`. Clients cannot name paths.
     """
     if len(named) > MOST:
         raise NotAnAdapter(f"The model's name has {len(named)} adapters; the limit is {MOST}.")
@@ -295,11 +295,10 @@ def thinking_of(
     default: bool | None,
     insists: bool = True,
 ) -> tuple[bool | None, Effort | None]:
-    """Return whether a model is to think, and how long, as far as it can be told that.
+    """Return whether a model thinks, and how long, as far as it can be controlled.
 
-    think: as the request switches it; effort: as it says how long; default: what the settings say for models
-    that can switch it. insists: a switch that the model does not have is an error, of which the engine tells;
-    agents, which switch it whatever the model is, do not insist.
+    think, effort: from the request. default: the setting for models that can switch thinking. insists: the
+    engine refuses a switch that the model lacks; agents switch thinking for any model, and do not insist.
     """
     told = _EFFORTS[effort] if effort is not None and model.has_effort else None
     if think is None and model.can_switch_thinking:
@@ -310,7 +309,7 @@ def thinking_of(
 
 
 SchemaText = Annotated[
-    # Left as it came: its length is looked at before anything is made of it.
+    # Not decoded: its length is checked first.
     Raw, Meta(description="A JSON schema.", extra_json_schema={"type": ["object", "null"]})
 ]
 _ANY = '{"type": "object"}'
@@ -318,7 +317,7 @@ _ANY = '{"type": "object"}'
 
 @contextmanager
 def errors_about(param: str) -> Iterator[None]:
-    """Have the engine's complaints name the field that they are about."""
+    """Have errors of the engine name the field."""
     try:
         yield
     except BadRequest as error:
@@ -329,21 +328,21 @@ def errors_about(param: str) -> Iterator[None]:
 def tool_of(
     name: str, description: str | None, parameters: Raw | UnsetType | None, *, strict: bool | None = None
 ) -> Tool:
-    """Return a tool as the engine takes it. Raises BadRequest."""
+    """Return the tool for the engine. Raises BadRequest."""
     tool = Tool(name, description or "", strict=bool(strict))
     text = _text(parameters)
     return msgspec.structs.replace(tool, parameters=text) if text else tool
 
 
 def allowed_tools(tools: Sequence[Tool], names: set[str]) -> tuple[Tool, ...]:
-    """Return the tools with these names. Raises Refusal for a name that no tool has."""
+    """Return the tools with these names. Raises Refusal for an unknown name."""
     if unknown := names - {tool.name for tool in tools}:
         raise Refusal(f"{min(unknown)!r} is allowed, but is not one of the tools.", param="tool_choice")
     return tuple(tool for tool in tools if tool.name in names)
 
 
 def answer_schema(sent: Raw | UnsetType | None, param: str) -> str:
-    """Return the schema that an answer is to follow, without one that of any object. Raises Refusal."""
+    """Return the schema of an answer, by default that of any object. Raises Refusal."""
     with errors_about(param):
         schema = _text(sent) or _ANY
         schema_in(schema)
@@ -351,22 +350,22 @@ def answer_schema(sent: Raw | UnsetType | None, param: str) -> str:
 
 
 def arguments_object(text: str) -> Raw:
-    """Return a call's arguments as a JSON object in one line, however many the model has written.
+    """Return the arguments of a call as a JSON object in one line.
 
-    What is no object, in an answer that was cut, stands in one.
+    Anything else, as in an answer that was cut, is wrapped in an object.
     """
     text = text or "{}"
     try:
         is_object = isinstance(msgspec.json.decode(text), dict)
     except msgspec.DecodeError:
         is_object = False
-    if is_object:  # formatted as text: numbers stay as they were written
+    if is_object:  # reformatted as text: numbers stay as written
         return Raw(msgspec.json.format(text.encode(), indent=-1))
     return Raw(msgspec.json.encode({"arguments": text}))
 
 
 def _text(schema: Raw | UnsetType | None) -> str:
-    """Return a schema as it came; '' for none. Raises BadRequest."""
+    """Return a schema as it was sent, or ''. Raises BadRequest."""
     try:
         text = "" if schema is UNSET or schema is None else bytes(schema).decode()
     except UnicodeDecodeError as error:
@@ -386,7 +385,7 @@ class FileSearchRanking(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def vector_json(vector: bytes, encoding: str | None = None) -> Raw:
-    """Return the JSON of a vector: each by itself, so that other threads come in between."""
+    """Return the JSON of a vector. Each is encoded by itself, so that other threads get turns."""
     if encoding == "base64":
         return Raw(msgspec.json.encode(base64.b64encode(vector).decode()))
     return Raw(msgspec.json.encode(struct.unpack(f"<{len(vector) // 4}f", vector)))

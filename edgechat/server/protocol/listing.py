@@ -1,6 +1,6 @@
-"""The lists of models, and the state of the server.
+"""Listings: models in the forms of OpenAI and Ollama, documents as vector stores, and the server's state.
 
-One list for all clients: fields of OpenAI's, Anthropic's and Codex's lists stand side by side.
+/v1/models is one list for all clients, with the fields of OpenAI's, Anthropic's and Codex's lists.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Modalities(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, *, sees: bool, hears: bool) -> Modalities:
-        """Return those of a model."""
+        """Return the modalities of a model."""
         found: list[Literal["text", "image", "audio"]] = ["text"]
         found += ["image"] if sees else []
         found += ["audio"] if hears else []
@@ -64,7 +64,7 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, card: ModelCard) -> ModelEntry:
-        """Return what is told of a model."""
+        """Describe a model."""
         return cls(
             id=card.id,
             display_name=card.id,
@@ -88,15 +88,15 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
     first_id: str | None = None
     last_id: str | None = None
     models: Annotated[list[Any], Meta(max_length=0)] | UnsetType = UNSET
-    """For Codex, which cannot read a list without it: metadata of models. There are none.
+    """Metadata of models for Codex, which reads no list without this field. Always empty.
 
-    Each must bring a system prompt for its model, which replaces Codex's own: Codex reads no list where one
-    is missing (0.149 and later), and sends none where it is empty.
+    An entry would need a system prompt that replaces Codex's: Codex reads no list in which one is missing
+    (0.149 and later), and sends no system prompt if it is empty.
     """
 
     @classmethod
     def of(cls, cards: Sequence[ModelCard], query: ModelsQuery) -> ModelList:
-        """Return the list of some models."""
+        """Return a list of models."""
         data = [ModelEntry.of(card) for card in cards]
         return cls(
             data=data,
@@ -162,7 +162,7 @@ class VectorStorePage(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, stores: Sequence[VectorStoreBody], query: StoresQuery) -> VectorStorePage:
-        """Return those of some stores that a query wants. Raises Refusal."""
+        """Return the page of stores that a query asks for. Raises Refusal."""
         stores = sorted(stores, key=lambda store: store.id, reverse=query.order == "desc")
         names = [store.id for store in stores]
         if query.after is not None and query.after not in names:
@@ -190,12 +190,12 @@ class StoreSearchBody(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def queries(self) -> list[str]:
-        """What is searched for."""
+        """The queries, at least one."""
         return [self.query] if isinstance(self.query, str) else self.query
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """All queries as one text."""
         return "\n".join(self.queries)
 
 
@@ -212,7 +212,7 @@ class FoundInStore(msgspec.Struct, frozen=True, kw_only=True):
     file_id: str
     filename: str
     score: float
-    """One divided by its rank."""
+    """1 / rank."""
     attributes: dict[str, str]
     content: list[FoundContent]
 
@@ -240,7 +240,7 @@ def vector_store(facts: DocumentFacts) -> VectorStoreBody:
 
 
 def found_page(body: StoreSearchBody, found: Sequence[Given]) -> FoundPage:
-    """Return the answer to a search."""
+    """Return the results of a search."""
     data = [
         FoundInStore(
             file_id=file_id_of(one),
@@ -276,11 +276,11 @@ class TaggedModel(msgspec.Struct, frozen=True, kw_only=True):
     details: ModelDetails
     capabilities: list[str]
     context_length: int | UnsetType = UNSET
-    """Of one that is loaded."""
+    """Only of loaded models."""
 
     @classmethod
     def of(cls, card: ModelCard) -> TaggedModel:
-        """Return what is told of a model."""
+        """Describe a model."""
         return cls(
             name=card.id,
             model=card.id,
@@ -299,7 +299,7 @@ class TagList(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, cards: Sequence[ModelCard]) -> TagList:
-        """Return the list of some models."""
+        """Return a list of models."""
         return cls([TaggedModel.of(card) for card in cards])
 
 
@@ -326,7 +326,7 @@ class ShownModelBody(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, card: ModelCard) -> ShownModelBody:
-        """Return what is told of a model. Reads the disk: call it in a thread."""
+        """Describe a model in detail. Reads the disk: call it in a thread."""
         kind = card.architecture or "unknown"
         texts = layer_texts(card.layers) if card.layers is not None else LayerTexts()
         info = {
@@ -354,7 +354,7 @@ def _when(card: ModelCard) -> str:
 
 
 def _capabilities(card: ModelCard) -> list[str]:
-    if card.kind != "chat":  # Ollama has no word for rerankers
+    if card.kind != "chat":  # Ollama has no rerankers
         return ["embedding"] if card.kind == "embedding" else []
     able = {"vision": card.sees, "thinking": card.can_switch_thinking}
     return ["completion", "tools", *(name for name, is_so in able.items() if is_so)]

@@ -1,4 +1,4 @@
-"""The bodies of POST /api/chat and /api/generate."""
+"""Ollama's API: bodies and answers of /api/chat, /api/generate, /api/embed and /api/embeddings."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ _SCHEMA_OF_TEXT = b'"json"'
 
 
 def unloads(keep_alive: str | float | None) -> bool:
-    """Return whether a model is to be unloaded once nothing is left to answer, as `ollama stop` asks for."""
+    """Return whether the model is unloaded after its last answer, as `ollama stop` asks for."""
     return keep_alive in _AT_ONCE
 
 
 def model_of(sent: str | None) -> str:
-    """Return the name of a model without the tag that Ollama's clients add where there is none."""
+    """Return the name of a model without the tag that Ollama's clients add by default."""
     return (sent or "").removesuffix(":latest")
 
 
@@ -112,7 +112,7 @@ class CalledBefore(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The arguments; 'null' for none."""
+        """The arguments as JSON; 'null' if there are none."""
         return "null" if isinstance(self.arguments, UnsetType) else bytes(self.arguments).decode()
 
 
@@ -155,7 +155,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
     def sampling(self, defaults: SamplingDefaults) -> Sampling:
-        """Return how tokens are chosen."""
+        """Return the sampling."""
         sent = SamplingDefaults(
             temperature=self.temperature,
             top_k=None if self.top_k is None else int(self.top_k),
@@ -169,7 +169,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def most_tokens(self) -> int | None:
-        """After how many tokens to end; None: when the context is full."""
+        """Limit of tokens; None: until the context is full."""
         if self.num_predict is None or self.num_predict <= 0:
             return None
         return min(max(1, int(self.num_predict)), _MOST_TOKENS)
@@ -198,7 +198,7 @@ class OllamaBody(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to answer: clients send that to load a model, or to unload it."""
+        """Whether there is nothing to answer: clients only load or unload a model."""
         raise NotImplementedError
 
     def _request(self, **fields: Any) -> ChatRequest:
@@ -235,8 +235,8 @@ class OllamaChatBody(OllamaBody, frozen=True, kw_only=True):
         """Whether there is nothing to answer."""
         return not self.messages
 
-    def asked(self) -> ChatRequest:
-        """Return what the engine is asked, but for what depends on the model. Raises Refusal."""
+    def engine_request(self) -> ChatRequest:
+        """Return the engine's request, without what depends on the model. Raises Refusal."""
         with errors_about("tools"):
             functions = [tool.function for tool in self.tools or ()]
             tools = tuple(tool_of(one.name, one.description, one.parameters) for one in functions)
@@ -266,8 +266,8 @@ class GenerateBody(OllamaBody, frozen=True, kw_only=True):
         """Whether the prompt is text to continue."""
         return bool(self.raw or self.suffix)
 
-    def asked(self) -> ChatRequest:
-        """Return what the engine is asked, but for what depends on the model. Raises Refusal."""
+    def engine_request(self) -> ChatRequest:
+        """Return the engine's request, without what depends on the model. Raises Refusal."""
         if self.is_raw:
             if self.images:
                 raise Refusal("Only prompts of a chat can have images: omit raw and suffix.", param="images")
@@ -278,13 +278,13 @@ class GenerateBody(OllamaBody, frozen=True, kw_only=True):
 
 
 def _messages_of(sent: Sequence[OllamaMessage]) -> tuple[Message, ...]:
-    """Return a chat as the engine takes it. Raises Refusal for results of no call.
+    """Return the messages for the engine. Raises Refusal for results without a call.
 
-    Calls need no ids here: a result belongs to the first call of its name that has none yet.
+    Calls need no ids: a result belongs to the first call of its name without a result.
     """
     found: list[Message] = []
     waiting: dict[str, str] = {}
-    """The calls without a result: their names, by id."""
+    """Names of the calls without a result, by id."""
     for at, message in enumerate(sent):
         text = message.content or ""
         if message.images and message.role in ("system", "assistant"):
@@ -311,7 +311,7 @@ def _parts(text: str, images: Sequence[str] | None, at: str) -> list[Part]:
 
 
 def _call_of(message: OllamaMessage, at: int, waiting: dict[str, str]) -> str:
-    """Return the id of the call that a message is the result of, which waits no longer."""
+    """Return the id of the call that a message is the result of, and remove the call from `waiting`."""
     named = (id for id, name in waiting.items() if message.tool_name in (None, name))
     found = message.tool_call_id if message.tool_call_id in waiting else next(named, None)
     if found is None:
@@ -377,7 +377,7 @@ class EmbeddingsAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def embed_answer(model: str, embedded: Embedded, *, total: float, load: float) -> bytes:
-    """Return the JSON of embeddings; total, load: seconds. For many numbers, call it in a thread."""
+    """Return the answer as JSON. total, load: seconds. Many vectors take a second: call it in a thread."""
     return msgspec.json.encode(
         EmbedAnswer(
             model=model,
@@ -439,7 +439,7 @@ class OllamaChatLine(OllamaLine, frozen=True, kw_only=True):
 
     message: OllamaAnswerMessage
     sources: list[SourceBody] | UnsetType = UNSET
-    """Extension, in the last line: where the passages are from that the model was given."""
+    """Extension, in the last line: sources of the passages that the model was given."""
 
 
 class GenerateLine(OllamaLine, frozen=True, kw_only=True):
@@ -499,7 +499,7 @@ class OllamaAnswers(Answers):
         return msgspec.json.encode(line)
 
     def waiting(self) -> bytes:
-        """Return nothing: clients would skip no line."""
+        """Return nothing: there is no line that clients would skip."""
         return b""
 
     def failure(self, refusal: Refusal) -> bytes:
@@ -568,7 +568,7 @@ class OllamaChatAnswers(OllamaAnswers):
 
     def __init__(self, body: OllamaChatBody, think: bool | None) -> None:
         """Raises Refusal."""
-        super().__init__(body, body.asked(), think, asked_documents(body.docs))
+        super().__init__(body, body.engine_request(), think, asked_documents(body.docs))
 
     def _worded(
         self,
@@ -587,7 +587,7 @@ class GenerateAnswers(OllamaAnswers):
 
     def __init__(self, body: GenerateBody, think: bool | None) -> None:
         """Raises Refusal."""
-        super().__init__(body, body.asked(), think)
+        super().__init__(body, body.engine_request(), think)
 
     def _worded(
         self,
@@ -600,7 +600,7 @@ class GenerateAnswers(OllamaAnswers):
 
 
 def _called(block: AnswerBlock) -> OllamaCall:
-    """Return a complete call."""
+    """Return the call of a complete block."""
     assert block.call is not None
     arguments = arguments_object(block.text)
     called = OllamaCalled(name=block.call.name, arguments=arguments, index=block.number)
@@ -608,5 +608,5 @@ def _called(block: AnswerBlock) -> OllamaCall:
 
 
 def _duration(tokens: int, rate: float) -> int:
-    """Return how long tokens have taken, in nanoseconds."""
+    """Return the duration of tokens in nanoseconds. rate: tokens per second."""
     return int(tokens / rate * _NANOSECONDS) if rate > 0 else 0

@@ -67,7 +67,7 @@ class AnswerTimings(msgspec.Struct, frozen=True):
 
 
 def usage_of(ends: Sequence[Finished], *, reasoning: int = 0, prompts: int = 1) -> UsageBody:
-    """Return the usage of `ends`, of which each run of len(ends) / prompts has one prompt."""
+    """Return the usage of all answers. Each run of len(ends) / prompts answers has the same prompt."""
     each = max(1, len(ends) // prompts)
     runs = [ends[at : at + each] for at in range(0, len(ends), each)]
     prompt = sum(max(one.usage.prompt_tokens for one in run) for run in runs)
@@ -86,7 +86,7 @@ def usage_of(ends: Sequence[Finished], *, reasoning: int = 0, prompts: int = 1) 
 
 
 def timings_of(ends: Sequence[Finished]) -> AnswerTimings:
-    """Return how long the first of them took."""
+    """Return the timings of the first answer."""
     first = ends[0].timings
     return AnswerTimings(round(first.ttft_ms, 3), round(first.prompt_tps, 2), round(first.decode_tps, 2))
 
@@ -193,7 +193,7 @@ class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
     """Instead of tool_calls, if `functions` were sent."""
     refusal: None = None
     annotations: list[FileCitation] | UnsetType = UNSET
-    """What the answer cites, if documents were asked for."""
+    """Citations, if the request asks for documents."""
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,7 +214,7 @@ class PartOfAnswer(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: list[PartOfCall] | UnsetType = UNSET
     function_call: PartOfFunction | UnsetType = UNSET
     annotations: list[FileCitation] | UnsetType = UNSET
-    """What the whole answer cites, in its last part."""
+    """Citations of the whole answer, in its last part."""
 
 
 class ChoiceChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -241,7 +241,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     unenforced: list[str] | UnsetType = UNSET
     """Extension: keywords of the tools' schemas that were not enforced."""
     sources: list[SourceBody] | UnsetType = UNSET
-    """Extension: where the passages are from that the model was given."""
+    """Extension: sources of the passages that the model was given."""
 
 
 class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -270,7 +270,7 @@ class ChatAnswers(ChoiceAnswers):
         """think: the default of the settings. Raises Refusal."""
         super().__init__(
             body,
-            body.asked(),
+            body.engine_request(),
             think=think,
             effort=body.reasoning_effort,
             documents=asked_documents(body.docs),

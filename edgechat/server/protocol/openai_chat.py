@@ -1,4 +1,4 @@
-"""The messages of a chat, as OpenAI's clients send them, and send back what they were answered."""
+"""The body of POST /v1/chat/completions: messages, which can contain earlier answers, tools and options."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class ContentPart(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     cache_control: Echoed = None
 
     @property
-    def said(self) -> str:
-        """The text of it."""
+    def plain_text(self) -> str:
+        """Plain text of this part."""
         raise NotImplementedError
 
 
@@ -57,8 +57,8 @@ class TextPart(ContentPart, frozen=True, kw_only=True, tag="text"):
     annotations: Echoed = None
 
     @property
-    def said(self) -> str:
-        """The text of it."""
+    def plain_text(self) -> str:
+        """Plain text of this part."""
         return self.text
 
 
@@ -76,8 +76,8 @@ class RefusalPart(ContentPart, frozen=True, kw_only=True, tag="refusal"):
     refusal: str
 
     @property
-    def said(self) -> str:
-        """The text of it."""
+    def plain_text(self) -> str:
+        """Plain text of this part."""
         return self.refusal
 
 
@@ -102,7 +102,7 @@ class ImagePart(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """URL of the image."""
         return self.image_url if isinstance(self.image_url, str) else self.image_url.url
 
 
@@ -143,7 +143,7 @@ class FunctionBody(msgspec.Struct, frozen=True, kw_only=True):
     arguments: str | dict[str, Any] | None = None
 
     def call(self, id: str) -> ToolCall:
-        """Return the call as the engine takes it."""
+        """Return the call for the engine."""
         if self.arguments is None or isinstance(self.arguments, str):
             return ToolCall(id, self.name, self.arguments or "{}")
         return ToolCall(id, self.name, msgspec.json.encode(self.arguments).decode())
@@ -228,10 +228,10 @@ ChatMessage = (
 
 
 def as_messages(sent: list[ChatMessage]) -> tuple[Message, ...]:
-    """Return the messages as the engine takes them. Raises Refusal for results of no call."""
+    """Return the messages for the engine. Raises Refusal for results without a call."""
     made: set[str] = set()
     functions: dict[str, str] = {}
-    """The ids of the last function_call of each name, which have none of their own."""
+    """Ids given to the last function_call of each name."""
     found = []
     for at, one in enumerate(sent):
         match one:
@@ -276,7 +276,7 @@ def _answer(sent: AssistantMessage, at: int) -> Message:
 
 
 def _parts(content: MediaContent, at: int) -> Iterator[Part]:
-    """Yield the parts of a message that may have images and sounds."""
+    """Yield the parts of a message with text, images and sounds."""
     if isinstance(content, str):
         yield content
         return
@@ -287,13 +287,13 @@ def _parts(content: MediaContent, at: int) -> Iterator[Part]:
         elif isinstance(part, AudioPart):
             yield sound_of(part.input_audio.data, f"{where}.input_audio")
         else:
-            yield part.said
+            yield part.plain_text
 
 
 def _text(content: Content | None) -> str:
     if content is None or isinstance(content, str):
         return content or ""
-    return "\n".join(part.said for part in content)
+    return "\n".join(part.plain_text for part in content)
 
 
 NoSound = Annotated[None, Meta(description="Only null is accepted: this server supports only text.")]
@@ -343,7 +343,7 @@ class NamedTool(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag
 
     @property
     def name(self) -> str:
-        """The name of it."""
+        """Name of the function to call."""
         return self.function.name
 
 
@@ -491,8 +491,8 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
         Literal["none", "auto"] | NamedFunction | None, Meta(description="The older form of tool_choice.")
     ] = None
 
-    def asked(self) -> ChatRequest:
-        """Return what the engine is asked, but for what depends on the model. Raises Refusal."""
+    def engine_request(self) -> ChatRequest:
+        """Return the engine's request, without what depends on the model. Raises Refusal."""
         self._check()
         chosen = self._choice()
         named = chosen.name if isinstance(chosen, NamedTool | NamedFunction) else None
@@ -517,12 +517,12 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
 
     @property
     def overruled(self) -> tuple[str, ...]:
-        """The fields that have no effect because of others."""
+        """Fields without effect because of others."""
         limits = {self.max_tokens, self.max_completion_tokens} - {None}
         return (("max_tokens",) if len(limits) > 1 else ()) + super().overruled
 
     def _choice(self) -> str | NamedTool | NamedFunction | None:
-        """Return what is said about which tool is to be called."""
+        """Return the choice of a tool, from either form of the field."""
         if isinstance(self.tool_choice, AllowedChoice):
             return self.tool_choice.allowed_tools.mode
         return self.tool_choice if self.functions is None else self.function_call

@@ -1,4 +1,4 @@
-"""Text that goes on: POST /v1/completions."""
+"""Texts in, and completions, embeddings, ranks or tokens out: /v1/completions, /v1/embeddings and others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from edgechat.engine.types import (
     Finished,
     Sampling,
     TokenLogprobs,
-    Translated,
 )
 from edgechat.server.pool.models import ServedModel
 from edgechat.server.protocol.answers import Answer, BlockGrown, Change, data_event
@@ -82,7 +81,7 @@ class CompletionBody(GenerationBody, frozen=True, kw_only=True):
             raise Refusal("echo requires prompts that are text.", param="echo")
         return prompts
 
-    def asked(self, prompt: str | tuple[int, ...]) -> ChatRequest:
+    def engine_request(self, prompt: str | tuple[int, ...]) -> ChatRequest:
         """Return the engine's request for a prompt, without what depends on the model."""
         return ChatRequest(
             id="",
@@ -134,13 +133,13 @@ class CompletionAnswers(ChoiceAnswers):
     def __init__(self, body: CompletionBody) -> None:
         """Raises Refusal."""
         self._prompt_texts = body.prompts()
-        super().__init__(body, body.asked(self._prompt_texts[0]), prompts=len(self._prompt_texts))
+        super().__init__(body, body.engine_request(self._prompt_texts[0]), prompts=len(self._prompt_texts))
         self._body = body
         self._offsets = [len(self._echo(choice)) for choice in range(self.n_choices)]
-        """Characters before the next ones."""
+        """Characters before the next token, for each completion."""
 
     def request(self, served: ServedModel, choice: int) -> ChatRequest:
-        """Return the engine's request for one of them."""
+        """Return the engine's request for one completion."""
         return msgspec.structs.replace(super().request(served, choice), text=self._prompt(choice))
 
     def _sampling(self, defaults: SamplingDefaults, choice: int) -> Sampling:
@@ -234,20 +233,11 @@ class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
     def texts(self) -> list[str | tuple[int, ...]]:
-        """Return the texts, or their tokens. Raises Refusal where what they are is not clear."""
+        """Return the texts, or their tokens. Raises Refusal for a mix of both, or for too many."""
         texts = texts_of(self.input, "input")
         if len(texts) > _MOST_TEXTS:
             raise Refusal(f"The request has more than {_MOST_TEXTS} texts.", param="input")
         return texts
-
-    def check(self, served: ServedModel) -> None:
-        """Raise Refusal for another number of dimensions than the model's."""
-        dimensions = served.model.embedding
-        if dimensions and self.dimensions not in (None, dimensions):
-            raise Refusal(
-                f"{served.name} produces embeddings with {dimensions} dimensions, not {self.dimensions:.0f}.",
-                param="dimensions",
-            )
 
 
 class Embedding(msgspec.Struct, frozen=True, kw_only=True):
@@ -275,7 +265,7 @@ class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def embedding_list(body: EmbeddingBody, model: str, embedded: Embedded) -> bytes:
-    """Return the JSON of the answer. For many numbers it takes a second: call it in a thread."""
+    """Return the answer as JSON. Many vectors take a second: call it in a thread."""
     data = [
         Embedding(index=index, embedding=vector_json(vector, body.encoding_format))
         for index, vector in enumerate(embedded.vectors)
@@ -313,7 +303,7 @@ class RerankBody(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The documents."""
+        """The texts of the documents."""
         return tuple(one if isinstance(one, str) else one.text for one in self.documents)
 
 
@@ -337,7 +327,7 @@ class RerankList(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, body: RerankBody, model: str, scored: Embedded) -> RerankList:
-        """Return the answer. scored: the engine's, to the texts of the body."""
+        """Return the ranked documents. scored: the scores of the texts in the body."""
         scores = struct.unpack(f"<{len(scored.vectors)}f", b"".join(scored.vectors))
         order = sorted(range(len(scores)), key=lambda at: -scores[at])[: body.top_n]
         texts = body.texts
@@ -366,21 +356,6 @@ class TokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="Interpret control tokens in the text, which can have up to 32,768 characters."),
     ] = None
 
-    @property
-    def what(self) -> str:
-        """The engine's input."""
-        return self.content
-
-    @property
-    def how(self) -> dict[str, bool]:
-        """The options of `Engine.translate`."""
-        return {"bos": bool(self.add_special), "special": bool(self.parse_special)}
-
-    @staticmethod
-    def response(translated: Translated) -> TokenList:
-        """Return the answer."""
-        return TokenList(translated.tokens)
-
 
 class TokenList(msgspec.Struct, frozen=True):
     """The token ids of a text."""
@@ -393,21 +368,6 @@ class DetokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
 
     model: Model = None
     tokens: Annotated[list[TokenId], Meta(max_length=MOST_TOKENS)]
-
-    @property
-    def what(self) -> tuple[int, ...]:
-        """The engine's input."""
-        return tuple(self.tokens)
-
-    @property
-    def how(self) -> dict[str, bool]:
-        """The options of `Engine.translate`."""
-        return {}
-
-    @staticmethod
-    def response(translated: Translated) -> TokensText:
-        """Return the answer."""
-        return TokensText(translated.text.decode("utf-8", "replace"))
 
 
 class TokensText(msgspec.Struct, frozen=True):

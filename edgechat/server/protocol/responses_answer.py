@@ -51,7 +51,7 @@ from edgechat.server.refusal import Refusal
 from edgechat.settings import SamplingDefaults
 
 _PREFIXES = {"text": "msg", "thinking": "rs", "call": "fc", "custom": "ctc"}
-"""Of the ids of items."""
+"""Prefixes of item ids, by the kind of the block."""
 
 
 class ResponseAnswers(Answers):
@@ -63,13 +63,13 @@ class ResponseAnswers(Answers):
     def __init__(
         self, body: ResponseBody, think: bool | None, earlier: Earlier = NOTHING, keep: Keep | None = None
     ) -> None:
-        """think: the default of the settings. earlier: what the request names of earlier responses.
+        """think: the default of the settings. earlier: the items that the request refers to.
 
         keep: stores the response; None: it is not stored. Raises Refusal.
         """
         self._tools = toolbox_of(body.tools or ())
         super().__init__(
-            body.asked(self._tools, earlier),
+            body.engine_request(self._tools, earlier),
             model=body.model,
             streams=body.stream,
             think=think,
@@ -85,7 +85,7 @@ class ResponseAnswers(Answers):
         self._created = time.time()
         self._completed: float | None = None
         self._number = 0
-        """Of the next event."""
+        """Sequence number of the next event."""
         self._error: ResponseError | None = None
         self._keep = keep
         self._input = stored_items(items_of(body.input or (), earlier)) if keep is not None else ()

@@ -1,4 +1,4 @@
-"""The input of a response: messages, calls, results and thinking, as clients send them, or send them back."""
+"""The input of POST /v1/responses: messages, calls, results and thoughts, which can be of earlier answers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from edgechat.server.protocol.body import Echoed, decode, kind_of, no_effect
 from edgechat.server.refusal import Refusal
 
 JOINT = "__"
-"""Between the name of a namespace and that of its function, which are one name to the model."""
+"""Joins the names of a namespace and its function to the name that the model sees."""
 _OPAQUE = "edgechat:"
-"""What an encrypted thought begins with. It is the thought itself: clients need not understand it."""
+"""Prefix of an encrypted thought, which is plain base64: it need only be opaque to clients."""
 CallId = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
@@ -77,7 +77,7 @@ class CallItem(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def call(self) -> ToolCall:
-        """The call as the model has made it."""
+        """The call for the engine."""
         name = f"{self.namespace}{JOINT}{self.name}" if self.namespace else self.name
         if self.type == "function_call":
             return ToolCall(self.call_id, name, self.arguments or "{}")
@@ -113,7 +113,7 @@ class ReasoningItem(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def thought(self) -> str:
-        """The thinking, as far as it came back."""
+        """The thinking, as far as the client has sent it back."""
         if self.content:
             return "".join(part.text for part in self.content)
         return opened(self.encrypted_content or "")
@@ -128,16 +128,16 @@ class ReferenceItem(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """What a request names of earlier responses instead of sending it."""
+    """Items of earlier responses that a request refers to."""
 
     items: tuple[Raw, ...] = ()
-    """Those of the conversation that it continues."""
+    """Items of the conversation that the request continues."""
     referenced: Mapping[str, Raw] = field(default_factory=dict)
-    """Those that its input refers to, by their ids."""
+    """Items that its input refers to, by id."""
 
     @property
     def size(self) -> int:
-        """Bytes of all items."""
+        """Size of all items in bytes."""
         return sum(len(bytes(item)) for item in (*self.items, *self.referenced.values()))
 
 
@@ -155,12 +155,12 @@ _TEXTS = ("input_text", "output_text", "text", "refusal")
 
 
 def sealed(thought: str) -> str:
-    """Return a thought as `encrypted_content`, which agents send back where they keep no thoughts."""
+    """Return a thought as `encrypted_content`, which agents send back if they keep no thoughts."""
     return _OPAQUE + base64.b64encode(thought.encode()).decode()
 
 
 def opened(sent: str) -> str:
-    """Return the thought in an `encrypted_content`; '' for one of another server."""
+    """Return the thought in an `encrypted_content`, or '' if another server made it."""
     if not sent.startswith(_OPAQUE):
         return ""
     try:
@@ -170,20 +170,20 @@ def opened(sent: str) -> str:
 
 
 def ignored_items(sent: str | Sequence[Raw]) -> list[str]:
-    """Return the paths of items of kinds that have no meaning here, such as searches of a hosted service."""
+    """Return the paths of ignored items, such as searches of a hosted service."""
     items = [] if isinstance(sent, str) else sent
     return [f"input[{at}]" for at, item in enumerate(items) if _kind(item, at) not in (*_KINDS, _REFERENCE)]
 
 
 def references_of(sent: str | Sequence[Raw]) -> dict[str, str]:
-    """Return the ids of the stored items that an input refers to, by the paths of the references."""
+    """Return the ids of stored items in an input, by the paths of the references."""
     items = [] if isinstance(sent, str) else sent
     paths = {f"input[{at}]": item for at, item in enumerate(items) if _kind(item, at) == _REFERENCE}
     return {where: decode(item, ReferenceItem, where).id for where, item in paths.items()}
 
 
 def items_of(sent: str | Sequence[Raw], earlier: Earlier) -> list[Raw]:
-    """Return the items of an input itself, whole."""
+    """Return the items of an input, with references replaced by the items."""
     if isinstance(sent, str):
         return [Raw(msgspec.json.encode({"type": "message", "role": "user", "content": sent}))]
     return [
@@ -195,10 +195,10 @@ def items_of(sent: str | Sequence[Raw], earlier: Earlier) -> list[Raw]:
 def messages_of(
     instructions: str | None, sent: str | Sequence[Raw], earlier: Earlier = NOTHING
 ) -> tuple[Message, ...]:
-    """Return the input as the engine takes it, after the conversation that it continues. Raises Refusal.
+    """Return the input for the engine, after the conversation that it continues. Raises Refusal.
 
-    Thinking, text and calls in a row are one message. Instructions and what follows of the system's and the
-    developer's messages before the first of the user are one, too: many templates take only one.
+    Consecutive thoughts, texts and calls form one message. So do the instructions and leading messages of the
+    system and developer: many templates take only one system message.
     """
     found: list[Message] = []
     system = [instructions] if instructions else []
@@ -211,7 +211,7 @@ def messages_of(
 
 
 def _located(sent: str | Sequence[Raw], earlier: Earlier) -> Iterator[tuple[str, Raw]]:
-    """Yield all items of a conversation, each with the field that it is of."""
+    """Yield all items of a conversation, each with its path."""
     yield from (("previous_response_id", item) for item in earlier.items)
     yield from ((f"input[{at}]", item) for at, item in enumerate(items_of(sent, earlier)))
 
@@ -227,7 +227,7 @@ def _add(
     made: set[str],
     system: list[str],
 ) -> None:
-    """Add an item to the messages `found`, or to the texts that come before them, `system`."""
+    """Add an item to the messages `found`, or to the leading texts in `system`."""
     last = found[-1] if found and found[-1].role == "assistant" else None
     match item:
         case MessageItem(role="assistant"):
@@ -269,9 +269,9 @@ def _text(content: Parts, where: str) -> str:
 
 
 def _parts(content: Parts, where: str, *, media: bool = False, unread: str | None = None) -> Iterator[Part]:
-    """Yield the parts of a message. media: images and sounds, too.
+    """Yield the parts of a message. media: allow images and sounds.
 
-    unread: stands for others, else they are refused.
+    unread: replaces other parts, which are refused without it.
     """
     if isinstance(content, str):
         yield content

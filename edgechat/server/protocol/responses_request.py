@@ -1,8 +1,7 @@
-"""The tools of a response: functions, groups of functions, and tools that take free text.
+"""The body of POST /v1/responses, and its tools: functions, namespaces of functions, and free-text tools.
 
-To the model all of them are functions. `file_search` is carried out here, once, before the answer. Other
-tools that OpenAI's own servers run (web search, ...) are left out: agents send them wherever they are
-configured, and do without.
+The model sees only functions. The server runs `file_search` once, before the answer. Other hosted tools of
+OpenAI (web search, ...) are left out: agents send them to every server, and do without.
 """
 
 from __future__ import annotations
@@ -107,23 +106,23 @@ class FileSearchParam(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Toolbox:
-    """The tools of one request, and what the client calls them."""
+    """The tools of one request, and the client's names of them."""
 
     tools: tuple[Tool, ...] = ()
     custom: frozenset[str] = frozenset()
-    """The names of those that take free text."""
+    """Names of free-text tools."""
     namespaces: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Of each function of a namespace: the namespace, and the name in it."""
+    """Namespace and short name of each function in a namespace."""
     search: AskedDocuments | None = None
-    """What is looked for in documents."""
+    """The documents that `file_search` names."""
 
     def name_of(self, called: str) -> tuple[str | None, str]:
-        """Return the namespace of a function that the model has called, if any, and its name."""
+        """Return the namespace, if any, and the name of a function that the model calls."""
         return self.namespaces.get(called, (None, called))
 
 
 def toolbox_of(sent: Sequence[Raw]) -> Toolbox:
-    """Return the tools as the engine takes them. Raises Refusal."""
+    """Return the tools for the engine. Raises Refusal."""
     box = Toolbox()
     found: list[Tool] = []
     custom = set()
@@ -278,11 +277,11 @@ class InputBody(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def overruled(self) -> tuple[str, ...]:
-        """The paths of what has no effect: items and tools of hosted services."""
+        """Paths of fields without effect: items and tools of hosted services."""
         return (*ignored_items(self.input or ""), *ignored_tools(self.tools or ()))
 
-    def asked(self, box: Toolbox, earlier: Earlier = NOTHING) -> ChatRequest:
-        """Return what the engine is asked, but for what depends on the model. Raises Refusal."""
+    def engine_request(self, box: Toolbox, earlier: Earlier = NOTHING) -> ChatRequest:
+        """Return the engine's request, without what depends on the model. Raises Refusal."""
         if self.conversation is not None:
             raise Refusal(
                 "Conversations are not stored here: send the whole conversation as input.",
@@ -308,14 +307,14 @@ class InputBody(msgspec.Struct, frozen=True, kw_only=True):
         return request
 
     def documents(self, box: Toolbox) -> AskedDocuments | None:
-        """Return what is asked of documents. Raises Refusal."""
+        """Return the documents of the request. Raises Refusal."""
         sent = asked_documents(self.docs)
         if sent is not None and box.search is not None:
             raise Refusal("docs and the tool file_search are the same; send one of them.", param="docs")
         return sent or (box.search if self.tool_choice != "none" else None)
 
     def _choice(self, box: Toolbox) -> tuple[str, tuple[Tool, ...], str | None]:
-        """Return whether a call is required, the tools that can be called, and the one that must be."""
+        """Return whether a call is required, the tools to choose from, and the one that must be called."""
         match self.tool_choice:
             case "none":
                 return "none", (), None
@@ -334,7 +333,7 @@ class InputBody(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def _mode(mode: str | None, box: Toolbox) -> str:
-        """Return whether a call is required: of a search only, that is one already."""
+        """Return whether a call is required; a request with no tool but a search has made its call."""
         return "auto" if mode is None or (box.search is not None and not box.tools) else mode
 
     def _schema(self) -> str | None:
@@ -392,17 +391,17 @@ class ResponseBody(InputBody, frozen=True, kw_only=True):
         int | None, no_effect("Ignored: it limits calls of hosted tools, of which there are none.")
     ] = None
 
-    def asked(self, box: Toolbox, earlier: Earlier = NOTHING) -> ChatRequest:
+    def engine_request(self, box: Toolbox, earlier: Earlier = NOTHING) -> ChatRequest:
         """Return the engine's request, without what depends on the model. Raises Refusal."""
         wants_logprobs = self.top_logprobs or "message.output_text.logprobs" in (self.include or ())
         return msgspec.structs.replace(
-            super().asked(box, earlier),
+            super().engine_request(box, earlier),
             logprobs=(self.top_logprobs or 0) if wants_logprobs else None,
             max_tokens=limit(self.max_output_tokens, None, "max_output_tokens"),
             priority=self.priority or "interactive",
         )
 
     def sampling(self, defaults: SamplingDefaults) -> Sampling:
-        """Return how tokens are chosen."""
+        """Return the sampling."""
         sent = SamplingDefaults(temperature=self.temperature, top_p=self.top_p)
         return Sampling(**sent.over(defaults).given(), seed=seed_of(self.seed))

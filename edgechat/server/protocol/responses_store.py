@@ -1,4 +1,4 @@
-"""A response, as it is returned and as the events of a stream tell of it."""
+"""Responses as they are returned, and as they are stored for `previous_response_id` and `item_reference`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class OutputReasoning(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     summary: list[Any] = []
     content: list[OutputThought]
     encrypted_content: str | UnsetType = UNSET
-    """The thinking once more, for clients that send nothing else back; if included."""
+    """The thinking in the form that some clients send back, if requested."""
 
 
 class OutputCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call"):
@@ -88,13 +88,13 @@ class FoundText(msgspec.Struct, frozen=True, kw_only=True):
     file_id: str
     filename: str
     score: float
-    """One divided by its rank."""
+    """1 / rank."""
     text: str
     attributes: dict[str, str] = {}
 
     @classmethod
     def of(cls, rank: int, passage: Given) -> FoundText:
-        """Return a passage of some rank, from 1."""
+        """Return a passage. rank: from 1."""
         return cls(
             file_id=file_id_of(passage), filename=filename_of(passage), score=1 / rank, text=passage.text
         )
@@ -107,7 +107,7 @@ class OutputSearch(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", 
     status: ItemStatus
     queries: list[str]
     results: list[FoundText] | None = None
-    """If included."""
+    """The passages, if requested."""
 
 
 OutputItem = OutputMessage | OutputReasoning | OutputCall | OutputCustomCall | OutputSearch
@@ -164,7 +164,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: Any
     service_tier: Literal["default"] = "default"
     store: bool = False
-    """Whether it is stored; of one that is in progress, whether it is going to be."""
+    """Whether the response is stored; in progress, whether it will be."""
     temperature: float | None = None
     text: Any
     tool_choice: Any
@@ -177,7 +177,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     truncated: int | UnsetType = UNSET
     """Extension: the number of turns left out, if truncation is auto."""
     sources: list[SourceBody] | UnsetType = UNSET
-    """Extension: where the passages of documents are from that the model was given."""
+    """Extension: sources of the passages that the model was given."""
 
 
 class InputTokens(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,12 +189,12 @@ class InputTokens(msgspec.Struct, frozen=True, kw_only=True):
 
 T = TypeVar("T")
 Keep = Callable[[StoredResponse], Awaitable[bool]]
-"""Stores a response, and returns whether that worked."""
+"""Stores a response. Returns False if that fails."""
 _LOG = logging.getLogger(__name__)
 _OPTION = "`edgechat serve --store-responses` stores them."
 _SHOWN = 80
 _PREFIXES = {"message": "msg", "function_call": "fc", "custom_tool_call": "ctc", "reasoning": "rs"}
-"""Of the ids that items get here."""
+"""Prefixes of the ids that items get."""
 
 
 class ResponseQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -232,17 +232,17 @@ class InputItems(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredResponses:
-    """The stored responses; without a store there are none, and what needs them is refused."""
+    """Access to stored responses. Without a store, requests that need one are refused."""
 
     def __init__(self, store: ResponseStore | None) -> None:
         self._store = store
 
     def keeper(self, wanted: bool | None) -> Keep | None:
-        """Return what stores a response; None if it is not to be stored."""
+        """Return a function that stores a response; None if it is not stored."""
         return None if self._store is None or wanted is False else self._keep
 
     async def earlier(self, previous: str | None, references: Mapping[str, str]) -> Earlier:
-        """Return what a request names of earlier responses. references: see `references_of`.
+        """Return the items of earlier responses that a request refers to. references: see `references_of`.
 
         Raises Refusal, PromptTooLong, and StoreError if they cannot be read.
         """
@@ -301,7 +301,7 @@ class StoredResponses:
         )
 
     async def _keep(self, response: StoredResponse) -> bool:
-        """Store a response; return whether that worked: a full or locked disk costs nobody the answer."""
+        """Store a response. Returns False if that fails: the client still gets the answer."""
         assert self._store is not None
         try:
             await self._store.keep(response)
@@ -325,7 +325,7 @@ class StoredResponses:
             ) from error
 
     async def _of(self, response_id: str, method: Callable[[ResponseStore, str], Awaitable[T]]) -> T:
-        """Return what a method of the store returns of a response. Raises Refusal if there is none."""
+        """Call a method of the store for a response. Raises Refusal if there is no such response."""
         if self._store is None:
             raise _no_response(response_id, f" Responses are not stored here; {_OPTION}")
         try:
@@ -335,7 +335,7 @@ class StoredResponses:
 
 
 def record_of(response: Response, created: float, sent: tuple[StoredItem, ...]) -> StoredResponse:
-    """Return a response as it is stored. created: seconds since 1970. sent: the items of its own input."""
+    """Return the record of a response. created: seconds since 1970. sent: the items of its own input."""
     return StoredResponse(
         id=response.id,
         previous_id=response.previous_response_id,
@@ -348,7 +348,7 @@ def record_of(response: Response, created: float, sent: tuple[StoredItem, ...]) 
 
 
 def stored_items(sent: Sequence[Raw]) -> tuple[StoredItem, ...]:
-    """Return the items of an input as they are stored: those without an id of their own get one."""
+    """Return the items of an input for the store. Items without an id get one."""
     used: set[str] = set()
     return tuple(_with_id(item, used) for item in sent)
 
@@ -360,7 +360,7 @@ class _SentItem(msgspec.Struct, frozen=True):
 
 
 def _with_id(item: Raw, used: set[str]) -> StoredItem:
-    """used: the ids of the items before, as pages begin behind an id."""
+    """used: ids of the items before, which must differ, as pages begin behind an id."""
     sent = msgspec.json.decode(item, type=_SentItem)
     if isinstance(sent.id, str) and sent.id and sent.id not in used:
         used.add(sent.id)
@@ -371,7 +371,7 @@ def _with_id(item: Raw, used: set[str]) -> StoredItem:
 
 
 def _listed(stored: StoredItem) -> dict[str, Any]:
-    """Return an item in the form that clients read: with its type, and parts for a plain text."""
+    """Return an item in the form that clients expect: with a type, and with parts instead of a plain text."""
     sent = msgspec.json.decode(stored.item, type=_SentItem)
     fields: dict[str, Any] = msgspec.json.decode(stored.item, type=dict[str, Raw])
     fields["type"] = sent.type

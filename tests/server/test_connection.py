@@ -17,7 +17,7 @@ from uvicorn.server import ServerState
 from edgechat.server.connection import Connection, _Requests
 from edgechat.server.serving import Server
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 class Transport(asyncio.Transport):

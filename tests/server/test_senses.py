@@ -13,7 +13,7 @@ from tests.server.program import served
 
 pytestmark = pytest.mark.slow
 QUESTION = "What colour is it?"
-MP3 = Path(__file__).parents[2] / "base" / "sound" / "green.mp3"
+MP3 = Path(__file__).parents[1] / "base" / "sound" / "green.mp3"
 
 
 def started(model, tmp_path_factory):
