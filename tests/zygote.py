@@ -66,7 +66,7 @@ _MODULES = (
     "edgechat.models.hub.download",
     "edgechat.native.accelerators.devices",
     "edgechat.native.multimodal.probe",
-    "edgechat.native.multimodal.sound_child",
+    "edgechat.base.sound.decoding_child",
     "edgechat.planner.estimate.dry_run_child",
     "edgechat.planner.prepare",
     "edgechat.tools.mcp.child",

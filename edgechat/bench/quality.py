@@ -36,21 +36,19 @@ from edgechat.bench.quality_files import (
 from edgechat.device import mlx
 from edgechat.models import quality
 from edgechat.models.formats.quants import canonical
-from edgechat.models.local.fingerprint import fingerprint_of
 from edgechat.models.local.inventory import LocalModel, inventory
 from edgechat.models.local.locations import Place
 from edgechat.models.local.resolve import find_models
-from edgechat.models.local.stores import FoundModel, found_at
+from edgechat.models.local.stores import FoundModel, fingerprint_of, found_at
 from edgechat.models.quality import QualityClass, kl_divergence, quality_class
 from edgechat.native.params import CacheType
+from edgechat.planner.candidates import of_local, runnable
+from edgechat.planner.estimate.budget import RAM
 from edgechat.planner.estimate.calibration import Calibration, build
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.machine import Machine, current_profile
-from edgechat.planner.placement.backends import runnable
-from edgechat.planner.placement.budget import RAM
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
-from edgechat.planner.ranking.candidates import of_local
 from edgechat.planner.ranking.ranking import choose, rate
 from edgechat.planner.request import FORMATS, PlanRequest, with_settings
 

@@ -7,8 +7,7 @@ import statistics
 import msgspec
 
 from edgechat.bench.process import BenchFailure, BenchProgress, Tell, ask
-from edgechat.native.buffers import Buffer
-from edgechat.native.params import AttentionKind
+from edgechat.native.params import AttentionKind, Buffer
 from edgechat.planner.plan import LoadPlan
 
 CEILING, PLAIN = "bare loop", "plain"

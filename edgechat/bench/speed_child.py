@@ -19,8 +19,16 @@ from edgechat.bench.process import Tell, answer
 from edgechat.bench.speed import CEILING, PLAIN, AtDepth, BenchReport, BenchTask, DecodingRun
 from edgechat.engine.backends.base import BatchPart, CacheFull
 from edgechat.engine.engine import EngineCore
-from edgechat.engine.scheduling.draft import Source
-from edgechat.engine.types import CachePolicy, ChatRequest, Failed, Finished, Message, ModelInfo, Sampling
+from edgechat.engine.types import (
+    CachePolicy,
+    ChatRequest,
+    Failed,
+    Finished,
+    Message,
+    ModelInfo,
+    Sampling,
+    Source,
+)
 from edgechat.engine.worker.worker import load
 from edgechat.planner.plan import NGRAMS, OWN_LAYERS, LoadPlan
 

@@ -74,12 +74,12 @@ def _catalogue() -> Iterator[tuple[str, str]]:
 
 
 def _chats(*, trashed: bool = False) -> Iterator[tuple[str, str]]:
-    from edgechat.base.storage.sqlite_file import open_read_only
-    from edgechat.chat.storage import lists
+    from edgechat.base.sqlite_file import open_read_only
+    from edgechat.chat.storage import statements
     from edgechat.chat.storage.file import store_path
 
     with contextlib.closing(open_read_only(store_path(), seconds=0.1)) as db:
-        for listed in lists.listed(db, _MOST, trashed=trashed):
+        for listed in statements.listed(db, _MOST, trashed=trashed):
             yield listed.prefix, listed.chat.title
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from edgechat.base.process.spawn import frozen
 from edgechat.base.text import mebibytes
+from edgechat.device.accelerators import Accelerator, Vendor
 from edgechat.device.cpu import ESSENTIAL, Cpu, choose_threads
-from edgechat.device.gpu.accelerators import Accelerator, Vendor
 from edgechat.device.memory import Memory
 from edgechat.device.mlx import missing
 from edgechat.device.profile import DeviceProfile

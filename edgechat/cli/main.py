@@ -259,20 +259,19 @@ def app(
             'To ask a single question: edgechat run guide "What is edgechat?"',
         )
         raise Exit(USAGE_ERROR)
-    from edgechat.tui.app import run_app
+    from edgechat.tui.app import StartOptions, run_app
 
-    raise Exit(
-        run_app(
-            model,
-            last=last,
-            anyway=load_anyway,
-            draft=draft,
-            backend=backend,
-            vision=not no_vision,
-            adapters=lora,
-            workers=workers,
-        )
+    start = StartOptions(
+        model,
+        last=last,
+        anyway=load_anyway,
+        draft=draft,
+        backend=backend,
+        vision=not no_vision,
+        adapters=lora,
+        workers=workers,
     )
+    raise Exit(run_app(start))
 
 
 def _settings_ask_for_plain_mode() -> bool:

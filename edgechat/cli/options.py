@@ -60,11 +60,11 @@ def checked_workers(
     _context: click.Context, _param: click.Parameter, given: tuple[str, ...]
 ) -> tuple[str, ...] | None:
     """Check the addresses of workers; return None if there are none."""
-    from edgechat.base.network import ssh
+    from edgechat.base.network import lenders
 
     for address in given:
-        if ssh.ssh_host(address) is None:
-            raise click.BadParameter(f"{ssh.refusal(address)} {ssh.HINT}.")
+        if lenders.ssh_host(address) is None:
+            raise click.BadParameter(f"{lenders.ssh_refusal(address)} {lenders.SSH_HINT}.")
     return given or None
 
 

@@ -44,7 +44,7 @@ def engine_model(engine: EngineName | None, model: str, quant: RuntimeQuant | No
 def runs_elsewhere(model: str) -> bool:
     """Return whether another program or server runs a model: ENGINE:MODEL, or NAME/MODEL of a remote."""
     from edgechat.models.remote.model import split_remote
-    from edgechat.planner.placement.engines.programs import split_engine
+    from edgechat.planner.placement.programs import split_engine
 
     return split_engine(model)[0] is not None or split_remote(model, settings.load().remotes) is not None
 

@@ -19,8 +19,7 @@ from edgechat.models.formats.gguf import read_model
 from edgechat.models.formats.quants import GgmlType
 from edgechat.native import logs
 from edgechat.native.params import LoadParams
-from edgechat.native.quantization import writing
-from edgechat.native.quantization.importance import ActivationSums, TextReader
+from edgechat.native.quantization import ActivationSums, QuantizeParams, TextReader, quantize, target_types
 from edgechat.quantize.imatrix_file import ImportanceMatrix, read_imatrix, write_imatrix
 from edgechat.quantize.sensitivity import Probe, SourceWeights, WeightAddresses
 from edgechat.quantize.steps import (
@@ -64,9 +63,7 @@ def dry_run(step: DryStep) -> TargetTypes:
     """Ask llama.cpp for the types it would choose."""
     importance: dict[str, Floats] | None = {} if step.has_importance else None
     plans = (
-        writing.target_types(
-            Path(step.source), writing.QuantizeParams(file_type=number, importance=importance)
-        )
+        target_types(Path(step.source), QuantizeParams(file_type=number, importance=importance))
         for number in step.file_types
     )
     return TargetTypes([{name: kind.upper() for name, kind in types.items()} for types in plans])
@@ -109,7 +106,7 @@ def write(step: WriteStep, pace: Pace) -> Done:
     """Write a model file."""
     sizes = {tensor.name: tensor.n_elements for tensor in read_model(Path(step.source)).tensors}
     matrix = read_imatrix(Path(step.imatrix)) if step.imatrix else None
-    params = writing.QuantizeParams(
+    params = QuantizeParams(
         file_type=step.file_type,
         threads=step.threads,
         types={name: GgmlType[kind] for name, kind in step.types.items()},
@@ -124,7 +121,7 @@ def write(step: WriteStep, pace: Pace) -> Done:
         pace("writing", done / total)
         done += sizes.get(name, 0)
 
-    writing.quantize(Path(step.source), Path(step.target), params, begin)
+    quantize(Path(step.source), Path(step.target), params, begin)
     return Done()
 
 

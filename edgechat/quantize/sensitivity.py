@@ -22,9 +22,9 @@ from edgechat.bench.divergence import Floats, mean_divergence
 from edgechat.models.formats.gguf import read_header
 from edgechat.models.formats.header import ModelTensor
 from edgechat.models.formats.quants import GgmlType
-from edgechat.native.quantization import tensors
-from edgechat.native.quantization.importance import TextReader
-from edgechat.native.quantization.rounding import rounded
+from edgechat.native import tensors
+from edgechat.native.quantization import TextReader
+from edgechat.native.tensors import rounded
 from edgechat.quantize.mixtures import TensorOption, types_for
 
 _SAMPLE = 1 << 18

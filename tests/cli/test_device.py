@@ -8,8 +8,8 @@ import pytest
 
 from edgechat.cli.commands import device
 from edgechat.cli.terminal_io import sheet
+from edgechat.device.accelerators import Accelerator
 from edgechat.device.cpu import Core, Cpu
-from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.device.survey import Failure, Survey

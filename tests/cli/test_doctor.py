@@ -15,8 +15,8 @@ from edgechat.chat.storage.store import store_path
 from edgechat.cli import findings
 from edgechat.cli.commands import doctor
 from edgechat.cli.findings import Weight, machine_findings
+from edgechat.device.accelerators import Accelerator
 from edgechat.device.cpu import Core, Cpu
-from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.device.survey import Failure, Survey
@@ -99,7 +99,7 @@ def test_a_home_that_cannot_be_made_is_said_once(tmp_path):
     (tmp_path / "file").write_text("")
     run = edgechat("doctor", EDGECHAT_HOME=str(tmp_path / "file"))
     assert run.returncode == 1
-    assert run.stdout.count("cannot make its folder") == 1
+    assert run.stdout.count("cannot create its folder") == 1
 
 
 def test_a_model_of_the_settings_that_is_gone():

@@ -13,7 +13,7 @@ import pytest
 from edgechat.base import paths
 from edgechat.cli.commands import models, plan, show
 from edgechat.models.formats.gguf import read_header
-from edgechat.models.local import usage
+from edgechat.models.local import upkeep
 from edgechat.models.local.inventory import inventory
 from edgechat.planner import listing as planner_listing
 from tests import homes
@@ -153,7 +153,7 @@ def test_two_hundred_models(user, model, capsys):
         homes.in_lm_studio(user, model, f"them/S{number}-GGUF/S{number}-Q4_0.gguf")
         homes.in_ollama(user, model, f"o{number}:1b", host="registry.ollama.ai/them")
         homes.place(model, own(f"own{number}.gguf"))
-        usage.note_use(str(own(f"own{number}.gguf")))
+        upkeep.note_use(str(own(f"own{number}.gguf")))
     seconds = []
     for _ in range(3):
         began = time.perf_counter()
@@ -177,21 +177,21 @@ def test_two_hundred_models(user, model, capsys):
 
 def test_records_of_use_that_are_damaged(user, model):
     path = homes.place(model, own("mine.gguf"))
-    usage.note_use(str(path))
+    upkeep.note_use(str(path))
     (record,) = (paths.data_dir() / "used").iterdir()
-    assert usage.uses()[str(path)].is_loaded  # by this process
+    assert upkeep.uses()[str(path)].is_loaded  # by this process
     for damage in ("", "[" * 5000, "{}", '{"path": 1, "when": "x"}'):
         record.write_text(damage)
-        assert usage.uses() == {}
-    usage.note_use(str(path))
-    assert usage.use_of(path) is not None
+        assert upkeep.uses() == {}
+    upkeep.note_use(str(path))
+    assert upkeep.use_of(path) is not None
 
 
 def test_records_of_use_do_not_pile_up(user, monkeypatch):
-    monkeypatch.setattr(usage, "MOST_REMEMBERED", 3)
+    monkeypatch.setattr(upkeep, "MOST_REMEMBERED", 3)
     for number in range(6):
-        usage.note_use(f"/models/{number}.gguf")
-    assert len(usage.uses()) == 3
+        upkeep.note_use(f"/models/{number}.gguf")
+    assert len(upkeep.uses()) == 3
 
 
 # Names, everywhere

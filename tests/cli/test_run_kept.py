@@ -190,7 +190,7 @@ def test_a_store_that_cannot_be_written_keeps_nothing(home):
     assert run.stderr.count("Answer:") == 2
     assert not [file for file in home.rglob("*") if file.is_file() and b"xyzzy" in file.read_bytes()]
     assert not list(home.rglob("*.state"))
-    assert "cannot make its folder" in complaint(edgechat("run", "guide", "And then?", "-c"))
+    assert "cannot create its folder" in complaint(edgechat("run", "guide", "And then?", "-c"))
 
 
 def test_a_store_that_is_locked_or_damaged_names_the_way_out(script, home):

@@ -16,7 +16,7 @@ import pytest
 from edgechat.models.formats.gguf import read_header, read_model
 from edgechat.models.formats.quants import GgmlType
 from edgechat.models.local.inventory import inventory
-from edgechat.native.quantization.writing import QuantizeParams, quantize
+from edgechat.native.quantization import QuantizeParams, quantize
 from edgechat.quantize.imatrix_file import read_imatrix
 from tests.cli.running import EDGECHAT, complaint, edgechat
 from tests.kit import tiny

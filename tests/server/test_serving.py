@@ -14,7 +14,7 @@ import pytest
 from edgechat.base.errors import BackendMissing
 from edgechat.cli.commands import serve
 from edgechat.cli.commands.serve import first_screen
-from edgechat.server.http.access_policy import Key
+from edgechat.server.access import Key
 from edgechat.server.serving import listen
 from tests import scripted
 from tests.cli.running import complaint, edgechat
@@ -161,7 +161,7 @@ def test_what_would_let_strangers_in_is_refused(script, words, told):
 def test_without_the_packages_it_says_how_to_get_them(monkeypatch):
     monkeypatch.setattr("edgechat.cli.commands.serve.PACKAGES", ("starlette", "uvicorn", "no_such_package"))
     with pytest.raises(BackendMissing, match="no_such_package") as caught:
-        serve.serve([], standalone_mode=False)
+        serve.run(serve.ServeOptions())
     assert "edgechat[server]" in (caught.value.hint or "")
 
 

@@ -12,11 +12,11 @@ import msgspec
 
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import by_drafts, flat, one_line, printable
-from edgechat.chat.attachments.documents import cited
+from edgechat.chat.attachments import cited
 from edgechat.chat.messages import not_sent
 from edgechat.chat.records import Attachment, Figures, ToolUse
 from edgechat.chat.reply.calls import OUTCOMES, UseChanged, arguments_in_a_line, name_of
-from edgechat.chat.reply.reply_loop import ReplyEvent
+from edgechat.chat.reply.reply import ReplyEvent
 from edgechat.cli.terminal_io import StatusLine, note, print_json
 from edgechat.documents.citations import quotations_in
 from edgechat.engine.types import Delta, Dropped, ErrorInfo, Finished, ModelInfo, Prefill, ToolCallBegun

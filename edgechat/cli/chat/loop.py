@@ -23,8 +23,7 @@ from edgechat.base.errors import (
     StoreError,
 )
 from edgechat.base.text import one_line
-from edgechat.chat.attachments.images import keep_image, read_image
-from edgechat.chat.attachments.reading import MOST, read
+from edgechat.chat.attachments import MOST, keep_image, read, read_image
 from edgechat.chat.commands import question_text
 from edgechat.chat.conversation import Conversation, nothing_to_continue
 from edgechat.chat.import_export.export import counted
@@ -40,10 +39,11 @@ from edgechat.cli.terminal_io import StatusLine, as_text, can_render, complain, 
 from edgechat.engine.protocol import Engine
 from edgechat.engine.remote.starting import LOG_BYTES, Starting
 from edgechat.engine.types import ModelInfo
-from edgechat.planner.drafting import asks_for_drafts
 from edgechat.planner.listing import ModelRow, rows
-from edgechat.planner.ranking.seeing import local_model, seeing_model
-from edgechat.planner.ranking.survey import SurveyOverview, overview
+from edgechat.planner.placement.drafting import asks_for_drafts
+from edgechat.planner.prepare import overview
+from edgechat.planner.ranking.ranking import SurveyOverview
+from edgechat.planner.ranking.suggestions import local_model, seeing_model
 from edgechat.planner.request import PlanRequest, with_settings
 from edgechat.settings import Backend
 from edgechat.tools.consent import Answer, Question

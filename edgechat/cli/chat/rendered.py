@@ -10,8 +10,7 @@ from edgechat.base.errors import EdgechatError
 from edgechat.base.text import printable
 from edgechat.cli.chat.answers import AnswerPrinter
 from edgechat.cli.terminal_io import StatusLine
-from edgechat.tui.markdown.escapes import as_escapes
-from edgechat.tui.markdown.stream import MarkdownStream
+from edgechat.tui.markdown.stream import MarkdownStream, as_escapes
 
 _WIDEST = 100
 """Columns; longer lines are hard to read. The app has the same limit."""

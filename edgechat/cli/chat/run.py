@@ -330,7 +330,7 @@ def _run_session(
 
 def _with_piped_image(options: RunOptions) -> RunOptions:
     """Return the options with the piped image instead of a dash."""
-    from edgechat.base.images.decoding import MAX_FILE_BYTES
+    from edgechat.base.process.file_decoder import MAX_FILE_BYTES
 
     example = 'For example: edgechat run MODEL "What is this?" --image - < photo.png'
     if options.images.count(_STDIN) > 1:

@@ -12,7 +12,7 @@ from edgechat.base.text import ago, one_line, printable
 from edgechat.chat import parameters
 from edgechat.chat.commands import check, commands_of, parse_command
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.import_export import files
+from edgechat.chat.import_export import export as files
 from edgechat.chat.import_export.export import counted
 from edgechat.chat.import_export.importing import add_chat, parse_chat
 from edgechat.chat.records import TRASH_DAYS, AttachedImage, Attachment, Chat, Hit

@@ -146,7 +146,7 @@ def bench(
     """Measure a model on this machine: speed, memory and drafts, or what its quantizations lose."""
     from edgechat.bench.speed import BenchTask, measure
     from edgechat.cli import plots
-    from edgechat.planner.placement.fallback import refit
+    from edgechat.planner.fallback import refit
     from edgechat.planner.prepare import prepare
     from edgechat.planner.request import PlanRequest
 

@@ -35,7 +35,7 @@ from click.exceptions import Exit
 from edgechat.base.errors import ChatBusy, NotWritten
 from edgechat.base.text import ago, flat, local_time, one_line
 from edgechat.chat.records import TRASH_DAYS, Chat, Hit, Listed, Turn
-from edgechat.chat.storage import lists
+from edgechat.chat.storage import statements
 from edgechat.chat.storage.file import BUSY_MS, connect_to_read, store_error, store_path
 from edgechat.cli import completion
 from edgechat.cli.declaring import TEXT, CliGroup, Number, argument, option, suggest
@@ -204,7 +204,7 @@ def pin(chat: str, off: bool) -> None:
 @option("--force", is_flag=True, help="Overwrite an existing file.")
 def export(chat: str, file: str | None, json: bool, force: bool) -> None:
     """Write a conversation to a file, as Markdown or as JSON."""
-    from edgechat.chat.import_export import files
+    from edgechat.chat.import_export import export as files
     from edgechat.chat.import_export.export import to_json, to_markdown
 
     conversation = _load(chat)
@@ -226,7 +226,7 @@ def export(chat: str, file: str | None, json: bool, force: bool) -> None:
 @json_option
 def import_chat(file: str, json: bool) -> None:
     """Import an exported conversation, or a list of messages in the format of OpenAI's API."""
-    from edgechat.chat.import_export import files
+    from edgechat.chat.import_export import export as files
     from edgechat.chat.import_export.importing import MOST_BYTES, add_chat, parse_chat
 
     new = parse_chat(read_piped(MOST_BYTES + 1) if file == _STDIO else files.read(file))
@@ -300,12 +300,12 @@ def restore(chats: tuple[str, ...]) -> None:
 def _listed(limit: int, *, trashed: bool) -> list[Listed]:
     """Return the first conversations, or those in the trash. Raises StoreError."""
     if trashed:  # opening the store deletes expired ones
-        return with_store(lambda store: store.trashed(limit), only_read=True)
+        return with_store(lambda store: store.listed(limit, trashed=True), only_read=True)
     # Without the store, whose event loop takes longer to import than the rest of the command.
     path = store_path()
     try:
         with contextlib.closing(connect_to_read(path, busy_ms=BUSY_MS)) as db:
-            return lists.listed(db, limit)
+            return statements.listed(db, limit)
     except (sqlite3.Error, OSError) as error:
         raise store_error(path, error) from error
 

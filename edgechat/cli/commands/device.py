@@ -41,8 +41,8 @@ from edgechat.base.errors import FolderError
 from edgechat.base.text import ago, mebibytes
 from edgechat.cli.declaring import Number, command, option
 from edgechat.cli.terminal_io import StatusLine, print_json, sheet, styled
+from edgechat.device.accelerators import Accelerator
 from edgechat.device.cpu import Cpu
-from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.memory import Memory
 from edgechat.device.mlx import missing, version
 from edgechat.device.profile import DeviceProfile, disk_free
@@ -81,7 +81,7 @@ def device(json: bool, refresh: bool) -> None:
 def worker(port: int, memory: str | None) -> None:
     """Lend this machine's memory to another one: `edgechat run MODEL --with ssh://HOST` there starts this."""
     from edgechat.cli.values import amount
-    from edgechat.planner.placement import lending
+    from edgechat.planner import lending
 
     lending.run(port=port, memory=amount("--memory", memory))
 

@@ -34,8 +34,7 @@ from edgechat.cli.findings import Finding, Weight, machine_findings
 from edgechat.cli.options import checked_workers
 from edgechat.cli.terminal_io import StatusLine, print_json, sheet, styled
 from edgechat.device.profile import disk_free
-from edgechat.device.remote.tunnel import Tunnel
-from edgechat.device.remote.workers import LostWorker, connect
+from edgechat.device.remote.workers import LostWorker, Tunnel, connect
 from edgechat.device.survey import survey
 from edgechat.models.catalogue import catalogue
 from edgechat.models.formats.gguf import read_model

@@ -21,7 +21,7 @@ from edgechat.cli.declaring import TEXT, CliGroup, Number, argument, option
 from edgechat.cli.options import json_option
 from edgechat.cli.terminal_io import StatusLine, confirm, note, print_json, table
 from edgechat.documents import registry
-from edgechat.documents.known import (
+from edgechat.documents.registry import (
     KnownCollection,
     collection_at,
     free_name,
@@ -221,7 +221,7 @@ def serve(names: tuple[str, ...]) -> None:
     if find_spec("mcp") is None:
         hint = None if frozen() else 'To install them: pip install "edgechat[tools]"'
         raise ToolError("MCP needs packages that are not installed.", hint=hint)
-    from edgechat.server.documents.mcp_server import serve_documents
+    from edgechat.server.mcp_documents import serve_documents
 
     if sys.stdin.isatty():
         own = shlex.join(["edgechat", "docs", "serve", *names])
@@ -301,7 +301,7 @@ def _ask_about(name: str, roots: Sequence[Path]) -> None:
 
 def _recommend_embedder() -> None:
     """Recommend an embedding model for this machine. Its header ships, so no network is needed."""
-    from edgechat.planner.ranking.embedders import recommended_embedder
+    from edgechat.planner.ranking.suggestions import recommended_embedder
 
     with suppress(EdgechatError):
         if (found := recommended_embedder()) is not None and found.entry is not None:

@@ -32,7 +32,7 @@ from edgechat.tools.config import (
 )
 
 if TYPE_CHECKING:
-    from edgechat.tools.consent_store import GivenConsent
+    from edgechat.tools.consent import GivenConsent
     from edgechat.tools.tool import ToolSpec
 
 _yes = option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
@@ -176,7 +176,7 @@ def forget(name: str) -> None:
     """Forget your answers about tools, so that you are asked again."""
     import asyncio
 
-    from edgechat.tools.consent_store import ConsentStore, consents_path
+    from edgechat.tools.consent import ConsentStore, consents_path
 
     server, _, tool = name.partition("/")
     n_forgotten = asyncio.run(ConsentStore(consents_path()).withdraw(server, tool or None))
@@ -190,7 +190,7 @@ def rm(name: str, yes: bool) -> None:
     """Remove a tool server from mcp.json, and forget your answers about its tools."""
     import asyncio
 
-    from edgechat.tools.consent_store import ConsentStore, consents_path
+    from edgechat.tools.consent import ConsentStore, consents_path
 
     server = _server(name)
     print(f"{flat(name)}  {flat(server.shown)}")
@@ -314,7 +314,7 @@ async def _tried(config: ServerConfig) -> _Trial:
 
 async def _answers() -> Mapping[str, Sequence[GivenConsent]]:
     """Return the stored answers, by server."""
-    from edgechat.tools.consent_store import ConsentStore, GivenConsent, consents_path
+    from edgechat.tools.consent import ConsentStore, GivenConsent, consents_path
 
     found = defaultdict[str, list[GivenConsent]](list)
     for given in await ConsentStore(consents_path()).given():

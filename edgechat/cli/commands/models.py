@@ -49,7 +49,7 @@ from edgechat.models.adapters.local import (
     known_adapter,
     local_adapters,
 )
-from edgechat.models.formats.modalities import Modality
+from edgechat.models.formats.header import Modality
 from edgechat.models.local.inventory import LocalModel, inventory
 from edgechat.models.local.locations import Place
 from edgechat.models.local.resolve import find_models, local_models
@@ -58,7 +58,7 @@ from edgechat.planner.listing import ModelRow, rows
 from edgechat.settings import RemoteServer
 
 if TYPE_CHECKING:
-    from edgechat.models.local.verifying import Verification
+    from edgechat.models.local.upkeep import Verification
     from edgechat.models.remote.listing import RemoteRow
 
 _HEADINGS = ("NAME", "QUANT", "SIZE", "CONTEXT", "LAST USED", "FITS NOW", "WHERE")
@@ -246,7 +246,7 @@ _HOW = {
 def rm(model: str, yes: bool) -> None:
     """Remove a model from edgechat's folder or the hub's cache; models of other tools are left to them."""
     from edgechat.models.adapters.peft import conversions
-    from edgechat.models.local.removal import removal, single_model
+    from edgechat.models.local.upkeep import removal, single_model
 
     adapter = known_adapter(model)
     found = adapter.model if adapter is not None else single_model(model)
@@ -314,8 +314,8 @@ def verify_models(model: str | None) -> None:
 
 def _check(path: Path) -> None:
     """Raise ModelFileError if a model cannot be read; a vision tower inside is fine."""
-    from edgechat.models.formats.header_reading import read_model
-    from edgechat.models.formats.vision_inside import VisionInside
+    from edgechat.models.formats.importable import VisionInside
+    from edgechat.models.formats.mlx.contents import read_model
 
     with contextlib.suppress(VisionInside):
         read_model(path)
@@ -330,7 +330,7 @@ def _adapters(name: str | None) -> list[LocalAdapter]:
 
 
 def _verified(model: LocalModel, check: Callable[[Path], object]) -> Verification:
-    from edgechat.models.local.verifying import verify
+    from edgechat.models.local.upkeep import verify
 
     total = max(1, sum(file.size for file in model.found.all_files))
     with StatusLine(sys.stderr) as status:

@@ -74,8 +74,7 @@ if TYPE_CHECKING:
     from edgechat.models.remote.model import HostedModel
     from edgechat.planner.machine import MachineDescription
     from edgechat.planner.plan import LoadPlan
-    from edgechat.planner.ranking.ranked_file import RankedFile
-    from edgechat.planner.ranking.survey import SurveyFindings
+    from edgechat.planner.ranking.ranking import RankedFile, SurveyFindings
     from edgechat.planner.request import PlanRequest
 
 
@@ -126,7 +125,7 @@ def plan(
 ) -> None:
     """Show which models fit and how fast they would be, without downloading or loading anything."""
     from edgechat.planner.machine import MachineDescription
-    from edgechat.planner.ranking.survey import all_models, one_model
+    from edgechat.planner.prepare import all_models, one_model
     from edgechat.planner.request import PlanRequest, with_settings
 
     if backend == "mlx" and vram is not None:
@@ -212,7 +211,7 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _ladder(survey: SurveyFindings) -> Iterator[tuple[str, ...]]:
-    from edgechat.planner.placement.budget import RAM
+    from edgechat.planner.estimate.budget import RAM
 
     yield " ", "QUANT", "BACKEND", "SIZE", "CONTEXT", "ON GPU", "SEES", "TOKENS/S", "FIRST", "LOSS", "VERDICT"
     for file in survey.options:
@@ -231,7 +230,7 @@ def _ladder(survey: SurveyFindings) -> Iterator[tuple[str, ...]]:
 
 def _catalogue(survey: SurveyFindings) -> Iterator[str]:
     """Yield one table, with headings between verdicts; `_choice` lists models that are too large."""
-    from edgechat.planner.ranking.ranked_file import Verdict
+    from edgechat.planner.ranking.ranking import Verdict
 
     headings = {
         Verdict.SLOW: "Slow:",
@@ -263,7 +262,7 @@ def _mark(option: RankedFile, survey: SurveyFindings) -> str:
 
 def _figures(option: RankedFile, plan: LoadPlan) -> tuple[str, str, str]:
     """Return the share on accelerators, the speed of decoding, and the time to first token."""
-    from edgechat.planner.placement.budget import RAM
+    from edgechat.planner.estimate.budget import RAM
 
     on_gpu = sum(memory.total_bytes for memory in plan.memory if memory.name != RAM)
     share = f"{100 * on_gpu / max(1, plan.total_bytes):.0f}%" if plan.gpu_layers else ""
@@ -314,7 +313,7 @@ def show_elsewhere(
     models: Sequence[str], request: PlanRequest, described: MachineDescription, *, json: bool
 ) -> None:
     """Print the memory and command of a program, or a server's model. Raises EdgechatError."""
-    from edgechat.planner.placement.engines.programs import split_engine
+    from edgechat.planner.placement.programs import split_engine
     from edgechat.planner.plan import as_json
 
     unpredicted = [name for name in models if split_engine(name)[0] not in (None, "llama-server")]

@@ -36,16 +36,15 @@ from edgechat.cli import completion
 from edgechat.cli.declaring import argument, command, offline_option, option
 from edgechat.cli.options import backend_option, no_vision_option
 from edgechat.cli.terminal_io import StatusLine, answers_yes, is_interactive, print_json, sheet, styled
-from edgechat.models.formats.modalities import senses
+from edgechat.models.formats.header import senses
 
 if TYPE_CHECKING:
     from edgechat.models.adapters.pulling import RemoteAdapter
     from edgechat.models.choices import RemoteFile
     from edgechat.models.hub.download import FetchedFile
-    from edgechat.models.local.scan import ModelPartFile
+    from edgechat.models.local.files import ModelPartFile
     from edgechat.models.request import ModelRequest
-    from edgechat.planner.ranking.download_choice import DownloadChoice
-    from edgechat.planner.ranking.pulling import LocalModelEntry, PullDecision, PullPart
+    from edgechat.planner.ranking.pulling import DownloadChoice, LocalModelEntry, PullDecision, PullPart
 
 
 @command(
@@ -130,7 +129,7 @@ def _pull_adapter(remote: RemoteAdapter, want: ModelRequest, *, dry_run: bool, j
     """Download an adapter, and print how to use it. Raises HubError, DiskError."""
     from edgechat.cli.commands.models import adapter_object
     from edgechat.models.adapters.local import AdapterDetails, LocalAdapter
-    from edgechat.models.hub.cache_layout import check_space
+    from edgechat.models.hub.cache import check_space
     from edgechat.models.hub.download import download
     from edgechat.models.local.inventory import LocalModel
 
@@ -367,7 +366,7 @@ class DownloadProgress:
     """DownloadObserver that shows the total progress of several files."""
 
     def __init__(self, total: int, stream: TextIO | None = None) -> None:
-        from edgechat.models.hub.progress import DownloadPace
+        from edgechat.models.hub.download import DownloadPace
 
         self._stream = stream or sys.stderr
         self._on = self._stream.isatty()

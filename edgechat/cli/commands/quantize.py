@@ -155,10 +155,10 @@ def quantize(
 
 def affordable(source: Source, context: int | None) -> int:
     """Return the size of the largest file that fits with this context, in bytes. Raises DoesNotFit."""
+    from edgechat.planner.candidates import of_path
     from edgechat.planner.estimate.dry_run import DryRun
     from edgechat.planner.machine import Machine, current_profile
-    from edgechat.planner.plan_model import plan_variant
-    from edgechat.planner.ranking.candidates import of_path
+    from edgechat.planner.placement.plan_model import plan_variant
     from edgechat.planner.request import PlanRequest
     from edgechat.quantize.making import level_types, sizes_of
 

@@ -16,7 +16,7 @@ from click.exceptions import Exit
 
 from edgechat import settings
 from edgechat.base.errors import EdgechatError, SettingsError
-from edgechat.base.network.loopback import is_loopback
+from edgechat.base.network.offline import is_loopback
 from edgechat.base.text import figure, flat, one_line
 from edgechat.cli import completion
 from edgechat.cli.declaring import TEXT, CliGroup, argument, option

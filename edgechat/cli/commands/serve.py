@@ -30,16 +30,16 @@ from edgechat.cli.options import (
 )
 from edgechat.cli.terminal_io import complain, note
 from edgechat.cli.values import engine_model, engine_option, quant_option
-from edgechat.models.formats.modalities import ModelKind
+from edgechat.models.formats.header import ModelKind
 from edgechat.models.remote.model import KINDS
 from edgechat.settings import EngineName, RuntimeQuant
 
 if TYPE_CHECKING:
-    from edgechat.chat.storage.response_store import ResponseStore
+    from edgechat.chat.storage.store import ResponseStore
     from edgechat.planner.plan import LoadPlan
-    from edgechat.server.documents.finding import RequestDocuments
-    from edgechat.server.http.access_policy import AccessRules, Key
-    from edgechat.server.media.request_media import RequestMedia
+    from edgechat.server.access import AccessRules, Key
+    from edgechat.server.documents import RequestDocuments
+    from edgechat.server.media import RequestMedia
     from edgechat.server.pool.pool import Pool
 
 _ORIGIN = re.compile(r"(https?|[a-z][a-z0-9+-]*)://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?")
@@ -194,15 +194,13 @@ def serve(
     _need_packages()
     _check_network(fetch_images=fetch_images)
     logs.to_terminal(verbose=verbose, debug=Debug.on)
-    from edgechat.chat.storage.response_store import ResponseStore
-    from edgechat.chat.storage.store import store_path
+    from edgechat.chat.storage.store import ResponseStore, store_path
     from edgechat.documents import registry
-    from edgechat.server.documents.finding import ALL, RequestDocuments
-    from edgechat.server.factory import prepare_model, real_pool
-    from edgechat.server.http.access_policy import AccessRules
-    from edgechat.server.media.fetching import ImageFetcher
-    from edgechat.server.media.request_media import RequestMedia
+    from edgechat.server.access import AccessRules
+    from edgechat.server.documents import ALL, RequestDocuments
+    from edgechat.server.media import ImageFetcher, RequestMedia
     from edgechat.server.pool.available_models import first_model
+    from edgechat.server.pool.pool import prepare_model, real_pool
     from edgechat.server.serving import is_loopback, listen
 
     for name in docs:
@@ -250,6 +248,7 @@ async def _serve(
     import asyncio
 
     from edgechat.server.app import make_app
+    from edgechat.server.operation import Services
     from edgechat.server.serving import Server
 
     async def drain() -> None:
@@ -261,7 +260,8 @@ async def _serve(
 
     try:
         async with pool:
-            app = make_app(pool, rules, media, documents, think=think, strict=strict, store=store)
+            services = Services(pool, media, documents, think, strict, store)
+            app = make_app(services, rules)
             loading = asyncio.ensure_future(_load(pool))
             pruning = asyncio.ensure_future(asyncio.to_thread(media.prune))
             await Server(app, drain=drain).serve(sockets=[listener])
@@ -307,7 +307,7 @@ def _check_network(*, fetch_images: bool) -> None:
 
 def _key(listener: socket.socket, host: str, given: str | None, *, required: bool) -> Key | None:
     """Return the API key to require, or None. Raises SettingsError if that were unsafe."""
-    from edgechat.server.http.access_policy import find_key
+    from edgechat.server.access import find_key
     from edgechat.server.serving import is_loopback
 
     if not required and given is not None:

@@ -33,12 +33,11 @@ from edgechat.cli.options import json_option
 from edgechat.cli.terminal_io import StatusLine, print_json, sheet, styled
 from edgechat.cli.values import runs_elsewhere
 from edgechat.models.adapters.local import known_adapter
-from edgechat.models.formats.header import ModelHeader
-from edgechat.models.formats.modalities import Modality, senses
+from edgechat.models.formats.header import Modality, ModelHeader, senses
 from edgechat.models.local.inventory import LocalModel
-from edgechat.models.local.ollama.defaults import NO_DEFAULTS, ModelDefaults, in_words, system_in_words
+from edgechat.models.local.ollama_store import NO_DEFAULTS, ModelDefaults, in_words, system_in_words
 from edgechat.models.local.resolve import find_models
-from edgechat.models.local.usage import ModelUse, use_of
+from edgechat.models.local.upkeep import ModelUse, use_of
 
 if TYPE_CHECKING:
     from edgechat.planner.machine import Machine
@@ -101,10 +100,9 @@ class ShownModel:
 
 
 def _shown(model: LocalModel, machine: Machine) -> ShownModel:
-    from edgechat.planner.draft_plan import with_draft
-    from edgechat.planner.placement.projector import header_beside
-    from edgechat.planner.plan_model import plan_variant
-    from edgechat.planner.ranking.candidates import of_local
+    from edgechat.planner.candidates import of_local
+    from edgechat.planner.companions import header_beside
+    from edgechat.planner.placement.plan_model import plan_variant, with_draft
     from edgechat.planner.request import DEFAULT_REQUEST, with_settings
 
     variant, request = of_local(model), with_settings(DEFAULT_REQUEST, settings.load())
