@@ -280,19 +280,8 @@ def _run(options: RunOptions) -> None:
 def _session(options: RunOptions) -> ChatSession:
     from edgechat.chat.session import ChatSession, SessionServices
 
-    request = options.request
-    services = SessionServices.real(
-        context=request.context,
-        anyway=request.anyway,
-        draft=request.draft,
-        backend=request.backend,
-        vision=request.vision,
-        adapters=request.adapters,
-        workers=request.workers,
-        runtime_quant=request.runtime_quant,
-    )
     session = ChatSession(
-        services,
+        SessionServices.real(options.request),
         options.model,
         front="run",
         options=options.generation,
