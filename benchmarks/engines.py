@@ -21,6 +21,7 @@ import psutil
 from edgechat.chat.session import SessionServices
 from edgechat.engine.protocol import Engine
 from edgechat.engine.types import CachePolicy, ChatRequest, Delta, Finished, Message, Sampling
+from edgechat.planner.request import PlanRequest
 
 QUESTION = (
     "Number {}: write a long story about a lighthouse keeper and her cat, on an island far away from "
@@ -52,7 +53,7 @@ def memory() -> int:
 
 
 async def measure(model: str, clients: list[int], rounds: int, tokens: int) -> None:
-    services = SessionServices.real(context=4096)
+    services = SessionServices.real(PlanRequest(context=4096))
     plan = await asyncio.to_thread(services.prepare, model)
     engine = services.engine(
         plan, idle_seconds=0, cache_policy=CachePolicy(), replan=lambda: plan, on_note=print

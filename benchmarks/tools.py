@@ -34,6 +34,7 @@ from edgechat.chat.generation_options import CommandLineOptions
 from edgechat.chat.reply.calls import UseChanged
 from edgechat.chat.session import ChatSession, SessionServices
 from edgechat.engine.types import Finished
+from edgechat.planner.request import PlanRequest
 from edgechat.settings import SamplingDefaults, Settings
 from edgechat.tools.registry import ToolRegistry, ToolSet
 from edgechat.tools.tool import ToolSpec
@@ -181,7 +182,7 @@ async def in_chat(model: Path, folder: Path, run: Callable[[str, Asking], Awaita
     options = CommandLineOptions(
         sampling=SamplingDefaults(temperature=0.0), max_tokens=MOST_TOKENS, tools=(f"files:{folder}",)
     )
-    services = SessionServices.real(context=CONTEXT, draft="none")
+    services = SessionServices.real(PlanRequest(context=CONTEXT, draft="none"))
     session = ChatSession(services, str(model), keep=False, options=options)
 
     async def ask(question: str) -> Answered:

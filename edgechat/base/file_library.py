@@ -7,7 +7,6 @@ looking it up does not require decoding it.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import stat
@@ -62,6 +61,8 @@ class LibraryEntry:
 
 def digest_of(data: bytes) -> str:
     """Return the hash of a file: BLAKE2b of its bytes, 16 bytes, in hexadecimal."""
+    import hashlib  # 2 ms, which a list of conversations does not need
+
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 

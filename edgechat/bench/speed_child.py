@@ -16,14 +16,7 @@ import psutil
 
 from edgechat.base.errors import LoadFailed
 from edgechat.bench.process import Tell, answer
-from edgechat.bench.speed import (
-    CEILING,
-    PLAIN,
-    AtDepth,
-    BenchReport,
-    BenchTask,
-    DecodingRun,
-)
+from edgechat.bench.speed import CEILING, PLAIN, AtDepth, BenchReport, BenchTask, DecodingRun
 from edgechat.engine.backends.base import BatchPart, CacheFull
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.types import (

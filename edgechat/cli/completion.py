@@ -23,8 +23,8 @@ _MOST = 100
 """Limit of conversations, and of the characters of a description."""
 _DRAFTERS = (
     ("auto", "whatever is on this machine and fits"),
-    ("none", "nobody"),
-    ("mtp", "the layers of the model itself"),
+    ("none", "no drafting"),
+    ("mtp", "layers of the model itself"),
     ("ngram", "n-grams of the conversation"),
 )
 

@@ -60,12 +60,14 @@ def checked_workers(
     _context: click.Context, _param: click.Parameter, given: tuple[str, ...]
 ) -> tuple[str, ...] | None:
     """Check the addresses of workers; return None if there are none."""
+    if not given:
+        return None
     from edgechat.base.network import lenders
 
     for address in given:
         if lenders.ssh_host(address) is None:
             raise click.BadParameter(f"{lenders.ssh_refusal(address)} {lenders.SSH_HINT}.")
-    return given or None
+    return given
 
 
 workers_option = option(

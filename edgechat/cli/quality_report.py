@@ -13,12 +13,7 @@ import msgspec
 
 from edgechat.base.text import figure, flat, mebibytes, printable
 from edgechat.bench.divergence import Estimate
-from edgechat.bench.quality import (
-    MeasuredModel,
-    QualityReport,
-    QualityRequest,
-    measure_quality,
-)
+from edgechat.bench.quality import MeasuredModel, QualityReport, QualityRequest, measure_quality
 from edgechat.cli import plots
 from edgechat.cli.terminal_io import WIDTH, StatusLine, note, print_json, sheet, styled, table
 

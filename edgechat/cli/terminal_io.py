@@ -53,7 +53,7 @@ def read_piped(limit: int) -> bytes:
     import threading
 
     nothing = "NUL" if sys.platform == "win32" else "/dev/null"
-    text = f"still reading standard input, which has not ended. To do without: <{nothing}"
+    text = f"still reading standard input, which has not ended. To do without it: <{nothing}"
     waiting = threading.Timer(_PATIENCE, note, [text])
     waiting.daemon = True  # Ctrl+C need not wait for it
     waiting.start()

@@ -23,8 +23,8 @@ _MOST = 1 << 50
 engine_option = option(
     "--engine",
     type=click.Choice(get_args(EngineName)),
-    help="Let another program run the model, started by edgechat: of owner/repo or a folder with "
-    "safetensors, or by llama-server a GGUF file. MODEL can also be ENGINE:MODEL.",
+    help="Let another program, started by edgechat, run the model: owner/repo or a folder with "
+    "safetensors; with llama-server, a GGUF file. MODEL can also be ENGINE:MODEL.",
 )
 quant_option = option(
     "--quant",

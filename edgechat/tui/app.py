@@ -356,12 +356,13 @@ def _controller(
     # This imports SQLite and the engine: 40 ms that the first frame does not wait for.
     from edgechat.chat.generation_options import CommandLineOptions
     from edgechat.chat.session import ChatSession, SessionServices
+    from edgechat.planner.request import PlanRequest
     from edgechat.tui.chat.controller import ChatController
     from edgechat.tui.models.library import ModelLibrary
 
     if services is None:
         library = ModelLibrary.real(start.backend, start.workers)
-        services = SessionServices.real(
+        request = PlanRequest(
             anyway=start.anyway,
             draft=start.draft,
             backend=start.backend,
@@ -369,6 +370,7 @@ def _controller(
             adapters=start.adapters,
             workers=start.workers,
         )
+        services = SessionServices.real(request)
     session = ChatSession(services, start.model, options=CommandLineOptions(adapters=start.adapters))
     return ChatController(view, session, library, draft=start.draft)
 

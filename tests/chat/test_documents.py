@@ -19,6 +19,7 @@ from edgechat.documents.library import Given
 from edgechat.engine.types import Finished
 from edgechat.planner.estimate.speed import Forecast
 from edgechat.planner.plan import LoadPlan
+from edgechat.planner.request import PlanRequest
 from edgechat.settings import SamplingDefaults
 from tests.kit import tiny
 
@@ -50,7 +51,7 @@ async def session(tmp_path):
 
 
 def begin(tmp_path, context=8192):
-    real = SessionServices.real(context=context, draft="none")
+    real = SessionServices.real(PlanRequest(context=context, draft="none"))
     options = CommandLineOptions(
         sampling=SamplingDefaults(temperature=0.0), max_tokens=4, documents=("town",)
     )
@@ -127,7 +128,7 @@ async def test_what_cannot_be_found_is_an_error(session):
 
 
 async def test_a_chat_remembers_its_documents(tmp_path, running):
-    real = SessionServices.real(context=2048, draft="none")
+    real = SessionServices.real(PlanRequest(context=2048, draft="none"))
     session = running(ChatSession(real, str(tiny())))
     conversation = await session.begin()
     assert await session.passages(conversation, "Which lamp?") == []

@@ -123,7 +123,7 @@ def test_older_scripts_get_their_answers(answered):
     line = "edgechat run guide --draft n"
     bash = {"COMP_WORDS": line, "COMP_CWORD": "4"}
     assert answered("complete_bash", **bash) == (0, "none\nngram\n", "")
-    told = '_arguments \'*: :(("none":"nobody"\n"ngram":"n-grams of the conversation"))\'\n'
+    told = '_arguments \'*: :(("none":"no drafting"\n"ngram":"n-grams of the conversation"))\'\n'
     assert answered("complete_zsh", _TYPER_COMPLETE_ARGS=line) == (0, told, "")
     assert answered("complete_zsh", _TYPER_COMPLETE_ARGS="edgechat run ./fo") == (0, "_files\n", "")
     word = {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_WORD_TO_COMPLETE": "n"}

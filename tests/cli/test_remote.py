@@ -171,7 +171,7 @@ async def test_a_model_is_shown_planned_and_measured(raw):
         (["show", "desk/nothing"], "desk has no model nothing"),
         (["plan", "desk/m", "--ram", "8GiB"], "whatever this machine has"),
         (["plan", "desk/m", "--quality", "good"], "--quality has no effect"),
-        (["bench", "desk/m", "--quality"], "does not send what this is measured by"),
+        (["bench", "desk/m", "--quality"], "does not return the logits that this needs"),
         (["bench", "desk/m", "--plot", "a.png"], "--plot has no effect"),
         (["serve", "desk/m", "--draft", "none"], "--draft has no effect"),
         (["launch", "--print", "--model", "desk/m"], "is not loaded by edgechat"),

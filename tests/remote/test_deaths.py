@@ -13,6 +13,7 @@ from edgechat.chat.storage.store import Store, store_path
 from edgechat.device.cpu import read_cpu
 from edgechat.device.speed import store_speed
 from edgechat.engine.types import Delta
+from edgechat.planner.request import PlanRequest
 from tests.kit import DENSE, NOT_PRINTABLE, Spec, build
 from tests.remote.conftest import measured
 
@@ -53,7 +54,7 @@ async def test_no_word_is_lost(sshd, batch):
 async def _one_death(sshd, model, rng, number):
     """Let a worker die; return whether an answer was cut by it."""
     address = sshd.worker(f"{number:03d}")
-    services = SessionServices.real(context=4096, draft="none", workers=(address,))
+    services = SessionServices.real(PlanRequest(context=4096, draft="none", workers=(address,)))
     session = ChatSession(services, str(model), options=CommandLineOptions(max_tokens=400))
     try:
         engine = await session.engine()

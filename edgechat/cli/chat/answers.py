@@ -124,7 +124,7 @@ class AnswerPrinter:
             print(flat(passage.name), file=sys.stderr)
         if self.passages and not sources:
             names = "; ".join(passage.name for passage in self.passages[:_MOST_UNCITED])
-            print(flat(f"it cites none of what it was given: {names}"), file=sys.stderr)
+            print(flat(f"it cites none of the given passages: {names}"), file=sys.stderr)
         for quotation in quotations_in(self._text, [passage.text for passage in self.passages]):
             if self.passages and not quotation.is_there:
                 note(f"not in the documents: “{one_line(quotation.text, 100)}”")

@@ -280,19 +280,8 @@ def _run(options: RunOptions) -> None:
 def _session(options: RunOptions) -> ChatSession:
     from edgechat.chat.session import ChatSession, SessionServices
 
-    request = options.request
-    services = SessionServices.real(
-        context=request.context,
-        anyway=request.anyway,
-        draft=request.draft,
-        backend=request.backend,
-        vision=request.vision,
-        adapters=request.adapters,
-        workers=request.workers,
-        runtime_quant=request.runtime_quant,
-    )
     session = ChatSession(
-        services,
+        SessionServices.real(options.request),
         options.model,
         front="run",
         options=options.generation,
@@ -352,12 +341,12 @@ def _whole_prompt(prompt: str | None) -> str | None:
     piped = read_piped(PIPED_LIMIT + 1)
     if len(piped) > PIPED_LIMIT:
         raise EdgechatError(
-            f"More than {PIPED_LIMIT // 2**20} MiB were piped in, which is more than any context can hold.",
+            f"More than {PIPED_LIMIT // 2**20} MiB were piped in, which is more than any context holds.",
             hint="Pipe in only the relevant part.",
         )
     if is_binary(piped):
         raise EdgechatError(
-            "What was piped in is not text.",
+            "The piped input is not text.",
             hint='To send an image: edgechat run MODEL "What is this?" --image - < photo.png',
         )
     text = piped.decode("utf-8", "replace")

@@ -41,13 +41,7 @@ from edgechat.base.errors import OptionWithoutEffect
 from edgechat.base.text import flat, mebibytes
 from edgechat.cli import completion
 from edgechat.cli.declaring import Number, argument, command, option
-from edgechat.cli.options import (
-    MOST,
-    anyway_option,
-    backend_option,
-    draft_option,
-    workers_option,
-)
+from edgechat.cli.options import MOST, anyway_option, backend_option, draft_option, workers_option
 from edgechat.cli.terminal_io import StatusLine, print_json, sheet, styled, table
 from edgechat.cli.values import cache_types, runs_elsewhere
 from edgechat.models.remote.model import KINDS
@@ -163,7 +157,8 @@ def bench(
         from edgechat.cli import quality_report
 
         for name in filter(runs_elsewhere, models):
-            raise click.BadParameter(f"{name} does not send what this is measured by", param_hint="--quality")
+            reason = f"{name} does not return the logits that this needs"
+            raise click.BadParameter(reason, param_hint="--quality")
         for option, given in (("--against", against), ("--text", text), ("--save-base", save_base)):
             if base_file is not None and given is not None:
                 raise click.BadParameter("cannot be used together with --base-file", param_hint=option)
@@ -190,7 +185,7 @@ def bench(
     }
     for option, value in needing.items():
         if value is not None:
-            raise click.BadParameter("is of use only with --quality", param_hint=option)
+            raise click.BadParameter("applies only with --quality", param_hint=option)
     if len(models) > 1:
         raise click.BadParameter("one at a time; several with --quality", param_hint="MODEL")
     model, request = models[0], msgspec.structs.replace(request, context=ctx)

@@ -39,10 +39,7 @@ from edgechat.chat.storage import statements
 from edgechat.chat.storage.file import BUSY_MS, connect_to_read, store_error, store_path
 from edgechat.cli import completion
 from edgechat.cli.declaring import TEXT, CliGroup, Number, argument, option, suggest
-from edgechat.cli.options import (
-    MOST,
-    json_option,
-)
+from edgechat.cli.options import MOST, json_option
 from edgechat.cli.terminal_io import BOLD, PLAIN, as_text, confirm, print_json, read_piped, styled, table
 
 if TYPE_CHECKING:  # these take three times as long to import as a list needs

@@ -31,9 +31,7 @@ from edgechat.cli.commands.chats import with_store
 from edgechat.cli.commands.device import models_folder
 from edgechat.cli.declaring import command, option
 from edgechat.cli.findings import Finding, Weight, machine_findings
-from edgechat.cli.options import (
-    checked_workers,
-)
+from edgechat.cli.options import checked_workers
 from edgechat.cli.terminal_io import StatusLine, print_json, sheet, styled
 from edgechat.device.profile import disk_free
 from edgechat.device.remote.workers import LostWorker, Tunnel, connect

@@ -49,7 +49,7 @@ _name = argument(
 
 @click.group("docs", cls=CliGroup, no_args_is_help=True, offline=True)
 def docs() -> None:
-    """Add, list and search documents, about which models can be asked."""
+    """Add, list and search documents that models can answer from."""
 
 
 @docs.command("add")
@@ -57,12 +57,12 @@ def docs() -> None:
 @option(
     "--name",
     metavar="NAME",
-    help="What to call them. Default: the first folder's or file's own name.",
+    help="Name of the documents. Default: the name of the first folder or file.",
     type=TEXT,
 )
-@option("--yes", "-y", is_flag=True, help="Do not ask before reading a huge folder, such as a whole disk.")
+@option("--yes", "-y", is_flag=True, help="Do not ask before a huge folder is read, such as a whole disk.")
 def add(paths: tuple[str, ...], name: str | None, yes: bool) -> None:
-    """Add folders and files to documents, new ones or known ones, and read them."""
+    """Add folders and files to new or existing documents, and read them."""
     roots = [root_of(path) for path in paths]
     if name is None:
         same = collection_at(roots[0])
@@ -79,7 +79,7 @@ def add(paths: tuple[str, ...], name: str | None, yes: bool) -> None:
         counts = collection.counts()
         print(flat(f"{name}: {_amount(counts)}."))
     if not counts.passages:
-        note("there is no text in it yet that could be read. What is added to it later is found.")
+        note("there is no readable text in it yet. Files that are added later will be found.")
         return
     print(flat(f'To ask about it: edgechat run MODEL --docs {shlex.quote(name)} "QUESTION"'))
     if is_new and not counts.embedded:
@@ -89,7 +89,7 @@ def add(paths: tuple[str, ...], name: str | None, yes: bool) -> None:
 @docs.command("list")
 @json_option
 def list_documents(json: bool) -> None:
-    """List the documents: what they are called, where they are, and how much is in them."""
+    """List the documents with their names, folders and sizes."""
     known = known_collections()
     if json:
         print_json([_as_json(one) for one in known])
@@ -119,7 +119,7 @@ def list_documents(json: bool) -> None:
     type=TEXT,
 )
 def update(names: tuple[str, ...]) -> None:
-    """Read what has changed; a question does so, too."""
+    """Read changed files; questions do this, too."""
     chosen = names or _usable()
     for name, told in zip(chosen, _update(chosen) if chosen else (), strict=True):
         changes = [f"{told.read:,} read"] if told.read else []
@@ -138,10 +138,10 @@ def update(names: tuple[str, ...]) -> None:
     type=TEXT,
 )
 @argument("question", metavar="QUESTION", help="Words, or a whole question.", type=TEXT)
-@option("--limit", type=Number(int, min=1, max=50), default=8, help="How many passages.")
+@option("--limit", type=Number(int, min=1, max=50), default=8, help="Number of passages.")
 @json_option
 def search(names: tuple[str, ...], question: str, limit: int, json: bool) -> None:
-    """Print the passages that a model would be given for a question, the best first."""
+    """Print the passages that a model would get for a question, the best first."""
     import asyncio
 
     chosen = names or _usable()
@@ -175,7 +175,7 @@ def search(names: tuple[str, ...], question: str, limit: int, json: bool) -> Non
     nargs=-1,
     required=False,
     metavar="[PATH]...",
-    help="Only these folders and files of it. Default: all.",
+    help="Only these of its folders and files. Default: all.",
     type=TEXT,
 )
 @option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
@@ -208,12 +208,12 @@ def rm(name: str, paths: tuple[str, ...], yes: bool) -> None:
     nargs=-1,
     required=False,
     metavar="[NAME]...",
-    help="Default: whichever there are, also later.",
+    help="Default: all, including later ones.",
     complete=completion.documents,
     type=TEXT,
 )
 def serve(names: tuple[str, ...]) -> None:
-    """Let another program, which starts this, search and read documents, over MCP (stdin and stdout)."""
+    """Serve documents to the program that starts this command, over MCP (stdin and stdout)."""
     import asyncio
 
     for name in names:
@@ -282,11 +282,11 @@ def _update(names: Sequence[str]) -> list[Update]:
         for file in told.left_out[:_MOST_TOLD]:
             note(f"{file.name}: {file.note}.")
         if (more := len(told.left_out) - _MOST_TOLD) > 0:
-            note(f"{more:,} more files are left out, or not whole.")
+            note(f"{more:,} more files are skipped or incomplete.")
         if told.others:
             note(f"{told.others.about}.")
         if not told.is_complete:
-            note("there are more files than edgechat looks at; some are not in it.")
+            note("there are more files than edgechat reads; some are missing.")
     return updates
 
 
@@ -295,7 +295,7 @@ def _ask_about(name: str, roots: Sequence[Path]) -> None:
     known = next((one.roots for one in known_collections() if one.name == name), ())
     for root in roots:
         if str(root) not in known and (found := survey(root)).is_huge:
-            print(flat(f"{root}: {found.about}. Reading them takes long."))
+            print(flat(f"{root}: {found.about}. Reading them takes a long time."))
             confirm("Read them all?", "Nothing was added", "Name a smaller folder, or add --yes.")
 
 

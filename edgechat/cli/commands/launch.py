@@ -28,9 +28,7 @@ from edgechat.base.text import one_line
 from edgechat.cli import completion
 from edgechat.cli.agents import AGENTS, Agent, AgentSettings, ServerAddress, plain_environment
 from edgechat.cli.declaring import TEXT, Number, argument, command, option
-from edgechat.cli.options import (
-    MOST,
-)
+from edgechat.cli.options import MOST
 from edgechat.cli.terminal_io import StatusLine, ending_on_signals, note
 from edgechat.cli.values import runs_elsewhere
 
@@ -81,7 +79,7 @@ def launch(
     chosen = _agent(agent) if agent is not None else None
     if chosen is None and not only_print:
         raise SettingsError(
-            "Which program is to be started?", hint=f"One of {', '.join(AGENTS)}, or --print for any other."
+            "There is no program to start.", hint=f"One of {', '.join(AGENTS)}, or --print for any other."
         )
     program = _program(chosen) if chosen is not None and not only_print else None
     with StatusLine(sys.stderr) as status:

@@ -320,7 +320,7 @@ def show_elsewhere(
     if described.bandwidth is not None and unpredicted:
         name = one_line(unpredicted[0], 100)
         raise OptionWithoutEffect(
-            f"--bandwidth has no effect on {name}, of which no speed is predicted.", hint="Omit it."
+            f"--bandwidth has no effect on {name}, for which no speed is predicted.", hint="Omit it."
         )
     with StatusLine(sys.stderr) as status:
         status.show("inspecting this machine")
@@ -384,7 +384,7 @@ def _remote_lines(plan: LoadPlan, remote: HostedModel) -> Iterator[tuple[str, st
     from edgechat.models.remote.model import KINDS
 
     yield "Server", f"{KINDS[remote.kind]} at {remote.url}"
-    told = "" if remote.context else " (assumed: the server does not tell)"
+    told = "" if remote.context else " (assumed: the server does not say)"
     yield "Context", f"{plan.context} tokens{told}"
     if remote.n_params:
         yield "Size", f"{figure(remote.n_params / 1e9)} billion parameters"

@@ -34,10 +34,7 @@ from edgechat.base.errors import DoesNotFit, ModelFileError, ModelNotFound
 from edgechat.base.text import flat, mebibytes, one_line
 from edgechat.cli import completion
 from edgechat.cli.declaring import argument, command, offline_option, option
-from edgechat.cli.options import (
-    backend_option,
-    no_vision_option,
-)
+from edgechat.cli.options import backend_option, no_vision_option
 from edgechat.cli.terminal_io import StatusLine, answers_yes, is_interactive, print_json, sheet, styled
 from edgechat.models.formats.header import senses
 

@@ -39,8 +39,7 @@ _SMALLEST = "Q2_K"
 @argument(
     "model",
     metavar="MODEL",
-    help="The model to make a smaller one of: a GGUF file in F32, F16 or BF16, or a name shown by "
-    "`edgechat list`.",
+    help="The model to quantize: a GGUF file in F32, F16 or BF16, or a name shown by `edgechat list`.",
     complete=completion.local_models,
 )
 @argument(
@@ -53,20 +52,20 @@ _SMALLEST = "Q2_K"
 @option(
     "--fit",
     metavar="SIZE|auto",
-    help="Mix types so that the file has this size, such as 6GiB, and loses least. auto: the size "
+    help="Mix types for the least loss at this size, such as 6GiB. auto: the size "
     "that fits this machine's memory with the context of --ctx.",
 )
 @option(
     "--loss",
     type=Number(float, min=1e-4, max=10),
-    help="Mix types so that the file is smallest and loses at most this: 0.02.",
+    help="Mix types for the smallest file with at most this loss: 0.02.",
 )
 @option("--ctx", type=Number(int, min=512, max=MOST), help="The context length for --fit auto, in tokens.")
 @option(
     "--imatrix",
     metavar="FILE|auto",
-    help="Use an importance matrix: of a text, of the text that edgechat brings (auto), or one in "
-    "a GGUF file. --fit and --loss always do.",
+    help="Use an importance matrix: of a text, of the text that ships with edgechat (auto), or one in "
+    "a GGUF file. --fit and --loss always use one.",
     complete=completion.paths,
 )
 @option(
@@ -77,7 +76,7 @@ _SMALLEST = "Q2_K"
     complete=completion.paths,
 )
 @option("--name", help="The new model's name; default: the old one's with its quantization.")
-@option("--keep-split", is_flag=True, help="Write as many files as a split model has.")
+@option("--keep-split", is_flag=True, help="Write as many files as the split model has.")
 @option("--threads", type=Number(int, min=1, max=1024), help="Threads; default: all.")
 @option("--dry-run", is_flag=True, help="Show the size and types of QUANT, and stop.")
 @json_option
@@ -95,7 +94,7 @@ def quantize(
     dry_run: bool,
     json: bool,
 ) -> None:
-    """Make a smaller model of one in 16 or 32 bits, into edgechat's folder."""
+    """Quantize a model in 16 or 32 bits, and store the result in edgechat's folder."""
     from edgechat.quantize.making import QuantizeRequest, Source, is_matrix, make
 
     asked = [option for option in (quant, fit, loss) if option is not None]

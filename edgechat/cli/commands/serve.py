@@ -134,7 +134,7 @@ _LEAST_KEY = 16
     multiple=True,
     type=TEXT,
     metavar="NAME",
-    help="Let requests ask about these documents, by the field `docs`; all: about any; can be "
+    help="Let requests use these documents, by the field `docs`; all: any of them; can be "
     "repeated. `edgechat docs list` lists them.",
     complete=completion.documents,
 )

@@ -16,7 +16,6 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from pathlib import Path
 
 from edgechat.base import paths
@@ -330,6 +329,8 @@ def fingerprint_of(model_path: str | os.PathLike[str], extra: str) -> bytes:
     Name, location and time of the file do not matter. A fine-tune has another fingerprint unless it changed
     so few weights that no sample contains one. Raises OSError.
     """
+    from hashlib import blake2b  # 2 ms, which a list of models does not need
+
     model = found_at(Path(model_path))
     if model is None:
         raise FileNotFoundError(2, "there is no such file", str(model_path))
