@@ -1,8 +1,8 @@
-"""The child process that decodes sounds; see `edgechat.base.sound.decoding`.
+"""Child process that decodes sounds; see `edgechat.base.sound.decoding`.
 
-WAV is read here. MP3 and FLAC are decoded by libmtmd's miniaudio, a large program in C, which libmtmd offers
-to projectors that hear: so the smallest one there can be is written and loaded, an encoder without layers.
-It decodes to 16,000 samples a second, the rate of nearly all models.
+WAV is parsed here. MP3 and FLAC are decoded by miniaudio in libmtmd, which requires a projector that hears:
+the smallest possible one, an encoder without layers, is written and loaded. It decodes to 16,000 samples per
+second, the rate of nearly all models.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from edgechat.base.sound.wav import Mono, read_wav
 
 _AGAIN = "Open it in an audio editor; if that plays it, save it from there as WAV."
 _UINT32, _FLOAT32, _BOOL, _STRING = 4, 6, 7, 8
-"""Types of GGUF."""
+"""GGUF's type numbers."""
 _LAYOUTS = {_UINT32: "<I", _FLOAT32: "<f", _BOOL: "<?"}
 _KEYS: tuple[tuple[str, int, Any], ...] = (
     ("general.architecture", _STRING, "clip"),
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 class _SoundDecoding:
-    """What has come of a file so far, then its samples."""
+    """Received bytes of a file, then its samples."""
 
     def __init__(self) -> None:
         self._file = bytearray()
@@ -75,7 +75,7 @@ class _SoundDecoding:
 
 
 def _decode(file: bytes, rate: int) -> tuple[DecodedSound, Mono]:
-    """Return the sound and, unless `rate` is 0, its samples. Whatever is raised is a problem."""
+    """Return the sound and, unless `rate` is 0, its samples. Any exception becomes a problem."""
     nothing: Mono = np.empty(0, np.float32)
     try:
         kind = format_of(file)
@@ -94,7 +94,7 @@ def _decode(file: bytes, rate: int) -> tuple[DecodedSound, Mono]:
 
 
 def _decompressed(file: bytes, kind: SoundFormat) -> tuple[int, Mono]:
-    """Return the samples of a second, and the samples, of an MP3 or FLAC."""
+    """Return the sample rate and the samples of an MP3 or FLAC file."""
     (check_mp3 if kind == "mp3" else check_flac)(file)
     context = _smallest_ear()
     from edgechat.native.multimodal.library import lib
@@ -143,14 +143,14 @@ def _smallest_ear() -> Any:
 
 
 def _limit_memory() -> None:
-    """Limit what the decoder may take, beside what the libraries of a GPU have reserved by now."""
+    """Limit the decoder's memory, beyond what GPU libraries have already reserved."""
     with contextlib.suppress(OSError, ValueError, IndexError, AttributeError):
         n_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
         child.limit_memory(n_pages * os.sysconf("SC_PAGE_SIZE") + MEMORY_LIMIT)
 
 
 def _ear() -> bytes:
-    """Return the file of a projector with one weight for each sample of a frame."""
+    """Return a projector file with one weight per sample of a frame."""
     head = b"GGUF" + struct.pack("<IQQ", 3, 1, len(_KEYS)) + b"".join(_entries(_KEYS))
     head += _text(_WEIGHTS) + struct.pack("<IQQIQ", 2, _N_WEIGHTS, 1, 0, 0)
     return head + bytes(-len(head) % 32) + bytes(4 * _N_WEIGHTS)
