@@ -5,7 +5,7 @@
 # make dist   the wheel and the source archive            make test-metal   what only a Mac can show
 # make package   the program that needs no Python         make smoke  try it in an empty environment
 # make docs   the documentation, in build/docs            make catalogue  which of its entries are out of date
-# make test-engines   with real vLLM, Transformers and llama-server, 3.5 GB
+# make test-engines   with real vLLM, Transformers and llama-server, 3.5 GB   make house  its size, in figures
 
 PYTHON ?= python3
 VENV := .venv
@@ -37,7 +37,7 @@ LLAMA := $(PACKAGE)/wheels/$(shell sed -n 's/^llama_cpp_python==//p' $(LOCK))
 NUMPY := $(PACKAGE)/numpy/$(shell sed -n 's/^numpy==//p' $(LOCK))
 NO_BLAS := -Csetup-args=-Dblas=none -Csetup-args=-Dlapack=none -Csetup-args=-Dallow-noblas=true
 
-.PHONY: run check quick test test-alone test-times test-metal test-engines soak bench docs catalogue lock dist package
+.PHONY: run check quick test test-alone test-times test-metal test-engines soak bench docs catalogue house lock dist package
 .PHONY: smoke clean
 
 # The app where there is a terminal, one question to the guide where there is none.
@@ -117,6 +117,10 @@ docs: $(VENV)/.installed-dev
 # Fails where an entry was not looked at for two months, or is not what the hub says.
 catalogue: $(VENV)/.installed-dev
 	@$(BIN)/python packaging/catalogue/stale.py
+
+# `packaging/house.py --imports --private` says more.
+house: $(VENV)/.installed-dev
+	@$(BIN)/python packaging/house.py
 
 # Leaves dist/edgechat-VERSION-OS-ARCH and its archive. The first time llama.cpp is compiled for every processor.
 package: $(PACKAGE)/.installed

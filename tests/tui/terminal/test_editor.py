@@ -72,7 +72,7 @@ def test_the_editors_text_comes_back_and_the_file_is_gone(terminal, model, tmp_p
 
 
 def test_control_c_in_the_editor_does_not_end_the_app(terminal, model, tmp_path):
-    editor = program(tmp_path, "echo in the editor; sleep 100")
+    editor = program(tmp_path, "echo in the editor; read line")
     start(terminal, model, f"'\"{editor}\"'")
     terminal.type("draft")
     terminal.until("│ draft")
