@@ -51,13 +51,12 @@ class HeadContext(Context):
         """Layers; each of several ones predicts one token further than the previous one."""
         if self.n_layers > 1 and model.architecture not in CHAINED:
             raise LoadFailed(
-                f"{model.architecture} models draft with one layer of their own, and this one has "
-                f"{self.n_layers}."
+                f"{model.architecture} models draft with one layer, but this one has {self.n_layers}."
             )
         super().__init__(model, params.of_head(), target=target, kind=of)
         if self.n_vocab != target.n_vocab:
             self.close()
-            raise LoadFailed(f"The draft knows {self.n_vocab} tokens, and its target {target.n_vocab}.")
+            raise LoadFailed(f"The draft has {self.n_vocab} tokens, but its target has {target.n_vocab}.")
         # Besides its own rows: the target's, a copy of them for readers, and those of a micro-batch.
         self.output_bytes += 4 * self.width * (self.n_seq_max + 2 * target.n_batch + self.n_ubatch)
         self._keep_states(True)

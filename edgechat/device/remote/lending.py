@@ -259,7 +259,7 @@ def confine(writable: Path, port: int) -> str:
         if version > 0 and _landlock(libc, version, writable, port):
             steps.append(f"landlock {version}")
     if len(steps) < 2 and libc.unshare(_NEW_USER) == 0:
-        steps.append("a user namespace of its own")
+        steps.append("a separate user namespace")
     if len(steps) < 2:
         _LOG.warning("the system offers no sandbox: %s", os.strerror(ctypes.get_errno()))
     return ", ".join(steps)

@@ -8,7 +8,7 @@ try:
     import llama_cpp.mtmd_cpp as lib
 except (OSError, RuntimeError, AttributeError) as error:  # no file, not loadable, another version
     raise BackendMissing(
-        f"This llama-cpp-python cannot show pictures to models, or play sounds: {error}.",
+        f"This llama-cpp-python supports neither pictures nor sounds: {error}.",
         hint="Build it anew: pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python",
     ) from error
 
