@@ -40,11 +40,11 @@ from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.estimate.rates import guessed
 from edgechat.planner.estimate.shape import shape_of
 from edgechat.planner.estimate.speed import GRAPH, MASK
+from edgechat.planner.lending import KEY
 from edgechat.planner.machine import current_profile, with_speeds
-from edgechat.planner.model_on_machine import model_on_machine
-from edgechat.planner.placement.lending import KEY
+from edgechat.planner.placement.model_on_machine import model_on_machine
+from edgechat.planner.placement.plan_model import completed
 from edgechat.planner.plan import LoadPlan
-from edgechat.planner.plan_model import completed
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
 from tests.kit import TINYLLAMA, Spec, build

@@ -13,7 +13,7 @@ import msgspec
 
 from edgechat.base.errors import DocumentError, SettingsError, SwitchUnknown
 from edgechat.base.text import one_line
-from edgechat.chat.attachments.mentions import path_exists
+from edgechat.chat.attachments import path_exists
 from edgechat.chat.records import ChatSettings, apply_preset
 from edgechat.chat.reply.chat_tools import choice
 from edgechat.chat.session import ChatSession
@@ -153,21 +153,23 @@ async def add_documents(
 
     Cancelling this keeps what has been read. on_progress: is called on another thread. Raises DocumentError.
     """
-    from edgechat.documents import known
+    from edgechat.documents import registry
 
-    root = await asyncio.to_thread(known.root_of, path)
-    found = await asyncio.to_thread(known.survey, root)
-    if found.is_huge and await asyncio.to_thread(known.collection_at, root) is None:
+    root = await asyncio.to_thread(registry.root_of, path)
+    found = await asyncio.to_thread(registry.survey, root)
+    if found.is_huge and await asyncio.to_thread(registry.collection_at, root) is None:
         raise DocumentError(
             f"{one_line(path, 120)} is very large: {found.about}.",
             hint=f"Name a smaller folder, or read it all: edgechat docs add --yes {shlex.quote(path)}",
         )
-    name = await asyncio.to_thread(known.collection_of, root)
+    name = await asyncio.to_thread(registry.collection_of, root)
     (update,) = await session.documents.refresh([name], on_progress, fresh_seconds=0.0)
     chosen = session.chosen_documents(conversation.settings)
     if name not in chosen:
         await set_documents(session, conversation, (*chosen, name))
-    counts = next(one.about for one in await asyncio.to_thread(known.known_collections) if one.name == name)
+    counts = next(
+        one.about for one in await asyncio.to_thread(registry.known_collections) if one.name == name
+    )
     left_out = f", {len(update.left_out):,} left out or not whole" if update.left_out else ""
     left_out += f"; {update.others.about}" if update.others else ""
     more = "" if update.is_complete else " There are more files than edgechat looks at."

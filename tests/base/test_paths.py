@@ -19,7 +19,7 @@ from edgechat.models.hub import remote_headers
 from edgechat.models.local import upkeep
 from edgechat.planner import listing
 from edgechat.planner.estimate import calibration
-from edgechat.server.http.access_policy import find_key, key_file
+from edgechat.server.access import find_key, key_file
 from edgechat.settings import change, load, settings_file
 from edgechat.settings.reading import MAX_BYTES
 from tests.kit import NOT_PRINTABLE, tiny

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from edgechat.base import paths
-from edgechat.cli.commands import listing, plan, show
+from edgechat.cli.commands import models, plan, show
 from edgechat.models.formats.gguf import read_header
 from edgechat.models.local import upkeep
 from edgechat.models.local.inventory import inventory
@@ -94,7 +94,7 @@ def test_the_fields_of_objects_are_documented(words):
     command, *name = words.split()
     found = json.loads(said(command, *name, "--json"))
     first = found[0] if isinstance(found, list) else found
-    documented = {"list": listing, "show": show, "plan": plan}[command].__doc__
+    documented = {"list": models, "show": show, "plan": plan}[command].__doc__
     if command == "plan":
         first = {*first, *(first["mtp"] or ()), *(first["projector"] or ())}
     assert set(first) <= set(re.findall(r"\b[a-z_]+\b", documented.partition("--json")[2]))
@@ -161,7 +161,7 @@ def test_two_hundred_models(user, model, capsys):
         seconds.append(time.perf_counter() - began)
         assert run.returncode == 0
     began = time.perf_counter()
-    listing.run(json=False)
+    models.list_models.callback(json=False)
     inside = time.perf_counter() - began
     n = len(capsys.readouterr().out.splitlines()) - 1
     began = time.perf_counter()

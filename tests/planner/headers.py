@@ -17,9 +17,9 @@ from edgechat.models.formats.projector import projector_of
 from edgechat.models.formats.quants import GgmlType
 from edgechat.models.local.resolve import ResolvedModel
 from edgechat.native.params import Breakdown, CacheType, LoadParams
+from edgechat.planner.companions import ProjectorFile
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.estimate.memory import layer_cache_bytes
-from edgechat.planner.placement.projector import ProjectorFile
 from tests.kit import DENSE, Spec, build
 
 GIB = 2**30

@@ -10,7 +10,7 @@ from edgechat.device.profile import DeviceProfile
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.local.resolve import entry_of
 from edgechat.models.shipped import mlx_header_of
-from edgechat.planner.ranking.candidates import Variant, of_entry
+from edgechat.planner.candidates import Variant, of_entry
 from tests.planner import golden
 
 MACS = ((8, 100), (16, 120), (64, 400))

@@ -20,8 +20,7 @@ from edgechat.engine.types import ChatRequest, Delta, Message, Sampling
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.models.adapters.reading import AdapterUse
 from edgechat.planner.machine import MachineDescription, check_build
-from edgechat.planner.prepare import prepare
-from edgechat.planner.ranking.survey import one_model
+from edgechat.planner.prepare import one_model, prepare
 from edgechat.planner.request import PlanRequest
 from tests.kit import DENSE, NOT_PRINTABLE, Spec, build
 from tests.kit.adapters import adapter

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from edgechat.base import paths
 from edgechat.base.errors import StoreError, StoreUnwritable
-from edgechat.base.storage.sqlite_file import open_read_only, remedy, why_unwritable
+from edgechat.base.sqlite_file import open_read_only, remedy, why_unwritable
 from edgechat.chat.storage.migrations import migrate
 
 BUSY_MS = 5_000
@@ -127,3 +127,8 @@ def _use_wal(db: sqlite3.Connection, busy_ms: int) -> None:
 def deleted_meanwhile() -> StoreError:
     """Return the error of writing to a chat that was deleted."""
     return StoreError("This conversation was deleted meanwhile.", hint="Begin a new one.")
+
+
+def truncate_wal(db: sqlite3.Connection) -> None:
+    """Empty the write-ahead log, in which deleted text stays as long as another program keeps it open."""
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()

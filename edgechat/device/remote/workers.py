@@ -24,8 +24,8 @@ import msgspec
 
 from edgechat import settings
 from edgechat.base.errors import WorkerRefused
+from edgechat.base.network.lenders import SSH_HINT, SshHost, ssh_host, ssh_refusal
 from edgechat.base.network.offline import offline_by
-from edgechat.base.network.ssh import HINT, SshHost, refusal, ssh_host
 from edgechat.base.process import spawn
 from edgechat.base.text import figure, one_line
 from edgechat.device.accelerators import Accelerator
@@ -301,7 +301,7 @@ def parsed(address: str) -> SshHost:
     """Return the machine at an address. Raises WorkerRefused."""
     host = ssh_host(address)
     if host is None:
-        raise WorkerRefused(refusal(address), hint=HINT)
+        raise WorkerRefused(ssh_refusal(address), hint=SSH_HINT)
     return host
 
 

@@ -14,7 +14,7 @@ from edgechat.base.images.image import Pixels
 from edgechat.base.sound.sound import Samples
 from edgechat.engine.backends.base import MOST_CELLS, CacheFull, Embeddings, EncodingStopped, Media, media_ids
 from edgechat.native.handles import Context, Model
-from edgechat.planner.placement.projector_memory import MOST_HEARD
+from edgechat.planner.companions import MOST_HEARD
 from edgechat.planner.plan import LoadPlan
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from edgechat.base.errors import (
     RemoteFileChanged,
     SettingsError,
 )
-from edgechat.base.network.proxies import unusable_proxy
+from edgechat.base.network.offline import unusable_proxy
 from edgechat.base.text import one_line
 from edgechat.models.catalogue import CatalogueEntry
 from edgechat.models.choices import RemoteFile, RepoListing

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from edgechat.base.errors import ServerRefused
-from edgechat.base.network import loopback
+from edgechat.base.network import lenders
 
 NAME = "RPC"
 """Prefix of the devices' names."""
@@ -31,9 +31,9 @@ def check(servers: Iterable[str]) -> tuple[str, ...]:
     """Return the servers' addresses. Raises ServerRefused for a server that is not on this machine."""
     addresses: list[str] = []
     for server in servers:
-        address = loopback.address(server)
+        address = lenders.rpc_address(server)
         if address is None:
-            raise ServerRefused(loopback.refusal(server), hint=loopback.HINT)
+            raise ServerRefused(lenders.rpc_refusal(server), hint=lenders.RPC_HINT)
         addresses.append(address)
     return tuple(dict.fromkeys(addresses))
 

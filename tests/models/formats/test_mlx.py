@@ -10,9 +10,9 @@ from edgechat.base.errors import ModelFileError
 from edgechat.models.formats.header import GgufArray
 from edgechat.models.formats.mlx import contents, tensors
 from edgechat.models.formats.mlx.contents import read_model
-from edgechat.planner.drafting import misfit
 from edgechat.planner.estimate.memory import recurrent_bytes
 from edgechat.planner.estimate.shape import shape_of
+from edgechat.planner.placement.drafting import misfit
 from tests.models.mlx_folders import CONFIG, mlx_files, raw, shapes, written
 from tests.models.mlx_folders import safetensors as made
 from tests.planner.headers import cache_bytes

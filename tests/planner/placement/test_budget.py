@@ -6,7 +6,7 @@ import pytest
 
 from edgechat.device.memory import Memory
 from edgechat.native.params import Breakdown, Buffer
-from edgechat.planner.placement.budget import MLX, RAM, Budget, Card, Needs, needs_of, together
+from edgechat.planner.estimate.budget import MLX, RAM, Budget, Card, Needs, needs_of, together
 from tests.planner.headers import GIB, machine
 from tests.planner.placement.test_layout import card, with_cards
 

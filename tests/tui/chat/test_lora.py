@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from edgechat.models.adapters.reading import AdapterUse
-from edgechat.planner.placement.adapters import AdapterPlan
+from edgechat.planner.companions import AdapterPlan
 from tests.kit import Spec, build
 from tests.kit.adapters import adapter
 from tests.tui.driving import plan
