@@ -1,8 +1,8 @@
-"""The accelerators, merged from several sources, with their available memory.
+"""Accelerators with their available memory, merged from several sources.
 
-ggml lists what this build of llama.cpp can compute on; the driver (NVML), the kernel (sysfs) and torch tell
-of cards that it cannot, and what other programs have taken. What a source says of a card is a GpuReading;
-cards are matched by PCI address, or by maker if a source has no address.
+ggml lists the devices on which this build of llama.cpp can compute; the driver (NVML), the kernel (sysfs) and
+torch know cards that it cannot use, and the memory that other programs have taken. A source reports each card
+as a GpuReading; readings are matched by PCI address, or by vendor if a source has none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Vendor = Literal["nvidia", "amd", "intel", "apple", "other"]
 Source = Literal["ggml", "nvml", "kernel", "torch"]
 
 _SAME = 0.1
-"""Sources that differ by less than this share in a card's total speak of the same memory."""
+"""Totals that differ by less than this share belong to the same memory."""
 _BACKENDS: dict[str, Vendor] = {"CUDA": "nvidia", "ROCm": "amd", "MTL": "apple"}
 _WORDS: tuple[tuple[str, Vendor], ...] = (
     ("nvidia", "nvidia"),
@@ -33,11 +33,11 @@ _WORDS: tuple[tuple[str, Vendor], ...] = (
     ("apple", "apple"),
 )
 _SOFTWARE = ("llvmpipe", "swiftshader", "lavapipe")
-"""Vulkan drivers that compute on the CPU, slower than the CPU backend does."""
+"""Vulkan drivers that compute on the CPU, more slowly than the CPU backend."""
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
-    """What one source reports about one card."""
+    """A source's report about one card."""
 
     source: Source
     vendor: Vendor
@@ -45,36 +45,36 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     pci: str | None = None
     """'0000:c1:00.0', lower case."""
     total: int = 0
-    """Bytes; 0 where the source does not know."""
+    """Bytes; 0 if the source does not know."""
     free: int = 0
     shares_ram: bool | None = None
-    """None where the source does not know."""
+    """None if the source does not know."""
     set_aside: int = 0
-    """Bytes of `free` that the firmware has taken from the RAM for this card that shares it."""
+    """Bytes of `free` that the firmware has reserved in RAM for this card."""
     device: str | None = None
-    """llama.cpp's name of it; only ggml knows."""
+    """llama.cpp's name, which only ggml knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """A GPU, or something like it."""
+    """A GPU or similar device."""
 
     name: str
     vendor: Vendor
     devices: tuple[str, ...]
-    """llama.cpp's names of it, the best one first: 'CUDA0', 'Vulkan0'; empty: this build cannot use it."""
+    """llama.cpp's names of it, best first: 'CUDA0', 'Vulkan0'; empty: this build cannot use it."""
     total: int
-    """The most that a program can allocate, in bytes; 0 if unknown."""
+    """Most bytes that a program can allocate; 0 if unknown."""
     free: int
-    """Bytes that may be taken now; never more than `total`, nor than the RAM has where it is shared."""
+    """Bytes that may be taken now, at most `total`, and at most the available RAM if that is shared."""
     shares_ram: bool
-    """Whether it computes in the machine's own memory, which must then be charged once for both."""
+    """Whether it computes in RAM, which must then be charged once for both."""
     own: int
-    """Bytes of `free` that no RAM has to be given for: all of them, unless it shares the RAM."""
+    """Bytes of `free` that take no RAM: all of them, unless it shares the RAM."""
     pci: str | None
     sources: tuple[Source, ...]
     worker: str = ""
-    """The address of the worker that lends it; empty: it is in this machine."""
+    """Address of the worker that lends it; empty for a device of this machine."""
 
     @property
     def usable(self) -> bool:
@@ -83,12 +83,12 @@ class Accelerator:
 
     @property
     def is_apples(self) -> bool:
-        """Whether it is the one inside an Apple processor, on which MLX computes too."""
+        """Whether it is part of an Apple processor; MLX computes on it too."""
         return self.vendor == "apple" and self.shares_ram
 
 
 def ggml_readings(devices: Iterable[NativeDevice]) -> list[GpuReading]:
-    """Return ggml's devices that hold layers, without Vulkan devices that are the CPU in disguise."""
+    """Return ggml's devices that hold layers, omitting Vulkan drivers that compute on the CPU."""
     readings: list[GpuReading] = []
     for device in devices:
         description = device.description.lower()
@@ -104,7 +104,7 @@ def ggml_readings(devices: Iterable[NativeDevice]) -> list[GpuReading]:
             pci=device.device_id,
             total=device.total,
             free=device.free,
-            # Metal calls every card a GPU; only AMD's, in Macs with Intel CPUs, have memory of their own.
+            # Metal lists every card as a GPU; only AMD's, in Macs with Intel CPUs, have their own memory.
             shares_ram=device.kind == "igpu" or (device.backend == "MTL" and vendor != "amd"),
             device=device.name,
         )
@@ -113,9 +113,9 @@ def ggml_readings(devices: Iterable[NativeDevice]) -> list[GpuReading]:
 
 
 def merge(readings: Sequence[GpuReading], memory: Memory) -> tuple[Accelerator, ...]:
-    """Return each card once; where sources contradict each other the one listed first is believed.
+    """Return each card once; where sources contradict each other, the first one wins.
 
-    readings: of the most trusted source first. memory: what the RAM has, for cards that share it.
+    readings: the most trusted source first. memory: the RAM, for cards that share it.
     """
     cards: list[list[GpuReading]] = []
     for reading in readings:
@@ -128,13 +128,13 @@ def merge(readings: Sequence[GpuReading], memory: Memory) -> tuple[Accelerator, 
 
 
 def _card_of(reading: GpuReading, cards: list[list[GpuReading]]) -> list[GpuReading] | None:
-    """Return the card that this source sees here, if it is known already: by address, else by maker."""
+    """Return the known card that a reading belongs to, by address, else by vendor; None for a new card."""
     for card in cards:
         if reading.pci and any(known.pci == reading.pci for known in card):
             return card
     for card in cards:
         told_apart = reading.pci and any(known.pci for known in card)
-        # A source, or a backend of ggml, that has listed the card already means another one.
+        # A source, or a backend of ggml, that already listed the card means another one.
         listed = any(_listed_by(known) == _listed_by(reading) for known in card)
         if card[0].vendor == reading.vendor and not told_apart and not listed:
             return card
@@ -142,15 +142,16 @@ def _card_of(reading: GpuReading, cards: list[list[GpuReading]]) -> list[GpuRead
 
 
 def _listed_by(reading: GpuReading) -> tuple[Source, str]:
-    """Return the source, and of ggml the backend."""
+    """Return the source, and for ggml the backend."""
     return reading.source, (reading.device or "").rstrip("0123456789")
 
 
 def _accelerator(card: list[GpuReading], memory: Memory) -> Accelerator:
     knowing = [reading for reading in card if reading.total > 0]
     total = knowing[0].total if knowing else 0
-    # A source may mean something else: NVML the whole card where we have a slice of it, a heap and not all
-    # heaps. But where they mean the same, the smallest figure knows of a program that the others overlook.
+    # Totals may differ in meaning: NVML's whole card against a slice of it, or one heap against all. Where
+    # they
+    # agree, the smallest free figure is right: it includes a program that the others overlook.
     same = [reading for reading in knowing if abs(reading.total - total) <= _SAME * total]
     free = min([total, *(max(0, reading.free) for reading in same)])
     shares = next((reading.shares_ram for reading in card if reading.shares_ram is not None), False)

@@ -1,8 +1,8 @@
-"""The control groups of this process, innermost first, for cgroup v1 and v2.
+"""Control groups of this process, innermost first, for cgroup v1 and v2.
 
-A limit set on any ancestor binds, so every group between ours and the mount point is listed. In a
-container the file system may show our own group as its root, or hide the names of what lies above: then
-the mount point alone is what we can see, and it is what binds.
+A limit on any ancestor binds, so every group up to the mount point is listed. In a container, the file system
+may show our own group as its root or hide the names above it; then only the mount point is visible, and it
+binds.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
-"""An escape of mountinfo: \\040 is a space."""
+"""Escape of mountinfo: \\040 is a space."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One control group: its folder, and which version's files the folder holds."""
+    """A control group: its folder, and the version of the files in it."""
 
     version: Literal[1, 2]
     folder: Path
@@ -26,7 +26,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class _Mount:
-    """A mounted hierarchy: which part of it (`top`) is seen at which path (`point`)."""
+    """A mounted hierarchy, whose part `top` is visible at the path `point`."""
 
     version: Literal[1, 2]
     controllers: frozenset[str]
@@ -37,7 +37,7 @@ class _Mount:
 def groups(controller: str, root: Path = Path("/")) -> list[Group]:
     """Return the groups that may limit this process for `controller` ("cpu" or "memory"), of both versions.
 
-    root: where /proc and /sys are looked for. Empty where there are no control groups.
+    root: folder with /proc and /sys. Empty without control groups.
     """
     memberships = _memberships(root)
     result: list[Group] = []
@@ -51,7 +51,7 @@ def groups(controller: str, root: Path = Path("/")) -> list[Group]:
 
 
 def _memberships(root: Path) -> dict[str, PurePosixPath]:
-    """Return controller -> path of our group; version 2 has one path for all, under ''."""
+    """Return the path of our group by controller; version 2 has one path for all, under ''."""
     paths: dict[str, PurePosixPath] = {}
     for line in read_text(root / "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
@@ -80,7 +80,7 @@ def _mounts(root: Path) -> list[_Mount]:
 
 def _lineage(mount: _Mount, path: PurePosixPath, root: Path) -> list[Path]:
     point = root / str(mount.point).lstrip("/")
-    # A path with '..' belongs to a group outside of our namespace, which is nowhere to be seen.
+    # A path with '..' belongs to a group outside of our namespace, which is not visible.
     if ".." in path.parts or not path.is_relative_to(mount.top):
         return [point]
     names = path.relative_to(mount.top).parts
@@ -97,13 +97,13 @@ def read_text(path: Path) -> str:
 
 
 def read_number(path: Path) -> int | None:
-    """Return the number that a file of /sys holds; None where it is missing, 'max' or no number."""
+    """Return the number in a file of /sys; None if it is missing, 'max' or not a number."""
     text = read_text(path).strip()
     return int(text) if text.isascii() and text.removeprefix("-").isdigit() else None
 
 
 def read_table(path: Path) -> dict[str, int]:
-    """Return the `name number` lines of a file, also as 'Name:  number kB' (which stays in kB)."""
+    """Return the `name number` lines of a file, also in the form 'Name:  number kB' (which stays in kB)."""
     table: dict[str, int] = {}
     for line in read_text(path).splitlines():
         fields = line.replace(":", " ").split()

@@ -1,6 +1,6 @@
-"""The processor: its cores, how much of them we may use, how many threads to start, and its instruction sets.
+"""The processor: its cores, the usable share of them, the number of threads, and instruction sets.
 
-Linux tells by files under /sys and /proc, macOS by sysctl; elsewhere psutil knows the numbers only.
+Linux provides files in /sys and /proc, macOS sysctl; elsewhere, psutil knows only the numbers of cores.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from pathlib import Path
 from edgechat.device.cgroup import groups, read_number, read_text
 
 _CPUS = "sys/devices/system/cpu"
-# A little core of an ARM chip has 0.2 to 0.5 of the biggest core's capacity, a middle one 0.6 and more.
+# Little cores of an ARM chip have 0.2 to 0.5 of the largest core's capacity, middle ones 0.6 and more.
 _FAST_CAPACITY = 0.6
 
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """A physical core: the numbers of its logical processors (two with SMT), and its kind."""
+    """A physical core, with the numbers of its logical processors (two with SMT)."""
 
     cpus: tuple[int, ...]
     fast: bool = True
-    """A performance core; on a chip with one kind of core all are."""
+    """Whether it is a performance core, as all are on a chip with one kind of core."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """The CPU, and the part of it that this process can use."""
+    """The CPU, and the part of it that this process may use."""
 
     name: str
     cores: tuple[Core, ...]
     allowed: frozenset[int]
-    """The logical CPUs in the affinity mask of this process."""
+    """Logical CPUs in the affinity mask of this process."""
     quota: float | None = None
-    """The tightest CPU quota of the control groups, in CPUs; None: no limit."""
+    """Tightest CPU quota of the control groups, in CPUs; None without a limit."""
 
     @property
     def logical(self) -> int:
@@ -62,15 +62,15 @@ class Cpu:
 
     @property
     def usable(self) -> tuple[Core, ...]:
-        """The cores that this process can run on."""
+        """Cores that this process may run on."""
         return tuple(core for core in self.cores if not self.allowed.isdisjoint(core.cpus))
 
 
 def choose_threads(cpu: Cpu) -> tuple[int, str]:
     """Return the best number of threads, and the reason as a sentence.
 
-    One thread on each performance core: a second thread on a core shares its arithmetic units, and a slow
-    core makes all the others wait at the end of every layer.
+    One thread per performance core: a second thread on a core shares its arithmetic units, and a slow core
+    makes all others wait at the end of every layer.
     """
     fast = [core for core in cpu.usable if core.fast]
     chosen = fast or list(cpu.usable)
@@ -96,7 +96,7 @@ def choose_threads(cpu: Cpu) -> tuple[int, str]:
 
 
 def thread_counts(cpu: Cpu) -> dict[int, str]:
-    """Return the numbers of threads that may be fastest, the most likely first, and what each is."""
+    """Return the candidates for the fastest number of threads, most likely first, with their meaning."""
     allowed = [len(cpu.allowed.intersection(core.cpus)) for core in cpu.usable]
     counts = (
         (choose_threads(cpu)[0], "one for each performance core" if cpu.efficiency else "one for each core"),
@@ -114,8 +114,8 @@ def thread_counts(cpu: Cpu) -> dict[int, str]:
 def read_cpu(root: Path = Path("/"), allowed: frozenset[int] | None = None) -> Cpu:
     """Return the CPU of this machine.
 
-    root: the folder that holds /proc and /sys. allowed: the logical processors that this process may use;
-    None asks the system.
+    root: folder with /proc and /sys. allowed: the logical processors that this process may use; None asks the
+    system.
     """
     listed = re.findall(r"^processor\s*: ([0-9]+)$", read_text(root / "proc/cpuinfo"), re.MULTILINE)
     online = parse_list(read_text(root / _CPUS / "online") or ",".join(listed))
@@ -126,12 +126,12 @@ def read_cpu(root: Path = Path("/"), allowed: frozenset[int] | None = None) -> C
         return _portable()
     if allowed is None:
         allowed = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else online
-    # A container may be shown processors numbered from 0 while its affinity has the host's numbers.
+    # A container may show processors numbered from 0 while the affinity has the host's numbers.
     return Cpu(_name(root), _cores(root, online), (allowed & online) or online, _quota(root))
 
 
 def parse_list(text: str) -> frozenset[int]:
-    """Return the numbers of a list as the kernel writes it ('0-3,8'); empty if it is malformed."""
+    """Return the numbers of a list in the kernel's notation ('0-3,8'); empty if malformed."""
     numbers: set[int] = set()
     for part in text.strip().split(","):
         match = re.fullmatch(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", part)
@@ -159,7 +159,7 @@ def _cores(root: Path, online: frozenset[int]) -> tuple[Core, ...]:
 
 
 def _cores_by_cpuinfo(root: Path) -> dict[int, frozenset[int]]:
-    """Return logical processor -> all processors of its core, which /proc/cpuinfo tells on x86."""
+    """Return all processors of each logical processor's core, from /proc/cpuinfo on x86."""
     cores: dict[tuple[str, str], set[int]] = {}
     for block in read_text(root / "proc/cpuinfo").split("\n\n"):
         facts = dict(re.findall(r"^([^:\t]+?)\s*: ?(.*)$", block, re.MULTILINE))
@@ -170,7 +170,7 @@ def _cores_by_cpuinfo(root: Path) -> dict[int, frozenset[int]]:
 
 
 def _slow(root: Path, online: frozenset[int]) -> frozenset[int]:
-    """Return the logical processors that belong to efficiency cores."""
+    """Return the logical processors of efficiency cores."""
     if parse_list(read_text(root / "sys/devices/cpu_core/cpus")):  # an Intel hybrid
         return parse_list(read_text(root / "sys/devices/cpu_atom/cpus"))
     read = {cpu: read_number(root / _CPUS / f"cpu{cpu}" / "cpu_capacity") for cpu in online}
@@ -180,7 +180,7 @@ def _slow(root: Path, online: frozenset[int]) -> frozenset[int]:
 
 
 def _quota(root: Path) -> float | None:
-    """Return the tightest quota among all our control groups, in processors."""
+    """Return the tightest quota of our control groups, in CPUs."""
     quotas: list[float] = []
     for group in groups("cpu", root):
         if group.version == 2:
@@ -204,7 +204,7 @@ def _name(root: Path) -> str:
 
 
 def sysctl(*keys: str) -> str:
-    """Return the lines 'key: value' of sysctl, without keys that this Mac lacks; '' if it cannot be run."""
+    """Return sysctl's lines 'key: value', without keys that this Mac lacks; '' if sysctl cannot be run."""
     import subprocess
 
     try:
@@ -214,7 +214,7 @@ def sysctl(*keys: str) -> str:
 
 
 def mac_cpu(answer: str) -> Cpu | None:
-    """Return the processor of a Mac from what `sysctl` printed, or None if that says too little.
+    """Parse sysctl's output into the processor of a Mac; None if it says too little.
 
     A Mac with two kinds of cores calls the faster kind perflevel0. There is no affinity and no quota.
     """
@@ -243,10 +243,9 @@ def _portable() -> Cpu:
 
 
 def _numbered(physical: int, logical: int, n_fast: int | None = None) -> tuple[Core, ...]:
-    """Return cores numbered in order, where only how many there are is known.
+    """Return cores numbered in order, for a system that tells only their number.
 
-    Chips with a second thread on some of their cores have it on the performance cores, and Windows numbers
-    those first.
+    Chips with a second thread on some cores have it on the performance cores, which Windows numbers first.
     """
     physical = min(physical, logical)
     each, doubled = divmod(logical, physical)
@@ -261,8 +260,8 @@ def _numbered(physical: int, logical: int, n_fast: int | None = None) -> tuple[C
     )
 
 
-# What /proc/cpuinfo calls them, in the order in which they came. AVX512 is what a compiler needs to be told
-# all of: llama.cpp asks for these five together.
+# Flags in /proc/cpuinfo, in order of their introduction. AVX512 stands for the five that llama.cpp requires
+# together.
 _X86 = {
     "AVX": {"avx"},
     "F16C": {"f16c"},
@@ -301,13 +300,13 @@ _MAC = {
 _WINDOWS = {39: "AVX", 40: "AVX2", 41: "AVX512", 43: "DOTPROD"}
 
 ESSENTIAL = frozenset({"AVX", "AVX2", "F16C", "FMA", "NEON", "DOTPROD"})
-"""A build without one of these that the CPU supports runs at half the speed or less."""
+"""Sets without which a build runs at half the speed or less, if the CPU has them."""
 
 
 def read_instruction_sets(root: Path = Path("/")) -> tuple[str, ...]:
-    """Return the instruction sets that matter here, the oldest first; empty where nothing tells.
+    """Return the relevant instruction sets, oldest first; empty if unknown.
 
-    root: where /proc is looked for.
+    root: folder with /proc.
     """
     cpuinfo = read_text(root / "proc/cpuinfo")
     match = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo, re.MULTILINE)
@@ -326,6 +325,6 @@ def read_instruction_sets(root: Path = Path("/")) -> tuple[str, ...]:
 
 
 def mac_instruction_sets(answer: str) -> tuple[str, ...]:
-    """Return the instruction sets of a Mac from what `sysctl hw.optional` printed."""
+    """Parse the output of `sysctl hw.optional` into the instruction sets of a Mac."""
     present = set(re.findall(r"^([\w.]+): 1$", answer, re.MULTILINE))
     return tuple(dict.fromkeys(name for key, name in _MAC.items() if key in present))

@@ -1,6 +1,6 @@
 """Sources of GPU readings: the Linux kernel, NVIDIA's driver, torch, and macOS.
 
-The driver's library (NVML) may hang, and torch is large, so both are asked in a child process. NVML needs no
+The driver's library (NVML) may hang and torch is large, so both are asked in a child process. NVML needs no
 CUDA context: asking costs no memory on the card. The kernel lists a card even without a driver for computing,
 which `edgechat doctor` reports.
 """
@@ -30,14 +30,14 @@ TIME_LIMITS = {"nvml": 10.0, "torch": 30.0}
 
 
 class SourceAnswer(msgspec.Struct, frozen=True):
-    """The child's answer: the cards, or what went wrong."""
+    """Answer of the child: the cards, or an error."""
 
     readings: tuple[GpuReading, ...] = ()
     error: str | None = None
 
 
 def read_source(source: Literal["nvml", "torch"]) -> tuple[GpuReading, ...]:
-    """Ask a child for what a source sees; nothing where it is not installed. Raises ChildFailed."""
+    """Ask a child for a source's readings; none if it is not installed. Raises ChildFailed."""
     if source == "torch" and not has_torch():
         return ()
     try:
@@ -51,12 +51,12 @@ def read_source(source: Literal["nvml", "torch"]) -> tuple[GpuReading, ...]:
 
 
 def has_torch() -> bool:
-    """Say whether torch is installed, without importing it."""
+    """Return whether torch is installed, without importing it."""
     return not frozen() and importlib.util.find_spec("torch") is not None
 
 
 def main() -> None:
-    """Answer with what the source named in the request sees."""
+    """Answer with the readings of the source named in the request."""
     answer(lambda request: msgspec.msgpack.encode(_look(request.decode())))
 
 
@@ -87,11 +87,11 @@ def _torch_readings() -> list[GpuReading]:
 
 
 def _torch_card(module: Any, index: int, vendor: Vendor) -> GpuReading:
-    """Return a card of torch.cuda or torch.xpu, which speak alike."""
+    """Return a card of torch.cuda or torch.xpu, which have the same interface."""
     about = module.get_device_properties(index)
     try:
         free, total = module.mem_get_info(index)
-    except (AttributeError, RuntimeError):  # some Intel drivers do not tell what is free
+    except (AttributeError, RuntimeError):  # some Intel drivers do not report free memory
         free = total = about.total_memory
     bus = getattr(about, "pci_bus_id", None)
     pci = None
@@ -107,14 +107,14 @@ _VENDORS: dict[str, Vendor] = {"0x10de": "nvidia", "0x1002": "amd", "0x8086": "i
 _NAMES = {"nvidia": "NVIDIA GPU", "amd": "AMD GPU", "intel": "Intel GPU"}
 # PCI classes: VGA, 3D and other display controllers; accelerators without a display (AMD Instinct).
 _CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
-# Servers' chips are full of Intel accelerators that are none for us.
+# Servers' chips contain many Intel accelerators that are useless here.
 _ACCELERATOR = "0x1200"
 
 
 def kernel_readings(root: Path = Path("/")) -> list[GpuReading]:
-    """Return the cards of NVIDIA, AMD and Intel on the PCI bus, in the order of their addresses.
+    """Return the cards of NVIDIA, AMD and Intel on the PCI bus, ordered by address.
 
-    root: where /sys is looked for.
+    root: folder with /sys.
     """
     try:
         folders = sorted((root / "sys/bus/pci/devices").iterdir())
@@ -133,27 +133,27 @@ def _kernel_card(folder: Path) -> Iterator[GpuReading]:
     card = GpuReading(source="kernel", vendor=vendor, name=name, pci=pci)
     replace = msgspec.structs.replace
     if vendor == "intel":
-        # Intel's processors have their own graphics on the first bus; a card is behind a bridge.
+        # Intel's integrated graphics are on the first bus; a card is behind a bridge.
         card = replace(card, shares_ram=pci[5:7] == "00")
     elif vendor == "amd":
         total, free = _pool(folder, "vram")
         card = replace(card, total=total, free=free, shares_ram=False)
         if _is_apu(folder):
-            # What the firmware set aside is not in MemTotal; the GTT is RAM like any other.
+            # Memory reserved by the firmware is not in MemTotal; the GTT is RAM like any other.
             gtt, gtt_free = _pool(folder, "gtt")
             card = replace(card, total=total + gtt, free=free + gtt_free, shares_ram=True, set_aside=free)
     yield card
 
 
 def _pool(folder: Path, name: str) -> tuple[int, int]:
-    """Return total and free bytes of 'vram' or 'gtt'."""
+    """Return total and free bytes of the pool 'vram' or 'gtt'."""
     total = read_number(folder / f"mem_info_{name}_total") or 0
     used = read_number(folder / f"mem_info_{name}_used") or 0
     return total, max(0, total - used)
 
 
 def _is_apu(folder: Path) -> bool:
-    """Say whether the card is part of a processor, by the version of its metrics.
+    """Return whether the card is part of a processor, according to the version of its metrics.
 
     The kernel's struct metrics_table_header is size (2 bytes), format, content; formats 2 and 3 are for
     processors (kgd_pp_interface.h). Cards before Vega 12 and processors before Renoir have no such file.
@@ -167,20 +167,20 @@ def _is_apu(folder: Path) -> bool:
 
 
 _WSL = "/usr/lib/wsl/lib/libnvidia-ml.so.1"
-"""Where Windows lends its driver to Linux, which its loader does not search by itself."""
+"""Windows' driver for Linux (WSL), which the loader does not search by itself."""
 _MAX_CARDS = 64
 
 
 def _nvidia_readings() -> list[GpuReading]:
-    """Return the cards that the driver knows, none where there is no NVIDIA driver.
+    """Return the cards that the driver knows; none without an NVIDIA driver.
 
-    Raises pynvml.NVMLError, with the driver's own words, where it knows itself to be broken.
+    Raises pynvml.NVMLError, in the driver's words, if the driver reports itself broken.
     """
     import pynvml
 
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
-            ctypes.CDLL(_WSL)  # the loader finds by its name what is loaded already
+            ctypes.CDLL(_WSL)  # a loaded library is found by its name
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError_LibraryNotFound:
@@ -193,14 +193,14 @@ def _nvidia_readings() -> list[GpuReading]:
 
 
 def _nvidia_card(index: int) -> GpuReading | None:
-    """Return a card; None where we may not look at it. What it does not tell stays unknown."""
+    """Return a card; None without access. Values that it does not report are unknown."""
     import pynvml
 
     handle = _ask(pynvml.nvmlDeviceGetHandleByIndex, index)
     if handle is None:
         return None
     pci = _ask(pynvml.nvmlDeviceGetPciInfo, handle)
-    # A chip that shares the RAM (Jetson, GB10) has no memory of its own to tell of.
+    # A chip that shares the RAM (Jetson, GB10) reports no memory of its own.
     memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
     return GpuReading(
         source="nvml",
@@ -214,7 +214,7 @@ def _nvidia_card(index: int) -> GpuReading | None:
 
 
 def _ask(query: Callable[..., Any], argument: Any) -> Any:
-    """Return what the driver says; None if it does not."""
+    """Return the driver's answer; None if it fails."""
     import pynvml
 
     try:
@@ -227,7 +227,7 @@ _LARGE = 36 * 2**30
 
 
 def mac_readings() -> list[GpuReading]:
-    """Return the GPU of this Mac; nothing elsewhere, and on Macs with Intel processors."""
+    """Return the GPU of this Mac; nothing elsewhere, or on Macs with Intel processors."""
     if platform.system() != "Darwin" or platform.machine() != "arm64":
         return []
     answer = sysctl("machdep.cpu.brand_string", "hw.memsize", "iogpu.wired_limit_mb")
@@ -235,10 +235,10 @@ def mac_readings() -> list[GpuReading]:
 
 
 def mac_gpu(answer: str) -> GpuReading:
-    """Return the GPU from what `sysctl` printed.
+    """Parse sysctl's output into the GPU.
 
-    Metal may keep a share of the RAM in use: two thirds of it, three quarters above 36 GiB, or what someone
-    has set iogpu.wired_limit_mb to.
+    Metal may use a share of the RAM: two thirds, or three quarters above 36 GiB, unless iogpu.wired_limit_mb
+    is set.
     """
     facts = dict(re.findall(r"^([\w.]+): (.+)$", answer, re.MULTILINE))
     ram = int(facts.get("hw.memsize", "0"))
@@ -247,6 +247,6 @@ def mac_gpu(answer: str) -> GpuReading:
 
 
 def metal(ram: int, name: str, limit: int = 0) -> GpuReading:
-    """Return the GPU of a Mac with so much RAM; limit: bytes that someone has set for it, or 0."""
+    """Return the GPU of a Mac with `ram` bytes; limit: configured limit in bytes, or 0."""
     total = limit or (ram * 2 // 3 if ram <= _LARGE else ram * 3 // 4)
     return GpuReading(source="kernel", vendor="apple", name=name, total=total, free=total, shares_ram=True)

@@ -1,7 +1,7 @@
-"""The load of this machine: a speed measured while other programs run says little about the machine.
+"""Load of this machine: a speed measured beside other programs says little about the machine.
 
-Counters are read before and after some work: how much CPU time its threads got, how much other programs used,
-and how long threads waited for a CPU. Counters that a system lacks are ignored.
+Counters are read before and after some work: the CPU time of its threads and of other programs, and the time
+that threads waited for a CPU. Counters that a system lacks are ignored.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from typing import Literal
 from edgechat.device.cgroup import read_number, read_text
 
 Disturbance = Literal["busy", "battery", "hot"]
-"""Other programs were running; the machine was on battery power; the CPU was throttled by heat."""
+"""busy: other programs were running. battery: the machine ran on battery. hot: heat throttled the CPU."""
 
 _OWN = 0.8
-"""Share of the time for which computing threads have a CPU on an idle machine, at least."""
+"""Least share of the time for which computing threads have a CPU on an idle machine."""
 _OTHERS, _LEAST_OTHERS = 0.15, 0.5
-"""Share of all CPUs that other programs may use, or the number of CPUs."""
+"""Share of all CPUs, or number of CPUs, that other programs may use."""
 _WAITED = 0.5
 """Share of the time in which some thread may wait for a CPU."""
 _BUSY_NOW = 30.0
 """Percent of the last ten seconds in which some thread waited for a CPU (`some avg10` on Linux)."""
 _QUEUED = 0.75
-"""Runnable programs per CPU over the last minute, if nothing else is known."""
+"""Runnable threads per CPU over the last minute, as a fallback."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadSample:
-    """Values of the counters, in seconds; those of CPUs are sums over all CPUs."""
+    """Values of the counters in seconds; CPU times are sums over all CPUs."""
 
     wall: float
     own: float
@@ -41,13 +41,13 @@ class LoadSample:
     busy: float
     """CPU time of all processes."""
     waited: float | None = None
-    """In which some thread waited for a CPU."""
+    """Time in which some thread waited for a CPU."""
     throttled: int | None = None
-    """How often the CPU was throttled by heat."""
+    """Number of times that heat throttled the CPU."""
 
 
 def moment(root: Path = Path("/")) -> LoadSample:
-    """Read the counters, in a tenth of a millisecond. root: the folder that holds /proc and /sys."""
+    """Read the counters in a tenth of a millisecond. root: folder with /proc and /sys."""
     import psutil
 
     times = psutil.cpu_times()._asdict()
@@ -63,9 +63,9 @@ def moment(root: Path = Path("/")) -> LoadSample:
 
 
 def disturbance(before: LoadSample, after: LoadSample, threads: int | None) -> Disturbance | None:
-    """Return what may have slowed down the work of this process between two moments.
+    """Return what may have slowed down this process's work between two samples.
 
-    threads: number of threads that computed all the time; None if an accelerator did.
+    threads: number of threads that computed all the time; None for an accelerator.
     """
     wall, own = max(after.wall - before.wall, 1e-9), after.own - before.own
     others = (after.busy - before.busy - own) / wall
@@ -94,7 +94,7 @@ def _may_have_battery() -> bool:
 
 
 def slowed_now(root: Path = Path("/")) -> tuple[Disturbance, ...]:
-    """Return what slows this machine down now; heat shows only while it computes."""
+    """Return what slows this machine down now; heat only shows under load."""
     busy: tuple[Disturbance, ...] = ("busy",) if _is_busy(root) else ()
     return (*busy, "battery") if on_battery() else busy
 

@@ -1,7 +1,7 @@
-"""The size of the memory, and how much of it is available. Swap never counts.
+"""Size of the memory, and the available part of it. Swap never counts.
 
-A page of a file that the kernel caches can be given back at once, so it counts as free here. That holds for
-a model's own file too: whoever plans a load charges the weights in full, mapped or not.
+Cached pages of files can be reclaimed at once, so they count as free, even those of a model's file: plans
+charge the weights in full, mapped or not.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ class Memory:
     total: int
     """The installed memory."""
     available: int
-    """What this process and its children can allocate now without swapping or being killed."""
+    """Bytes that this process and its children can allocate now without swapping or being killed."""
     bound: str | None = None
-    """The limit below the installed memory, if any, as text: 'the control group /sys/fs/cgroup/a'."""
+    """The limit below the installed memory, as text: 'the control group /sys/fs/cgroup/a'; None without
+    one."""
     limit: int | None = None
-    """The total that `bound` allows; None without a bound."""
+    """Bytes that `bound` allows; None without a bound."""
 
 
 def read_memory(root: Path = Path("/"), limits: dict[str, int] | None = None) -> Memory:
-    """Return the memory of this machine as it is now.
+    """Return the current memory of this machine.
 
-    root: the folder that holds /proc and /sys. limits: see `resource_limits`; None: those of this process.
+    root: folder with /proc and /sys. limits: see `resource_limits`; None for this process's.
     """
     table = read_table(root / "proc/meminfo")
     if "MemTotal" not in table or "MemAvailable" not in table:
@@ -49,27 +50,28 @@ def read_memory(root: Path = Path("/"), limits: dict[str, int] | None = None) ->
 
 
 def resource_limits() -> dict[str, int]:
-    """Return the limits in bytes that `ulimit` has set on this process, by the name of its option."""
+    """Return the limits in bytes that `ulimit` has set on this process, by the name of the option."""
     if sys.platform == "win32":
         return {}
     import resource
 
-    # The limit on resident memory (-m) is not here: Linux has not enforced it since 2.4.30.
+    # The limit on resident memory (-m) is missing: Linux has not enforced it since 2.4.30.
     kinds = {"ulimit -v": resource.RLIMIT_AS, "ulimit -d": resource.RLIMIT_DATA}
     soft = {name: resource.getrlimit(kind)[0] for name, kind in kinds.items()}
     return {name: limit for name, limit in soft.items() if limit != resource.RLIM_INFINITY}
 
 
 def oom_kills(root: Path = Path("/")) -> int | None:
-    """Return how often Linux has killed a process since it started because memory ran out; else None."""
+    """Return how often Linux has killed a process for lack of memory since it started; None if unknown."""
     match = re.search(r"^oom_kill (\d+)$", read_text(root / "proc/vmstat"), re.MULTILINE)
     return int(match[1]) if match else None
 
 
 def _left_in(group: Group, root: Path) -> Iterator[tuple[int, str, int]]:
-    """Yield what a control group leaves free, its name and its limit, if it sets one at all."""
-    # Above memory.high a process is not killed but slowed to a crawl. Version 1 counts a group's children
-    # only in the figures that begin with total_.
+    """Yield the bytes that a control group leaves, its name and its limit, if it has one."""
+    # Above memory.high a process is not killed but slowed to a crawl. Version 1 includes a group's children
+    # only
+    # in the figures that begin with total_.
     names, current_name, prefix = ["memory.limit_in_bytes"], "memory.usage_in_bytes", "total_"
     if group.version == 2:
         names, current_name, prefix = ["memory.max", "memory.high"], "memory.current", ""
@@ -84,7 +86,7 @@ def _left_in(group: Group, root: Path) -> Iterator[tuple[int, str, int]]:
 
 
 def _left_of(limits: dict[str, int], root: Path) -> Iterator[tuple[int, str, int]]:
-    """Yield what resource limits leave, with our own use standing for what a worker starts with."""
+    """Yield the bytes that resource limits leave, taking our own use for that of a new worker."""
     status = read_table(root / "proc/self/status")
     used = {"ulimit -v": status.get("VmSize", 0), "ulimit -d": status.get("VmData", 0)}
     for name, limit in limits.items():

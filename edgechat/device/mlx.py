@@ -1,4 +1,4 @@
-"""Whether MLX is available. MLX is not imported, because that takes a second."""
+"""Availability of MLX, found without importing it, which would take a second."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 from edgechat.base.process.spawn import frozen
 
 _VISION = "mlx-vlm>=0.7.10,<0.8"
-"""As pyproject.toml has it."""
+"""The same requirement as in pyproject.toml."""
 
 
 @cache
@@ -24,7 +24,7 @@ def missing() -> str:
 
 
 def missing_vision() -> str:
-    """Return why MLX models cannot see, as a sentence, with what changes that; '' if they can."""
+    """Return why MLX models cannot see, as a sentence with the remedy; '' if they can."""
     if importlib.util.find_spec("mlx_vlm") is not None:
         return ""
     if frozen():
@@ -34,13 +34,13 @@ def missing_vision() -> str:
 
 
 def version() -> str:
-    """Return which MLX is installed, as it is shown: 'mlx 0.32.0, mlx-lm 0.32.2'."""
-    import importlib.metadata  # 8 ms, which no model that is not MLX's need pay
+    """Return the installed MLX for display: 'mlx 0.32.0, mlx-lm 0.32.2'."""
+    import importlib.metadata  # 8 ms, for MLX models only
 
     packages = []
     for name in ("mlx", "mlx-lm"):
         try:
             packages.append(f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:  # in a frozen program
+        except importlib.metadata.PackageNotFoundError:  # a frozen program
             packages.append(name)
     return ", ".join(packages)

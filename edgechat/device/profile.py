@@ -1,4 +1,4 @@
-"""The DeviceProfile: the hardware of this machine as one value."""
+"""DeviceProfile: the hardware of this machine as one value."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from edgechat.device.speed import DeviceSpeed, cached_speed
 
 @dataclass(frozen=True, slots=True)
 class DeviceProfile:
-    """What a plan needs to know about a machine."""
+    """Facts about a machine for plans."""
 
     cpu: Cpu
     memory: Memory
     speed: DeviceSpeed | None = None
-    """Of the CPU; None until it has been measured once (`edgechat device`)."""
+    """Speed of the CPU; None until it has been measured once (`edgechat device`)."""
     accelerators: tuple[Accelerator, ...] = ()
-    """Empty in a quick look: see `edgechat.device.survey`."""
+    """Empty after a quick look; see `edgechat.device.survey`."""
     rpc: tuple[str, ...] = ()
-    """Servers whose devices are among them."""
+    """RPC servers whose devices are included."""
     refused: str = ""
-    """Why those of settings.toml are not, in a sentence; empty where none are missing."""
+    """Why the servers of settings.toml are not included, as a sentence; empty if they are."""
     mlx: bool = False
     """Whether MLX is installed."""
     card_speeds: Mapping[str, DeviceSpeed] = field(default_factory=dict)
-    """Of accelerators that were measured, by llama.cpp's name."""
+    """Speeds of measured accelerators, by llama.cpp's name."""
     slowed: tuple[Disturbance, ...] = ()
-    """What slows it down now; plans do not depend on it."""
+    """Current disturbances, which plans do not depend on."""
 
     @property
     def free(self) -> int:
@@ -51,7 +51,7 @@ class DeviceProfile:
 def probe() -> DeviceProfile:
     """Examine this machine without starting child processes; takes some milliseconds.
 
-    Memory that others take or give back changes the answer.
+    The result changes with the memory that other programs take.
     """
     cpu = read_cpu()
     return DeviceProfile(cpu, read_memory(), cached_speed(cpu), mlx=not missing(), slowed=slowed_now())

@@ -1,4 +1,4 @@
-"""How fast a device computes, as `planner/estimate/kernel_probe.py` has measured it; stored on disk."""
+"""Speed of a device, as measured by `planner/estimate/kernel_probe.py` and stored on disk."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ from edgechat.native import amx
 from edgechat.native.params import AttentionKind
 
 ROWS = (1, 2, 4, 8, 16, 64, 512)
-"""Tokens of the calls that are measured: llama.cpp changes kernels on the way."""
+"""Tokens of the measured calls: llama.cpp uses other kernels for more tokens."""
 ATTENTION_ROWS = (1, 8, 512)
-"""The same of attention alone: a token, a draft that is verified, and a part of a prompt."""
+"""Tokens of the measured calls of attention: one token, a draft to verify, and a part of a prompt."""
 _FILE = "speed.json"
 _MAX_ENTRIES = 16
 _MAX_FILE_BYTES = 1 << 20
 """Ten times what edgechat writes."""
 
 Seconds = tuple[float, ...]
-"""By `ROWS`."""
+"""One value per number in `ROWS`."""
 
 
 class ThreadTrial(msgspec.Struct, frozen=True, array_like=True):
-    """What a number of threads took, in seconds."""
+    """Times for a number of threads, in seconds."""
 
     threads: int
     decode: float
-    """Of a call of one token."""
+    """Time of a call with one token."""
     prefill: float
-    """Of a call of many."""
+    """Time of a call with many tokens."""
 
     @property
     def score(self) -> float:
-        """The geometric mean of both: less is better."""
+        """Geometric mean of both; lower is better."""
         return math.sqrt(self.decode * self.prefill)
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """The way to a device of another machine."""
+    """Connection to a device of another machine."""
 
     up: float
-    """Bytes a second to the device."""
+    """Bytes per second to the device."""
     down: float
-    """Bytes a second from it."""
+    """Bytes per second from the device."""
     round_trip: float
     """Seconds."""
 
 
 class AttentionShape(msgspec.Struct, frozen=True, kw_only=True):
-    """What the time of a layer's attention depends on, beside the tokens that it looks at."""
+    """Shape that determines the time of a layer's attention, apart from the tokens it reads."""
 
     heads: int
     kv_heads: int
@@ -64,18 +64,18 @@ class AttentionShape(msgspec.Struct, frozen=True, kw_only=True):
     values: int
 
     def __str__(self) -> str:
-        """Return the name under which it is stored."""
+        """Return the name for storage."""
         size = f"{self.keys}" if self.keys == self.values else f"{self.keys}:{self.values}"
         return f"{self.heads}/{self.kv_heads} heads of {size}"
 
 
 class AttentionCurve(msgspec.Struct, frozen=True, array_like=True):
-    """What the attention of one layer takes in calls of `ATTENTION_ROWS` tokens, in seconds."""
+    """Time of one layer's attention in calls of `ATTENTION_ROWS` tokens, in seconds."""
 
     first: Seconds
-    """With nothing in the cache before the call."""
+    """Time with an empty cache."""
     per_cell: Seconds
-    """More of it for each cell before the call."""
+    """Additional time for each cell in the cache."""
 
 
 def attention_name(shape: AttentionShape, cache_type: str, kind: AttentionKind) -> str:
@@ -84,43 +84,43 @@ def attention_name(shape: AttentionShape, cache_type: str, kind: AttentionKind) 
 
 
 class DeviceSpeed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a device takes for the parts of a call of so many tokens."""
+    """Times of a device for the parts of a call, by number of tokens."""
 
     bandwidth: float
-    """Bytes of weights that it reads from its memory in a second."""
+    """Bytes of weights per second that it reads from its memory."""
     kernels: dict[str, Seconds]
-    """By GGML type: seconds for each weight that all rows of a call are multiplied with, from the cache."""
+    """By GGML type: seconds per weight, multiplied with all rows of a call, from the cache."""
     attention: Seconds
-    """Seconds for each floating-point operation of attention."""
+    """Seconds per floating-point operation of attention."""
     attentions: dict[str, AttentionCurve] = {}
-    """By `attention_name`: what models were loaded with; for others `attention` is a guess."""
+    """By `attention_name`, for the shapes of loaded models; for others, `attention` is an estimate."""
     unmeasured: dict[str, str] = {}
-    """By `AttentionShape`: why its curves could not be measured. It is not tried again."""
+    """By `AttentionShape`: why its curves could not be measured. No further attempt is made."""
     call: float = 0.0
-    """Seconds of a call, whatever it computes."""
+    """Seconds of overhead per call."""
     layer: float = 0.0
-    """Seconds of a layer besides its products."""
+    """Seconds of overhead per layer."""
     threads: int = 1
     trials: tuple[ThreadTrial, ...] = ()
-    """The numbers of threads that were compared."""
+    """The compared numbers of threads."""
     disturbed: bool = False
-    """Other programs used much of the CPU during the measurement, so the machine is faster."""
+    """Whether other programs used much of the CPU during the measurement, so that the machine is faster."""
     link: Link | None = None
-    """None: it is in this machine."""
+    """Connection to another machine; None for a device of this one."""
     measured: float = 0.0
-    """When it was measured, in seconds since 1970; 0: never, it is a guess."""
+    """Time of the measurement in seconds since 1970; 0 for an estimate."""
 
     def knows(self, shape: AttentionShape) -> bool:
         """Return whether both kinds of attention were measured for a shape, with a cache in f16."""
         return all(attention_name(shape, "f16", kind) in self.attentions for kind in get_args(AttentionKind))
 
     def lacks(self, shape: AttentionShape) -> bool:
-        """Return whether a shape was not measured yet, nor tried in vain."""
+        """Return whether a shape was neither measured nor tried in vain."""
         return not self.knows(shape) and str(shape) not in self.unmeasured
 
     @property
     def is_sound(self) -> bool:
-        """Whether the figures are possible: anybody may have edited the file, and plans divide by them."""
+        """Whether the figures are plausible: users may edit the file, and plans divide by them."""
         curves = [*self.kernels.values(), self.attention]
         beside = [seconds for curve in self.attentions.values() for seconds in (curve.first, curve.per_cell)]
         return (
@@ -135,7 +135,7 @@ class DeviceSpeed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def best_threads(cpu: Cpu, speed: DeviceSpeed | None) -> tuple[int, str]:
-    """Return how many threads to compute with, and why, as a sentence: as measured, if more than one was."""
+    """Return the number of threads and the reason as a sentence, measured if possible."""
     if speed is None or len(speed.trials) < 2:
         return choose_threads(cpu)
     counts, chosen = thread_counts(cpu), speed.threads
@@ -152,7 +152,7 @@ def best_threads(cpu: Cpu, speed: DeviceSpeed | None) -> tuple[int, str]:
 
 
 def cached_speed(cpu: Cpu, device: str = "") -> DeviceSpeed | None:
-    """Return the stored speed of this CPU, or of an accelerator beside it; None if it was not measured.
+    """Return the stored speed of this CPU, or of an accelerator beside it; None if not measured.
 
     Takes a millisecond.
     """
@@ -161,7 +161,7 @@ def cached_speed(cpu: Cpu, device: str = "") -> DeviceSpeed | None:
 
 
 def store_speed(speed: DeviceSpeed, cpu: Cpu, device: str = "") -> None:
-    """Store a measurement. Failures are ignored: it is measured again then."""
+    """Store a measurement. Failures are ignored, as it can be measured again."""
     key = _key(cpu, device)
     others = {name: other for name, other in _read().items() if name != key}
     newest = dict(sorted(others.items(), key=lambda pair: pair[1].measured)[-_MAX_ENTRIES + 1 :])
@@ -171,7 +171,7 @@ def store_speed(speed: DeviceSpeed, cpu: Cpu, device: str = "") -> None:
 
 
 def _read() -> dict[str, DeviceSpeed]:
-    """Return the stored measurements by key; none if the file cannot be read."""
+    """Return the stored measurements by key; none if the file is unreadable."""
     try:
         data = paths.read_bytes(paths.cache_dir() / _FILE, _MAX_FILE_BYTES)
         return msgspec.json.decode(data, type=dict[str, DeviceSpeed])
@@ -180,7 +180,7 @@ def _read() -> dict[str, DeviceSpeed]:
 
 
 def _key(cpu: Cpu, device: str) -> str:
-    """Return the key of a measurement: the device, what of the CPU is available, and whose kernels."""
+    """Return the key of a measurement: the device, the available part of the CPU, and the kernels' build."""
     quota = "" if cpu.quota is None else f", {cpu.quota:g} CPUs"
     counts = f"{len(cpu.usable)} of {cpu.physical} cores, {cpu.logical} threads{quota}"
     try:

@@ -1,6 +1,6 @@
-"""The full examination of this machine: all sources, in parallel children; takes about half a second.
+"""Full examination of this machine from all sources, in parallel children, in about half a second.
 
-A source that fails is part of the answer, never an error: `edgechat doctor` makes a finding of it.
+A failing source is part of the result, not an error: `edgechat doctor` reports it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Failure:
 
     source: SurveySource
     why: str
-    """The rest of a sentence: 'ended with SIGSEGV'; of rpc a sentence of its own."""
+    """Rest of a sentence: 'ended with SIGSEGV'; for rpc, a whole sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +45,17 @@ class Survey:
     """None if llama.cpp did not work; then there is a Failure."""
     failures: tuple[Failure, ...] = ()
     amx: str = ""
-    """Why AMX is not used ('ended with SIGSEGV'); empty if it is, or if the processor has none."""
+    """Why AMX is not used ('ended with SIGSEGV'); empty if it is used, or missing."""
 
 
 def survey(measure: Callable[[DeviceProfile], DeviceProfile] | None = None) -> Survey:
-    """Examine everything; measure: also fill in speeds, or raise ChildFailed."""
+    """Examine everything. measure: adds speeds to the profile, or raises ChildFailed."""
     failures: list[Failure] = []
     with ThreadPoolExecutor(2) as pool:
         driver = pool.submit(_query, failures, "nvml", lambda: read_source("nvml"))
         inventory = _query(failures, "llama.cpp", lambda: _inventory(failures))
         from_driver: tuple[GpuReading, ...] = driver.result() or ()
-    # Looked at only now: the children have given back what they took.
+    # Only now, as the children have returned their memory.
     profile = probe()
     readings = ggml_readings(inventory.devices) if inventory else []
     readings += [*from_driver, *kernel_readings(), *mac_readings()]
@@ -92,9 +92,9 @@ def _query(failures: list[Failure], source: SurveySource, question: Callable[[],
 
 
 def _is_unclear(readings: list[GpuReading]) -> bool:
-    """Say whether a card is here whose own memory nobody has told: torch may know, at a cost of seconds.
+    """Return whether a card's memory is still unknown, so that asking torch is worth some seconds.
 
-    On Windows there may be a card although neither ggml nor NVML has seen one.
+    On Windows there may be a card that neither ggml nor NVML has found.
     """
     known = {reading.pci or reading.vendor for reading in readings if reading.total or reading.shares_ram}
     unknown = any((reading.pci or reading.vendor) not in known for reading in readings)

@@ -1,11 +1,12 @@
-"""AMX, the matrix unit of Intel's server processors: used where llama.cpp computes right with it.
+"""AMX, the matrix unit of Intel's server processors: used if llama.cpp computes correctly with it.
 
-Where GCC before 13 compiled its kernels they end the process in the first answer: the tiles are configured
-with what the compiler dropped as never read (llama.cpp's pull request 26954). Nobody can tell from a library
-which compiler that was, so a child multiplies with each build once (`amx_trial.py`); the outcome is stored.
+Kernels compiled by GCC before 13 crash in the first answer: the compiler drops the tile configuration as
+never read (llama.cpp's pull request 26954). The library does not show its compiler, so a child multiplies
+with each build once (`amx_trial.py`), and the outcome is stored.
 
-A process must ask Linux for AMX, and Linux refuses while a thread has a signal stack too small for the state
-of the tiles (Documentation/arch/x86/xstate.rst, `validate_sigaltstack`). So llama.cpp is made to ask then.
+A process must request AMX from Linux, which refuses while a thread has a signal stack too small for the
+tiles' state (Documentation/arch/x86/xstate.rst, `validate_sigaltstack`). To forbid AMX, llama.cpp is made to
+request it then.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from edgechat.base.errors import FolderError
 from edgechat.base.process.ask import ChildFailed, ask
 
 NAME = "AMX"
-"""llama.cpp's name of the buffers of weights that are laid out for it."""
+"""llama.cpp's name of the weight buffers in AMX's layout."""
 FEATURE = "AMX_INT8"
-"""The instruction set, as llama.cpp calls it."""
+"""llama.cpp's name of the instruction set."""
 VARIABLE = "EDGECHAT_AMX"
-"""The environment variable that forbids AMX with 0."""
+"""Environment variable that forbids AMX if set to 0."""
 _FILE = "amx.json"
 _MAX_FILE_BYTES = 1 << 16
 _TIME_LIMIT = 20.0
-"""Seconds. The trial takes half a second, of which numpy is a third."""
+"""Seconds. The trial takes half a second, a third of it for importing numpy."""
 _SMALL = 8192
-"""Bytes. Enough for AVX-512 (3.5 KiB), which the kernel wants; not for the tiles' 8 KiB besides."""
+"""Bytes: enough for AVX-512 (3.5 KiB), as the kernel requires, but not for the tiles' 8 KiB."""
 
 
 class _SignalStack(ctypes.Structure):
@@ -46,26 +47,26 @@ class _SignalStack(ctypes.Structure):
 
 
 class _Outcome(msgspec.Struct, frozen=True):
-    """What the trial of a build came to."""
+    """Outcome of the trial of a build."""
 
     build: str
     failure: str
-    """Why AMX is not used; empty: it is."""
+    """Reason for not using AMX; empty if it is used."""
 
 
 def is_used() -> bool:
-    """Return whether AMX is used, as far as was tried. Takes a tenth of a millisecond, and starts nothing."""
+    """Return whether AMX is used, as far as tried. Takes a tenth of a millisecond and starts no process."""
     return _may_be_there() and (found := _stored()) is not None and not found.failure
 
 
 def failure() -> str:
-    """Return why AMX is not used, as the predicate of a sentence; '' if it is, or not there, or forbidden."""
+    """Return why AMX is not used, as the predicate of a sentence; '' if it is used, missing or forbidden."""
     found = _stored() if _may_be_there() else None
     return found.failure if found is not None else ""
 
 
 def computes_right(folder: Path) -> bool:
-    """Return whether AMX is there, and the llama.cpp in a folder computes right with it."""
+    """Return whether there is AMX, and the llama.cpp in `folder` computes correctly with it."""
     if not _may_be_there():
         return False
     files = [(path.name, path.stat()) for path in sorted(folder.glob("*ggml-cpu*"))]
@@ -105,7 +106,7 @@ def _stored() -> _Outcome | None:
 
 @contextlib.contextmanager
 def refused() -> Iterator[None]:
-    """See that nobody in this process is granted AMX meanwhile."""
+    """Make Linux refuse AMX to this process within the context."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         yield
         return

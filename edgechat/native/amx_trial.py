@@ -1,4 +1,4 @@
-"""The child that multiplies matrices with AMX and without, and compares; broken kernels may end it."""
+"""Child process that compares products of matrices with and without AMX; broken kernels may end it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ _TYPES = {
     "Q6_K": lib.GGML_TYPE_Q6_K,
     "IQ4_XS": lib.GGML_TYPE_IQ4_XS,
 }
-"""What llama.cpp has kernels for."""
+"""Types with AMX kernels in llama.cpp."""
 _COLUMNS, _ROWS = 512, 96
-"""Of the weights: two blocks of the K types; one block and a half of rows."""
+"""Shape of the weights: two blocks of the K types, one and a half blocks of rows."""
 _TOKENS = (1, 40)
-"""One has a kernel without tiles; 40 are a full tile of 32 and a part of one."""
+"""Tokens of the products: one uses a kernel without tiles; 40 fill a tile of 32 and part of another."""
 _MOST_ERROR = 1e-3
-"""Of the products' length. Both round what they are given alike: seen were 5e-8 to 3e-7, of F16 2e-4."""
+"""Largest error relative to the product's norm. Both round their input alike: 5e-8 to 3e-7 were seen, 2e-4
+with F16."""
 _ARENA = 1 << 20
 
 Floats = npt.NDArray[np.float32]
@@ -41,7 +42,7 @@ class _InitParams(ctypes.Structure):
 
 
 def main() -> None:
-    """Answer with why AMX cannot be used; empty: it can."""
+    """Answer with the reason why AMX cannot be used; empty if it can."""
     answer(lambda _request: _failure().encode())
 
 
@@ -65,7 +66,7 @@ def _failure() -> str:
 
 
 def _product(kind: int, weights: Floats, given: Floats, layout: int) -> Floats:
-    """Return [n_tokens, n_rows] as ggml computes it from weights of a type that lie in such a buffer."""
+    """Return the product [n_tokens, n_rows] as computed by ggml, with weights of a type in such a buffer."""
     stored, used = _arena(), _arena()
     matrix = _matrix(stored, kind, weights.shape)
     column = _matrix(used, lib.GGML_TYPE_F32, given.shape)
@@ -90,7 +91,7 @@ def _product(kind: int, weights: Floats, given: Floats, layout: int) -> Floats:
 
 
 def _arena() -> Any:
-    """Return a context for the descriptions of tensors."""
+    """Return a ggml context for tensor descriptions."""
     return ctypes.c_void_p(ggml.call("ggml_init", ctypes.c_void_p, _InitParams(_ARENA, None, True)))
 
 
@@ -101,6 +102,6 @@ def _matrix(arena: Any, kind: int, shape: tuple[int, ...]) -> Any:
 
 
 def _allocate(arena: Any, layout: int) -> Any:
-    """Return a buffer with the arena's tensors."""
+    """Return a buffer that holds the arena's tensors."""
     name = "ggml_backend_alloc_ctx_tensors_from_buft"
     return ctypes.c_void_p(ggml.call(name, ctypes.c_void_p, arena, ctypes.c_void_p(layout)))

@@ -1,8 +1,8 @@
-"""What one call of llama.cpp takes, a llama_batch over arrays of our own, and which logits it gives.
+"""Batches of tokens or embeddings for a call of llama.cpp, and candidates in place of all logits.
 
-A row of logits is 600 kB with a vocabulary of 150,000 tokens, which takes 50 ms in a network of 100 Mbit/s.
-Top-k sampling looks at some dozens of them. llama.cpp can let a device choose these (its "backend sampling");
-what is done with them is the same everywhere (`engine/sampling.py`).
+With a vocabulary of 150,000 tokens, a row of logits takes 600 kB, or 50 ms at 100 Mbit/s, while top-k
+sampling needs some dozens of them. llama.cpp can let a device choose these (its "backend sampling"); the
+sampling itself is the same everywhere (`engine/sampling.py`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import numpy.typing as npt
 from edgechat.native.params import CANDIDATES_FROM, N_CANDIDATES, LoadParams
 
 _BYTES = 12
-"""Of a logit, a probability and an id, which llama.cpp has room for, for each token of the vocabulary."""
+"""Bytes per token of the vocabulary: llama.cpp reserves a logit, a probability and an id."""
 
 
 class TokenBatch:
-    """Runs of tokens of several sequences; filled anew for each call, with a few slices."""
+    """Runs of tokens of several sequences, filled anew for each call with a few slices."""
 
     def __init__(self, capacity: int) -> None:
         self._token = np.zeros(capacity, np.int32)
@@ -35,7 +35,7 @@ class TokenBatch:
         self.native.token = pointer(self._token, ctypes.c_int32)
 
     def fill(self, runs: Sequence[tuple[int, int, Sequence[int], int]]) -> int:
-        """Lay out runs of (sequence, start position, tokens, wanted rows); return how many are wanted."""
+        """Lay out runs of (sequence, start position, tokens, wanted rows); return the sum of the last."""
         at = n_rows = 0
         for seq, start, tokens, wanted in runs:
             end = at + len(tokens)
@@ -53,7 +53,7 @@ class TokenBatch:
 
 
 class EmbeddingBatch:
-    """Embeddings of one sequence in place of tokens. A call takes either: they cannot be mixed."""
+    """Embeddings of one sequence in place of tokens; a call takes one or the other."""
 
     def __init__(
         self,
@@ -64,12 +64,12 @@ class EmbeddingBatch:
         last_row: bool = False,
         all_rows: bool = False,
     ) -> None:
-        """Lay out embeddings [n, n_embd] at positions [1 or 4, n]; no row is wanted, the last, or all."""
+        """Lay out embeddings [n, n_embd] at positions [1 or 4, n]. Wanted rows: none, the last, or all."""
         (n, n_embd), (n_numbers, n_positions) = embeddings.shape, positions.shape
         if n != n_positions:
             raise ValueError(f"{n} embeddings have {n_positions} positions")
         self.shape = n_numbers, n_embd
-        """Numbers of a position and of an embedding."""
+        """Numbers per position, and per embedding."""
         self._embedding = np.ascontiguousarray(embeddings, np.float32)
         self._position = np.ascontiguousarray(positions, np.int32)
         self._n_seq = np.ones(n, np.int32)
@@ -83,13 +83,13 @@ class EmbeddingBatch:
 
 
 def sends_candidates(params: LoadParams, n_layers: int, n_vocab: int) -> bool:
-    """Return whether logits are made on another machine, so many that it matters."""
+    """Return whether another machine computes the logits, in a number that matters."""
     makes_logits = params.gpu_layers > n_layers and params.devices[-1].startswith("RPC")
     return bool(params.rpc) and makes_logits and n_vocab >= CANDIDATES_FROM and not params.embeddings
 
 
 class Candidates:
-    """A sampler for each sequence of a context, by which the device chooses its candidates. Close it."""
+    """Samplers, one per sequence of a context, with which a device chooses candidates. Must be closed."""
 
     def __init__(self, n_seq_max: int, n_rows: int, n_vocab: int) -> None:
         self._n_vocab = n_vocab
@@ -99,15 +99,15 @@ class Candidates:
             configs[seq] = lib.llama_sampler_seq_config(seq, ctypes.cast(chain, ctypes.c_void_p))
         self._configs = configs
         self.bytes = (_BYTES * n_vocab + 4) * n_rows
-        """Of llama.cpp's buffer for them."""
+        """Size of llama.cpp's buffer for the candidates."""
 
     def configure(self, native: Any) -> None:
-        """Make the context's buffers for them; to add a sampler later computes anew what they take."""
+        """Set the samplers when the context is created, so that its buffers have room for them."""
         native.samplers, native.n_samplers = self._configs, len(self._configs)
         native.n_outputs_max_per_seq = 0
 
     def use(self, context: Any, seqs: Collection[int], *, wanted: bool) -> None:
-        """Let these sequences have candidates, or all logits; takes some milliseconds if that is new."""
+        """Give these sequences candidates, or all logits; a change takes some milliseconds."""
         for seq in seqs:
             if wanted == (seq in self._chains):
                 continue
@@ -118,7 +118,7 @@ class Candidates:
                 lib.llama_sampler_free(self._chains.pop(seq))
 
     def rows(self, context: Any, n_rows: int) -> npt.NDArray[np.float32]:
-        """Return [n_rows, n_vocab]: the candidates' logits, and -inf for all others."""
+        """Return rows [n_rows, n_vocab] with the candidates' logits, and -inf elsewhere."""
         rows = np.full((n_rows, self._n_vocab), -np.inf, np.float32)
         for row, at in zip(rows, range(-n_rows, 0), strict=True):
             n = lib.llama_get_sampled_logits_count_ith(context, at)
@@ -127,30 +127,30 @@ class Candidates:
         return rows
 
     def close(self) -> None:
-        """Free them, after the context."""
+        """Free the samplers, after the context."""
         while self._chains:
             lib.llama_sampler_free(self._chains.popitem()[1])
 
 
 def _chain() -> Any:
-    """Return a chain of one sampler, which can be attached to a context once."""
+    """Return a chain of one sampler, for one context."""
     chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
     lib.llama_sampler_chain_add(chain, lib.llama_sampler_init_top_k(N_CANDIDATES))
     return chain
 
 
 def _numbers(pointer: Any, kind: Any, n: int) -> npt.NDArray[Any]:
-    """Return numbers of C as an array, valid until the next call."""
+    """Return a C array as a numpy array, valid until the next call."""
     return np.frombuffer((kind * n).from_address(ctypes.addressof(pointer.contents)), kind)
 
 
 def pointer(array: npt.NDArray[Any], kind: Any) -> Any:
-    """Return the address of an array's numbers as a C pointer to one kind of them."""
+    """Return a C pointer to the numbers of an array."""
     return ctypes.cast(ctypes.c_void_p(array.ctypes.data), ctypes.POINTER(kind))
 
 
 def _addresses(numbers: npt.NDArray[np.int32]) -> npt.NDArray[np.uintp]:
-    """Return the address of each: of the list of the one sequence that a token belongs to."""
+    """Return the address of each number: llama.cpp expects a list of sequences per token."""
     addresses: npt.NDArray[np.uintp] = numbers.ctypes.data + 4 * np.arange(len(numbers), dtype=np.uintp)
     return addresses
 

@@ -1,9 +1,9 @@
-"""The memory of a context by buffer type, according to llama.cpp.
+"""Memory of a context by buffer type, according to llama.cpp.
 
 llama.cpp keeps it in a std::map, which a function of its C++ interface returns. If that function is exported
-and the map's layout is known (libstdc++, so Linux) the map is walked: exact to the byte. Elsewhere the same
+and the map's layout is known (libstdc++, so Linux), the map is walked, exact to the byte. Elsewhere the
 figures come from the log, rounded to 0.01 MiB, and the weights from the file's table of tensors. See
-llama-ext.h for the function, stl_tree.h for the layout.
+llama-ext.h for the function and stl_tree.h for the layout.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class StdMap(ctypes.Structure):
 
 
 class StdMapNode(ctypes.Structure):
-    """A node of that tree; a subclass has the key and the value behind the links."""
+    """Node of that tree; subclasses add the key and the value after the links."""
 
     _fields_: ClassVar[Sequence[tuple[str, type[Any]]]] = (
         ("color", ctypes.c_uint64),
@@ -53,7 +53,7 @@ Node = TypeVar("Node", bound=StdMapNode)
 
 
 def nodes(tree: StdMap, kind: type[Node], *, most: int) -> Iterator[Node]:
-    """Yield the nodes of a map of up to `most`. Raises ValueError where it is not laid out as expected."""
+    """Yield the nodes of a map, at most `most`. Raises ValueError for an unexpected layout."""
     found, addresses = 0, [tree.root]
     while addresses and found <= tree.count <= most:
         address = addresses.pop()
@@ -78,12 +78,12 @@ class _Node(StdMapNode):
 
 
 def has_map() -> bool:
-    """Say whether `from_map` works with this build of llama.cpp."""
+    """Return whether `from_map` works with this build of llama.cpp."""
     return sys.platform == "linux" and ggml.exported(_SYMBOL) is not None
 
 
 def from_map(model: Model, context: Context) -> Breakdown:
-    """Return the breakdown as llama.cpp keeps it; only where `has_map`. The map's few nodes are leaked."""
+    """Return llama.cpp's own breakdown. Requires `has_map`; the map's few nodes are leaked."""
     read = ggml.exported(_SYMBOL)
     read.argtypes, read.restype = [ctypes.c_void_p], StdMap
     buffers = [_buffer(node) for node in nodes(read(context.pointer), _Node, most=_MOST_TYPES)]
@@ -93,7 +93,7 @@ def from_map(model: Model, context: Context) -> Breakdown:
 
 def _buffer(node: _Node) -> Buffer:
     device = ggml.holder(node.type)
-    # ggml calls a buffer the host's where its bytes can be read as they are, which repacked weights cannot.
+    # For ggml, a host buffer has directly readable bytes; repacked weights do not.
     is_host = device == ggml.CPU or ggml.ask("ggml_backend_buft_is_host", ctypes.c_bool, node.type)
     name = ggml.buffer_type_name(node.type)
     return Buffer(name, is_host, node.model, node.context, node.compute, device)
@@ -105,13 +105,13 @@ _HOLDS = re.compile(r"layer +\d+: dev = (\S+)")
 _CACHE = re.compile(r": size = +([\d.]+) MiB")
 _COMPUTE = re.compile(r": +(\S+) compute buffer size = +([\d.]+) MiB")
 _EVERYWHERE = ("rope_freqs.", "rope_factors_")
-"""Tensors without a layer of which each device gets a copy."""
+"""Tensors without a layer that are copied to each device."""
 
 
 def from_log(model: Model, context: Context, lines: Iterable[str], tensors: Mapping[str, int]) -> Breakdown:
-    """Return the breakdown as told by the lines that llama.cpp logged while it made model and context.
+    """Return the breakdown from llama.cpp's log of creating model and context.
 
-    tensors: the bytes of each tensor of the file by its name. Repacked weights are not told from others.
+    tensors: bytes of each tensor of the file by name. Repacked weights are not distinguished.
     """
     layers: dict[int, str] = {}
     moved: set[str] = set()
@@ -126,7 +126,7 @@ def from_log(model: Model, context: Context, lines: Iterable[str], tensors: Mapp
         elif match := _HOLDS.search(line):
             holders[match[1]] += 1
         elif match := _CACHE.search(line):
-            # Printed once for all devices; the layers of one cache are alike.
+            # Printed once for all devices; the layers of a cache are alike.
             for device, n in holders.items():
                 cache[device] += float(match[1]) * n / holders.total()
             holders.clear()
@@ -139,14 +139,14 @@ def from_log(model: Model, context: Context, lines: Iterable[str], tensors: Mapp
 def _named(
     weights: Mapping[str, int], cache: Mapping[str, float], compute: Mapping[str, float]
 ) -> tuple[Buffer, ...]:
-    """Return one buffer for each type: the log gives weights and cache by device, the rest by buffer type."""
+    """Return one buffer per type; the log has weights and cache by device, the rest by buffer type."""
     types = ggml.buffer_types()
     owners = {name: device for device, name in types.items()}
     buffers: list[Buffer] = []
     for name in sorted({types.get(device, device) for device in [*weights, *cache]} | {*compute}):
         is_host = name.startswith("CPU") or name.endswith("_Host")
         device = owners.get(name, ggml.CPU if is_host else name)
-        # What has a device's name is in the buffers that it usually makes: not in those pinned in RAM.
+        # Figures by device belong to its usual buffers, not to those pinned in RAM.
         own = device if types.get(device, device) == name else ""
         sizes = round(cache.get(own, 0) * _MIB), round(compute.get(name, 0) * _MIB)
         buffers.append(Buffer(name, device == ggml.CPU, weights.get(own, 0), *sizes, device))
@@ -156,14 +156,14 @@ def _named(
 def _weights(
     architecture: str, layers: Mapping[int, str], moved: set[str], tensors: Mapping[str, int]
 ) -> Counter[str]:
-    """Return the bytes of weights on each device: the output's are with the last layer, the rest in RAM."""
+    """Return the bytes of weights on each device: the output's with the last layer, the rest in RAM."""
     last = layers.get(max(layers, default=0), ggml.CPU)
-    # LFM2's files call the last norm, which the output needs, the embedding's.
+    # LFM2's files name the output's norm after the embedding.
     outputs = ("output", "token_embd_norm") if architecture.startswith("lfm2") else ("output",)
     sizes: Counter[str] = Counter()
     for name, n_bytes in tensors.items():
         devices: Iterable[str] = (last if name.startswith(outputs) else ggml.CPU,)
-        if name in moved:  # only ever to RAM
+        if name in moved:  # always to RAM
             devices = (ggml.CPU,)
         elif match := re.match(r"blk\.(\d+)\.", name):
             devices = (layers.get(int(match[1]), ggml.CPU),)

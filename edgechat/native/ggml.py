@@ -1,4 +1,4 @@
-"""ggml's functions that llama_cpp does not bind, called through llama.cpp's own library.
+"""Functions of ggml that llama_cpp does not bind, called through llama.cpp's library.
 
 Devices, registries and buffer types are ggml's pointers, as int.
 """
@@ -22,12 +22,12 @@ from edgechat.native import amx
 CPU = "CPU"
 _CPU, _ACCELERATED_CPU = 0, 3  # of ggml_backend_dev_type
 library: ctypes.CDLL = lib._lib
-"""The shared library of llama.cpp, which exports ggml too; llama_cpp has no public name for it."""
+"""llama.cpp's shared library, which also exports ggml; llama_cpp has no public name for it."""
 _MODULES = {"cuda": "CUDA", "hip": "ROCm", "metal": "MTL", "sycl": "SYCL", "vulkan": "Vulkan"}
 
 
 def call(name: str, result: Any, *args: Any) -> Any:
-    """Call a function of ggml; arguments are ctypes values. Raises AttributeError if it does not exist."""
+    """Call a function with ctypes values. Raises AttributeError if this build does not export it."""
     function = getattr(library, name)
     function.restype = result
     function.argtypes = [type(arg) for arg in args]
@@ -35,37 +35,37 @@ def call(name: str, result: Any, *args: Any) -> Any:
 
 
 def ask(name: str, result: Any, pointer: int) -> Any:
-    """Call a function whose one argument is a pointer."""
+    """Call a function whose only argument is a pointer."""
     return call(name, result, ctypes.c_void_p(pointer))
 
 
 def exported(*names: str) -> Any:
-    """Return the first of these functions that this build exports; None without any."""
+    """Return the first of these functions that this build exports, or None."""
     return next((found for name in names if (found := getattr(library, name, None))), None)
 
 
 def registered(registry: Any, name: bytes) -> Any:
-    """Return the address of a function that a backend gives out by name; None if it has none."""
+    """Return the address of a backend's function by name; None without such a function."""
     handle, function = ctypes.c_void_p(registry), ctypes.c_char_p(name)
     return registry and call("ggml_backend_reg_get_proc_address", ctypes.c_void_p, handle, function)
 
 
 def text(raw: bytes | None) -> str:
-    """Return what C calls a string; '' for NULL."""
+    """Return a C string as text; '' for NULL."""
     return raw.decode("utf-8", "replace").strip() if raw else ""
 
 
 def start() -> None:
-    """Make llama.cpp ready to compute; harmless when it is. LoadFailed where nothing computes."""
+    """Prepare llama.cpp for computing; may be called again. Raises LoadFailed without a usable backend."""
     load_backends()
     _lay_out()
 
 
 def load_backends() -> None:
-    """Load what computes. LoadFailed where there is nothing.
+    """Load the backends. Raises LoadFailed if none is usable.
 
-    A portable build (GGML_BACKEND_DL) has its backends as modules beside it, with one of the CPU for each
-    generation of processors: the best of each kind is loaded, but only by whoever asks for it.
+    A portable build (GGML_BACKEND_DL) has its backends as modules in its folder, including one CPU module per
+    generation of processors. The best of each kind is loaded, but only on request.
     """
     lib.llama_backend_init()
     if not _cpu_device():
@@ -79,19 +79,19 @@ def load_backends() -> None:
 
 
 def _cpu_device() -> Any:
-    """Return the CPU device; None if no CPU backend is loaded."""
+    """Return the CPU device; None without a CPU backend."""
     return call("ggml_backend_dev_by_type", ctypes.c_void_p, ctypes.c_int(_CPU))
 
 
 @cache
 def _lay_out() -> None:
-    """Decide how weights are laid out, for as long as the process lives: a sandbox may come later."""
+    """Fix the layout of weights for the life of the process, before any sandbox."""
     with contextlib.nullcontext() if amx.computes_right(_folder()) else amx.refused():
         weight_layouts()
 
 
 def weight_layouts() -> list[int]:
-    """Return the buffer types that the CPU may repack weights to; the first call decides which they are."""
+    """Return the buffer types that the CPU may repack weights to; the first call fixes them."""
     device = ctypes.c_void_p(_cpu_device())
     registry = call("ggml_backend_dev_backend_reg", ctypes.c_void_p, device)
     choose = registered(registry, b"ggml_backend_dev_get_extra_bufts")
@@ -102,12 +102,12 @@ def weight_layouts() -> list[int]:
 
 
 def cpu_buffers() -> int:
-    """Return the buffer type of the CPU, where weights lie as in their file."""
+    """Return the CPU's plain buffer type, where weights keep their file's layout."""
     return int(ask("ggml_backend_dev_buffer_type", ctypes.c_void_p, _cpu_device()))
 
 
 def start_cpu() -> int:
-    """Return a backend that computes on the CPU; free it."""
+    """Return a new backend that computes on the CPU. The caller frees it."""
     nothing = ctypes.c_char_p(None)
     return int(call("ggml_backend_dev_init", ctypes.c_void_p, ctypes.c_void_p(_cpu_device()), nothing))
 
@@ -118,13 +118,13 @@ def _folder() -> Path:
 
 
 def modules() -> list[str]:
-    """Return the backends for GPUs that lie there, loaded or not, by their registries' names."""
+    """Return the GPU backends in that folder, loaded or not, by the names of their registries."""
     names = {path.stem.removeprefix("lib").removeprefix("ggml-") for path in _folder().glob("*ggml-*")}
     return [registry for module, registry in _MODULES.items() if module in names]
 
 
 def registries() -> list[int]:
-    """Return the backends that are built in or loaded, and each RPC server that was added."""
+    """Return the backends that are built in or loaded, and each added RPC server."""
     count = call("ggml_backend_reg_count", ctypes.c_size_t)
     return [call("ggml_backend_reg_get", ctypes.c_void_p, ctypes.c_size_t(index)) for index in range(count)]
 
@@ -165,7 +165,7 @@ def device_name(device: int) -> str:
 
 
 def is_processor(device: int) -> bool:
-    """Say whether a device is the CPU or what helps it (BLAS): it has no memory of its own."""
+    """Return whether a device is the CPU or a helper of it (BLAS), without memory of its own."""
     return ask("ggml_backend_dev_type", ctypes.c_int, device) in (_CPU, _ACCELERATED_CPU)
 
 
@@ -175,7 +175,7 @@ def buffer_type_name(buffer_type: int) -> str:
 
 
 def holder(buffer_type: int) -> str:
-    """Return the device whose memory such a buffer takes: 'CPU' also for what a GPU's driver pins in RAM."""
+    """Return the device whose memory a buffer takes: 'CPU' also for RAM that a GPU's driver pins."""
     device = ask("ggml_backend_buft_get_device", ctypes.c_void_p, buffer_type)
     if not device or is_processor(device):
         return CPU
@@ -184,7 +184,7 @@ def holder(buffer_type: int) -> str:
 
 
 def buffer_types() -> dict[str, str]:
-    """Return the devices that are not the processor by name, each with the name of its buffers."""
+    """Return the names of the other devices than the processor, with the names of their buffers."""
     return {
         device_name(device): buffer_type_name(ask("ggml_backend_dev_buffer_type", ctypes.c_void_p, device))
         for device in devices()

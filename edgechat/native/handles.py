@@ -1,7 +1,7 @@
-"""Owners of llama.cpp's objects: a Model and a Context free what they hold, once, on close().
+"""Owners of llama.cpp's objects: Model and Context free what they hold, once, in close().
 
-The high-level `Llama` of llama-cpp-python hides most of what the engine needs and computes more than it
-uses, so only low-level functions are called. Every return code is checked here.
+The high-level `Llama` of llama-cpp-python hides much that the engine needs and computes more than it uses, so
+only low-level functions are called. Every return code is checked here.
 """
 
 from __future__ import annotations
@@ -28,25 +28,26 @@ from edgechat.native.params import N_CANDIDATES, LoadParams
 CACHE_TYPES = {"f16": lib.GGML_TYPE_F16, "q8_0": lib.GGML_TYPE_Q8_0, "q4_0": lib.GGML_TYPE_Q4_0}
 _PARTIAL = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 _NEVER_CHOSEN = -1e30
-"""A logit; unlike minus infinity, it can be multiplied by a probability of 0."""
+"""Logit of suppressed tokens; unlike minus infinity, it can be multiplied by a probability of 0."""
 DECODE_OK, DECODE_NO_CELLS, DECODE_ABORTED = 0, 1, 2
 
 AdapterPointer = Any
-"""A LoRA adapter in memory, as llama.cpp knows it."""
+"""A loaded LoRA adapter of llama.cpp."""
 
-# llama.cpp asks `bool abort(void *)` after every operation: in Python that would cost a tenth of a token. The
-# length of a C string is false as long as it is empty, and takes a nanosecond.
+# llama.cpp calls `bool abort(void *)` after every operation: in Python, that would take a tenth of a token's
+# time.
+# strlen takes a nanosecond, and is false while the string is empty.
 _libc = ctypes.cdll.msvcrt if sys.platform == "win32" else ctypes.CDLL(None)
 _IS_SET = ctypes.cast(_libc.strlen, lib.ggml_abort_callback)
 _NEVER = lib.ggml_abort_callback()
 
 
 class Aborted(Exception):
-    """A call was ended early: what its last micro-batch put into the cache has been removed."""
+    """Early end of a call: its last micro-batch has been removed from the cache."""
 
 
 class Model:
-    """Weights and vocabulary."""
+    """Weights and vocabulary of a model."""
 
     def __init__(
         self,
@@ -57,10 +58,10 @@ class Model:
         writable: bool = False,
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
-        """Load `path` as `load` places it (see `placement`); LoadFailed quotes llama.cpp's own error.
+        """Load `path`, placed as in `load` (see `placement`). LoadFailed quotes llama.cpp's error.
 
-        dry: read the header only; contexts of the model know their sizes, and cannot decode.
-        writable: keep the weights in memory of the model's own, laid out as in the file.
+        dry: read the header only; contexts of such a model know their sizes but cannot decode. writable: keep
+        the weights in private memory, in the file's layout.
         """
         ggml.start()
         self._servers: tuple[str, ...] = ()
@@ -69,7 +70,7 @@ class Model:
         self._placement.apply(params, load)
         params.load_mtp = load.mtp
         if dry:
-            # llama.cpp aborts the process where a dry load would map the file.
+            # llama.cpp aborts the process if a dry load maps the file.
             params.no_alloc, params.load_mode = True, lib.LLAMA_LOAD_MODE_NONE
         if writable:
             params.load_mode, params.use_extra_bufts = lib.LLAMA_LOAD_MODE_NONE, False
@@ -93,7 +94,7 @@ class Model:
         rpc.hold(self._servers)
         self.vocab = lib.llama_model_get_vocab(self._pointer)
         n_placed, n_layers = load.gpu_layers, self.n_layers
-        # llama.cpp would distribute the layers there are instead, in other proportions than requested.
+        # llama.cpp would distribute the existing layers instead, in other proportions.
         if n_placed > n_layers + 1:
             self.close()
             raise LoadFailed(
@@ -103,7 +104,7 @@ class Model:
 
     @property
     def pointer(self) -> int:
-        """The model as llama.cpp knows it; an error after close()."""
+        """llama.cpp's pointer to the model. Raises ValueError after close()."""
         if not self._pointer:
             raise ValueError("the model is closed")
         return int(self._pointer)
@@ -120,12 +121,12 @@ class Model:
 
     @property
     def n_layers(self) -> int:
-        """Number of layers, those that only predict further tokens (MTP) among them."""
+        """Number of layers, including those that only predict further tokens (MTP)."""
         pointer = self.pointer
         return int(lib.llama_model_n_layer(pointer) + lib.llama_model_n_layer_nextn(pointer))
 
     def layer_devices(self) -> tuple[str, ...]:
-        """Return the device of each layer and, last, of the output; empty where this build does not say."""
+        """Return the device of each layer and, last, of the output; empty if this build does not tell."""
         return layer_devices(self.pointer, self.n_layers)
 
     @property
@@ -135,7 +136,7 @@ class Model:
 
     @property
     def suppressed(self) -> list[int]:
-        """Ids that the file says must never be generated: those of parts of images, and the like."""
+        """Ids that must never be generated according to the file, such as those of image parts."""
         count = ctypes.c_int32()
         first = lib.llama_vocab_get_suppress_tokens(self.vocab, ctypes.byref(count))
         ids = first[: count.value] if first else []
@@ -143,23 +144,23 @@ class Model:
 
     @property
     def train_context(self) -> int:
-        """Tokens of context that the model was trained for."""
+        """Context length in training, in tokens."""
         return int(lib.llama_model_n_ctx_train(self.pointer))
 
     @property
     def window(self) -> int:
-        """Tokens of the attention window that some layers have, or 0."""
+        """Attention window of some layers in tokens, or 0."""
         return int(lib.llama_model_n_swa(self.pointer))
 
     @property
     def has_recurrent_state(self) -> bool:
-        """Whether some layers keep a state that cannot be cut."""
+        """Whether some layers have a state that cannot be truncated."""
         pointer = self.pointer
         return bool(lib.llama_model_is_recurrent(pointer) or lib.llama_model_is_hybrid(pointer))
 
     @property
     def uses_mrope(self) -> bool:
-        """Whether a position is a time, a row and a column (M-RoPE); those of a text are equal."""
+        """Whether a position consists of time, row and column (M-RoPE), all equal for text."""
         kinds = (lib.LLAMA_ROPE_TYPE_MROPE, lib.LLAMA_ROPE_TYPE_IMROPE)
         return lib.llama_model_rope_type(self.pointer) in kinds
 
@@ -170,32 +171,32 @@ class Model:
 
     @property
     def pooling(self) -> str | None:
-        """The number of the pooling type of embeddings; None for none, or unknown."""
+        """Number of the pooling type for embeddings; None without one, or if unknown."""
         kind = self.meta(f"{self.architecture}.pooling_type")
         return None if kind == "0" else kind
 
     @property
     def chat_template(self) -> str | None:
-        """The default chat template of the file."""
+        """The file's default chat template."""
         template = lib.llama_model_chat_template(self.pointer, None)
         return template.decode("utf-8", "replace") if template else None
 
     @property
     def rerank_template(self) -> str | None:
-        """What a reranking model reads, with '{query}' and '{document}' in it; None if the file has none."""
+        """Prompt of a reranking model, with '{query}' and '{document}'; None without one in the file."""
         template = lib.llama_model_chat_template(self.pointer, b"rerank")
         return template.decode("utf-8", "replace") if template else None
 
     def meta(self, key: str) -> str | None:
-        """Return a metadata value as llama.cpp prints it, up to 1 KiB of it."""
+        """Return a metadata value as printed by llama.cpp, up to 1 KiB."""
         buffer = ctypes.create_string_buffer(1024)
         size = lib.llama_model_meta_val_str(self.pointer, key.encode(), buffer, len(buffer))
         return buffer.value.decode("utf-8", "replace") if size >= 0 else None
 
     def load_adapter(self, path: Path) -> AdapterPointer:
-        """Load a LoRA adapter, which is freed with the model at the latest. Raises LoadFailed.
+        """Load a LoRA adapter; it is freed with the model at the latest. Raises LoadFailed.
 
-        It must be known to fit: llama.cpp aborts over some of what it finds.
+        It must be checked before: llama.cpp aborts on some invalid contents.
         """
         logs.last_errors.clear()
         adapter = lib.llama_adapter_lora_init(self.pointer, str(path).encode())
@@ -204,11 +205,11 @@ class Model:
         return adapter
 
     def free_adapter(self, adapter: AdapterPointer) -> None:
-        """Free an adapter that no context uses."""
+        """Free an adapter that is not in use by a context."""
         lib.llama_adapter_lora_free(adapter)
 
     def close(self) -> None:
-        """Free the model; contexts made of it must be closed before."""
+        """Free the model, after all its contexts."""
         if self._pointer:
             lib.llama_model_free(self._pointer)
             self._pointer = None
@@ -216,7 +217,7 @@ class Model:
 
 
 class Context:
-    """A cache and the buffers to compute with. The model must outlive it."""
+    """KV cache and compute buffers. The model must outlive it."""
 
     def __init__(
         self,
@@ -227,7 +228,7 @@ class Context:
         kind: int = lib.LLAMA_CONTEXT_TYPE_DEFAULT,
         on_operation: Callable[[int, bool], bool] | None = None,
     ) -> None:
-        """Allocate; LoadFailed if llama.cpp cannot. target: the context for which layers draft here.
+        """Allocate. Raises LoadFailed. target: the context that this one drafts for.
 
         on_operation: llama.cpp's `cb_eval`, called with the address of a tensor and whether it is asked for.
         """
@@ -277,30 +278,30 @@ class Context:
         """Width of a row of logits."""
         self._suppressed = model.suppressed
         self.n_embd = int(lib.llama_model_n_embd_out(model.pointer)) if params.embeddings else 0
-        """Size of an embedding; 0 if none are made."""
+        """Size of an embedding; 0 without embeddings."""
         self.n_pooled = int(lib.llama_model_n_cls_out(model.pointer)) if params.reranks else self.n_embd
-        """Numbers made of a sequence: an embedding, or a reranking model's scores."""
+        """Numbers per sequence: the size of an embedding, or the number of a reranking model's scores."""
         n_rows = params.n_batch if params.embeddings else max(params.n_seq_max, params.n_rows)
         self.output_bytes = 4 * (self.n_vocab + self.n_embd) * n_rows
-        """Size of llama.cpp's buffer for logits and embeddings: the most rows that a call may return."""
+        """Size of llama.cpp's buffer for logits and embeddings, for the most rows of a call."""
         if self._candidates is not None:
             self.output_bytes += self._candidates.bytes
         self.n_seq_max, self.n_outputs_max = params.n_seq_max, params.n_outputs_max
         self.n_batch = int(lib.llama_n_batch(self._pointer))
-        """Tokens, or embeddings, of a call."""
+        """Most tokens, or embeddings, of a call."""
         self.n_ubatch = int(lib.llama_n_ubatch(self._pointer))
-        """Those of a micro-batch."""
+        """Most of them in a micro-batch."""
         self.n_embd_input = int(lib.llama_model_n_embd_inp(model.pointer))
-        """Size of what may stand in place of a token's own embedding."""
+        """Size of an embedding in place of a token."""
         self.n_positions = 4 if model.uses_mrope else 1
-        """Numbers that say where an embedding is."""
+        """Numbers per position."""
         self._memory = lib.llama_get_memory(self._pointer)
         self._abort = ctypes.create_string_buffer(2)
         self._abortable = False
 
     @property
     def pointer(self) -> int:
-        """The context as llama.cpp knows it; an error after close()."""
+        """llama.cpp's pointer to the context. Raises ValueError after close()."""
         if not self._pointer:
             raise ValueError("the context is closed")
         return int(self._pointer)
@@ -382,7 +383,7 @@ class Context:
                 hint="Send the message again; if it fails again, try a shorter context or another model.",
             )
         if not n_rows:
-            # Without rows to fetch nothing else waits for the device.
+            # Without rows to fetch, nothing waits for the device.
             lib.llama_synchronize(self._pointer)
             rpc.wait(self._remote)
             return np.empty((0, self.n_vocab), np.float32)
@@ -399,7 +400,7 @@ class Context:
         return found
 
     def use_adapters(self, adapters: Sequence[tuple[AdapterPointer, float]]) -> None:
-        """Apply these LoRA adapters, with their scales, in all calls from now on."""
+        """Apply these LoRA adapters, with their scales, to all further calls."""
         n = len(adapters)
         pointers = (lib.llama_adapter_lora_p_ctypes * n)(*(adapter for adapter, _ in adapters))
         scales = (ctypes.c_float * n)(*(scale for _, scale in adapters))
@@ -407,7 +408,7 @@ class Context:
             raise DecodeFailed("llama.cpp does not apply these adapters.")
 
     def abort(self) -> None:
-        """End the abortable call that runs, and those that come, until `clear_abort`. From any thread."""
+        """End the current abortable call and further ones until `clear_abort`. Callable from any thread."""
         self._abort[0] = b"x"
 
     def clear_abort(self) -> None:
@@ -415,9 +416,9 @@ class Context:
         self._abort[0] = b"\0"
 
     def embed(self, runs: Sequence[tuple[int, int, Sequence[int]]]) -> npt.NDArray[np.float32]:
-        """Compute runs of (sequence, start position, tokens); return what is pooled of each [n, n_pooled].
+        """Compute runs of (sequence, start position, tokens); return the pooled result of each [n, n_pooled].
 
-        What a sequence held before the run counts only in the attention. Raises DecodeFailed.
+        Earlier tokens of a sequence count only in the attention. Raises DecodeFailed.
         """
         self._batch.fill([(*run, len(run[2])) for run in runs])
         code = int(lib.llama_decode(self._pointer, self._batch.native))  # encodes if there is no cache
@@ -432,30 +433,30 @@ class Context:
         return embeddings
 
     def clear(self) -> None:
-        """Forget all sequences."""
+        """Remove all sequences."""
         if self._memory:  # encoders have none
             lib.llama_memory_clear(self._memory, False)
 
     def remove(self, seq: int, start: int) -> bool:
-        """Remove the cells of `seq` from position `start` on, as llama.cpp sees fit."""
+        """Remove the cells of `seq` from position `start` on; return llama.cpp's answer, unexamined."""
         return bool(lib.llama_memory_seq_rm(self._memory, seq, start, -1))
 
     def copy(self, source: int, target: int, stop: int) -> None:
-        """Share the cells of `source` up to position `stop` with `target`; -1: all of them."""
+        """Share the cells of `source` up to position `stop` with `target`; -1: all cells."""
         lib.llama_memory_seq_cp(self._memory, source, target, -1 if stop < 0 else 0, stop)
 
     @property
     def n_snapshots(self) -> int:
-        """Tokens that a recurrent state can be rolled back; 0 where this architecture has no snapshots."""
+        """Tokens by which a recurrent state can be rolled back; 0 for architectures without snapshots."""
         return int(lib.llama_n_rs_seq(self._pointer))
 
     @property
     def can_shift(self) -> bool:
-        """Whether llama.cpp says that positions can be changed; it does not refuse where they cannot."""
+        """Whether llama.cpp allows shifting positions; it does not refuse everywhere it should."""
         return bool(lib.llama_memory_can_shift(self._memory))
 
     def shift(self, seq: int, start: int, stop: int) -> bool:
-        """Remove the cells from position `start` to `stop` and move those behind down."""
+        """Remove the cells from position `start` to `stop`, and move the later ones down."""
         if not lib.llama_memory_seq_rm(self._memory, seq, start, stop):
             return False
         lib.llama_memory_seq_add(self._memory, seq, stop, -1, start - stop)
@@ -471,15 +472,15 @@ class Context:
         return data[:written]
 
     def set_state(self, seq: int, state: npt.NDArray[np.uint8]) -> bool:
-        """Restore `seq` from what `state` returned; False if there are too few cells, or it is invalid."""
+        """Restore a state of `seq`; return False if cells are lacking or the state is invalid."""
         source = np.ascontiguousarray(state)
         data = pointer(source, ctypes.c_uint8)
         return bool(lib.llama_state_seq_set_data(self._pointer, data, source.nbytes, seq))
 
     def partial_state(self, seq: int) -> npt.NDArray[np.uint8]:
-        """Return a copy of what `remove` cannot bring back: windows and recurrent states of `seq`.
+        """Return a copy of the parts of `seq` that `remove` cannot restore: windows and recurrent states.
 
-        Raises MemoryError where llama.cpp cannot copy it.
+        Raises MemoryError if llama.cpp cannot copy them.
         """
         size = int(lib.llama_state_seq_get_size_ext(self._pointer, seq, _PARTIAL))
         data = np.empty(size, np.uint8)
@@ -489,16 +490,16 @@ class Context:
         return data
 
     def set_partial_state(self, seq: int, state: npt.NDArray[np.uint8]) -> bool:
-        """Put back what `partial_state` returned; False, and these parts are empty, where cells are short."""
+        """Restore a partial state; return False, with these parts empty, if cells are lacking."""
         data = pointer(state, ctypes.c_uint8)
         return bool(lib.llama_state_seq_set_data_ext(self._pointer, data, state.nbytes, seq, _PARTIAL))
 
     def last_position(self, seq: int) -> int:
-        """The largest position of `seq`; -1 for none."""
+        """Return the largest position of `seq`; -1 without any."""
         return int(lib.llama_memory_seq_pos_max(self._memory, seq))
 
     def first_position(self, seq: int) -> int:
-        """The smallest position that every layer still holds of `seq`; -1 for none."""
+        """Return the smallest position of `seq` in all layers; -1 without any."""
         return int(lib.llama_memory_seq_pos_min(self._memory, seq))
 
     def close(self) -> None:
@@ -511,5 +512,5 @@ class Context:
 
 
 def build() -> str:
-    """Return which llama.cpp this is: its Python package's version, and what it was compiled for."""
+    """Return the version of llama-cpp-python and llama.cpp's system info."""
     return f"{llama_cpp.__version__} {ggml.text(lib.llama_print_system_info())}"

@@ -1,4 +1,12 @@
-"""Contexts of layers that draft from a model's hidden states: MTP, EAGLE-3, and Gemma 4's drafter."""
+"""Contexts of layers that draft from a model's hidden states: MTP, EAGLE-3, and Gemma 4's drafter.
+
+An MTP head reads each token together with the model's hidden state after the previous token; it computes a
+guess of the next token, and the hidden state to continue from. An EAGLE-3 draft (Li et al. 2025,
+arXiv:2503.01840) has an encoder that merges the inputs of three of the target's layers into such a state, and
+counts positions from the text's second token. Gemma 4's drafter has no KV cache: it reads its target's, and
+drafts all tokens at the position after the target's last one, distinguished by the hidden state alone.
+llama.cpp returns hidden states through functions of llama-ext.h.
+"""
 
 from __future__ import annotations
 
@@ -22,56 +30,55 @@ Rows = npt.NDArray[np.float32]
 
 
 class HeadContext(Context):
-    """The context of a head. It must be closed before its target."""
+    """Context of a head. It must be closed before its target."""
 
     kind: Literal["mtp", "eagle3"] = "mtp"
     stays = False
-    """Whether all tokens of a draft take one position."""
+    """Whether all tokens of a draft have the same position."""
 
     def __init__(
         self, model: Model, params: LoadParams, target: Context, *, of: int = lib.LLAMA_CONTEXT_TYPE_MTP
     ) -> None:
-        """Allocate, and have the target keep its hidden states. Raises LoadFailed.
+        """Allocate, and make the target keep its hidden states. Raises LoadFailed.
 
-        model: the one whose layers these are. params: the target's.
+        model: the model with the layers. params: the target's.
         """
         self._functions = _functions()
         self._target = target
         self.width = int(lib.llama_model_n_embd_out(model.pointer))
-        """Numbers of a hidden state."""
+        """Size of a hidden state."""
         self.n_layers = 1 if self.stays else max(1, int(lib.llama_model_n_layer_nextn(model.pointer)))
-        """Layers; where there are several, each predicts one token further than the one before."""
+        """Layers; each of several ones predicts one token further than the previous one."""
         if self.n_layers > 1 and model.architecture not in CHAINED:
             raise LoadFailed(
-                f"{model.architecture} models draft with one layer of their own, and this one has "
-                f"{self.n_layers}."
+                f"{model.architecture} models draft with one layer, but this one has {self.n_layers}."
             )
         super().__init__(model, params.of_head(), target=target, kind=of)
         if self.n_vocab != target.n_vocab:
             self.close()
-            raise LoadFailed(f"The draft knows {self.n_vocab} tokens, and its target {target.n_vocab}.")
-        # Beside its own rows: the target's, a copy of these for whoever reads them, and one in a micro-batch.
+            raise LoadFailed(f"The draft has {self.n_vocab} tokens, but its target has {target.n_vocab}.")
+        # Besides its own rows: the target's, a copy of them for readers, and those of a micro-batch.
         self.output_bytes += 4 * self.width * (self.n_seq_max + 2 * target.n_batch + self.n_ubatch)
         self._keep_states(True)
         self.hands_out_all = model.architecture in HANDS_OUT_ALL
-        """Whether a call may have tokens whose logits are not wanted beside others: if not, the hidden states
-        of the others are not handed out."""
+        """Whether a call may mix tokens with and without wanted logits; otherwise, the hidden states of
+        the latter are missing."""
         self._functions.llama_set_embeddings_nextn(self.pointer, True, not self.hands_out_all)
         self._ends: list[int] = []
 
     def _keep_states(self, keep: bool) -> None:
-        """Have the target keep what the head reads, or no more."""
+        """Make the target keep the states that the head reads, or stop keeping them."""
         self._functions.llama_set_embeddings_nextn(self._target.pointer, keep, False)
 
     def target_states(self, n_tokens: int) -> Rows:
         """Return the hidden states [n_tokens, width] after each token of the target's last call.
 
-        They are valid until its next one.
+        They are valid until its next call.
         """
         return self._states(self._target, n_tokens)
 
     def own_states(self) -> Rows:
-        """Return the hidden states [runs, width] after each run of the last call here; a copy."""
+        """Return a copy of the hidden states [runs, width] after each run of the last call here."""
         states = self._states(self, self._ends[-1] + 1 if self.hands_out_all else len(self._ends))
         return states[self._ends] if self.hands_out_all else states.copy()
 
@@ -80,7 +87,7 @@ class HeadContext(Context):
         return np.ctypeslib.as_array(first, (n, self.width))
 
     def read(self, runs: Sequence[tuple[int, int, Sequence[int], int]], states: Rows) -> Rows | None:
-        """Compute runs of tokens as `decode` does, each beside the hidden state before it [n, width]."""
+        """Compute runs of tokens as `decode` does, with the hidden state before each token [n, width]."""
         n_rows = self._batch.fill(runs)
         rows = np.ascontiguousarray(states, np.float32)
         if rows.shape != (self._batch.native.n_tokens, self.width):
@@ -90,18 +97,18 @@ class HeadContext(Context):
         return self._decode(self._batch.native, n_rows, abortable=False)
 
     def choose_layer(self, index: int) -> None:
-        """Have the calls that come computed by one of several layers."""
+        """Let one of several layers compute the following calls."""
         self._functions.llama_set_nextn_layer_offset(self.pointer, index)
 
     def close(self) -> None:
-        """Free the cache and the buffers; the target keeps its hidden states no more."""
+        """Free the cache and the buffers; the target stops keeping its hidden states."""
         if self._pointer:
             self._keep_states(False)
         super().close()
 
 
 def _functions() -> ModuleType:
-    """Return the bindings of llama-ext.h. Raises LoadFailed where this build does not export it."""
+    """Return the bindings of llama-ext.h. Raises LoadFailed if this build does not export it."""
     try:
         from llama_cpp import llama_cpp_ext
     except (ImportError, AttributeError) as error:
@@ -116,14 +123,14 @@ _LEAST_LOGIT = np.float32(-1e9)
 
 
 class EagleContext(HeadContext):
-    """The context of an EAGLE-3 draft. What callers say of places are indices of the text's tokens."""
+    """Context of an EAGLE-3 draft. Positions in its methods are indices of the text's tokens."""
 
     kind: Literal["mtp", "eagle3"] = "eagle3"
 
     def __init__(self, model: Model, params: LoadParams, target_model: Model, target: Context) -> None:
-        """Allocate, and have the target keep what goes into three of its layers. Raises LoadFailed."""
+        """Allocate, and make the target keep the inputs of three of its layers. Raises LoadFailed."""
         self._inputs = _Inputs()
-        # After the last layer there is the state that heads read; no draft that is published asks for it.
+        # The state after the last layer would be possible too; no published draft uses it.
         self._layers = self._inputs.layers(model)
         n_layers = target_model.n_layers
         self._target_width = int(lib.llama_model_n_embd(target_model.pointer))
@@ -154,7 +161,7 @@ class EagleContext(HeadContext):
         return np.concatenate([self._encoded(inputs[at : at + size]) for at in range(0, n_tokens, size)])
 
     def _encoded(self, inputs: Rows) -> Rows:
-        # The encoder minds no positions, but llama.cpp wants them to go on from those of the cache.
+        # The encoder ignores positions, but llama.cpp requires them to continue the cache's.
         start = super().last_position(0) + 1
         positions = np.arange(start, start + len(inputs), dtype=np.int32)[None]
         batch = EmbeddingBatch(0, inputs, positions, all_rows=True)
@@ -163,7 +170,7 @@ class EagleContext(HeadContext):
             raise DecodeFailed(f"llama.cpp could not encode for the draft (code {code}): {logs.cause()}")
         return self._states(self, len(inputs)).copy()
 
-    # What is said in tokens of the text: the first has no position.
+    # Positions below are indices of the text's tokens, whose first one has no position.
 
     def read(self, runs: Sequence[tuple[int, int, Sequence[int], int]], states: Rows) -> Rows | None:
         """See `HeadContext.read`."""
@@ -177,7 +184,7 @@ class EagleContext(HeadContext):
         if not moved:
             return np.empty((0, self.n_vocab), np.float32)
         rows = super().read(moved, states[keep])
-        # Tokens that the draft does not know have no logits.
+        # Tokens unknown to the draft have no logits.
         return None if rows is None else np.maximum(rows, _LEAST_LOGIT, out=rows)
 
     def remove(self, seq: int, start: int) -> bool:
@@ -222,13 +229,13 @@ class _Inputs:
         )  # fmt: skip
 
     def layers(self, model: Model) -> list[int]:
-        """Return which layers of the target a draft reads."""
+        """Return the layers of the target that a draft reads."""
         ids = self._ids(model.pointer)
         return [int(ids[at]) for at in range(self._n_ids(model.pointer))]
 
 
 def _function(name: str, gnu: str, msvc: str, arguments: list[Any], result: Any) -> Callable[..., Any]:
-    """Return a function that llama.cpp exports with a C++ name, which compilers spell in two ways."""
+    """Return a function with a C++ name, which GCC and MSVC mangle differently."""
     found: Any = ggml.exported(f"_Z{len(name)}{name}{gnu}", f"?{name}{msvc}")
     if found is None:
         raise LoadFailed(
@@ -240,18 +247,18 @@ def _function(name: str, gnu: str, msvc: str, arguments: list[Any], result: Any)
 
 
 class AssistantContext(HeadContext):
-    """The context of a drafter that shares its target's cache: nothing is read, cut or saved here."""
+    """Context of a drafter that shares its target's cache: nothing is read, cut or saved here."""
 
     stays = True
 
     def __init__(self, model: Model, params: LoadParams, target_model: Model, target: Context) -> None:
-        """Allocate, and have the target keep its hidden states. Raises LoadFailed."""
+        """Allocate, and make the target keep its hidden states. Raises LoadFailed."""
         if target_model.architecture != "gemma4":  # llama.cpp crashes
             raise LoadFailed(f"Gemma 4's drafter cannot draft for {target_model.architecture} models.")
         super().__init__(model, params, target)
 
     def read(self, runs: Sequence[tuple[int, int, Sequence[int], int]], states: Rows) -> Rows | None:
-        """See `HeadContext.read`; what comes before the last token of a run is in the target's cache."""
+        """See `HeadContext.read`. Tokens before the last one of a run are in the target's cache."""
         drafting, keep, at = [], [], 0
         for seq, start, tokens, wanted in runs:
             at += len(tokens)
@@ -263,20 +270,20 @@ class AssistantContext(HeadContext):
         return super().read(drafting, states[keep])
 
     def remove(self, seq: int, start: int) -> bool:
-        """Leave the cells to the target."""
+        """Do nothing: the cells belong to the target."""
         return True
 
     def copy(self, source: int, target: int, stop: int) -> None:
-        """Leave the cells to the target."""
+        """Do nothing: the cells belong to the target."""
 
     def shift(self, seq: int, start: int, stop: int) -> bool:
-        """Leave the cells to the target."""
+        """Do nothing: the cells belong to the target."""
         return True
 
     def state(self, seq: int) -> npt.NDArray[np.uint8]:
-        """Return nothing."""
+        """Return an empty state."""
         return np.empty(0, np.uint8)
 
     def set_state(self, seq: int, state: npt.NDArray[np.uint8]) -> bool:
-        """Need nothing."""
+        """Accept an empty state."""
         return not len(state)

@@ -1,4 +1,7 @@
-"""How a model is loaded: what decides where llama.cpp allocates how much. Nothing native is imported here."""
+"""Parameters of a load, the memory that it takes, and architectures that draft, as plain values.
+
+Nothing native is imported here, so that the front ends can use it.
+"""
 
 from __future__ import annotations
 
@@ -9,58 +12,58 @@ import msgspec
 CacheType = Literal["f16", "q8_0", "q4_0"]
 AttentionKind = Literal["flash", "plain"]
 N_CANDIDATES = 128
-"""Logits of a row that a device of another machine sends; makers of models recommend a top-k of 20 to 64."""
+"""Logits per row that a remote device sends; makers of models recommend a top-k of 20 to 64."""
 CANDIDATES_FROM = 8 * N_CANDIDATES
-"""Tokens of a vocabulary of which all logits would take much longer to send."""
+"""Size of a vocabulary from which sending all logits would take much longer."""
 _LINE = 16
 """Numbers (int32) in a cache line."""
 
 
 class LoadParams(msgspec.Struct, frozen=True, kw_only=True):
-    """The parameters of a model and its context that edgechat sets; the rest are llama.cpp's defaults."""
+    """Parameters of a model and its context; the others keep llama.cpp's defaults."""
 
     context: int
     """Cells of the KV cache, shared by all sequences; llama.cpp rounds them up to a multiple of 256."""
     cache_type: CacheType = "f16"
     threads: int = 1
     n_batch: int = 512
-    """Maximum number of tokens in a call."""
+    """Most tokens in a call."""
     n_ubatch: int = 512
     """Tokens in a micro-batch; the compute buffers grow with it."""
     n_seq_max: int = 4
     n_outputs_max: int = 4
-    """Rows of logits of one call; 0 means n_batch, else not less than n_seq_max, or llama.cpp aborts."""
+    """Rows of logits of one call; 0 means n_batch, otherwise at least n_seq_max, or llama.cpp aborts."""
     n_rs_seq: int = 0
-    """Snapshots of a recurrent state, for each sequence."""
+    """Snapshots of a recurrent state per sequence."""
     flash_attention: bool = True
     embeddings: bool = False
     """Make an embedding of each sequence of a call instead of logits."""
     reranks: bool = False
-    """With `embeddings`: the model's classification head makes a score of each sequence, and no vector."""
+    """With `embeddings`: the model's classification head scores each sequence instead."""
     devices: tuple[str, ...] = ()
-    """llama.cpp's names of the accelerators to use, the first layers' first, or 'MLX' for that of an Apple
-    processor; none: the processor alone."""
+    """llama.cpp's names of the accelerators to use, in the order of the layers, or 'MLX' for Apple's;
+    empty: the processor alone."""
     split: tuple[int, ...] = ()
-    """Layers on each of `devices`; the last layers of the model, and what makes logits counts as one more."""
+    """Layers on each of `devices`: the last ones of the model. The output counts as one more layer."""
     experts_in_ram: int = 0
     """Number of first layers whose experts (MoE) stay in RAM."""
     rpc: tuple[str, ...] = ()
     """Servers (host:port) whose devices are among `devices`."""
     mtp: bool = False
-    """Load the layers that predict further tokens (MTP), and a context of their own to draft with."""
+    """Load the layers that predict further tokens (MTP), with a separate context for drafting."""
 
     @property
     def n_rows(self) -> int:
-        """Rows of logits that there is room for; 0 means n_batch. With plain attention a multiple of 16.
+        """Rows of logits with reserved space, 0 for n_batch; a multiple of 16 with plain attention.
 
-        llama.cpp keeps a number (int32) for each before the matrices of a call. If those fill no whole cache
-        lines, all of these lie across lines, and long prompts are read up to 1.3 times as slowly (AVX-512).
+        llama.cpp stores an int32 per row before the matrices of a call. Unless these fill whole cache lines,
+        all matrices are unaligned and long prompts are read up to 1.3 times as slowly (AVX-512).
         """
         return self.n_outputs_max if self.flash_attention else -(-self.n_outputs_max // _LINE) * _LINE
 
     @property
     def attention(self) -> AttentionKind:
-        """How the context computes attention."""
+        """Kind of attention that the context computes."""
         return "flash" if self.flash_attention else "plain"
 
     @property
@@ -69,14 +72,14 @@ class LoadParams(msgspec.Struct, frozen=True, kw_only=True):
         return sum(self.split)
 
     def of_head(self) -> Self:
-        """Return the parameters of the context in which the model's own head drafts: a token at a time."""
+        """Return the parameters of the context in which the model's head drafts, one token at a time."""
         return msgspec.structs.replace(
             self, n_batch=self.n_ubatch, n_outputs_max=self.n_seq_max, n_rs_seq=0, embeddings=False
         )
 
     @classmethod
     def of(cls, other: LoadParams) -> Self:
-        """Return the parameters alone of what has more: a LoadPlan's."""
+        """Return the load parameters of a subclass's object, such as a LoadPlan."""
         return cls(**{name: getattr(other, name) for name in cls.__struct_fields__})
 
 
@@ -84,7 +87,7 @@ _MAPPED = "_Mapped"
 
 
 class Buffer(msgspec.Struct, frozen=True):
-    """The contents of the buffers of one type, in bytes."""
+    """Contents of all buffers of one type, in bytes."""
 
     name: str
     """llama.cpp's name of the type: 'CPU', 'CPU_REPACK', 'CUDA0', ..."""
@@ -94,7 +97,7 @@ class Buffer(msgspec.Struct, frozen=True):
     cache: int = 0
     compute: int = 0
     device: str = "CPU"
-    """The device whose memory it takes: 'CPU', also for what is pinned in RAM for a GPU, 'CUDA0', ..."""
+    """Device whose memory it takes: 'CUDA0', or 'CPU', also for RAM that is pinned for a GPU."""
 
     @property
     def total(self) -> int:
@@ -103,13 +106,13 @@ class Buffer(msgspec.Struct, frozen=True):
 
 
 class Breakdown(msgspec.Struct, frozen=True):
-    """What a model with one context takes."""
+    """Memory of a model with one context."""
 
     buffers: tuple[Buffer, ...]
     output: int
-    """Bytes of the rows of logits, in the machine's own memory; llama.cpp's breakdown leaves them out."""
+    """Bytes of the rows of logits, in RAM; llama.cpp's breakdown omits them."""
     n_ctx: int
-    """Cells of the cache, after llama.cpp's rounding."""
+    """Cells of the cache, as rounded by llama.cpp."""
 
     @property
     def weights(self) -> int:
@@ -123,12 +126,12 @@ class Breakdown(msgspec.Struct, frozen=True):
 
     @property
     def compute(self) -> int:
-        """Bytes to compute with and to hand out logits, on all devices."""
+        """Bytes for computing and for returning logits, on all devices."""
         return sum(buffer.compute for buffer in self.buffers) + self.output
 
 
 def with_head(model: tuple[Buffer, ...], head: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
-    """Return the buffers of a model and its context with those of its head, whose weights are the same."""
+    """Merge the buffers of a model with those of its head, which has the same weights."""
     merged = {buffer.name: buffer for buffer in model}
     for buffer in head:
         old = merged.get(buffer.name, Buffer(buffer.name, buffer.is_host, device=buffer.device))
@@ -142,16 +145,16 @@ def with_head(model: tuple[Buffer, ...], head: tuple[Buffer, ...]) -> tuple[Buff
 
 
 def is_mapped(buffer: Buffer) -> bool:
-    """Say whether the weights in it are pages of the file."""
+    """Return whether its weights are pages of the file."""
     return buffer.name.endswith(_MAPPED)
 
 
 def counted_once(buffers: tuple[Buffer, ...], weights: int) -> tuple[Buffer, ...]:
     """Return the buffers of a load that maps its file, as they would be without the mapping.
 
-    A mapped range holds the pages of all tensors between its first and its last, those among them that other
-    buffers hold a copy of. The kernel takes such pages back when it needs them, so they count once.
-    weights: bytes of all tensors of the file.
+    A mapped range holds the pages of all tensors between its first and its last, including tensors with a
+    copy in other buffers. The kernel reclaims such pages when it needs them, so they count once. weights:
+    bytes of all tensors of the file.
     """
     copied = sum(buffer.weights for buffer in buffers if not is_mapped(buffer))
     merged: dict[str, Buffer] = {}
@@ -181,12 +184,12 @@ ONE_LAYER = {
     "qwen35moe",
     "qwen3next",
 }
-"""They can draft with a layer of their own (LLM_GRAPH_TYPE_DECODER_MTP), and with no more than one."""
+"""Architectures that draft with a layer of their own (LLM_GRAPH_TYPE_DECODER_MTP), at most one."""
 CHAINED = {"hy_v3", "mimo2", "step35"}
-"""They can with any number, each of which predicts one token further than the one before."""
+"""Architectures that draft with any number of layers, each predicting one token further."""
 HANDS_OUT_ALL = ONE_LAYER - {"deepseek4", "qwen3next"}
-"""Their heads hand out the hidden states of all tokens of a call, the others of those alone whose logits are
-wanted. To ask one for what another gives returns wrong rows, or aborts."""
+"""Architectures whose heads return the hidden states of all tokens of a call; others return those of
+tokens with wanted logits. Mixing the two up returns wrong rows, or aborts."""
 HANDS_OUT_INPUTS = {
     "bailingmoe3",
     "gemma4",
@@ -204,6 +207,6 @@ HANDS_OUT_INPUTS = {
     "qwen3moe",
     "qwen3next",
 }
-"""They hand out what goes into a layer, which EAGLE-3 reads."""
+"""Architectures that return the inputs of a layer, which EAGLE-3 reads."""
 EAGLE_LAYERS = 3
 """Layers of the target that EAGLE-3 reads."""

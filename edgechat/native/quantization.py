@@ -1,4 +1,10 @@
-"""Quantization by llama.cpp, and the importance matrix."""
+"""Quantization by llama.cpp, and the importance matrix.
+
+`llama_model_quantize` writes a model file from another one, tensor by tensor, or only tells the resulting
+types. The importance matrix holds, for each column of a weight, the sum of the squares of its multipliers,
+collected as in llama.cpp's `tools/imatrix`: over separate chunks of a text, from all multiplications with a
+layer's weight, and per expert (MUL_MAT_ID).
+"""
 
 from __future__ import annotations
 
@@ -22,9 +28,9 @@ from edgechat.native.vocabulary import NativeVocabulary
 
 Floats = npt.NDArray[np.float32]
 _MAX_BUFFER = 1 << 30
-"""Bytes of a tensor's rows that llama.cpp keeps in memory; it would take eight times as much."""
+"""Bytes of a tensor's rows that llama.cpp keeps in memory, an eighth of its default."""
 _MAX_TEXT = 127
-"""Bytes of a text in the metadata that llama.cpp takes."""
+"""Bytes of a metadata string that llama.cpp accepts."""
 _NEEDS_IMPORTANCE = "will require an imatrix"
 _BEGUN = re.compile(r"\[ *\d+/ *\d+\] (?P<name>.+?) *- \[", re.DOTALL)
 _SIZE = re.compile(r"size = .*?(?:\((?P<type>\w+)\))?\s*", re.DOTALL)
@@ -32,15 +38,15 @@ _SIZE = re.compile(r"size = .*?(?:\((?P<type>\w+)\))?\s*", re.DOTALL)
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeParams:
-    """How a file is quantized."""
+    """Parameters of a quantization."""
 
     file_type: int
     """llama.cpp's number of a mixture: `general.file_type`."""
     threads: int = 1
     types: Mapping[str, int] = field(default_factory=dict)
-    """ggml's types of tensors that shall have others than the mixture gives them."""
+    """ggml's types of tensors that deviate from the mixture."""
     importance: Mapping[str, Floats] | None = None
-    """[n_matrices, n_columns] of each weight; an empty mapping is not the same as None in a dry run."""
+    """[n_matrices, n_columns] for each weight; an empty mapping differs from None in a dry run."""
     metadata: Mapping[str, str | int | float] = field(default_factory=dict)
     keep_split: bool = False
     """Write as many shards as the source has, named TARGET-00001-of-0000N.gguf."""
@@ -51,7 +57,7 @@ def quantize(
 ) -> None:
     """Write `target`. on_tensor: called with the name of each tensor before it is quantized.
 
-    Raises NotQuantized with llama.cpp's own reason; then there may be a part of the file.
+    Raises NotQuantized with llama.cpp's reason; then a part of the file may exist.
     """
 
     def hear(text: str) -> None:
@@ -62,9 +68,9 @@ def quantize(
 
 
 def target_types(source: Path, params: QuantizeParams) -> dict[str, str]:
-    """Return the type that each tensor would get, as ggml calls it ('q4_K'), or '' for the one that it has.
+    """Return the resulting type of each tensor in ggml's spelling ('q4_K'), or '' for an unchanged one.
 
-    Of the weights nothing is read. Raises NotQuantized, also where a matrix is needed and there is none.
+    No weights are read. Raises NotQuantized, also if an importance matrix is required and missing.
     """
     types: dict[str, str] = {}
     needs_importance = False
@@ -118,7 +124,7 @@ def _call(
 
 
 def _importance(importance: Mapping[str, Floats]) -> ctypes.Array[lib.llama_model_imatrix_data]:
-    """Return llama.cpp's list; it takes one entry at least for the presence of a matrix."""
+    """Return llama.cpp's list, which needs at least one entry."""
     values = importance or {"": np.ones(1, np.float32)}
     entries = [
         lib.llama_model_imatrix_data(
@@ -136,7 +142,7 @@ def _entry(key: str, value: str | int | float) -> Any:
     entry.key = key.encode()
     if isinstance(value, str):
         entry.tag = lib.LLAMA_KV_OVERRIDE_TYPE_STR
-        # Not in the middle of a character.
+        # Characters are not cut.
         text = value.encode("utf-8", "replace")[:_MAX_TEXT].decode("utf-8", "ignore")
         entry.value.val_str = text.encode()
     elif isinstance(value, int):
@@ -147,28 +153,28 @@ def _entry(key: str, value: str | int | float) -> Any:
 
 
 _LEAST_ROWS = 16
-"""Rows of a multiplication that counts, as in llama.cpp."""
+"""Fewest rows of a multiplication that counts, as in llama.cpp."""
 
 
 @dataclass(slots=True)
 class ActivationSums:
-    """What was collected of each weight, by its name."""
+    """Collected sums of each weight, by its name."""
 
     squares: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     """[n_matrices, n_columns]"""
     counts: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
-    """Rows that were multiplied: [n_matrices] of experts, else [1]."""
+    """Multiplied rows: [n_matrices] of experts, else [1]."""
     failure: BaseException | None = None
 
     def on_operation(self, address: int, ask: bool) -> bool:
-        """Answer `cb_eval`: whether the result of an operation is wanted, and then whether to go on."""
+        """Answer `cb_eval`: whether an operation's result is wanted, then whether to continue."""
         tensor = tensors.at(address)
         if ask:
             return _counts(tensor)
         try:
             add = self._add_experts if tensors.operation(tensor.op) == "MUL_MAT_ID" else self._add
             add(tensor)
-        except BaseException as error:  # which ctypes would print and forget
+        except BaseException as error:  # ctypes would print and drop it
             self.failure = self.failure or error
         return self.failure is None
 
@@ -216,7 +222,7 @@ def _counts(tensor: Any) -> bool:
 
 
 class TextReader:
-    """A loaded model and its context, of as many tokens as a chunk has."""
+    """A loaded model with a context of a chunk's length."""
 
     def __init__(
         self,
@@ -226,7 +232,7 @@ class TextReader:
         writable: bool = False,
         on_operation: Callable[[int, bool], bool] | None = None,
     ) -> None:
-        """Load a model, of whose placement and threads `load` decides. Raises LoadFailed."""
+        """Load a model as placed by `load`. Raises LoadFailed."""
         tensors.check()
         self._stack = ExitStack()
         with ExitStack() as stack:
@@ -244,7 +250,7 @@ class TextReader:
         self._stack.close()
 
     def chunks(self, text: str, length: int) -> list[list[int]]:
-        """Return the whole chunks of a text, of `length` tokens, with BOS where the model has one."""
+        """Return the complete chunks of a text, of `length` tokens, with BOS if the model has one."""
         tokens = self._vocabulary.whole(text)
         begin = self._vocabulary.tokenize("", bos=True, special=False)
         starts = range(0, len(tokens) - length + 1, length)

@@ -1,4 +1,7 @@
-"""ggml's tensors, between operations and as weights, and what a type of fewer bits leaves of them."""
+"""ggml's tensors, read between operations and replaced as weights, and rounding to a type.
+
+llama_cpp does not bind the struct, so it is copied from ggml.h; `check` compares its size with ggml's own.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ GgmlTensor._fields_ = (
 
 
 def check() -> None:
-    """Raise EngineError where ggml's struct is not the one that is mirrored here."""
+    """Raise EngineError if ggml's struct differs from the copy here."""
     size = ggml.call("ggml_tensor_overhead", ctypes.c_size_t) - _OBJECT
     if size != ctypes.sizeof(GgmlTensor):
         raise EngineError(
@@ -62,7 +65,7 @@ def operation(number: int) -> str:
 
 
 def name_of(tensor: Any) -> str:
-    """Return the name of a tensor, also of a copy on another device: 'CUDA0#blk.0.attn_k.weight#0'."""
+    """Return the name of a tensor, also of its copy on another device: 'CUDA0#blk.0.attn_k.weight#0'."""
     parts = tensor.name.decode("utf-8", "replace").split("#")
     return str(parts[1] if len(parts) > 1 else parts[0])
 
@@ -70,7 +73,7 @@ def name_of(tensor: Any) -> str:
 def read(tensor: Any, kind: Any) -> npt.NDArray[Any]:
     """Return a copy of a tensor's numbers, slowest dimension first: [ne3, ne2, ne1, ne0].
 
-    Rows may have gaps between them. kind: numpy's type of one number, as large as ggml's.
+    Rows may have gaps between them. kind: numpy's type of a number, as large as ggml's.
     """
     size = ggml.ask("ggml_nbytes", ctypes.c_size_t, ctypes.addressof(tensor))
     data = np.empty(size, np.uint8)
@@ -90,7 +93,7 @@ def read(tensor: Any, kind: Any) -> npt.NDArray[Any]:
 
 
 def write(tensor: Any, data: npt.NDArray[Any]) -> None:
-    """Replace all numbers of a tensor that lies in memory of its own (`Model(writable=True)`)."""
+    """Replace all numbers of a tensor in private memory (`Model(writable=True)`)."""
     size = ggml.ask("ggml_nbytes", ctypes.c_size_t, ctypes.addressof(tensor))
     if not data.flags.c_contiguous or data.nbytes != size:
         raise ValueError(f"{data.nbytes} bytes for a tensor of {size}")
@@ -106,7 +109,7 @@ def write(tensor: Any, data: npt.NDArray[Any]) -> None:
 
 Floats = npt.NDArray[np.float32]
 _SLAB = 1 << 18
-"""Weights that one thread rounds at once."""
+"""Weights that a thread rounds at once."""
 
 
 class _Traits(ctypes.Structure):
@@ -141,9 +144,9 @@ def _traits(kind: int) -> _Traits:
 
 
 def rounded(weights: Floats, kind: int, importance: Floats | None, threads: int) -> Floats:
-    """Return `weights` [n_matrices, n_rows, n_columns] as they are after storing them in ggml's type `kind`.
+    """Return `weights` [n_matrices, n_rows, n_columns] after rounding them to ggml's type `kind`.
 
-    importance: of each column, [n_matrices, n_columns], as `llama_model_quantize` uses it.
+    importance: of each column [n_matrices, n_columns], as in `llama_model_quantize`.
     """
     n_matrices, n_rows, n_columns = weights.shape
     result = np.empty_like(weights)

@@ -1,4 +1,4 @@
-"""Tokens to bytes and back, by llama.cpp's own tokenizer; whether two vocabularies are the same."""
+"""Conversion between text and tokens by llama.cpp's tokenizer, and comparison of vocabularies."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import llama_cpp.llama_cpp as lib
 from edgechat.native.handles import Model
 
 _MORE = 128
-"""Tokens that one of two vocabularies may have more: some are padded."""
+"""Largest difference in the sizes of compatible vocabularies, some of which are padded."""
 _REMEMBERED = 32_768
 """Tokens whose bytes are cached, in 7 MB."""
 _FIRST = 5
-"""Tokens before this one may differ."""
+"""Number of first tokens that may differ."""
 
 
 class NativeVocabulary:
-    """The vocabulary of a loaded model, which must outlive it."""
+    """Vocabulary of a loaded model, which must outlive it."""
 
     def __init__(self, model: Model, ends: Collection[int] = ()) -> None:
-        """Take over a model's vocabulary. ends: ids that end a reply beside those that llama.cpp finds."""
+        """Take over a model's vocabulary. ends: further ids that end a reply, besides llama.cpp's."""
         self._vocab = model.vocab
         self.size = int(lib.llama_vocab_n_tokens(self._vocab))
         self._bos_id = int(lib.llama_vocab_bos(self._vocab))
@@ -35,7 +35,7 @@ class NativeVocabulary:
         self.is_end = lru_cache(_REMEMBERED)(self._is_end)
 
     def infill(self) -> tuple[int, int, int] | None:
-        """Return the tokens that a file names for filling in, or has by their usual names."""
+        """Return the tokens for infilling that the file names, or that have the usual names."""
         prefix, suffix, middle = (
             int(token_of(self._vocab))
             for token_of in (lib.llama_vocab_fim_pre, lib.llama_vocab_fim_suf, lib.llama_vocab_fim_mid)
@@ -43,9 +43,9 @@ class NativeVocabulary:
         return (prefix, suffix, middle) if min(prefix, suffix, middle) >= 0 else None
 
     def misfit(self, other: NativeVocabulary) -> str:
-        """Return why tokens of the other vocabulary are not tokens of this one; '' where they are.
+        """Return why tokens of another vocabulary are not tokens of this one; '' if they are.
 
-        The same rule as llama.cpp's own for drafts.
+        The rule is llama.cpp's own for drafts.
         """
         own, others = self._vocab, other._vocab
         if lib.llama_vocab_type(own) != lib.llama_vocab_type(others):
@@ -74,7 +74,7 @@ class NativeVocabulary:
         return tokens
 
     def whole(self, text: str) -> list[int]:
-        """Return the ids of a text with those that the model wants around it: [CLS] and [SEP], an end."""
+        """Return the ids of a text, with the tokens that the model expects around it ([CLS], [SEP], end)."""
         return self._tokens(text, around=True, special=False)
 
     def _tokens(self, text: str, *, around: bool, special: bool) -> list[int]:
@@ -87,9 +87,9 @@ class NativeVocabulary:
         return list(ids[:count])
 
     def around_pair(self) -> tuple[list[int], list[int], list[int]]:
-        """Return the ids before, between and behind two texts that a cross-encoder reads, as in llama-server.
+        """Return the ids before, between and after the two texts for a cross-encoder, as in llama-server.
 
-        [CLS], [SEP] and an end, as far as the vocabulary says that it wants them.
+        These are [CLS], [SEP] and an end, as far as the vocabulary requires them.
         """
         vocab = self._vocab
         eos, sep = int(lib.llama_vocab_eos(vocab)), int(lib.llama_vocab_sep(vocab))
@@ -109,16 +109,16 @@ class NativeVocabulary:
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """Return the bytes of a token; see `Vocabulary.piece`."""
-        if token >= self.size:  # it stands for a part of an image
+        if token >= self.size:  # part of an image
             return b""
         return self.piece_of(token, special=True) if special else self._piece(token)
 
     def control_texts(self) -> list[str]:
-        """Return the texts of control tokens, in a microsecond a token; see `Vocabulary.control_texts`."""
+        """Return the texts of control tokens, in a microsecond per token; see `Vocabulary.control_texts`."""
         attributes = map(lib.llama_vocab_get_attr, repeat(self._vocab), range(self.size))
         control = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
         return [self._text(token) for token, attribute in enumerate(attributes) if attribute & control]
 
     def _is_end(self, token: int) -> bool:
-        """Say whether this token ends a generation."""
+        """Return whether this token ends a reply."""
         return token in self._ends or bool(lib.llama_vocab_is_eog(self._vocab, token))

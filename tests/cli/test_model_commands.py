@@ -383,12 +383,12 @@ def test_parts_of_a_model_that_was_split_by_bytes_are_joined(user, model, tmp_pa
     for at, path in enumerate(paths):
         told = refusal("run", path, "hi")
         assert f"is part {at + 1} of 3 of m.gguf" in told
-        assert "all are here" in told
+        assert "all parts are present" in told
         assert f"edgechat import {path}" in told
         assert told == refusal("plan", path)
     paths[1].rename(tmp_path / "away")
     for command in ("plan", "import"):
-        assert f"Not here: {paths[1].name}" in refusal(command, paths[0])
+        assert f"Missing: {paths[1].name}" in refusal(command, paths[0])
     (tmp_path / "away").rename(paths[1])
     assert "edgechat run m" in said("import", paths[1])
     assert own("m.gguf").read_bytes() == data

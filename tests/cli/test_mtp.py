@@ -53,7 +53,7 @@ def test_no_draft_model_is_pulled_for_it(hub, pull):
 
 def test_a_pull_of_a_model_without_them_is_refused(hub, pull):
     hub.add(REPO, {"tiny-F32.gguf": tiny()})
-    assert "no layers of its own" in pulling.complaint(pull(REPO, "--draft", "mtp"))
+    assert "no drafting layers (MTP)" in pulling.complaint(pull(REPO, "--draft", "mtp"))
 
 
 def test_layers_in_a_file_of_their_own_are_found_and_draft(user):

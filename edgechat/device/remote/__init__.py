@@ -1,7 +1,6 @@
-"""Remote workers: other machines that lend their memory and processors, reached by ssh.
+"""Remote workers: other machines that lend their memory and processors over ssh.
 
 lending.py    there: llama.cpp's RPC server in a sandbox, and answers over standard input and output
-tunnel.py     here: ssh, its heartbeat, and the speed of the link
-workers.py    here: the workers of this process, from their addresses to accelerators
-messages.py   what both say to each other: one JSON object a line
+workers.py    here: ssh with its heartbeat and the speed of the link, and the connected workers
+messages.py   the protocol between them: one JSON object per line
 """

@@ -1,7 +1,11 @@
-"""The worker's side: an RPC server in a sandbox, and answers to heartbeats from the same process.
+"""The worker's side: an RPC server in a sandbox, with answers to heartbeats from the same process.
 
-The server computes in a thread; as the process answers itself, a heartbeat tells whether it runs. It ends
-when its standard input does, when its parent is gone, and when heartbeats stay away.
+The server computes in a thread, so an answered heartbeat shows that the process is running. The process ends
+when its standard input ends, when its parent is gone, or when heartbeats cease. Linux offers a sandbox
+without privileges: with landlock (5.13, more in each version:
+https://docs.kernel.org/userspace-api/landlock.html), the process reads only programs, libraries and devices,
+writes only below one folder, listens on one port and connects nowhere. Kernels without landlock give it a
+separate user namespace; other systems offer nothing.
 """
 
 from __future__ import annotations
@@ -42,18 +46,18 @@ from edgechat.native.accelerators import rpc
 
 _LOG = logging.getLogger(__name__)
 _SILENCE = 60.0
-"""Seconds without a heartbeat, after the first one, that the user is believed to be gone: a cut network
-leaves sshd waiting for hours."""
+"""Seconds without a heartbeat, after the first one, until the user counts as gone: a cut network leaves
+sshd waiting for hours."""
 _START_SECONDS = 30.0
 _CACHE_BYTES, _CACHE_SHARE = 32 << 30, 0.2
-"""Of tensors on disk: at most so many bytes, and this share of the free disk."""
+"""Limits of the tensors on disk: bytes, and share of the free disk."""
 _TRIM_SECONDS = 10.0
 
 
 def serve(offer: Offer, pipes: tuple[BinaryIO, BinaryIO], *, cached: bool = True) -> NoReturn:
-    """Serve what an offer names, and say so on the outgoing pipe, until the incoming one ends.
+    """Serve an offer and announce it on the outgoing pipe, until the incoming pipe ends.
 
-    port 0 of the offer stands for a free one. cached: keep large tensors on disk, and confine the process.
+    offer: its port 0 stands for any free one. cached: store large tensors on disk, and confine the process.
     """
     incoming, outgoing = pipes
     cache = _cache_folder() if cached else None
@@ -62,7 +66,7 @@ def serve(offer: Offer, pipes: tuple[BinaryIO, BinaryIO], *, cached: bool = True
     except OSError as error:
         send(outgoing, WorkerRefusal(f"Port {offer.port} cannot be used: {error.strerror}.", is_port=True))
         raise SystemExit(1) from error
-    ggml.start()  # drivers are loaded before anything is forbidden
+    ggml.start()  # drivers must be loaded before the sandbox
     confined = "" if cache is None else confine(cache, port)
     names = [device.name for device in offer.devices]
     threading.Thread(target=_run, args=(port, names, offer.threads, cache), daemon=True, name="rpc").start()
@@ -74,7 +78,7 @@ def serve(offer: Offer, pipes: tuple[BinaryIO, BinaryIO], *, cached: bool = True
 
 
 def main() -> None:
-    """Serve the offer that the first line is, in a child process: for measurements of this machine."""
+    """Serve the offer in the first line, in a child process that measures this machine."""
     incoming, outgoing = spawn.adopt_pipe()
     if line := incoming.readline(MOST_BYTES):
         serve(msgspec.json.decode(line, type=Offer), (incoming, outgoing), cached=False)
@@ -101,7 +105,7 @@ def _free_port(port: int) -> int:
 
 
 def _await(port: int) -> None:
-    """Wait until the server listens; it takes us for a client that has gone again."""
+    """Wait until the server listens; it sees a client that leaves at once."""
     deadline = time.monotonic() + _START_SECONDS
     while True:
         try:
@@ -159,7 +163,7 @@ class _Answers:
         return max(0, min(device.total - lent, read_memory().available))
 
     def _watch(self) -> None:
-        """End the process when nobody is there any more, and keep the cache small."""
+        """End the process when its user is gone, and keep the cache small."""
         trimmed = time.monotonic()
         while True:
             time.sleep(1.0)
@@ -184,7 +188,7 @@ def _cache_folder() -> Path:
 
 
 def trim(folder: Path, most: int | None = None) -> None:
-    """Delete the oldest tensors beyond `most` bytes; None: 32 GiB, or less where the disk is small."""
+    """Delete the oldest tensors beyond `most` bytes; None: 32 GiB, or less on a small disk."""
     files: list[tuple[float, int, str]] = []
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
@@ -202,7 +206,7 @@ def trim(folder: Path, most: int | None = None) -> None:
 
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
-"""Numbers of the system calls, on all architectures."""
+"""Numbers of the system calls, the same on all architectures."""
 _VERSION, _PATH, _PORT = 1, 1, 2
 _SET_NO_NEW_PRIVS = 38
 _NEW_USER = 0x10000000
@@ -213,7 +217,7 @@ _ALL_OF_FIRST = (1 << 13) - 1
 _OF_FILES = _EXECUTE | _WRITE | _READ | _TRUNCATE | _IOCTL
 _BIND, _CONNECT = 1, 2
 _SCOPES = 3
-"""Abstract sockets and signals of processes outside."""
+"""Scopes: abstract sockets and signals of other processes."""
 _READABLE = (
     *("/usr", "/lib", "/lib32", "/lib64", "/opt", "/nix/store", "/run/opengl-driver", "/sys", "/dev"),
     *("/etc/ld.so.cache", "/etc/OpenCL", "/etc/vulkan", "/etc/localtime", "/proc/self", "/proc/sys"),
@@ -241,9 +245,9 @@ class _Port(ctypes.Structure):
 
 
 def confine(writable: Path, port: int) -> str:
-    """Confine this thread and those that it starts from now on; return by what, as text; '' for nothing.
+    """Confine this thread and those it starts from now on; return the means as text, '' for none.
 
-    writable: the folder that may be written to. port: what may be listened on.
+    writable: the only folder that may be written to. port: the only port to listen on.
     """
     if sys.platform != "linux":
         return ""
@@ -255,7 +259,7 @@ def confine(writable: Path, port: int) -> str:
         if version > 0 and _landlock(libc, version, writable, port):
             steps.append(f"landlock {version}")
     if len(steps) < 2 and libc.unshare(_NEW_USER) == 0:
-        steps.append("a user namespace of its own")
+        steps.append("a separate user namespace")
     if len(steps) < 2:
         _LOG.warning("the system offers no sandbox: %s", os.strerror(ctypes.get_errno()))
     return ", ".join(steps)
@@ -275,7 +279,7 @@ def _landlock(libc: ctypes.CDLL, version: int, writable: Path, port: int) -> boo
         for path, access in allowed:
             _allow(libc, ruleset, path, access & files)
         if version >= 4:
-            rule = _Port(_BIND | _CONNECT, port)  # it looks whether it listens
+            rule = _Port(_BIND | _CONNECT, port)  # it checks whether it listens
             libc.syscall(_ADD, ruleset, _PORT, ctypes.byref(rule), 0)
         return bool(libc.syscall(_RESTRICT, ruleset, 0) == 0)
     finally:
@@ -283,7 +287,7 @@ def _landlock(libc: ctypes.CDLL, version: int, writable: Path, port: int) -> boo
 
 
 def _readable() -> Iterator[Path]:
-    """Yield what libraries and drivers read, and where this program lies: packaged, in its executable."""
+    """Yield the paths that libraries and drivers read, and those of this program."""
     here: Iterable[str] = (sys.prefix, sys.base_prefix, sys.executable, *sys.path)
     package = str(Path(__file__).parents[3])
     for name in dict.fromkeys((*_READABLE, *here, package)):
@@ -292,7 +296,7 @@ def _readable() -> Iterator[Path]:
 
 
 def _allow(libc: ctypes.CDLL, ruleset: int, path: Path, access: int) -> None:
-    """Allow access below a path; what is not there needs none."""
+    """Allow access below a path, if it exists."""
     try:
         folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:

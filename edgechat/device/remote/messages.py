@@ -1,7 +1,7 @@
-"""What a worker and its user send each other over ssh: JSON objects, one a line.
+"""Protocol between a worker and its user over ssh: one JSON object per line.
 
-The worker's first line is an Offer or a WorkerRefusal. It answers each Ping with a Pong, and a Transfer with
-a Pong and as many bytes as were asked for. Anything else ends the connection.
+The worker's first line is an Offer or a WorkerRefusal. It answers a Ping with a Pong, and a Transfer with a
+Pong followed by the requested bytes. Anything else ends the connection.
 """
 
 from __future__ import annotations
@@ -13,57 +13,57 @@ from edgechat.device.speed import DeviceSpeed
 CPU = "CPU"
 """llama.cpp's name of the processor as a device."""
 MOST_BYTES = 1 << 16
-"""The longest line."""
+"""Bytes of the longest line."""
 MOST_TRANSFER = 64 << 20
-"""Bytes of one transfer."""
+"""Most bytes of one transfer."""
 
 
 class LentDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A device that llama.cpp's RPC server gives access to, in the order of its list."""
+    """A device of the worker's RPC server, in the order of the server's list."""
 
     name: str
-    """There: 'CUDA0', 'CPU'."""
+    """llama.cpp's name there: 'CUDA0', 'CPU'."""
     description: str
     total: int
-    """Bytes that are lent at most."""
+    """Most bytes that are lent."""
     free: int
     speed: DeviceSpeed | None = None
-    """None: not measured."""
+    """None if not measured."""
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True, tag="offer"):
-    """What a worker lends."""
+    """The devices that a worker lends."""
 
     edgechat: str
     llama_cpp: str
     """Version of llama-cpp-python."""
     ggml: str
-    """'0.25.3 (0c1e57098)': the RPC protocol has no other version to rely on."""
+    """'0.25.3 (0c1e57098)': the only reliable version of the RPC protocol."""
     port: int
-    """Of the RPC server, on that machine's loopback."""
+    """Port of the RPC server, on that machine's loopback."""
     cpu: str
-    """The name of its processor."""
+    """Name of the processor."""
     threads: int
     devices: tuple[LentDevice, ...]
     sandbox: str = ""
-    """What the system confines the server with, as text; empty: nothing."""
+    """Means of confining the server, as text; empty for none."""
 
 
 class WorkerRefusal(msgspec.Struct, frozen=True, tag="refusal"):
-    """Why a worker lends nothing."""
+    """Reason why a worker lends nothing."""
 
     message: str
     hint: str = ""
     is_port: bool = False
-    """Another port may do."""
+    """Whether another port may work."""
 
 
 class Pong(msgspec.Struct, frozen=True, tag="pong"):
-    """The answer to a ping: that the server's process runs."""
+    """Answer to a ping, which shows that the server's process is running."""
 
     number: int
     free: tuple[int, ...] = ()
-    """Bytes of each device."""
+    """Free bytes of each device."""
     n_bytes: int = 0
     """Bytes that follow this line."""
 
@@ -75,13 +75,13 @@ class Ping(msgspec.Struct, frozen=True, tag="ping"):
 
 
 class Transfer(msgspec.Struct, frozen=True, tag="transfer"):
-    """Bytes to measure the link with."""
+    """Bytes to measure the link."""
 
     number: int
     up: int = 0
-    """Bytes that follow this line, to be thrown away."""
+    """Bytes after this line, to be discarded."""
     down: int = 0
-    """Bytes that are to follow the answer."""
+    """Bytes to follow the answer."""
 
 
 FromWorker = Offer | WorkerRefusal | Pong

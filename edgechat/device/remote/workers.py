@@ -1,7 +1,8 @@
-"""The user's side of one worker: ssh as a child process, with a tunnel to its RPC server, and a heartbeat.
+"""The user's side of remote workers: ssh with a tunnel to the RPC server, a heartbeat, and open connections.
 
-llama.cpp's client waits forever for a server that hangs, and ends its process when the connection does. So
-the heartbeat decides: a worker that does not answer it is lost, ssh is killed, and with it the tunnel.
+llama.cpp's client waits forever for a server that hangs, and ends its process when the connection breaks. So
+the heartbeat decides: a worker that does not answer is lost, ssh is killed, and the tunnel with it. Each
+worker of this process is connected once, until it is lost or the process ends.
 """
 
 from __future__ import annotations
@@ -43,23 +44,23 @@ from edgechat.device.speed import Link
 _LOG = logging.getLogger(__name__)
 _BEAT = 1.0
 _SILENCE = 5.0
-"""Seconds without an answer that a worker is lost after, and what the link takes for what lies in its way."""
+"""Seconds without an answer until a worker is lost, plus the link's time for the bytes in the way."""
 _IN_THE_WAY = 8 << 20
-"""Bytes of the RPC connection that a heartbeat may have to wait for: buffers of ssh and the system."""
+"""Bytes of the RPC connection that may delay a heartbeat, in buffers of ssh and the system."""
 _START_SECONDS = 120.0
-"""The first start on a machine measures its speed."""
+"""Seconds; the first start on a machine measures its speed."""
 _PORTS, _TRIES = range(20_000, 30_000), 4
 _PINGS = 9
 _FIRST_TRANSFER, _LAST_TRANSFER, _LONG_ENOUGH = 1 << 18, 1 << 25, 0.25
-"""Bytes, bytes, seconds: transfers grow fourfold until one takes so long."""
+"""Bytes, bytes, seconds: transfers grow fourfold until one takes this long."""
 _EXIT_SECONDS = 5.0
 _MOST_DEVICES = 16
 _NOT_FOUND, _SSH_FAILED = 127, 255
-"""Exit codes: of a shell that does not find the command, of ssh itself."""
+"""Exit codes of a shell that does not find the command, and of ssh itself."""
 
 
 class Tunnel:
-    """A worker, from its connection to its end."""
+    """Connection to a worker."""
 
     offer: Offer
     link: Link
@@ -68,9 +69,9 @@ class Tunnel:
         """Connect, start the worker there, and measure the link. Raises WorkerRefused."""
         self.host = host
         self.lost = ""
-        """Why it is, as the predicate of a sentence; empty while it answers."""
+        """Why it is lost, as the predicate of a sentence; empty while it answers."""
         self.free: tuple[int, ...] = ()
-        """Bytes of each device, as it said last."""
+        """Free bytes of each device in the last answer."""
         self._answers: dict[int, Pong] = {}
         self._changed = threading.Condition()
         self._writing = threading.Lock()
@@ -90,18 +91,18 @@ class Tunnel:
 
     @property
     def address(self) -> str:
-        """Where the RPC server is reached on this machine."""
+        """Address of the RPC server on this machine."""
         return f"127.0.0.1:{self._port}"
 
     def close(self) -> None:
-        """End ssh, and with it the worker. May be called again."""
+        """End ssh, and the worker with it. May be called again."""
         self._ended = True
         self._process.kill()
         self._process.wait()
 
     def _start(self, *, last: bool) -> WorkerRefusal | None:
-        """Start ssh and read the offer; return a refusal that another port may be the remedy for."""
-        import subprocess  # 18 ms, which `edgechat --version` need not pay
+        """Start ssh and read the offer; return a refusal if another port may work."""
+        import subprocess  # 18 ms, which `edgechat --version` does not need
 
         self._port, there = _free_port(), random.choice(_PORTS)
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (for the life of the process)
@@ -120,7 +121,7 @@ class Tunnel:
             )
             return None
         if message is None:
-            with contextlib.suppress(subprocess.TimeoutExpired):  # its exit code says why
+            with contextlib.suppress(subprocess.TimeoutExpired):  # the exit code tells the reason
                 self._process.wait(_EXIT_SECONDS)
         self.close()
         if isinstance(message, WorkerRefusal):
@@ -131,7 +132,7 @@ class Tunnel:
         raise self._not_started()
 
     def _first(self) -> FromWorker | None:
-        """Return what the worker says first; None if it, or ssh, ends instead."""
+        """Return the worker's first message; None if it, or ssh, ends instead."""
         timer = threading.Timer(_START_SECONDS, self._process.kill)
         timer.start()
         try:
@@ -144,7 +145,7 @@ class Tunnel:
             timer.cancel()
 
     def _not_started(self) -> WorkerRefused:
-        """Return the error for ssh that ended before the worker said anything."""
+        """Return the error if ssh ends before the worker has sent anything."""
         code, reason = self._process.returncode, self._last_line()
         name, where = self.host.host, " ".join(self.host.destination)
         if code == _NOT_FOUND:
@@ -169,7 +170,7 @@ class Tunnel:
         return one_line(last, 160).rstrip(".")
 
     def _read(self) -> None:
-        """Take answers until the end of the worker, or of ssh."""
+        """Receive answers until the worker or ssh ends."""
         why = "ended"
         try:
             while line := self._process.stdout.readline(MOST_BYTES):
@@ -197,7 +198,7 @@ class Tunnel:
         self._process.wait()
 
     def _send(self, message: ToWorker, payload: bytes = b"") -> None:
-        # A pipe that is broken shows itself in the reader.
+        # The reader notices a broken pipe.
         with self._writing, contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(msgspec.json.encode(message) + b"\n" + payload)
             self._process.stdin.flush()
@@ -207,18 +208,18 @@ class Tunnel:
         return self._number
 
     def _await(self, number: int, seconds: float) -> None:
-        """Wait for an answer. Raises TimeoutError, also where none will come."""
+        """Wait for an answer. Raises TimeoutError, also if the worker is lost."""
         with self._changed:
             done = self._changed.wait_for(lambda: self.lost or number in self._answers, seconds)
         if self.lost or not done:
             raise TimeoutError
 
     def _beat(self) -> None:
-        """Ask whether it runs, again and again."""
+        """Send heartbeats."""
         patience = _SILENCE + _IN_THE_WAY / self.link.up
         while not (self.lost or self._ended):
             ping = Ping(self._next())
-            # Beside the timer: what stops reading blocks the one who writes.
+            # In a separate thread: a peer that stops reading blocks the writer.
             threading.Thread(target=self._send, args=(ping,), daemon=True, name="ping").start()
             try:
                 self._await(ping.number, patience)
@@ -227,7 +228,7 @@ class Tunnel:
             time.sleep(_BEAT)
 
     def _measured_link(self) -> Link:
-        """Measure: the shortest of some round trips, and a transfer that is long enough each way."""
+        """Measure the shortest of some round trips, and a long enough transfer each way."""
         times = [self._seconds(Ping(self._next())) for _ in range(_PINGS)]
         round_trip = min(times)
         return Link(
@@ -252,7 +253,7 @@ class Tunnel:
 
 
 def _checked(offer: Offer) -> Offer:
-    """Return an offer without what could not be, or not be shown."""
+    """Return an offer without impossible values, safe to display."""
     devices = tuple(
         msgspec.structs.replace(
             device,
@@ -281,23 +282,23 @@ def _free_port() -> int:
 
 
 _AGAIN = 300.0
-"""Seconds after its loss in which a worker is not connected to again: it would be lost again soon."""
+"""Seconds after a loss without a new connection: the worker would be lost again soon."""
 _NOTICED = 3.0
-"""Seconds in which the loss of a worker is noticed that has ended an engine."""
+"""Seconds in which the loss of a worker that ended an engine is noticed."""
 
 _connecting = threading.Lock()
 """Held for seconds."""
 _lock = threading.Lock()
-"""Held for no time, for what follows: the front end's event loop asks too."""
+"""Guards the following dictionaries; held briefly, as the front end's event loop needs it too."""
 _tunnels: dict[str, Tunnel] = {}
 _lost: dict[str, tuple[float, str]] = {}
-"""When workers were lost, and why, as sentences, by their address as the user writes it."""
+"""Time and reason (a sentence) of lost workers, by their address as typed."""
 _hosts: dict[str, str] = {}
-"""Which worker an address on this machine belongs to, or belonged."""
+"""Worker's address by its past or present address on this machine."""
 
 
 def parsed(address: str) -> SshHost:
-    """Return the machine that an address names. Raises WorkerRefused."""
+    """Return the machine at an address. Raises WorkerRefused."""
     host = ssh_host(address)
     if host is None:
         raise WorkerRefused(ssh_refusal(address), hint=SSH_HINT)
@@ -306,7 +307,7 @@ def parsed(address: str) -> SshHost:
 
 @dataclass(frozen=True, slots=True)
 class LostWorker:
-    """A worker that was connected, and is not used."""
+    """A worker that was connected and is not in use."""
 
     address: str
     why: str
@@ -314,7 +315,7 @@ class LostWorker:
 
 
 def connect(address: str) -> Tunnel | LostWorker:
-    """Return the worker, connected now unless it was before. Raises WorkerRefused; takes seconds."""
+    """Return the worker, connecting if necessary. Raises WorkerRefused; takes seconds."""
     host = parsed(address)
     if not host.is_loopback and (reason := offline_by() or settings.load().offline):
         by = reason if isinstance(reason, str) else "settings.toml"
@@ -347,14 +348,14 @@ def _note_loss(tunnel: Tunnel) -> None:
 
 
 def worker_addresses(servers: Iterable[str]) -> tuple[str, ...]:
-    """Return the addresses, as users write them, of those RPC servers that workers of this process are."""
+    """Return the addresses, as typed, of the workers among these RPC servers."""
     return tuple(_hosts[server] for server in servers if server in _hosts)
 
 
 def why_lost(servers: Sequence[str], *, wait: bool = False) -> str:
-    """Return why one of these RPC servers is a worker that was lost, as a sentence; '' if none is.
+    """Return why one of these RPC servers is a lost worker, as a sentence; '' if none is.
 
-    wait: an engine has died that used them; the reason may take seconds to show itself.
+    wait: an engine that used them has died, and the reason may take seconds to appear.
     """
     deadline = time.monotonic() + (_NOTICED if wait and any(server in _hosts for server in servers) else 0.0)
     while True:
@@ -374,14 +375,14 @@ def _why_lost(server: str) -> str:
     tunnel = _tunnels.get(address)
     if tunnel is not None and tunnel.address == server:
         return f"The worker {address} {tunnel.lost}." if tunnel.lost else ""
-    # It may have been connected again since, with another port.
+    # It may have been connected again, with another port.
     return _lost.get(address, (0.0, f"The connection to {address} was lost."))[1]
 
 
 def accelerators(tunnel: Tunnel, first: int) -> list[Accelerator]:
-    """Return what a worker lends, as accelerators of this machine.
+    """Return a worker's devices as accelerators of this machine.
 
-    first: the number of its first device among llama.cpp's RPC devices.
+    first: number of its first device among llama.cpp's RPC devices.
     """
     return [
         Accelerator(

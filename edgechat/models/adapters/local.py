@@ -141,7 +141,7 @@ def find_adapter(name: str) -> LocalAdapter:
     if colon and any(before.casefold().removesuffix(".gguf") in adapter.names for adapter in known):
         raise NotAnAdapter(
             f"{one_line(scale, 40)!r} is not valid as the scale of an adapter.",
-            hint=f"Write a number behind the colon: {one_line(before, 80)}:0.5",
+            hint=f"Write a number after the colon: {one_line(before, 80)}:0.5",
         )
     near = difflib.get_close_matches(wanted, [one.name for one in known], n=2)
     raise NotAnAdapter(

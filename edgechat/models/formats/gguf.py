@@ -191,7 +191,7 @@ def _require_language_model(header: ModelHeader) -> None:
     if kind in _NOT_LANGUAGE_MODELS or header.architecture == "clip":
         what = _NOT_LANGUAGE_MODELS.get(kind or "", "a vision projector")
         hint = "Use the model that it belongs to"
-        hint += ", and this file behind --lora." if kind == "adapter" else "."
+        hint += ", with this file after --lora." if kind == "adapter" else "."
         raise ModelFileError(f"{header.path} is {what}, not a model.", hint=hint)
     if not header.tensors:
         raise ModelFileError(
@@ -200,7 +200,7 @@ def _require_language_model(header: ModelHeader) -> None:
     if is_head_alone(header):
         raise ModelFileError(
             f"{header.path} contains layers that draft for a model, not the model.",
-            hint="Use the model that it belongs to, and this file behind --draft.",
+            hint="Use the model that it belongs to, with this file after --draft.",
         )
     check_text_only(header)
 

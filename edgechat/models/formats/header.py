@@ -175,11 +175,13 @@ class ModelHeader:
         if found.values is None or found.count > MAX_ENDS:
             return (
                 (),
-                f"The file lists {found.count} tokens that end a reply, which cannot be; they are ignored.",
+                f"The file lists {found.count} end tokens, an implausible number; they are ignored.",
             )
         ends = [value for value in found.values if self._is_token(value)]
         n_odd, n = found.count - len(ends), found.count
-        note = f"{n_odd} of the {n} ends of a reply that the file lists are no tokens; they are ignored."
+        note = (
+            f"{n_odd} of the {n} end tokens listed in the file are not in the vocabulary; they are ignored."
+        )
         return tuple(dict.fromkeys(ends)), note if n_odd else ""
 
     @cached_property

@@ -65,11 +65,11 @@ def part_error(path: Path, parts: ByteParts) -> ModelFileError:
     join = f"edgechat import {one_line(str(path), 300)}"
     if not missing:
         return ModelFileError(
-            f"{what}, which was split by bytes; all are here.", hint=f"To join them: {join}"
+            f"{what}, which was split by bytes; all parts are present.", hint=f"To join them: {join}"
         )
     more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
     return ModelFileError(
-        f"{what}, which was split by bytes. Not here: {', '.join(missing[:_NAMED])}{more}.",
+        f"{what}, which was split by bytes. Missing: {', '.join(missing[:_NAMED])}{more}.",
         hint=f"Download all of them into the folder of this one, then join them: {join}",
     )
 

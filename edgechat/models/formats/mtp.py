@@ -60,10 +60,10 @@ def has_layers(header: ModelHeader) -> bool:
 def why_no_drafts(header: ModelHeader) -> str:
     """Return why a model cannot draft with its own layers, as a sentence; '' if it can."""
     if header.format != "gguf":
-        return "MLX models cannot draft with layers of their own (MTP): only GGUF files can."
+        return "MLX models cannot draft with their own layers (MTP); only GGUF files can."
     layers, architecture = stated_layers(header), header.architecture
     if not layers:
-        return "The model has no layers of its own to draft with (MTP)."
+        return "The model has no drafting layers (MTP)."
     if not has_layers(header):
         return "Its own drafting layers (MTP) are missing from this file."
     fits = architecture in CHAINED or (architecture in ONE_LAYER and len(layers) == 1)
@@ -90,7 +90,7 @@ def is_chained(header: ModelHeader) -> bool:
 def misfit(head: ModelHeader, model: ModelHeader) -> str:
     """Return why separate drafting layers do not fit a model; '' if they do."""
     if not is_head_alone(head):
-        return "it is a model of its own"
+        return "it is a complete model"
     if head.architecture == _EAGLE:
         return _eagle_misfit(head, model)
     expected = {_SHARES_CACHE: "gemma4"}.get(head.architecture, head.architecture)

@@ -173,7 +173,7 @@ def nonsense(url: str, what: str) -> HubAnswerError:
 def changed(what: str) -> RemoteFileChanged:
     """Return the error for a file that differs from the listing. what: begins the sentence."""
     return RemoteFileChanged(
-        f"{what} is not what the hub listed.",
+        f"{what} differs from the hub's listing.",
         hint="It was replaced in the meantime, or a mirror is out of date. Try again.",
     )
 

@@ -98,7 +98,9 @@ def _missing(listing: RepoListing, name: str) -> HubError:
     hint = 'pip install "edgechat[xet]"'
     if spawn.frozen():
         hint = f"hf download {listing.repo} {name}  (of huggingface_hub; it shares its cache with edgechat)"
-    return HubError(f"{host(listing.hub)} gives {name} only through hf-xet, which is not here.", hint=hint)
+    return HubError(
+        f"{host(listing.hub)} serves {name} only through hf-xet, which is not installed.", hint=hint
+    )
 
 
 def main() -> None:

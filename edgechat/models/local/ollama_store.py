@@ -279,8 +279,8 @@ def read_defaults(layers: OllamaLayers) -> ModelDefaults:
     found = recognized(template)
     if template.strip() and found is None:
         unread.append(
-            "Ollama's template for this model is not read: it is in Go's language, and of no format that "
-            "edgechat knows."
+            "Ollama's template for this model is ignored: it is in Go's template language, in a format that "
+            "edgechat does not know."
         )
     return ModelDefaults(
         sampling=sampling,

@@ -1,6 +1,6 @@
-"""What llama.cpp computes on beside the processor's plain cores, and how a model's layers are placed there.
+"""Accelerators of llama.cpp, and the placement of a model's layers on them.
 
-devices.py     what there is, with its free memory
-placement.py   which layers and experts go where
+devices.py     the devices, with their free memory
+placement.py   layers and experts on devices
 rpc.py         devices of other processes
 """

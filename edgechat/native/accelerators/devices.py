@@ -1,7 +1,7 @@
-"""The devices that llama.cpp can compute on, and how it was built, as ggml reports them in a child process.
+"""Devices and build of llama.cpp, as reported by ggml in a child process.
 
-Listing devices starts every backend that is built in, and with it drivers, which may crash or hang. So only
-the child calls `inventory`; all others use `read_inventory`.
+Listing devices starts every built-in backend with its drivers, which may crash or hang. So only the child
+calls `inventory`; all others use `read_inventory`.
 """
 
 from __future__ import annotations
@@ -21,63 +21,63 @@ _KINDS: tuple[Kind, ...] = ("cpu", "gpu", "igpu", "accel", "meta")  # enum ggml_
 _RPC = "RPC"
 
 TIME_LIMIT = 20.0
-"""Seconds. A CPU build answers in 0.4; the drivers of GPUs may take several to wake up."""
+"""Seconds. A CPU build answers in 0.4; GPU drivers may take several."""
 
 
 class NativeDevice(msgspec.Struct, frozen=True):
-    """A device as ggml lists it."""
+    """Device, as listed by ggml."""
 
     name: str
-    """What llama.cpp calls it: 'CPU', 'CUDA0', 'Vulkan1', 'MTL0'."""
+    """llama.cpp's name: 'CPU', 'CUDA0', 'Vulkan1', 'MTL0'."""
     description: str
     kind: Kind
-    """'igpu' computes in the machine's own memory; 'accel' helps the CPU (BLAS, AMX)."""
+    """'igpu' computes in RAM; 'accel' helps the CPU (BLAS, AMX)."""
     backend: str
     """'CUDA', 'ROCm', 'Vulkan', 'SYCL', 'MTL', 'CPU', ..."""
     free: int
     """Bytes, according to the driver; meaningless for 'cpu', where it is all of RAM."""
     total: int
     device_id: str | None = None
-    """The PCI address ('0000:c1:00.0') where it has one."""
+    """PCI address ('0000:c1:00.0'), if any."""
 
 
 class Build(msgspec.Struct, frozen=True):
-    """How llama.cpp was built."""
+    """Build of llama.cpp."""
 
     version: str
-    """Of llama-cpp-python."""
+    """Version of llama-cpp-python."""
     ggml: str
     """'0.25.3 (0c1e57098)'."""
     backends: tuple[str, ...]
-    """The backends built in: 'CPU', 'CUDA', 'RPC', ..."""
+    """Built-in backends: 'CPU', 'CUDA', 'RPC', ..."""
     features: tuple[str, ...]
-    """What the CPU backend was compiled with: 'AVX2', 'FMA', 'OPENMP', ..."""
+    """Instruction sets of the CPU backend: 'AVX2', 'FMA', 'OPENMP', ..."""
     gpu_offload: bool
-    """Whether some backend built in can hold layers; RPC counts."""
+    """Whether a built-in backend can hold layers; RPC counts."""
     rpc: bool
     mmap: bool
     mlock: bool
     system_info: str
-    """The line that llama.cpp prints about itself."""
+    """llama.cpp's line about itself."""
     unloaded: tuple[str, ...] = ()
-    """Installed backend modules that did not load: their driver is missing, or too old."""
+    """Installed backend modules that did not load, because their driver is missing or too old."""
 
 
 class DeviceInventory(msgspec.Struct, frozen=True):
-    """The answer of the child."""
+    """Answer of the child."""
 
     build: Build
     devices: tuple[NativeDevice, ...]
 
 
 class _Question(msgspec.Struct, frozen=True):
-    """The request to the child."""
+    """Request to the child."""
 
     rpc: tuple[str, ...] = ()
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """The child's answer; without an inventory, why a server was refused."""
+    """Answer of the child; without an inventory, the reason for refusing a server."""
 
     inventory: DeviceInventory | None = None
     refused: str = ""
@@ -86,8 +86,8 @@ class _Answer(msgspec.Struct, frozen=True):
 def read_inventory(limit: float = TIME_LIMIT, rpc: tuple[str, ...] = ()) -> DeviceInventory:
     """Ask a child for the inventory, with the devices of these RPC servers (host:port).
 
-    The free memory is less what the child's own drivers take, as those of a worker will.
-    Raises ChildFailed within `limit` seconds; ServerRefused.
+    The free memory is reduced by the child's own drivers, as in a worker. Raises ChildFailed within `limit`
+    seconds, and ServerRefused.
     """
     question = msgspec.msgpack.encode(_Question(servers.check(rpc)))
     try:
@@ -115,7 +115,7 @@ def main() -> None:
 def inventory(rpc: tuple[str, ...] = ()) -> DeviceInventory:
     """Return the inventory; loads llama.cpp and starts its backends.
 
-    rpc: servers whose devices are listed, too, as GPUs. Raises ServerRefused.
+    rpc: servers whose devices are listed as GPUs. Raises ServerRefused.
     """
     import llama_cpp
     import llama_cpp.llama_cpp as lib
@@ -155,7 +155,7 @@ def features_of(system_info: str) -> tuple[str, ...]:
 
 
 class _Props(ctypes.Structure):
-    """struct ggml_backend_dev_props, with its five capabilities at the end."""
+    """struct ggml_backend_dev_props, with five capabilities at the end."""
 
     _fields_ = (
         ("name", ctypes.c_char_p),
@@ -164,13 +164,13 @@ class _Props(ctypes.Structure):
         ("memory_total", ctypes.c_size_t),
         ("type", ctypes.c_int),
         ("device_id", ctypes.c_char_p),
-        # More room than five booleans take: a newer ggml may have added some.
+        # Room for more than five booleans, in case a newer ggml has more.
         ("caps", ctypes.c_bool * 64),
     )
 
 
 def _devices(addresses: tuple[str, ...]) -> tuple[NativeDevice, ...]:
-    """Return the devices; of RPC servers only these, as earlier ones may have gone."""
+    """Return the devices, only of these RPC servers: earlier ones may be gone."""
     from edgechat.native import ggml
 
     devices: list[NativeDevice] = []

@@ -1,9 +1,8 @@
-"""LoadParams in llama.cpp's terms: which device holds which layer.
+"""Translation of LoadParams to llama.cpp's parameters of devices and layers.
 
-The file stays mapped whatever the placement. A page of a tensor that went to a device is read once and given
-back when the kernel needs it, so it takes no memory twice (see `buffers.counted_once`). The exception is
-Metal, which makes of the mapping one buffer that reaches from its first tensor to its last: with some layers
-on the processor and some on Metal it may hold the processor's share too.
+The file stays mapped in any case. A page of a tensor on a device is read once and reclaimed when the kernel
+needs it, so it takes no memory twice (see `params.counted_once`). Metal is the exception: it turns the
+mapping into one buffer from its first tensor to its last, which may include the processor's share.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ class _Override(ctypes.Structure):
 
 
 class Placement:
-    """The arrays that llama.cpp is given; it reads them as long as the model lives."""
+    """Arrays for llama.cpp, which reads them during the life of the model."""
 
     def __init__(self, load: LoadParams) -> None:
-        """Find the devices. LoadFailed where one is not there; ServerRefused."""
+        """Find the devices. Raises LoadFailed if one is missing, and ServerRefused."""
         most = int(lib.llama_max_devices())
         if len(load.devices) != len(load.split) or len(load.devices) > most:
             raise LoadFailed(
@@ -37,9 +36,10 @@ class Placement:
                 f"requires one for each, for up to {most}."
             )
         rpc.register(load.rpc)
-        # An empty list is not the same as none, which means all devices that there are.
+        # An empty list differs from none, which means all devices.
         self._devices = (ctypes.c_void_p * (len(load.devices) + 1))(*ggml.device_handles(load.devices))
-        # llama.cpp divides sums of these by their sum, and layer numbers by the same: exact for integers.
+        # llama.cpp divides sums of these numbers by their total, and likewise layer numbers: exact for
+        # integers.
         self._split = (ctypes.c_float * most)(*load.split)
         self._overrides = (_Override * 2)()
         self._keeps_experts = bool(load.devices and load.experts_in_ram)
@@ -55,12 +55,12 @@ class Placement:
         params.n_gpu_layers = load.gpu_layers
         params.split_mode = lib.LLAMA_SPLIT_MODE_LAYER
         params.tensor_split = ctypes.cast(self._split, ctypes.POINTER(ctypes.c_float))
-        if self._keeps_experts:  # even an empty list would turn pipelining between devices off
+        if self._keeps_experts:  # even an empty list would disable pipelining between devices
             params.tensor_buft_overrides = ctypes.addressof(self._overrides)
 
 
 def experts_of_first(n_layers: int) -> str:
-    """Return a pattern of the names of the experts' tensors in the first layers (llama.cpp's --n-cpu-moe)."""
+    """Return a pattern for the experts' tensors in the first layers (llama.cpp's --n-cpu-moe)."""
     layers = "|".join(str(layer) for layer in range(n_layers))
     return rf"blk\.({layers})\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 
@@ -70,9 +70,9 @@ _OUTPUT = "_ZNK11llama_model10dev_outputEv"
 
 
 def layer_devices(model: int, n_layers: int) -> tuple[str, ...]:
-    """Return the device of each layer and of the output, as llama.cpp keeps them.
+    """Return the device of each layer and of the output, as stored by llama.cpp.
 
-    Empty where this build does not export the (C++) functions that say so.
+    Empty if this build does not export the (C++) functions for it.
     """
     if not (ggml.exported(_LAYER) and ggml.exported(_OUTPUT)):
         return ()

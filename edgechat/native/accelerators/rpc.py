@@ -1,8 +1,9 @@
-"""Devices of llama.cpp's RPC servers, on this machine only: the protocol has no authentication.
+"""llama.cpp's RPC servers and client, on the loopback only: the protocol has no authentication.
 
 Devices are called RPC0, RPC1, ... in the order in which a process adds its servers, so each process has one
 list of servers. A server serves one program at a time; others wait in its queue without a response. llama.cpp
-ends the process if a server is not running, or stops: hence the check before every load.
+ends the process if a server is missing or stops, hence the check before every load. The server hardly checks
+messages, so its process is confined first (`edgechat.device.remote.lending`).
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from edgechat.base.errors import ServerRefused
 from edgechat.base.network import lenders
 
 NAME = "RPC"
-"""With which names of devices begin."""
+"""Prefix of the devices' names."""
 _PATIENCE = 3.0
-"""Seconds. A server that is free answers at once, or as soon as it has freed what its last client took."""
+"""Seconds. A free server answers at once, or after freeing the memory of its last client."""
 
 _added: list[str] = []
 _held: Counter[str] = Counter()
 
 
 def check(servers: Iterable[str]) -> tuple[str, ...]:
-    """Return the servers' addresses. ServerRefused if one is not on this machine."""
+    """Return the servers' addresses. Raises ServerRefused for a server that is not on this machine."""
     addresses: list[str] = []
     for server in servers:
         address = lenders.rpc_address(server)
@@ -38,9 +39,9 @@ def check(servers: Iterable[str]) -> tuple[str, ...]:
 
 
 def register(servers: Sequence[str]) -> None:
-    """Add the devices of these servers to llama.cpp, after checking that each is free to answer.
+    """Add the devices of these servers to llama.cpp, after checking that each is free.
 
-    ServerRefused if one is not, or if this process has other servers already.
+    Raises ServerRefused if one is not, or if this process already has other servers.
     """
     wanted = list(check(servers))
     if not wanted:
@@ -62,7 +63,7 @@ def register(servers: Sequence[str]) -> None:
 
 
 def hold(servers: Sequence[str]) -> None:
-    """Note that a model of this process uses the servers, which serve no one else until `release`."""
+    """Record that a model of this process uses the servers, which serve no other program until `release`."""
     _held.update(check(servers))
 
 
@@ -72,10 +73,10 @@ def release(servers: Sequence[str]) -> None:
 
 
 def wait(devices: Iterable[int]) -> None:
-    """Wait until RPC devices have computed all that they were sent; others are passed over.
+    """Wait until RPC devices have finished their work; other devices are skipped.
 
-    ggml waits only until all is sent, as computing has no response. Servers answer in order, whatever is
-    asked.
+    ggml waits only until everything is sent, as computing has no response. Servers answer in order, so any
+    request will do.
     """
     from edgechat.native import ggml
 
@@ -100,7 +101,7 @@ def _function(name: bytes) -> Any:
 
 
 def _check_connection(server: str) -> None:
-    """Connect, send nothing and wait until the server hangs up: it runs and serves no other program."""
+    """Connect, send nothing, and wait for the server to hang up: then it is running and free."""
     host, _, port = server.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=_PATIENCE) as connection:
@@ -112,7 +113,7 @@ def _check_connection(server: str) -> None:
             hint="It serves one program at a time. Close the other program, or start a second server.",
         ) from error
     except ConnectionResetError:
-        return  # another way to hang up
+        return  # hangs up, too
     except OSError as error:
         raise ServerRefused(
             f"No llama.cpp server answers at {server}: {error.strerror or error}.",
@@ -121,10 +122,10 @@ def _check_connection(server: str) -> None:
 
 
 def serve(port: int, devices: Sequence[str], threads: int, cache: Path | None) -> None:
-    """Serve on 127.0.0.1 until the process ends; returns where it cannot listen.
+    """Serve on 127.0.0.1 until the process ends; return if the port cannot be opened.
 
-    devices: llama.cpp's names of them. cache: a folder for large tensors, which are then sent once.
-    Raises ServerRefused, LoadFailed.
+    devices: llama.cpp's names. cache: folder for large tensors, which are then sent only once. Raises
+    ServerRefused, LoadFailed.
     """
     from edgechat.native import ggml
 

@@ -6,12 +6,12 @@ from edgechat.base.errors import BackendMissing
 
 try:
     import llama_cpp.mtmd_cpp as lib
-except (OSError, RuntimeError, AttributeError) as error:  # no file, not loadable, of another version
+except (OSError, RuntimeError, AttributeError) as error:  # no file, not loadable, another version
     raise BackendMissing(
-        f"This llama-cpp-python cannot show pictures to models, or play sounds: {error}.",
+        f"This llama-cpp-python supports neither pictures nor sounds: {error}.",
         hint="Build it anew: pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python",
     ) from error
 
 library = lib._libmtmd
-"""The shared library, for what llama_cpp does not bind; it has no public name there."""
+"""The shared library, for functions that llama_cpp does not bind; it has no public name there."""
 __all__ = ["lib", "library"]

@@ -1,12 +1,11 @@
-"""A projector (mmproj): the part of a model that turns pictures and sounds into embeddings of its text model.
+"""A projector (mmproj), which turns pictures and sounds into embeddings of its text model.
 
-An encoder costs by patches, and its attention by their square. In F16 on two cores of an EPYC, in seconds:
+A prompt becomes chunks of text, pictures and sounds. The cost of an encoder grows with the patches, that of
+its attention with their square. In F16 on two cores of an EPYC, in seconds:
 
-    SigLIP 400M (Gemma 3: 4,096 patches, whatever the picture's size)                    50
+    SigLIP 400M (Gemma 3: 4,096 patches for any picture)                                 50
     Qwen3-VL-4B's, by pixels of a side: 256; 512; 768; 1024; 1472                        1.4; 6; 16; 40; 130
     SigLIP 93M (SmolVLM2), each tile of 512 x 512 pixels, of up to 17                    1.7
-
-`encode` may be left in between, and cancelled: see there.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _PART_SECONDS = 30
 
 
 class Medium:
-    """A picture or a sound as libmtmd takes it, which calls both bitmaps; `id` is a hash of what is in it."""
+    """Picture or sound for libmtmd, which calls both bitmaps; `id` is a hash of the contents."""
 
     what: ClassVar[str]
 
@@ -48,13 +47,13 @@ class Medium:
 
     @property
     def pointer(self) -> lib.mtmd_bitmap_p:
-        """The bitmap as libmtmd knows it; an error after close()."""
+        """Pointer of libmtmd to the bitmap. Raises ValueError after close()."""
         if not self._pointer:
             raise ValueError("the bitmap is closed")
         return self._pointer
 
     def close(self) -> None:
-        """Free the contents; what was made of them stays."""
+        """Free the contents; chunks made from them remain valid."""
         if self._pointer:
             lib.mtmd_bitmap_free(self._pointer)
             self._pointer = None
@@ -66,9 +65,9 @@ class Bitmap(Medium):
     what = "picture"
 
     def __init__(self, width: int, height: int, rgb: bytes | None) -> None:
-        """Copy the pixels, three bytes each, row by row. Without any it is good for counting only.
+        """Copy the pixels, three bytes each, row by row. Without pixels, it serves for counting only.
 
-        Raises BadRequest for what no picture can be.
+        Raises BadRequest for an impossible size.
         """
         if not (0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE and width * height <= MAX_PIXELS):
             raise BadRequest(
@@ -88,10 +87,10 @@ class Waveform(Medium):
     what = "sound"
 
     def __init__(self, pcm: bytes, rate: int) -> None:
-        """Copy the samples, floats of 32 bits, with silence behind them where they are too few.
+        """Copy the samples (32-bit floats), adding silence if there are too few.
 
-        Preprocessors cut sounds every 30 seconds, and assert, or leave nothing, where the rest is only some
-        frames long: it gets half a second at least.
+        Preprocessors cut sounds every 30 seconds, and fail or return nothing if the rest has only a few
+        frames, so it gets at least half a second.
         """
         n = len(pcm) // SAMPLE_BYTES
         if not 0 < n <= MAX_SECONDS * rate or len(pcm) % SAMPLE_BYTES:
@@ -113,29 +112,29 @@ def _hash(shape: bytes, contents: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TextChunk:
-    """Tokens of text, some of them those that a model wants around pictures and sounds."""
+    """Tokens of text, including those that a model expects around pictures and sounds."""
 
     tokens: tuple[int, ...]
 
 
 class MediaChunk:
-    """A picture or a sound, or a part of one: `n_tokens` embeddings that `Projector.encode` makes of it.
+    """Picture or sound, or a part of one, that `Projector.encode` turns into `n_tokens` embeddings.
 
-    It stays useful when its contents are released: embeddings that were kept are decoded by its positions.
+    It remains useful after its contents are released: stored embeddings are decoded by its positions.
     """
 
     def __init__(self, native: lib.mtmd_input_chunk_p, *, causal: bool, mrope: bool) -> None:
-        """Copy the chunk, which belongs to the list that it is in."""
+        """Copy a chunk out of its list."""
         self.id = (lib.mtmd_input_chunk_get_id(native) or b"").decode()
-        """The id of the bitmap it was made of; '' for counting."""
+        """Id of the bitmap it was made of; '' for counting."""
         self.part = 0
-        """Its number among the chunks of that bitmap."""
+        """Number of the chunk within that bitmap."""
         self.n_tokens = int(lib.mtmd_input_chunk_get_n_tokens(native))
         """Cells of the KV cache."""
         self.n_positions = int(lib.mtmd_input_chunk_get_n_pos(native))
-        """How much further on the next token is: fewer than `n_tokens` with M-RoPE."""
+        """Advance of the position: fewer than `n_tokens` with M-RoPE."""
         self.causal = causal
-        """False: its tokens see each other, and belong into one micro-batch."""
+        """False: its tokens attend to each other, and need one micro-batch."""
         self.what = "sound" if _is_sound(native) else "picture"
         first, second = (_positions(native, start, self.n_tokens) for start in (0, 1))
         n_numbers = 4 if mrope else 1
@@ -144,16 +143,16 @@ class MediaChunk:
 
     @property
     def pointer(self) -> lib.mtmd_input_chunk_p:
-        """The chunk as libmtmd knows it; an error after close()."""
+        """Pointer of libmtmd to the chunk. Raises ValueError after close()."""
         if not self._pointer:
             raise ValueError("the contents of the chunk have been released")
         return self._pointer
 
     def positions(self, start: int) -> npt.NDArray[np.int32]:
-        """Return where its embeddings are if the first is at `start`: [1 or, with M-RoPE, 4; n_tokens].
+        """Return the positions of its embeddings from `start` on: [1 or, with M-RoPE, 4; n_tokens].
 
-        Those four are time, row, column and nothing. All of an M-RoPE picture are at the same time, `start`;
-        those of a sound follow each other in all four, as tokens do.
+        The four are time, row, column and unused. All embeddings of an M-RoPE picture have the same time,
+        `start`; those of a sound increase in all four, like tokens.
         """
         return self._first + start * self._step
 
@@ -165,7 +164,7 @@ class MediaChunk:
 
 
 def _positions(native: lib.mtmd_input_chunk_p, start: int, n: int) -> npt.NDArray[np.int32]:
-    """Return time, row, column and the fourth of each embedding, [4, n]."""
+    """Return time, row, column and the unused number of each embedding, [4, n]."""
     if _is_sound(native):
         return np.tile(np.arange(start, start + n, dtype=np.int32), (4, 1))
     found = (lib.mtmd_decoder_pos * n)()
@@ -184,7 +183,7 @@ Chunk = TextChunk | MediaChunk
 
 
 class Cancelled(Exception):
-    """An encoding was ended early."""
+    """Early end of an encoding."""
 
 
 class Projector:
@@ -200,11 +199,11 @@ class Projector:
         min_tokens: int = 0,
         max_tokens: int = 0,
     ) -> None:
-        """Load `path`, whose header must have been checked: a damaged one may end the process (see probe.py).
+        """Load `path`, whose header must be checked before: a damaged one may end the process (see probe.py).
 
-        device: llama.cpp's name of an accelerator; none: the processor. min_tokens, max_tokens: limits for
-        each picture, where the model takes any size; 0: the model's own. Raises LoadFailed, which quotes
-        llama.cpp's error, and OutOfMemory.
+        device: llama.cpp's name of an accelerator; empty: the processor. min_tokens, max_tokens: limits for
+        each picture in models that take any size; 0: the model's own. Raises OutOfMemory, and LoadFailed with
+        llama.cpp's error.
         """
         ggml.start()
         logs.add(lib.mtmd_helper_log_set)
@@ -225,7 +224,7 @@ class Projector:
         self.sees = bool(lib.mtmd_support_vision(self._pointer))
         self.hears = bool(lib.mtmd_support_audio(self._pointer))
         self.sample_rate = int(lib.mtmd_get_audio_sample_rate(self._pointer))
-        """Of the sounds that it takes; -1 if it does not hear."""
+        """Rate of the sounds that it takes; -1 if it does not hear."""
         self.uses_mrope = model.uses_mrope
         self._n_embd = int(llama.llama_model_n_embd_inp(model.pointer))
         try:
@@ -235,7 +234,7 @@ class Projector:
             raise
 
     def _check_marks(self) -> None:
-        """Raise LoadFailed where the text model has no tokens for what stands around pictures."""
+        """Raise LoadFailed if the text model lacks the tokens around pictures."""
         if not self.sees:
             return
         with closing(Bitmap(64, 64, None)) as blank:
@@ -254,17 +253,17 @@ class Projector:
 
     @property
     def pointer(self) -> lib.mtmd_context_p:
-        """The projector as libmtmd knows it; an error after close()."""
+        """Pointer of libmtmd to the projector. Raises ValueError after close()."""
         if not self._pointer:
             raise ValueError("the projector is closed")
         return self._pointer
 
     def tokenize(self, parts: Sequence[str | Medium], *, bos: bool, special: bool) -> list[Chunk]:
-        """Return the chunks of a prompt: text as tokens, a picture or sound as one or, cut up, as several.
+        """Return the chunks of a prompt: text as tokens, a picture or sound as one or several chunks.
 
-        The tokens that the model wants around media are among the text's. special: whether texts may name
+        Tokens that the model expects around media are part of the text. special: whether texts may contain
         special tokens. Pictures are scaled here, which takes 0.1 seconds for 16 megapixels, and sounds become
-        spectrograms. Close the chunks. Raises BadRequest for what the model cannot take.
+        spectrograms. The caller closes the chunks. Raises BadRequest for media that the model cannot take.
         """
         for part in parts:
             if isinstance(part, Medium) and not (self.sees if isinstance(part, Bitmap) else self.hears):
@@ -294,7 +293,7 @@ class Projector:
 
     def _copied(self, native: lib.mtmd_input_chunk_p) -> Chunk:
         if lib.mtmd_input_chunk_get_type(native) != lib.MTMD_INPUT_CHUNK_TYPE_TEXT:
-            # If a picture's tokens see each other, it needs one whole micro-batch.
+            # If a picture's tokens attend to each other, it needs one whole micro-batch.
             causal = not lib.mtmd_decode_use_non_causal(self.pointer, native)
             return MediaChunk(native, causal=causal, mrope=self.uses_mrope)
         count = ctypes.c_size_t()
@@ -306,12 +305,11 @@ class Projector:
     ) -> npt.NDArray[np.float32]:
         """Return the embeddings of a chunk [n_tokens, n_embd].
 
-        between: called in this thread after operations of the encoder, whenever `every` seconds have passed:
-        whatever it computes (a batch of other sequences, say) does no harm, save with this projector. If it
-        returns False, or raises, the encoding ends with Cancelled, or with its exception. One operation is
-        not divided: of the encoders above, attention takes 0.05 seconds for 512 x 512 pixels, 1.1 for
-        SigLIP 400M, and 1.4 for 1024 x 1024; `max_tokens` limits it.
-        Raises DecodeFailed if llama.cpp fails, or computes numbers that are none.
+        between: called in this thread after operations of the encoder, whenever `every` seconds have passed;
+        it may compute anything except with this projector, such as a batch of other sequences. If it returns
+        False, the encoding ends with Cancelled; an exception ends it too. A single operation is not
+        interrupted: attention takes 0.05 seconds for 512 x 512 pixels, 1.1 for SigLIP 400M and 1.4 for 1024 x
+        1024, and `max_tokens` limits it. Raises DecodeFailed if llama.cpp fails, or computes NaN.
         """
         self._between, self._every, self._left_at = between, every, time.monotonic()
         self._failure = None
@@ -334,7 +332,7 @@ class Projector:
         return embeddings
 
     def _operation(self, _tensor: int, ask: bool, _user: object) -> bool:
-        """Answer llama.cpp: whether it shall stop behind an operation, and then whether to go on."""
+        """Tell llama.cpp whether to stop after an operation, then whether to continue."""
         if self._between is None:
             return False
         if ask or self._failure is not None:
@@ -344,7 +342,7 @@ class Projector:
         try:
             if not self._between():
                 self._failure = Cancelled()
-        except BaseException as error:  # which ctypes would print and forget
+        except BaseException as error:  # ctypes would print and drop it
             self._failure = error
         self._left_at = time.monotonic()
         return self._failure is None
@@ -386,7 +384,7 @@ def _text(text: str, special: bool) -> lib.mtmd_input_text:
 
 
 def _number(ids: Sequence[str], chunks: Sequence[Chunk]) -> None:
-    """Number the chunks of each medium (the ids of all, in order); equal ones are cut into as many."""
+    """Number the chunks of each medium. ids: of all media in order; equal media have equally many."""
     media = (chunk for chunk in chunks if isinstance(chunk, MediaChunk))
     for (_, equal), (_, made) in zip(groupby(ids), groupby(media, lambda one: one.id), strict=True):
         run = list(made)
@@ -403,7 +401,7 @@ def _device(name: str) -> int | None:
 
 
 def _check_memory(path: Path, device: str) -> None:
-    """Raise OutOfMemory where the weights do not fit: libmtmd does not check that it was given memory."""
+    """Raise OutOfMemory if the weights do not fit: libmtmd does not check its allocations."""
     free, where = psutil.virtual_memory().available, "RAM"
     if handle := _device(device):
         free, where = ggml.device_memory(handle), device

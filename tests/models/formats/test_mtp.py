@@ -30,7 +30,7 @@ def test_a_model_without_such_layers():
     header = read_model(tiny())
     assert not stated_layers(header)
     assert not has_layers(header)
-    assert why_no_drafts(header) == "The model has no layers of its own to draft with (MTP)."
+    assert why_no_drafts(header) == "The model has no drafting layers (MTP)."
 
 
 @pytest.mark.parametrize("name", ["blk.4.", "nextn.", "nextn.eh_proj", "nextn.hnorm"])

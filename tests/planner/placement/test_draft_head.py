@@ -234,14 +234,14 @@ def test_a_real_file_is_planned_with_its_layer():
     made = prepare(path, PlanRequest(draft="mtp"))
     assert made.buffers
     assert (made.mtp, made.ngrams, made.draft) == (True, True, None)
-    with pytest.raises(NotADraft, match="no layers of its own") as caught:
+    with pytest.raises(NotADraft, match="no drafting layers") as caught:
         prepare(str(tiny()), PlanRequest(draft="mtp"))
     assert "--draft" in (caught.value.hint or "")
     settings.settings_file().write_text('draft = "mtp"\n')
     assert prepare(path).mtp
     other = prepare(str(tiny()))  # a setting is for all models
     assert (other.mtp, other.ngrams) == (False, True)
-    assert "no layers of its own" in other.no_draft
+    assert "no drafting layers" in other.no_draft
 
 
 @pytest.mark.slow
