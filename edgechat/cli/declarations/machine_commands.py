@@ -51,6 +51,7 @@ def device(json: bool, refresh: bool) -> None:
 )
 @option("--ctx", type=Number(int, min=1, max=MOST), help="The context length that is needed, in tokens.")
 @option("--min-tps", type=Number(float, min=0), help="The lowest speed to accept, in tokens per second.")
+@option("--clients", type=Number(int, min=1, max=MOST), help="How many ask at the same time.")
 @option(
     "--quality",
     help="The lowest quality to accept: poor, reduced, good, high, near-lossless or reference.",
@@ -73,6 +74,7 @@ def plan(
     models: tuple[str, ...],
     ctx: int | None,
     min_tps: float | None,
+    clients: int | None,
     quality: str | None,
     ram: str | None,
     vram: str | None,
@@ -105,6 +107,7 @@ def plan(
     request = PlanRequest(
         context=ctx,
         min_tps=min_tps,
+        clients=clients,
         quality=quality_class(quality),
         draft=draft,
         backend=backend,

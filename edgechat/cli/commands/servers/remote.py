@@ -22,6 +22,7 @@ from edgechat.cli.terminal_io import complain, confirm, note, print_json
 from edgechat.engine.remote.choice import remote_engine, remote_plan
 from edgechat.engine.types import ChatRequest, Finished, Message, Timings
 from edgechat.models.remote.client import ASK_SECONDS
+from edgechat.models.remote.discovery import UNNAMED
 from edgechat.models.remote.listing import RemoteListing, listing_of, rows_of
 from edgechat.models.remote.measured import forget_speeds
 from edgechat.models.remote.model import KINDS
@@ -61,7 +62,7 @@ def add(url: str, *, name: str | None, key_env: str | None, kind: RemoteKind | N
         print(flat(f"To try again: edgechat remote test {name}"))
         return
     _print_models(listing)
-    if listing.models:
+    if listing.models and listing.models[0].id != UNNAMED:
         print(flat(f"Chat with one: edgechat run {listing.models[0].name}"))
 
 
@@ -165,6 +166,11 @@ def _print_models(listing: RemoteListing) -> None:
             facts.append(f"{row.speed.ttft_ms:.0f} ms to the first token")
             facts.append(f"{figure(row.speed.decode_tps)} tokens/s")
         print(f"  {flat(row.model.name)}{': ' * bool(facts)}{', '.join(facts)}")
+        if row.model.id == UNNAMED:
+            name = flat(listing.server)
+            print(
+                f"It does not tell the names of its models; with the one you know: edgechat run {name}/MODEL"
+            )
 
 
 def _free_name(url: str, remotes: dict[str, RemoteServer]) -> str:
