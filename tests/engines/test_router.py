@@ -52,28 +52,23 @@ async def test_engines_die_behind_a_router(farm, home):
     hosted = HostedModel(server="farm", id="any-name", kind="openai", url=url)
     plan = LoadPlan(model_path="", model_name=hosted.name, context=2048, remote=hosted)
     engine = RemoteEngine(plan, RunningHost(RemoteServer(url=url)))
-    while True:
-        try:
-            await engine.start()
-            break
-        except RemoteUnreachable:  # neither it nor they are ready
-            await asyncio.sleep(0.5)
-    assert len(said(await events_of(engine))) == 24
+    assert len(said(await patiently(engine, RemoteUnreachable))) == 24  # it, and they, are starting
     engines[0].kill()
-    assert len(said(await events_of(engine))) == 24
+    assert len(said(await patiently(engine, RemoteFailed))) == 24  # until it has noticed
     shown = []
     with pytest.raises(EngineCrashed, match="in the middle of its answer"):
         await read(engine, shown, engines[1])
     assert len(shown) >= 8
     with pytest.raises(RemoteUnreachable, match="farm cannot answer now"):
-        await until_noticed(engine)
+        await patiently(engine, RemoteFailed)
     await engine.close()
 
 
-async def until_noticed(engine):
+async def patiently(engine, error):
+    """Return the events of an answer, asked for again as long as there is such an error."""
     while True:
-        with contextlib.suppress(RemoteFailed):
-            await events_of(engine)
+        with contextlib.suppress(error):
+            return await events_of(engine)
         await asyncio.sleep(0.5)
 
 

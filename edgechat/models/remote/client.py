@@ -116,27 +116,27 @@ class RemoteClient:
     def refusal(self, status: int, body: bytes, retry_after: str = "") -> EdgechatError:
         """Return the error for an answer that is none."""
         message, code = _message(body)
-        message = self.said(message or f"status {status}")
+        message = self.said(message or f"status {status}").rstrip(".")
         if status in (401, 403):
-            return RemoteDenied(f"{self.name} refuses the key: {message}", hint=self._key_hint)
+            return RemoteDenied(f"{self.name} refuses the key: {message}.", hint=self._key_hint)
         if status == 404:
             return ModelNotFound(
-                f"{self.name} does not have what was asked for: {message}",
+                f"{self.name} does not have what was asked for: {message}.",
                 hint=f"To list its models: edgechat remote test {self.name}",
             )
         if status == 429 or (status == 503 and retry_after):
             seconds = min(int(retry_after), _MOST_WAIT) if retry_after.isdecimal() else 1
             hint = f"Ask again in {seconds} second{'s' * (seconds != 1)}."
-            return QueueFull(f"{self.name} has too much to do: {message}", hint=hint, seconds=seconds)
+            return QueueFull(f"{self.name} has too much to do: {message}.", hint=hint, seconds=seconds)
         if status in (502, 503, 504):  # of a router: none of its engines answers
             return RemoteUnreachable(
-                f"{self.name} cannot answer now: {message}",
+                f"{self.name} cannot answer now: {message}.",
                 hint=f"To see when it can: edgechat remote test {self.name}",
             )
         if status in (400, 413, 422):
             if code in ("context_length_exceeded", "exceed_context_size_error") or _TOO_LONG.search(message):
-                return PromptTooLong(f"{self.name} says: {message}")
-            return BadRequest(f"{self.name} refuses the request: {message}")
+                return PromptTooLong(f"{self.name} says: {message}.")
+            return BadRequest(f"{self.name} refuses the request: {message}.")
         if 300 <= status < 400:
             return self.failed("redirects to another address, where edgechat does not follow it")
         return self.failed(f"has failed: {message}")

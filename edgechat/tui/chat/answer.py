@@ -176,7 +176,10 @@ class ReplyEvents:
 
 def load_shown(show: Callable[[str, float | None], None], engine: Engine) -> Callable[[float], None]:
     """Return what shows the progress of a load: of a program that edgechat starts, what it is doing."""
-    if engine.plan.program is None:
+    if engine.plan.remote is None:
         return partial(show, "Loading the model")
+    if engine.plan.program is None:
+        waiting = f"Waiting for {engine.plan.remote.server}"
+        return lambda _share: show(waiting, None)
     starting = Starting(engine.plan)
     return lambda share: show(starting.line(engine.log_tail(LOG_BYTES)), share or None)
