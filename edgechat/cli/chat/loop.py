@@ -316,10 +316,12 @@ class ChatLoop:
 
     def _show_load(self, starting: Starting | None, progress: float) -> None:
         plan = self.engine.plan
-        if starting is None:
-            self.status.show(f"loading {plan.model_name} {progress:.0%}")
-        else:
+        if starting is not None:
             self.status.show(starting.line(self.engine.log_tail(LOG_BYTES)))
+        elif plan.remote is not None:
+            self.status.show(f"waiting for {plan.remote.server}")
+        else:
+            self.status.show(f"loading {plan.model_name} {progress:.0%}")
 
     def _answer(self, prompt: str | None, *, is_only: bool = False) -> None:
         """Stream one answer, which is stored however it ends.

@@ -89,6 +89,7 @@ if TYPE_CHECKING:
 )
 @option("--ctx", type=Number(int, min=1, max=MOST), help="The context length that is needed, in tokens.")
 @option("--min-tps", type=Number(float, min=0), help="The lowest speed to accept, in tokens per second.")
+@option("--clients", type=Number(int, min=1, max=MOST), help="How many clients ask at the same time.")
 @option(
     "--quality",
     help="The lowest quality to accept: poor, reduced, good, high, near-lossless or reference.",
@@ -110,6 +111,7 @@ def plan(
     models: tuple[str, ...],
     ctx: int | None,
     min_tps: float | None,
+    clients: int | None,
     quality: str | None,
     ram: str | None,
     vram: str | None,
@@ -141,6 +143,7 @@ def plan(
     request = PlanRequest(
         context=ctx,
         min_tps=min_tps,
+        clients=clients,
         quality=quality_class(quality),
         draft=draft,
         backend=backend,

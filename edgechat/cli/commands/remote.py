@@ -61,6 +61,7 @@ def add(url: str, name: str | None, key_env: str | None, kind: RemoteKind | None
     import asyncio
 
     from edgechat.models.remote.client import ASK_SECONDS
+    from edgechat.models.remote.discovery import UNNAMED
     from edgechat.models.remote.listing import listing_of
 
     if "://" not in url:
@@ -89,7 +90,7 @@ def add(url: str, name: str | None, key_env: str | None, kind: RemoteKind | None
         print(flat(f"To try again: edgechat remote test {name}"))
         return
     _print_models(listing)
-    if listing.models:
+    if listing.models and listing.models[0].id != UNNAMED:
         print(flat(f"Chat with one: edgechat run {listing.models[0].name}"))
 
 
@@ -199,6 +200,7 @@ async def answered(
 
 
 def _print_models(listing: RemoteListing) -> None:
+    from edgechat.models.remote.discovery import UNNAMED
     from edgechat.models.remote.listing import rows_of
 
     assert listing.kind is not None
@@ -212,6 +214,11 @@ def _print_models(listing: RemoteListing) -> None:
             facts.append(f"{row.speed.ttft_ms:.0f} ms to the first token")
             facts.append(f"{figure(row.speed.decode_tps)} tokens/s")
         print(f"  {flat(row.model.name)}{': ' * bool(facts)}{', '.join(facts)}")
+        if row.model.id == UNNAMED:
+            name = flat(listing.server)
+            print(
+                f"It does not tell the names of its models; with the one you know: edgechat run {name}/MODEL"
+            )
 
 
 def _free_name(url: str, remotes: dict[str, RemoteServer]) -> str:

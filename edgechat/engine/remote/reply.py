@@ -146,8 +146,8 @@ class RemoteReply:
         return self._tokens >= _LEAST_PIECES and self._last - self._first >= _LEAST_SECONDS
 
     def _failure(self, data: bytes) -> EdgechatError:
-        error = self._client.refusal(500, data)
-        return self._client.broken("ended its answer with an error: " + error.message.partition(": ")[2])
+        said = self._client.refusal(500, data).message.partition(": ")[2].rstrip(".")
+        return self._client.broken(f"ended its answer with an error: {said}")
 
     def _events(self, chunk: _Chunk) -> Iterator[RequestEvent]:
         if chunk.usage:

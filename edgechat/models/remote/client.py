@@ -8,6 +8,8 @@ import os
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import msgspec
 
@@ -23,6 +25,7 @@ from edgechat.base.errors import (
     RemoteFailed,
     RemoteUnreachable,
 )
+from edgechat.base.network.names import has_address
 from edgechat.base.network.offline import is_loopback, offline_by, unusable_proxy
 from edgechat.base.text import mebibytes, one_line
 from edgechat.models.remote.model import root_of
@@ -56,6 +59,7 @@ class RemoteClient:
         self.root = root_of(server.url)
         self._silent_seconds = silent_seconds
         self._http: httpx2.AsyncClient | None = None
+        self._has_address = is_loopback(self.root)
         self._secret: str | None = None
 
     async def get(self, path: str, *, seconds: float = ASK_SECONDS) -> Any:
@@ -110,21 +114,27 @@ class RemoteClient:
     def refusal(self, status: int, body: bytes, retry_after: str = "") -> EdgechatError:
         """Return the error for an answer that is none."""
         message, code = _message(body)
-        message = self.said(message or f"status {status}")
+        message = self.said(message or f"status {status}").rstrip(".")
         if status in (401, 403):
-            return RemoteDenied(f"{self.name} refuses the key: {message}", hint=self._key_hint)
+            return RemoteDenied(f"{self.name} refuses the key: {message}.", hint=self._key_hint)
         if status == 404:
             return ModelNotFound(
-                f"{self.name} does not have what was asked for: {message}",
+                f"{self.name} does not have what was asked for: {message}.",
                 hint=f"To list its models: edgechat remote test {self.name}",
             )
-        if status == 429:
+        if status == 429 or (status == 503 and retry_after):
             seconds = min(int(retry_after), _MOST_WAIT) if retry_after.isdecimal() else 1
-            return QueueFull(f"{self.name} has too much to do: {message}", seconds=seconds)
+            hint = f"Ask again in {seconds} second{'s' * (seconds != 1)}."
+            return QueueFull(f"{self.name} has too much to do: {message}.", hint=hint, seconds=seconds)
+        if status in (502, 503, 504):  # of a router: none of its engines answers
+            return RemoteUnreachable(
+                f"{self.name} cannot answer now: {message}.",
+                hint=f"To see when it can: edgechat remote test {self.name}",
+            )
         if status in (400, 413, 422):
             if code in ("context_length_exceeded", "exceed_context_size_error") or _TOO_LONG.search(message):
-                return PromptTooLong(f"{self.name} says: {message}")
-            return BadRequest(f"{self.name} refuses the request: {message}")
+                return PromptTooLong(f"{self.name} says: {message}.")
+            return BadRequest(f"{self.name} refuses the request: {message}.")
         if 300 <= status < 400:
             return self.failed("redirects to another address, where edgechat does not follow it")
         return self.failed(f"has failed: {message}")
@@ -165,6 +175,8 @@ class RemoteClient:
         import httpx2
 
         http = self._client()
+        if not self._has_address:
+            await self._look_up(min(seconds, CONNECT_SECONDS))
         begun = False
         try:
             timeout = httpx2.Timeout(seconds, connect=min(seconds, CONNECT_SECONDS))
@@ -221,6 +233,18 @@ class RemoteClient:
             )
         return self._http
 
+    async def _look_up(self, seconds: float) -> None:
+        """Return once the host has an address. Raises RemoteUnreachable."""
+        host = urlsplit(self.root).hostname or ""
+        try:
+            async with asyncio.timeout(seconds):
+                # A proxy looks names up itself.
+                self._has_address = bool(getproxies().keys() - {"no"}) or await has_address(host)
+        except TimeoutError as error:
+            raise self._unreachable(f"nothing tells the address of {one_line(host, 100)}") from error
+        if not self._has_address:
+            raise self._unreachable(f"there is no host {one_line(host, 100)}")
+
     def _key(self) -> str | None:
         variable = self.server.key_env
         if variable is None:
@@ -262,10 +286,11 @@ def _message(body: bytes) -> tuple[str, str]:
     try:
         said = msgspec.json.decode(body)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return "", ""
+        text = body.decode("utf-8", "replace").strip()
+        return "" if text.startswith("<") else text, ""
     error = said.get("error", said) if isinstance(said, dict) else said
     if isinstance(error, dict):
-        texts = [error.get(name) for name in ("message", "detail")]
+        texts = [error.get(name) for name in ("message", "detail", "reason")]
         codes = [error.get(name) for name in ("code", "type")]
         code = next((code for code in codes if isinstance(code, str)), "")
         return next((text for text in texts if isinstance(text, str)), ""), code

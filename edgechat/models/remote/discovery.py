@@ -6,6 +6,7 @@ Most servers sign their list of models (`owned_by`); the others are told by an e
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,6 +20,8 @@ from edgechat.models.remote.model import HostedModel
 from edgechat.settings import RemoteKind
 
 MOST_MODELS = 2000
+UNNAMED = "unknown"
+"""What SGLang's router calls the models of other engines, whose names it is not told."""
 _MOST_ID = 256
 _MOST_COUNT = 2**40
 _OWNERS: Mapping[str, RemoteKind] = {
@@ -28,6 +31,8 @@ _OWNERS: Mapping[str, RemoteKind] = {
     "edgechat": "edgechat",
     "organization_owner": "lmstudio",
 }
+_ROUTER = "local"
+"""The owner that SGLang's router names."""
 _SIGNS: tuple[tuple[RemoteKind, str, str], ...] = (
     ("lmstudio", "/api/v0/models", "data"),
     ("tgi", "/info", "max_total_tokens"),
@@ -47,7 +52,10 @@ async def models_of(client: RemoteClient) -> tuple[RemoteKind, list[HostedModel]
             hint=f"Its address: {client.root}",
         )
     entries = [entry for entry in (entries or [])[:MOST_MODELS] if _is_model(entry)]
-    kind = client.server.kind or _signed(entries) or await _probed(client)
+    if _owner(entries) == _ROUTER:
+        with contextlib.suppress(ModelNotFound):  # it is no router after all
+            await client.get("/readiness")  # the list is there without any engine
+    kind = client.server.kind or _OWNERS.get(_owner(entries)) or await _probed(client)
     details: Mapping[str, Mapping[str, Any]] = {}
     if kind == "lmstudio":
         details = {entry["id"]: entry for entry in await _entries(client, "/api/v0/models")}
@@ -62,6 +70,8 @@ async def described(client: RemoteClient, model: str) -> HostedModel:
         return _model(client, "transformers", {"id": model})
     kind, models = await models_of(client)
     found = next((one for one in models if one.id == model), None)
+    if [one.id for one in models] == [UNNAMED]:
+        return msgspec.structs.replace(models[0], id=model)
     if found is None and kind == "ollama":  # a tag is often left away
         found = next((one for one in models if one.id == f"{model}:latest"), None)
     if found is None:
@@ -90,9 +100,9 @@ def _is_model(entry: Any) -> bool:
     return isinstance(id, str) and 0 < len(id) <= _MOST_ID and id.isprintable()
 
 
-def _signed(entries: Sequence[Mapping[str, Any]]) -> RemoteKind | None:
+def _owner(entries: Sequence[Mapping[str, Any]]) -> str:
     owner = entries[0].get("owned_by") if entries else None
-    return _OWNERS.get(owner) if isinstance(owner, str) else None
+    return owner if isinstance(owner, str) else ""
 
 
 async def _probed(client: RemoteClient) -> RemoteKind:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from edgechat.base import paths
 from edgechat.base.errors import FolderError
+
+T = TypeVar("T")
 
 MOST_REMEMBERED = 512
 _MOST_BYTES = 2**18
@@ -41,41 +44,34 @@ class EngineStart(msgspec.Struct, frozen=True, omit_defaults=True):
     """The path of its log."""
 
 
+_SPEEDS = msgspec.json.Decoder(dict[str, MeasuredSpeed])
+_STARTS = msgspec.json.Decoder(dict[str, EngineStart])
+
+
 def measured_speeds() -> dict[str, MeasuredSpeed]:
     """Return what is remembered, by the names of the models: 'desk/qwen3-32b'."""
-    try:
-        return msgspec.json.decode(paths.read_bytes(_file(), _MOST_BYTES), type=dict[str, MeasuredSpeed])
-    except (OSError, msgspec.MsgspecError, RecursionError, ValueError, FolderError):
-        return {}
+    return _read("remote-speeds", _SPEEDS)
 
 
 def note_speed(name: str, ttft_ms: float, decode_tps: float) -> None:
     """Remember an answer. Errors are ignored."""
     known = measured_speeds()
-    if (before := known.get(name)) is not None:
+    if (before := known.pop(name, None)) is not None:
         ttft_ms = before.ttft_ms + _SHARE * (ttft_ms - before.ttft_ms)
         decode_tps = before.decode_tps + _SHARE * (decode_tps - before.decode_tps)
     known[name] = MeasuredSpeed(round(ttft_ms, 1), round(decode_tps, 2), time.time())
-    latest = sorted(known.items(), key=lambda item: -item[1].when)[:MOST_REMEMBERED]
-    with contextlib.suppress(OSError, FolderError):
-        paths.replace(_file(), msgspec.json.encode(dict(latest)))
+    _write("remote-speeds", known)
 
 
 def forget_speeds(server: str) -> None:
     """Forget the models of a server. Errors are ignored."""
-    kept = {name: speed for name, speed in measured_speeds().items() if not name.startswith(f"{server}/")}
-    with contextlib.suppress(OSError, FolderError):
-        paths.replace(_file(), msgspec.json.encode(kept))
+    known = measured_speeds().items()
+    _write("remote-speeds", {name: speed for name, speed in known if not name.startswith(f"{server}/")})
 
 
 def engine_starts() -> dict[str, EngineStart]:
     """Return what is remembered of starts, by the names of the models: 'vllm:qwen3-8b'."""
-    try:
-        return msgspec.json.decode(
-            paths.read_bytes(_file("engine-starts"), _MOST_BYTES), type=dict[str, EngineStart]
-        )
-    except (OSError, msgspec.MsgspecError, RecursionError, ValueError, FolderError):
-        return {}
+    return _read("engine-starts", _STARTS)
 
 
 def note_start(name: str, start: EngineStart) -> None:
@@ -83,10 +79,21 @@ def note_start(name: str, start: EngineStart) -> None:
     known = engine_starts()
     before = known.pop(name, EngineStart())
     known[name] = start if start.seconds else msgspec.structs.replace(start, seconds=before.seconds)
-    latest = list(known.items())[-MOST_REMEMBERED:]
+    _write("engine-starts", known)
+
+
+def _read(file: str, decoder: msgspec.json.Decoder[dict[str, T]]) -> dict[str, T]:
+    try:
+        return decoder.decode(paths.read_bytes(_path(file), _MOST_BYTES))
+    except (OSError, msgspec.MsgspecError, RecursionError, ValueError, FolderError):
+        return {}
+
+
+def _write(file: str, known: dict[str, T]) -> None:
+    """Write the last ones, in the order in which they came."""
     with contextlib.suppress(OSError, FolderError):
-        paths.replace(_file("engine-starts"), msgspec.json.encode(dict(latest)))
+        paths.replace(_path(file), msgspec.json.encode(dict(list(known.items())[-MOST_REMEMBERED:])))
 
 
-def _file(name: str = "remote-speeds") -> Path:
-    return paths.cache_dir() / f"{name}.json"
+def _path(file: str) -> Path:
+    return paths.cache_dir() / f"{file}.json"

@@ -179,7 +179,7 @@ def plan(
         file_bytes=header.file_size,
         n_layers=header.n_layers,
         end_tokens=ends,
-        notes=notes,
+        notes=(*notes, *reasons.clients(header, model.budget, load, request)),
         anyway=request.anyway,
         draft=draft_plan,
         head=chosen.head,

@@ -21,6 +21,8 @@ from edgechat.planner.request import BACKENDS, PlanRequest
 LONGEST, USUAL = 32768, 16384
 """Tokens: more than the one is never taken by itself, more than the other only where filling it is quick."""
 
+_VLLM = 7 * 2**29
+"""Bytes that vLLM takes on a processor beside unquantized weights, with 1 GiB for its KV cache."""
 _SLOWS = 0.9
 """Share of the speed below which that of a longer chat is told."""
 
@@ -188,6 +190,21 @@ def sequences(header: ModelHeader, load: LoadConfig) -> str:
     if not state:
         return f"{n} sequences share the KV cache, so several chats can continue at once."
     return f"{n} sequences, each with a recurrent state of {mebibytes(state)}."
+
+
+def clients(header: ModelHeader, budget: Budget, load: LoadConfig, request: PlanRequest) -> Iterator[str]:
+    """Yield how many clients are answered at a time, and what would answer more of them."""
+    n, asked = load.params.n_seq_max, request.clients
+    if asked is None:
+        return
+    if asked <= n:
+        yield f"As many as {n} clients are answered at a time."
+        return
+    instead = ""
+    # docs/scale.md has the measurements, which are of processors.
+    if not budget.cards and not header.makes_embeddings and 2 * header.n_params + _VLLM <= budget.ram:
+        instead = ", where vLLM answers all: edgechat plan OWNER/REPO --engine vllm"
+    yield f"{n} of {asked} clients are answered at a time, and the others wait{instead or '.'}"
 
 
 def vision(plan: LoadPlan, why_there: str) -> str:

@@ -62,8 +62,11 @@ def progress_on_loop(show: Callable[[str, float], None]) -> Callable[[Progress],
 
 def load_shown(show: Callable[[str, float | None], None], engine: Engine) -> Callable[[float], None]:
     """Return a callback for the progress of a load; it shows what a program started by edgechat is doing."""
-    if engine.plan.program is None:
+    if engine.plan.remote is None:
         return partial(show, "Loading the model")
+    if engine.plan.program is None:
+        waiting = f"Waiting for {engine.plan.remote.server}"
+        return lambda _share: show(waiting, None)
     starting = Starting(engine.plan)
     return lambda share: show(starting.line(engine.log_tail(LOG_BYTES)), share or None)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 
 import pytest
 
@@ -17,10 +18,13 @@ from edgechat.base.errors import (
     RemoteFailed,
     RemoteUnreachable,
 )
+from edgechat.base.network import names
 from edgechat.engine.protocol import EngineState
 from edgechat.engine.types import ChatRequest, Delta, Message
 from edgechat.models.remote import client
 from edgechat.models.remote.discovery import MOST_MODELS, models_of
+from edgechat.models.remote.listing import listing_of
+from edgechat.settings import RemoteServer
 from tests.engine.remote.raw import KEY, STREAM, raw_server, said, text
 
 ASKED = ChatRequest(id="r", messages=(Message("user", "hi"),))
@@ -139,6 +143,34 @@ async def test_nobody_is_there(raw, engine, running):
     assert isinstance(caught.value, LoadFailed)
 
 
+def test_nobody_waits_for_a_resolver_that_does_not_answer(monkeypatch):
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    answer = threading.Event()
+    monkeypatch.setattr(names.socket, "getaddrinfo", lambda *_: answer.wait())
+    server = RemoteServer(url="http://desk.example:8000")
+    try:
+        listed = asyncio.run(listing_of("desk", server, 0.1))  # else it waits here until the test is ended
+        assert "does not answer" in listed.error.message
+        monkeypatch.setattr(client, "CONNECT_SECONDS", 0.1)
+        told = asyncio.run(refused(server))
+        assert "nothing tells the address of desk.example" in told.message
+    finally:
+        answer.set()
+
+
+def test_a_host_that_is_not_there_is_named():
+    told = asyncio.run(refused(RemoteServer(url="http://desk.invalid:8000")))
+    assert told.message == "desk cannot be reached: there is no host desk.invalid."
+
+
+async def refused(server):
+    with pytest.raises(RemoteUnreachable) as caught:
+        await client.RemoteClient("desk", server).get("/v1/models")
+    return caught.value
+
+
 async def test_it_closes_in_the_middle(raw, engine):
     raw.chat(text("I was about"), end=False)
     events = []
@@ -172,7 +204,7 @@ async def test_one_that_fails_leaves_the_others_alone(raw, engine):
     other = asyncio.create_task(events_of(engine, request))
     while sum(one.path.endswith("completions") for one in raw.asked) < 1:
         await asyncio.sleep(0.01)
-    assert "no more memory" in (await failure_of(engine)).message
+    assert (await failure_of(engine)).message.endswith("error: no more memory.")
     more.set()
     assert "".join(event.text for event in await other if isinstance(event, Delta)) == "One two"
 
@@ -205,7 +237,8 @@ async def test_a_redirect_is_not_followed(raw, engine, path):
         (400, {"message": "This model's maximum context length is 4096 tokens."}, PromptTooLong),
         (400, {"error": {"type": "exceed_context_size_error", "message": KEY}}, PromptTooLong),
         (500, {"error": {"message": f"CUDA error {KEY}"}}, RemoteFailed),
-        (503, b"<html>" + KEY.encode(), RemoteFailed),
+        (503, b"<html>" + KEY.encode(), QueueFull),
+        (502, KEY.encode(), RemoteUnreachable),
         (302, b"", RemoteFailed),
         (204, b"", RemoteFailed),
         (200, b'data: {"error": {"message": "' + KEY.encode() + b'"}}\n\n', EngineCrashed),
