@@ -60,15 +60,13 @@ class AnswerBlock:
         return "".join(self.texts)
 
 
-@dataclass(frozen=True, slots=True)
-class BlockBegun:
+class BlockBegun(msgspec.Struct, frozen=True):
     """A new block. A call may already have some of its arguments."""
 
     block: AnswerBlock
 
 
-@dataclass(frozen=True, slots=True)
-class BlockGrown:
+class BlockGrown(msgspec.Struct, frozen=True):
     """More text of the last block."""
 
     block: AnswerBlock
@@ -76,8 +74,7 @@ class BlockGrown:
     chances: tuple[TokenLogprobs, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class BlockEnded:
+class BlockEnded(msgspec.Struct, frozen=True):
     """A complete block."""
 
     block: AnswerBlock
@@ -256,9 +253,11 @@ class Answers(ABC):
                 return b""
             case Dropped():
                 return b""
-        beginning = b"" if self._has_begun else self._begin()
+        sent = b"" if self._has_begun else self._begin()
         self._has_begun = True
-        return beginning + b"".join(self._encode(choice, one) for one in self._replies[choice].take(event))
+        for change in self._replies[choice].take(event):
+            sent += self._encode(choice, change)
+        return sent
 
     @abstractmethod
     def _begin(self) -> bytes:
