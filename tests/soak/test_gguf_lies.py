@@ -16,8 +16,8 @@ from edgechat.models.formats.gguf import parse_header
 from edgechat.models.formats.gguf_cursor import NeedMoreBytes
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.dry_run import TIME_LIMIT, DryRun
-from edgechat.planner.placement.plan_model import plan
 from tests.models.fuzz import hold, lying
+from tests.planner.planning import plan
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
