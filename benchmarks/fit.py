@@ -23,9 +23,10 @@ from pathlib import Path
 
 from benchmarks.prompts import prompt
 from edgechat.engine.types import ChatRequest, Finished, Message, ModelInfo, Sampling
+from edgechat.engine.worker.load_report import differences
 from edgechat.engine.worker.supervisor import EngineSupervisor
-from edgechat.native.buffers import Buffer
-from edgechat.planner.plan import LoadPlan, differences
+from edgechat.native.params import Buffer
+from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
 from tests.kit import Q4_K_M, TINYLLAMA, Spec, build, tiny

@@ -20,8 +20,7 @@ from pathlib import Path
 import psutil
 from PIL import Image as PillowImage
 
-from edgechat.base.images.image import PLACE, Image
-from edgechat.base.images.library import ImageLibrary
+from edgechat.base.images.image import PLACE, Image, ImageLibrary
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.planner.plan import LoadPlan

@@ -34,7 +34,7 @@ from edgechat.device.remote import workers
 from edgechat.device.speed import store_speed
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Prefill, Sampling
 from edgechat.engine.worker.supervisor import EngineSupervisor
-from edgechat.models.formats.header_reading import read_model
+from edgechat.models.formats.mlx.contents import read_model
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.estimate.rates import guessed

@@ -1,4 +1,4 @@
-"""What every other package builds on: errors, folders, harmless text, formulas, media, child processes.
+"""Foundations of the other packages: errors, folders, safe text, formulas, media, child processes.
 
 It imports nothing else of edgechat. Read `errors.py` first, then `process/`.
 """

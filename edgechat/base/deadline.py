@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class OutOfTime(Exception):
-    """The work ran out of time. stalled: without any progress, as opposed to too slowly."""
+    """The work ran out of time. stalled: it made no progress, rather than being too slow."""
 
     def __init__(self, seconds: float, *, stalled: bool) -> None:
         super().__init__(f"no data for {seconds:g} s" if stalled else f"not finished after {seconds:g} s")
@@ -23,14 +23,14 @@ class OutOfTime(Exception):
 
 
 class ProgressWatch:
-    """The progress of the work, for any thread."""
+    """Progress of the work. Thread-safe."""
 
     def __init__(self) -> None:
         self.last_progress = time.monotonic()
         self.abandoned = False
 
     def beat(self) -> None:
-        """Record progress. Raises OutOfTime if nobody waits any more, which ends the work."""
+        """Record progress. Raises OutOfTime, to end the work, if nobody is waiting any more."""
         if self.abandoned:
             raise OutOfTime(0, stalled=False)
         self.last_progress = time.monotonic()
@@ -47,10 +47,10 @@ class ProgressWatch:
 
 
 def run_within(seconds: float, idle: float, work: Callable[[ProgressWatch], T]) -> T:
-    """Run `work` in a thread; return its result, or raise its exception.
+    """Run `work` in a thread and return its result, or raise its exception.
 
-    seconds: for all of it, or math.inf; idle: without a beat of the watch. Raises OutOfTime when either is
-    over; the thread is then left to end by itself, and keeps no program from ending.
+    Raises OutOfTime after `seconds` (math.inf: no limit), or `idle` seconds without a beat of the watch. The
+    daemon thread is then left to end by itself.
     """
     watch, outcome = ProgressWatch(), Future[T]()
 

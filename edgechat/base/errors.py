@@ -21,7 +21,7 @@ class EdgechatError(Exception):
 
 
 class ModelNotFound(EdgechatError):
-    """There is neither a file nor a model of the catalogue with that name."""
+    """No file and no model of the catalogue has that name."""
 
 
 class ModelFileError(EdgechatError):
@@ -33,7 +33,7 @@ class DoesNotFit(EdgechatError):
 
 
 class OptionWithoutEffect(EdgechatError):
-    """An option of the command line cannot have its effect on the model that is named."""
+    """A command-line option has no effect on the named model."""
 
     exit_code = 2
 
@@ -47,7 +47,7 @@ class BackendMissing(EdgechatError):
 
 
 class EngineMissing(EdgechatError):
-    """A program that is to run a model is not installed, or not where settings.toml says."""
+    """The program that should run a model is not installed, or not where settings.toml says."""
 
 
 class DryRunFailed(EdgechatError):
@@ -63,7 +63,7 @@ class BadRequest(EdgechatError):
 
 
 class WrongKind(BadRequest):
-    """A chat was requested from an embedding model, or embeddings from a chat model."""
+    """A chat was requested of an embedding model, or embeddings of a chat model."""
 
 
 class NotEmbeddable(BadRequest):
@@ -95,7 +95,7 @@ class TemplateError(EdgechatError):
 
 
 class SwitchUnknown(EdgechatError):
-    """Thinking was switched for a model that has no such switch."""
+    """Thinking was switched on or off for a model without that switch."""
 
 
 class SettingsError(EdgechatError):
@@ -115,7 +115,7 @@ class StoreUnwritable(StoreError):
 
 
 class ResponseNotFound(StoreError):
-    """There is no stored response of that id, or an item of it: `id`."""
+    """No stored response, or item of one, has that `id`."""
 
     def __init__(self, id: str) -> None:
         super().__init__(f"{id} is not stored, or no longer.")
@@ -123,7 +123,7 @@ class ResponseNotFound(StoreError):
 
 
 class CommandError(EdgechatError):
-    """A slash command that does not exist, or whose argument is missing or wrong."""
+    """A slash command does not exist, or its argument is missing or wrong."""
 
 
 class ChatNotFound(EdgechatError):
@@ -135,7 +135,7 @@ class AttachmentError(EdgechatError):
 
 
 class DocumentError(EdgechatError):
-    """A document cannot be read, or a collection of documents not be used."""
+    """A document cannot be read, or a collection of documents cannot be used."""
 
 
 class DocumentsUnwritable(DocumentError):
@@ -143,15 +143,15 @@ class DocumentsUnwritable(DocumentError):
 
 
 class ReaderMissing(DocumentError):
-    """What reads a document is not installed, or does not start: nothing is wrong with the document."""
+    """The reader of a document is not installed or does not start; the document is not at fault."""
 
 
 class ReaderLost(DocumentError):
-    """What reads a document was too slow, or died: nothing may be wrong with the document."""
+    """The reader of a document was too slow or died; the document may not be at fault."""
 
 
 class CannotSee(EdgechatError):
-    """A question has images, and the model that is to answer takes none."""
+    """A question has images, but the model takes none."""
 
 
 class MediaError(EdgechatError):
@@ -159,7 +159,7 @@ class MediaError(EdgechatError):
 
 
 class ImageError(MediaError):
-    """A file is not an image that can be decoded, or one that is on the web cannot be fetched."""
+    """A file is not an image that can be decoded, or an image on the web cannot be fetched."""
 
 
 class ImageNotStored(ImageError):
@@ -179,7 +179,7 @@ class ToolError(EdgechatError):
 
 
 class EditorError(EdgechatError):
-    """The user's text editor is not known, cannot be run or has failed."""
+    """The user's text editor is unknown, cannot be run or failed."""
 
 
 class ChatBusy(EdgechatError):
@@ -275,19 +275,19 @@ class ServerRefused(LoadFailed):
 
 
 class WorkerRefused(ServerRefused):
-    """Another machine cannot be reached by ssh, or lends nothing, or has another llama.cpp."""
+    """Another machine cannot be reached by ssh, lends nothing, or has a different llama.cpp."""
 
 
 class RemoteUnreachable(LoadFailed):
-    """A remote engine does not answer as it should: it is off, or something else, or edgechat is offline."""
+    """A remote engine cannot be reached: it is off or is another program, or edgechat is offline."""
 
 
 class RemoteDenied(LoadFailed):
-    """A remote engine wants a key, or another one."""
+    """A remote engine requires a key, or rejected the one it was given."""
 
 
 class RemoteFailed(EngineError):
-    """A remote engine failed in a request, or its answer is not valid or has no end."""
+    """A remote engine failed during a request, or its answer is invalid or endless."""
 
 
 class DecodeFailed(EngineError):
@@ -307,7 +307,7 @@ class EngineGone(EngineCrashed):
 
 
 class RemoteWorkerLost(EngineCrashed):
-    """Another machine that held layers of the model was lost, and with it the engine."""
+    """Another machine that held layers of the model was lost, and the engine with it."""
 
 
 class EngineClosed(EngineError):

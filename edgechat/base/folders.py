@@ -1,7 +1,7 @@
-"""What is in a folder and below it, without what git ignores.
+"""Folder walk: lists the entries of a folder and below it, except those that git ignores.
 
-The rules of `.gitignore` are pathspec's. `git ls-files` would know the user's own rules as well, but is not
-everywhere, cannot be bounded, and runs what a stranger's repository configures.
+pathspec applies the rules of `.gitignore`. `git ls-files` would also know the user's global rules, but is not
+installed everywhere, cannot be bounded, and runs programs that a stranger's repository configures.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 
 _DEEPEST = 12
 _MOST_PARENTS = 32
-"""Folders above in which the root of the repository is looked for."""
+"""Parent folders that are searched for the root of the repository."""
 _MOST_RULES = 1 << 16
 """Bytes of one .gitignore."""
 _MOST_STARS = 6
-"""Of one rule: regular expressions with more can take forever."""
+"""Per rule: regular expressions with more can take forever."""
 
 
 @dataclass(slots=True)
 class FolderContents:
-    """What was found in a folder."""
+    """Result of a walk."""
 
     paths: list[str] = field(default_factory=list)
-    """Relative to it, with slashes; those of folders end with one. What is deeper comes later."""
+    """Relative to the folder, with slashes, also at the end of folders. Deeper entries come later."""
     unread: list[str] = field(default_factory=list)
-    """Folders among them of which not all entries are: the system does not tell them, or the walk ended."""
+    """Folders whose entries are missing or incomplete: they cannot be read, or the walk ended early."""
     is_complete: bool = True
-    """Whether it did not end early, nor leave out folders for their depth."""
+    """False if the walk ended early or skipped folders for their depth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +49,16 @@ class _Rules:
     """The rules that apply in one folder."""
 
     specs: tuple[tuple[GitIgnoreSpec, str], ...] = ()
-    """Of each .gitignore, the outermost first: the rules, and the path from its folder to this one."""
+    """Rules of each .gitignore, the outermost first, with the path from its folder to this one."""
 
     def of(self, folder: Path, name: str = "") -> _Rules:
-        """Return the rules for a folder in this one, or (no name) with those of its own .gitignore."""
+        """Return the rules for the subfolder `name`, or without a name for this folder's own .gitignore."""
         below = tuple((spec, f"{prefix}{name}/") for spec, prefix in self.specs) if name else self.specs
         own = _read_rules(folder / ".gitignore")
         return _Rules(below if own is None else (*below, (own, "")))
 
     def ignore(self, name: str) -> bool:
-        """Return whether an entry is ignored. name: with a slash at its end if it is a folder."""
+        """Return whether an entry is ignored. The name of a folder ends with a slash."""
         verdict = False
         for spec, prefix in self.specs:
             found = spec.check_file(prefix + name).include
@@ -67,10 +67,10 @@ class _Rules:
 
 
 def walk(folder: Path, *, most: int, seconds: float) -> FolderContents:
-    """Return what is in a folder and below it, without hidden and ignored entries.
+    """Return the entries of a folder and below it, except hidden and ignored ones.
 
-    most: entries. seconds: after which it ends. Folders that cannot be read are empty, but for the first.
-    Raises OSError.
+    Stops after `most` entries or after `seconds`. Raises OSError if the folder itself cannot be read; folders
+    below it that cannot be read count as empty.
     """
     contents = FolderContents()
     end = time.monotonic() + seconds
@@ -105,7 +105,7 @@ def walk(folder: Path, *, most: int, seconds: float) -> FolderContents:
 
 
 def told_size(path: Path) -> str:
-    """Return the size of a file as it stands behind its name in a list; '' for one that is gone."""
+    """Return the size of a file as shown after its name in a list; '' if the file is gone."""
     try:
         return f"  {path.lstat().st_size:,} bytes"
     except OSError:
@@ -113,7 +113,7 @@ def told_size(path: Path) -> str:
 
 
 def _entries(folder: Path, rules: _Rules) -> Iterator[str]:
-    """Yield the names of the files and folders in a folder; links to folders, junctions too, are left out."""
+    """Yield the names of the files and folders in a folder, except links and junctions to folders."""
     with os.scandir(folder) as entries:
         for entry in entries:
             name = entry.name
@@ -126,7 +126,7 @@ def _entries(folder: Path, rules: _Rules) -> Iterator[str]:
 
 
 def _is_junction(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry is Windows' other kind of link to a folder, which `is_dir` follows."""
+    """Return whether an entry is a junction, a kind of link on Windows that `is_dir` follows."""
     if sys.platform == "win32":
         return entry.stat(follow_symlinks=False).st_reparse_tag == stat.IO_REPARSE_TAG_MOUNT_POINT
     return False
@@ -140,7 +140,7 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
 
 
 def _rules_above(folder: Path) -> _Rules:
-    """Return the rules that apply in a folder: its own, and in a repository those above it."""
+    """Return the rules that apply in a folder: its own and, in a repository, those of its parents."""
     folder = folder.resolve()
     above = [folder, *islice(folder.parents, _MOST_PARENTS)]
     root = next((n for n, parent in enumerate(above) if (parent / ".git").exists()), 0)
@@ -162,6 +162,6 @@ def _read_rules(path: Path) -> GitIgnoreSpec | None:
     patterns = []
     for line in lines:
         if line.count("*") <= _MOST_STARS:
-            with suppress(ValueError):  # git, too, passes over malformed ones
+            with suppress(ValueError):  # git ignores malformed rules as well
                 patterns.append(GitIgnoreSpecPattern(line))
     return GitIgnoreSpec(patterns)

@@ -1,8 +1,8 @@
-"""Where log records go: a worker's to its stderr, which is its log file, a front end's to `edgechat.log`.
+"""Log files: a worker logs to its stderr, which is its log file, a front end to `edgechat.log`.
 
-Both files are private, bounded and in `paths.log_dir()`. They contain nothing that users say: exceptions are
-logged with type and traceback, but without their text, which may quote a message. A log that cannot be
-written is lost without further consequences.
+Both files are private, bounded and in `paths.log_dir()`. They contain nothing that users wrote: exceptions
+are logged with type and traceback, but without their text, which may quote a message. Failure to write a log
+is ignored.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from edgechat.base.errors import FolderError
 from edgechat.base.text import printable
 
 MOST_BYTES = 1 << 20
-"""Maximum size of a log file; beyond it, a front end begins another, and a worker keeps the second half."""
+"""Maximum size of a log file; beyond it, a front end starts a new file and a worker keeps the second half."""
 _BACKUPS = 2
-"""Earlier files that a front end keeps."""
+"""Older files that a front end keeps."""
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _BRIEF = "%(asctime)s %(message)s"
 _DAY = "%Y-%m-%d %H:%M:%S"
@@ -30,7 +30,7 @@ _OURS = logging.getLogger("edgechat")
 
 
 class _Formatter(logging.Formatter):
-    """Formats exceptions its own way, whatever another handler has cached in the record."""
+    """Formats exceptions independently of what another handler has cached in the record."""
 
     def __init__(self, form: str, exceptions: Literal["none", "traceback", "text"]) -> None:
         super().__init__(form, None if form is _FORMAT else _DAY)
@@ -58,7 +58,7 @@ class _Formatter(logging.Formatter):
 
 
 class _FrontEndHandler(logging.Handler):
-    """Writes `edgechat.log`, together with other processes; opens it with the first record."""
+    """Writes `edgechat.log`, shared with other processes; opens it at the first record."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,13 +89,13 @@ def _create(path: str) -> None:
 
 
 def _rotate(source: str, target: str) -> None:
-    with contextlib.suppress(OSError):  # Windows renames no file that another edgechat has open
+    with contextlib.suppress(OSError):  # Windows cannot rename a file that another edgechat has open
         os.replace(source, target)
     _create(source)
 
 
 class _WorkerHandler(logging.StreamHandler[TextIO]):
-    """stderr, where native code writes too."""
+    """Writes to stderr, as native code does, and shortens the file behind it."""
 
     def emit(self, record: logging.LogRecord) -> None:
         super().emit(record)
@@ -104,7 +104,7 @@ class _WorkerHandler(logging.StreamHandler[TextIO]):
 
 
 def _shorten(fd: int) -> None:
-    """Reduce a file that is too large, and open for reading and appending, to its second half."""
+    """Reduce a file that is too large to its second half. It must be open for reading and appending."""
     state = os.fstat(fd)
     if stat.S_ISREG(state.st_mode) and state.st_size > MOST_BYTES:
         os.lseek(fd, -MOST_BYTES // 2, os.SEEK_END)
@@ -114,20 +114,20 @@ def _shorten(fd: int) -> None:
 
 
 def to_file() -> None:
-    """In a front end: let edgechat's loggers write to `edgechat.log`, from INFO on."""
+    """In a front end: send records of edgechat's loggers, from INFO on, to `edgechat.log`."""
     if not any(isinstance(handler, _FrontEndHandler) for handler in _OURS.handlers):
         _install(_OURS, _FrontEndHandler())
 
 
 def to_stderr() -> None:
-    """In a worker: let all loggers write to stderr, edgechat's own from INFO on."""
+    """In a worker: send all records to stderr, those of edgechat from INFO on."""
     handler = _WorkerHandler(sys.stderr)
     handler.setFormatter(_Formatter(_FORMAT, "traceback"))
     _install(logging.getLogger(), handler)
 
 
 def to_terminal(*, verbose: bool, debug: bool) -> None:
-    """In a server: print its records too; `verbose`: from INFO on; `debug`: exceptions in full."""
+    """In a server: also print its records. verbose: from INFO on. debug: exceptions in full."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.INFO if verbose else logging.WARNING)
     handler.setFormatter(_Formatter(_BRIEF, "text" if debug else "none"))
@@ -135,6 +135,6 @@ def to_terminal(*, verbose: bool, debug: bool) -> None:
 
 
 def _install(logger: logging.Logger, handler: logging.Handler) -> None:
-    logging.raiseExceptions = False  # records that cannot be written are lost, and not reported on stderr
+    logging.raiseExceptions = False  # do not report on stderr that a record cannot be written
     _OURS.setLevel(logging.INFO)
     logger.addHandler(handler)

@@ -1,4 +1,4 @@
-"""Where edgechat keeps its files: the folders that each platform prescribes, or those below EDGECHAT_HOME."""
+"""edgechat's folders, where the platform prescribes or below EDGECHAT_HOME, and safe access to files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import platformdirs
 from edgechat.base.errors import FolderError
 
 UNFINISHED = ".part-"
-"""With what the names of files begin that are being written."""
+"""Prefix of the names of files that are being written."""
 _APP = "edgechat"
 _UNWRITABLE = (errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EACCES)
 
@@ -25,35 +25,35 @@ def _folder(kind: str, default: str, *, write: bool = False) -> Path:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         if not write and error.errno in _UNWRITABLE and _is_missing(path):
-            return path  # what is not there is empty, and can be read on a full or a read-only disk, too
+            return path  # a missing folder reads as empty, even on a full or read-only disk
         raise FolderError(
-            f"edgechat cannot make its folder {path}: {error.strerror}.",
+            f"edgechat cannot create its folder {path}: {error.strerror}.",
             hint="Set EDGECHAT_HOME to a folder that you may write to.",
         ) from error
     if not os.access(path, os.R_OK | os.X_OK | (os.W_OK if write else 0)):
         raise FolderError(
             f"edgechat may not {'write to' if write else 'read'} its folder {path}.",
-            hint=f"Make it yours, or set EDGECHAT_HOME to another folder: chmod u+rwx '{path}'",
+            hint=f"Set EDGECHAT_HOME to another folder, or change the permissions: chmod u+rwx '{path}'",
         )
     return path
 
 
 def _is_missing(path: Path) -> bool:
-    """Return whether a folder is certainly not there, as far as its parents may be looked into."""
+    """Return whether a folder certainly does not exist, as far as its parents are readable."""
     parents = (parent for parent in path.parents if parent.is_dir())
     return not os.path.lexists(path) and os.access(next(parents, path), os.X_OK)
 
 
 def config_dir() -> Path:
-    """Return the folder of settings.toml and of the user's own models.toml.
+    """Return the folder of settings.toml and of the user's models.toml.
 
-    Where it cannot be made, as on a read-only disk, it is missing; that goes for the others but `log_dir`.
+    It may be missing on a read-only disk, as may the other folders except `log_dir`.
     """
     return _folder("config", platformdirs.user_config_dir(_APP, appauthor=False))
 
 
 def data_dir() -> Path:
-    """Return the folder of the conversations."""
+    """Return the folder of conversations, documents and consents."""
     return _folder("data", platformdirs.user_data_dir(_APP, appauthor=False))
 
 
@@ -63,15 +63,15 @@ def log_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """Return the folder of what can be measured or computed again."""
+    """Return the folder of results that can be measured or computed again."""
     return _folder("cache", platformdirs.user_cache_dir(_APP, appauthor=False))
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """Return the contents of a regular file.
+    """Return the contents of a regular file of at most `most` bytes.
 
-    Raises OSError, also for a pipe or a device, which might never end, and for more than `most` bytes; its
-    text then completes "cannot be read:".
+    Raises OSError, also for longer files and for pipes and devices, which might never end; its text then
+    completes "cannot be read:".
     """
     fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
@@ -87,7 +87,7 @@ def read_bytes(path: Path, most: int) -> bytes:
 
 
 def private(path: str | Path, flags: int) -> int:
-    """Open a file, which is created for its owner only; also an opener: `open(..., opener=private)`."""
+    """Open a file, creating it readable by its owner only. An opener for `open(..., opener=private)`."""
     return os.open(path, flags, 0o600)
 
 
@@ -105,9 +105,9 @@ def replace(path: Path, data: bytes) -> None:
 
 
 def shipped(name: str) -> Path:
-    """Return the path of a file that comes with edgechat: `models.toml`, `guide.gguf`.
+    """Return the path of a file that ships with edgechat: `models.toml`, `guide.gguf`.
 
-    An installed copy has them in `edgechat/base/data`; a checkout has models.toml at its top.
+    Installed copies have it in `edgechat/base/data`; a checkout has models.toml at its top.
     """
     inside = Path(__file__).parent / "data" / name
     return inside if inside.exists() else Path(__file__).parents[2] / name

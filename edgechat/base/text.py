@@ -1,4 +1,4 @@
-"""Untrusted text (of a model, a file name, a log) made harmless for a terminal, and numbers as text."""
+"""Text for terminals: untrusted text (from a model, a file name, a log) made safe, and formatted numbers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from datetime import datetime
 
-# C0 without tab and newline, DEL, and C1: whatever could begin an escape sequence or move the cursor.
+# C0 without tab and newline, DEL, and C1: characters that can begin an escape sequence or move the cursor.
 _CONTROL = "\x00-\x08\x0b-\x1f\x7f-\x9f"
-# What changes the direction of text: U+061C, U+200E, U+200F, the embeddings, overrides and isolates.
+# Characters that change the direction of text: U+061C, U+200E, U+200F, embeddings, overrides and isolates.
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
-# Line ends that terminals do not know, and surrogates, which cannot be encoded.
+# Line ends that terminals do not know; surrogates, which cannot be encoded.
 _SEPARATORS, _SURROGATES = "\u2028\u2029", "\ud800-\udfff"
 _INVISIBLE = re.compile(f"[{_CONTROL}{_BIDI}{_SEPARATORS}{_SURROGATES}]")
 _DIRECTION = re.compile(f"[{_BIDI}]")
@@ -24,8 +24,8 @@ _NOTABLE_SPEEDUP = 1.05
 def visible(text: str) -> str:
     r"""Return `text` with each character that a terminal obeys or hides replaced by a visible one.
 
-    ESC becomes ␛; what has no picture of its own, such as U+202E, becomes �. The length stays the same;
-    newline and tab are kept.
+    ESC becomes ␛; characters without a picture, such as U+202E, become �. The length stays the same; newline
+    and tab are kept.
     """
     return _INVISIBLE.sub(_picture, text)
 
@@ -38,7 +38,7 @@ def _picture(match: re.Match[str]) -> str:
 def printable(text: str) -> str:
     r"""Return `text` without control and direction characters; newline and tab are kept.
 
-    Of an escape sequence, plain text is left. Each character is treated alone, so streams can be filtered
+    Escape sequences are reduced to plain text. Each character is treated alone, so streams can be filtered
     piece by piece.
     """
     return _INVISIBLE.sub(_plain, text)
@@ -55,7 +55,7 @@ def is_text(text: str) -> bool:
 
 
 def is_binary(data: bytes) -> bool:
-    """Return whether the content of a file is no text, as git decides it: by a zero near its beginning."""
+    """Return whether the content of a file is binary, by git's rule: a zero byte near its beginning."""
     return b"\0" in data[:8192]
 
 
@@ -65,9 +65,9 @@ def escaped_json(text: str) -> str:
 
 
 def flat(text: str) -> str:
-    """Return `text` in one printable line, for a name or a message that is shown in full.
+    """Return `text` as one printable line, for a name or message that is shown in full.
 
-    Direction characters become �: in a name they are more likely a disguise than needed by a language.
+    Direction characters become �: in names they are more often a disguise than required by a language.
     """
     return printable(_DIRECTION.sub("�", text)).replace("\n", " ").replace("\t", " ")
 
@@ -87,13 +87,13 @@ def mebibytes(n_bytes: int) -> str:
 
 
 def figure(value: float, digits: int = 3) -> str:
-    """Return a number as text with so many significant digits, and no exponent: '0.0282', '8.4', '1234'."""
+    """Return a number with `digits` significant digits and no exponent: '0.0282', '8.4', '1234'."""
     text = f"{value:.{digits}g}"
     return f"{value:.0f}" if "e+" in text or abs(value) >= 10 ** (digits - 1) else text
 
 
 def rough(value: float) -> str:
-    """Return a predicted number as text, with the digits that mean something: '~0.4', '~5', '~15', '~130'."""
+    """Return a predicted number with its meaningful digits only: '~0.4', '~5', '~15', '~130'."""
     if value >= 99.5:
         return f"~{round(value, 1 - int(math.log10(value))):.0f}"
     return f"~{value:.0f}" if value >= 0.95 else f"~{value:.1g}"
@@ -107,7 +107,7 @@ def rough_seconds(n: float) -> str:
 
 
 def by_drafts(speedup: float, digits: int) -> str:
-    """Return the speedup by drafts as text: '1.38x by drafts'; '' if it is hardly noticeable."""
+    """Return the speedup by drafts as text: '1.38x by drafts'; '' if barely noticeable."""
     return f"{speedup:.{digits}f}x by drafts" if speedup >= _NOTABLE_SPEEDUP else ""
 
 
@@ -119,7 +119,7 @@ def seconds(n: float) -> str:
 
 
 def local_time(at: float) -> datetime:
-    """Return the local time of so many seconds since 1970, or of 1970 if no calendar has it."""
+    """Return the local time of a POSIX timestamp, or of 1970 if it is out of range."""
     from datetime import datetime  # 2 ms, which a start need not pay
 
     try:
@@ -129,7 +129,7 @@ def local_time(at: float) -> datetime:
 
 
 def ago(n: float) -> str:
-    """Return as text how long ago n seconds are: '3 days ago'."""
+    """Return an age of n seconds as text: '3 days ago'."""
     for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
         if (count := int(n // size)) > 0:
             return f"{count} {unit}{'s' * (count > 1)} ago"

@@ -14,8 +14,7 @@ from edgechat.base.errors import AttachmentError, ImageError
 from edgechat.base.text import flat, is_binary, one_line
 
 if TYPE_CHECKING:  # not needed for the first frame
-    from edgechat.base.images.image import Image
-    from edgechat.base.images.library import ImageLibrary
+    from edgechat.base.images.image import Image, ImageLibrary
     from edgechat.chat.records import AttachedImage, Attachment, Turn
     from edgechat.documents.citations import PassageSource
     from edgechat.documents.library import Given, Room

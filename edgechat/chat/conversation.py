@@ -29,7 +29,7 @@ from edgechat.engine.protocol import Engine
 from edgechat.engine.types import ChatRequest, Message
 
 if TYPE_CHECKING:
-    from edgechat.base.images.library import ImageLibrary
+    from edgechat.base.images.image import ImageLibrary
 
 
 class Conversation:

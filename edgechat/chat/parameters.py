@@ -153,21 +153,23 @@ async def add_documents(
 
     Cancelling keeps what was read so far. on_progress: called on another thread. Raises DocumentError.
     """
-    from edgechat.documents import known
+    from edgechat.documents import registry
 
-    root = await asyncio.to_thread(known.root_of, path)
-    found = await asyncio.to_thread(known.survey, root)
-    if found.is_huge and await asyncio.to_thread(known.collection_at, root) is None:
+    root = await asyncio.to_thread(registry.root_of, path)
+    found = await asyncio.to_thread(registry.survey, root)
+    if found.is_huge and await asyncio.to_thread(registry.collection_at, root) is None:
         raise DocumentError(
             f"{one_line(path, 120)} is very large: {found.about}.",
             hint=f"Name a smaller folder, or read it all: edgechat docs add --yes {shlex.quote(path)}",
         )
-    name = await asyncio.to_thread(known.collection_of, root)
+    name = await asyncio.to_thread(registry.collection_of, root)
     (update,) = await session.documents.refresh([name], on_progress, fresh_seconds=0.0)
     chosen = session.chosen_documents(conversation.settings)
     if name not in chosen:
         await set_documents(session, conversation, (*chosen, name))
-    counts = next(one.about for one in await asyncio.to_thread(known.known_collections) if one.name == name)
+    counts = next(
+        one.about for one in await asyncio.to_thread(registry.known_collections) if one.name == name
+    )
     left_out = f", {len(update.left_out):,} left out or not whole" if update.left_out else ""
     left_out += f"; {update.others.about}" if update.others else ""
     more = "" if update.is_complete else " There are more files than edgechat looks at."
@@ -197,8 +199,8 @@ async def _choose_adapters(session: ChatSession, conversation: Adjustable, argum
 def _check_adapters(texts: tuple[str, ...], plan: LoadPlan | None) -> None:
     """Raise NotAnAdapter unless these adapters are here, and fit the model if it is known."""
     from edgechat.models.adapters.local import adapter_uses
-    from edgechat.models.adapters.opening import open_adapter
-    from edgechat.models.formats.header_reading import read_model
+    from edgechat.models.adapters.peft import open_adapter
+    from edgechat.models.formats.mlx.contents import read_model
 
     uses = adapter_uses(texts)
     if plan is not None:

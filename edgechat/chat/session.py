@@ -37,7 +37,7 @@ from edgechat.engine.types import (
     Message,
     Sampling,
 )
-from edgechat.models.adapters.use import AdapterUse, label_of
+from edgechat.models.adapters.reading import AdapterUse, label_of
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Backend, Preset, RuntimeQuant, Settings
 from edgechat.tools.consent import NamedPermission, Permission

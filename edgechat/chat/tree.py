@@ -9,7 +9,7 @@ import msgspec
 
 from edgechat.chat.messages import grouped, n_letters
 from edgechat.chat.records import Role, Turn
-from edgechat.engine.kv.window import turns_of
+from edgechat.engine.prompt.window import turns_of
 from edgechat.engine.types import Usage
 
 

@@ -1,5 +1,5 @@
-"""Collections of documents: files in the folders that a user names, found again by the words of a question.
+"""Collections of documents: files in folders that a user names, searched for the answer to a question.
 
-In go paths and questions; out come passages, each with the place that it is from. Read `collection.py` first,
-then `indexing.py` (files to passages) and `retrieval.py` (a question to what the model is given).
+Input: paths and questions; output: passages with their places. Read `collection.py` first, then `indexing.py`
+(from files to passages) and `retrieval.py` (from a question to passages for the model).
 """

@@ -1,4 +1,4 @@
-"""The citations in a reply: the passages they name, where these are from, and whether quotes are there."""
+"""Citations in a reply: the passages that they name, their sources, and a check of quotations."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 CITATION = re.compile(r"\[(\d{1,4}(?:\s*[,;]\s*\d{1,4}){0,15})\]")
-"""The numbers of passages in brackets, [1] or [1, 3]."""
+"""Numbers of passages in brackets, [1] or [1, 3]."""
 CITATIONS = re.compile(rf"(?<![\w\]])(?:{CITATION.pattern})+(?![(\[])")
 """One or more: [1][2]. Not an index, x[1], nor a link, [1](…)."""
 _QUOTATION = re.compile(r"“([^”\n]{1,2000})”|„([^“”\n]{1,2000})[“”]|«([^»\n]{1,2000})»|\"([^\"\n]{1,2000})\"")
 _CODE = re.compile(r"^(```+|~~~+).*?(?:^\1|\Z)|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 _LEAST_WORDS = 4
-"""A quotation of fewer is a name or a term, not a claim about a source."""
+"""A shorter quotation is a name or a term, not a claim about a source."""
 _NOT_WORDS = re.compile(r"[\W_]+")
 _ELLIPSIS = re.compile(r"\s*(?:\[?…\]?|\[?\.\.\.\]?)\s*")
 
@@ -42,11 +42,11 @@ class Quotation(msgspec.Struct, frozen=True, kw_only=True):
     end: int
     text: str
     is_there: bool
-    """Whether it is in one of the passages, but for case, spaces and punctuation."""
+    """Whether one of the passages contains it, ignoring case, spaces and punctuation."""
 
 
 def citations_in(text: str, known: Collection[int]) -> list[Citation]:
-    """Return the citations of known passages in a reply, those in code left out."""
+    """Return the citations of known passages in a reply, except those in code."""
     found: list[Citation] = []
     prose = _without_code(text)
     places = (run.span() for run in CITATIONS.finditer(prose))
@@ -58,7 +58,7 @@ def citations_in(text: str, known: Collection[int]) -> list[Citation]:
 
 
 def quotations_in(text: str, passages: Sequence[str]) -> list[Quotation]:
-    """Return the quotations of some length in a reply, each held against the passages it was given."""
+    """Return the longer quotations in a reply, each checked against the passages it was given."""
     plain: list[str] | None = None
     found: list[Quotation] = []
     for match in _QUOTATION.finditer(_without_code(text)):
@@ -78,7 +78,7 @@ def _words(text: str) -> str:
 
 
 def _without_code(text: str) -> str:
-    """Return a text with its code replaced by as many spaces."""
+    """Return a text with its code replaced by spaces."""
     return _CODE.sub(lambda match: " " * len(match[0]), text)
 
 
@@ -86,29 +86,29 @@ _RANGE = "–"
 
 
 class PassageSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A place in a document, as it was when it was given to a model."""
+    """A place in a document that was given to a model."""
 
     number: int
-    """By which a reply cites it: [1]. Unique in a conversation."""
+    """Its number in citations: [1]. Unique in a conversation."""
     collection: str
     path: str
-    """Of the file on this machine."""
+    """Path of the file on this machine."""
     digest: str
-    """SHA-256 of the file as it was, hexadecimal."""
+    """SHA-256 of the file at that time, hexadecimal."""
     start: int
-    """The number of its first line in the file's text, from 1."""
+    """Number of its first line in the file's text, from 1."""
     end: int
     place: str = ""
-    """For people: 'lines 3–10', 'page 2'; '' for a whole document."""
+    """Human-readable place: 'lines 3–10', 'page 2'; '' for a whole document."""
 
     def covers(self, other: PassageSource) -> bool:
-        """Whether all of another place, in the same state of the same file, is in this one."""
+        """Whether this place contains another one, in the same version of the same file."""
         same = (self.path, self.digest) == (other.path, other.digest)
         return same and (not self.place or (self.start <= other.start and other.end <= self.end))
 
     @property
     def has_changed(self) -> bool:
-        """Whether the file is another one now, or gone. Reads it."""
+        """Whether the file has changed or is gone. Reads it."""
         import hashlib
 
         try:
@@ -119,9 +119,9 @@ class PassageSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 def place_of(file: File, start: int, end: int, heading: str = "") -> str:
-    """Return a range of lines of a file's text for people, in the units that the file has.
+    """Return a human-readable range of lines of a file's text, in the file's units.
 
-    heading: of the section; it says more where people see no lines.
+    heading: of the section, used instead for files of paragraphs, where people see no lines.
     """
     if file.unit == "paragraph" and heading:
         return f"“{heading}”"

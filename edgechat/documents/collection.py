@@ -1,7 +1,7 @@
-"""A collection: its files, their passages and an index of all words, in one SQLite file.
+"""Collection of documents: files, their passages and an index of all words, in one SQLite file.
 
-Each file is written in one transaction, so that whatever is killed, and whenever, a file is there whole or
-not at all. Belongs to one thread at a time.
+Each file is written in one transaction, so that even if a process is killed it is stored completely or not at
+all. A collection belongs to one thread at a time.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from pathlib import Path
 import msgspec
 
 from edgechat.base.errors import DocumentError, DocumentsUnwritable
-from edgechat.base.storage.sqlite_file import open_read_only, remedy, why_unwritable
+from edgechat.base.sqlite_file import open_read_only, remedy, why_unwritable
 from edgechat.base.text import flat, one_line
 from edgechat.documents.passages import Passage
 
 _VERSION = 3
 _BUSY_SECONDS = 10.0
 MOST_NAMES = 3
-"""Of files of kinds that are not read."""
+"""Maximum number of names kept of files whose kinds are not read."""
 UNSPACED = "\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-"""Characters of Chinese and Japanese, which have no spaces between words, for a regular expression."""
+"""Chinese and Japanese characters, which have no spaces between words, as ranges of a regular expression."""
 _UNSPACED = re.compile(f"[{UNSPACED}]")
-# The index has no text of its own (content = 'searched'), so the triggers tell it what leaves. Porter's rules
-# take English endings off, and do other languages little harm, as questions go through them, too.
+# The index stores no text (content = 'searched'), so triggers tell it what is removed. Porter's rules strip
+# English endings and do other languages little harm, since they apply to questions as well.
 _SCHEMA = """
 CREATE TABLE roots (
     path TEXT PRIMARY KEY, device TEXT NOT NULL DEFAULT '', others TEXT NOT NULL DEFAULT '{}'
@@ -79,11 +79,11 @@ _FROM_1 = f"ALTER TABLE roots ADD COLUMN device TEXT NOT NULL DEFAULT '';\n{_FRO
 
 
 class OtherFiles(msgspec.Struct, frozen=True):
-    """Files of a folder that are of kinds that are not read."""
+    """Files of a folder whose kinds are not read."""
 
     count: int = 0
     names: tuple[str, ...] = ()
-    """Of the first of them, as `File.name` has them."""
+    """The first few names, as in `File.name`."""
 
     def __bool__(self) -> bool:
         return self.count > 0
@@ -93,32 +93,32 @@ class OtherFiles(msgspec.Struct, frozen=True):
 
     @property
     def about(self) -> str:
-        """What to tell users, if there are any."""
+        """Message for the user, if there are any."""
         if self.count == 1:
             return f"1 file is of a kind that is not read: {self.names[0]}"
         return f"{self.count:,} files are of kinds that are not read: {listed(self.names, self.count)}"
 
 
 def listed(names: Sequence[str], count: int) -> str:
-    """Return the first names of so many things in a line."""
+    """Return `names`, the first of `count`, as a line."""
     rest = f" and {count - len(names):,} more" if count > len(names) else ""
     return f"{', '.join(names)}{rest}"
 
 
 class Root(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder, or a file, that the user has added."""
+    """A folder or file that the user has added."""
 
     path: str
     device: str
-    """On which it was when it was last read (st_dev); '' before that."""
+    """Its device (st_dev) when it was last read; '' before that."""
     files: int
-    """With text, as it was last read."""
+    """Number of files with text when it was last read."""
     is_file: bool
     others: OtherFiles = OtherFiles()
 
     @property
     def away(self) -> str:
-        """What to tell users while it is out of reach."""
+        """Message for the user while it is out of reach."""
         if not self.files:
             return f"{flat(self.path)} is not there now."
         files = f"{self.files:,} files are" if self.files > 1 else "1 file is"
@@ -129,32 +129,32 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     """A file of a collection."""
 
     root: str
-    """The folder, or the file itself, that the user has added."""
+    """The folder, or this file, that the user has added."""
     path: str
     """Relative to the root, with slashes; '' if it is the root."""
     size: int
     changed: int
-    """When it was changed last, as the system says (nanoseconds)."""
+    """Time of its last change (nanoseconds)."""
     digest: str = ""
-    """SHA-256 of its bytes, hexadecimal; '' if it could not be read, and is worth another try."""
+    """SHA-256 of its bytes, hexadecimal; '' if it could not be read and is worth another try."""
     unit: str = "line"
-    """How people name places in it: line, page, chapter, cell, paragraph or row."""
+    """Unit of places in it: line, page, chapter, cell, paragraph or row."""
     starts: tuple[int, ...] = ()
-    """Of each page, chapter or cell: the number of its first line."""
+    """Number of the first line of each page, chapter or cell."""
     n_bytes: int = 0
-    """Of its text, as UTF-8."""
+    """Size of its text as UTF-8."""
     note: str = ""
-    """Why there is nothing of it, or not all, in the collection; '' if all is."""
+    """Why it is missing from the collection, completely or in part; '' if it is not."""
     id: int = 0
 
     @property
     def location(self) -> Path:
-        """Where it is on the disk."""
+        """Its path on the disk."""
         return Path(self.root, self.path) if self.path else Path(self.root)
 
     @property
     def name(self) -> str:
-        """What people call it: the path below the folder that was added, with that folder's name."""
+        """Name for the user: the path below the folder that was added, with that folder's name."""
         return flat("/".join(filter(None, (Path(self.root).name, self.path))))
 
 
@@ -171,13 +171,13 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is in a collection."""
+    """Size of a collection."""
 
     files: int
-    """With text."""
+    """Files with text."""
     passages: int
     n_bytes: int
-    """Of their text."""
+    """Size of their text."""
     embedded: int
     """Passages with a vector."""
 
@@ -187,17 +187,17 @@ _PASSAGE = "id, file, section, start, stop, heading, text"
 
 
 class Collection:
-    """The file of a collection, opened. Its methods raise DocumentError where the file cannot be used."""
+    """An open collection. Its methods raise DocumentError if its file cannot be used."""
 
     def __init__(self, path: Path, name: str) -> None:
-        """Open it, or create it; see `edgechat.documents.registry` for where collections are.
+        """Open or create it; `edgechat.documents.registry` knows the paths.
 
-        One that cannot be written, since the disk is full, say, can be read.
+        A collection that cannot be written, because the disk is full, say, can still be read.
         """
         self.name = name
         self.path = path
         self._unwritable: str | None = None
-        """Why it cannot be written."""
+        """Why it cannot be written, or None."""
         with self._translated():
             try:
                 self._open(self._connect)
@@ -216,7 +216,7 @@ class Collection:
         )
 
     def _connect_to_read(self) -> sqlite3.Connection:
-        """Return the file as it is, or if an earlier edgechat has made it, a copy in memory."""
+        """Return a read-only connection, or a copy in memory if the schema must be migrated first."""
         db = open_read_only(self.path, seconds=_BUSY_SECONDS)
         if db.execute("PRAGMA user_version").fetchone() == (_VERSION,):
             return db
@@ -232,7 +232,7 @@ class Collection:
             self._db.create_function("spaced", 1, _spaced, deterministic=True)
             if self._unwritable is None:
                 self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = NORMAL")  # what a power cut takes is read again
+            self._db.execute("PRAGMA synchronous = NORMAL")  # files lost in a power cut are read again
             self._db.execute("PRAGMA foreign_keys = ON")
             self._create()
             self._db.execute(f"PRAGMA query_only = {self._unwritable is not None}")
@@ -242,7 +242,8 @@ class Collection:
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
         if version < _VERSION:
             with self.transaction():
-                (version,) = self._db.execute("PRAGMA user_version").fetchone()  # another program may have
+                # Again: another program may have migrated it.
+                (version,) = self._db.execute("PRAGMA user_version").fetchone()
                 for statement in _statements({0: _SCHEMA, 1: _FROM_1, 2: _FROM_2}.get(version, "")):
                     self._db.execute(statement)
                 self._db.execute(f"PRAGMA user_version = {_VERSION}")
@@ -253,7 +254,7 @@ class Collection:
 
     @property
     def is_there(self) -> bool:
-        """Whether the file still has its name."""
+        """Whether the file still exists under its name."""
         try:
             return self.path.stat().st_ino == self._inode
         except OSError:
@@ -265,14 +266,14 @@ class Collection:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """All that is changed inside is written at once, or not at all."""
+        """Write all changes made inside, or none of them."""
         with self._translated():
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
                 self._db.execute("COMMIT")
             except BaseException:
-                if self._db.in_transaction:  # SQLite ends it by itself when the disk is full
+                if self._db.in_transaction:  # SQLite ends it when the disk is full
                     with contextlib.suppress(sqlite3.Error):
                         self._db.execute("ROLLBACK")
                 raise
@@ -291,13 +292,13 @@ class Collection:
             what = one_line(str(error), 120)
             raise DocumentError(
                 f"The documents {self.name} cannot be read: {what}.",
-                hint=f"To index them anew: edgechat docs rm {self.name}, then edgechat docs add …",
+                hint=f"To index them again: edgechat docs rm {self.name}, then edgechat docs add …",
             ) from error
 
     # Files.
 
     def roots(self) -> list[Root]:
-        """Return what the user has added, folders and files, sorted."""
+        """Return the folders and files that the user has added, sorted."""
         with self._translated():
             rows = self._db.execute(
                 "SELECT r.path, r.device, r.others, count(f.id) FILTER (WHERE f.n_bytes > 0), "
@@ -316,40 +317,40 @@ class Collection:
         ]
 
     def add_root(self, path: str) -> None:
-        """Add a folder or a file, by its absolute path; nothing is read yet."""
+        """Add a folder or file by its absolute path, without reading it yet."""
         with self.transaction():
             self._db.execute("INSERT OR IGNORE INTO roots (path) VALUES (?)", (path,))
 
     def put_device(self, path: str, device: str) -> None:
-        """Note on which device a folder or file is that the user has added."""
+        """Store the device of a root."""
         with self.transaction():
             self._db.execute("UPDATE roots SET device = ? WHERE path = ?", (device, path))
 
     def put_others(self, path: str, others: OtherFiles) -> None:
-        """Note which files of a folder that the user has added are of kinds that are not read."""
+        """Store which files of a root have kinds that are not read."""
         with self.transaction():
             values = (msgspec.json.encode(others).decode(), path)
             self._db.execute("UPDATE roots SET others = ? WHERE path = ?", values)
 
     def remove_root(self, path: str) -> None:
-        """Remove a folder or a file, with its passages."""
+        """Remove a root, with its files and passages."""
         with self.transaction():
             self._db.execute("DELETE FROM roots WHERE path = ?", (path,))
 
     def files(self) -> list[File]:
-        """Return all files, also those of which nothing could be read, by their names."""
+        """Return all files, including unreadable ones, sorted by name."""
         with self._translated():
             rows = self._db.execute(f"SELECT {_FILE} FROM files ORDER BY root, path").fetchall()
         return [_file(row) for row in rows]
 
     def left_out(self) -> list[File]:
-        """Return the files of which nothing is there, or not all, by their names; see `File.note`."""
+        """Return the files that are missing completely or in part (see `File.note`), sorted by name."""
         with self._translated():
             query = f"SELECT {_FILE} FROM files WHERE note != '' ORDER BY root, path"
             return [_file(row) for row in self._db.execute(query)]
 
     def put(self, file: File, passages: Iterable[Passage] = ()) -> None:
-        """Write a file in place of its former state, with its passages."""
+        """Write a file with its passages, replacing its previous state."""
         with self.transaction():
             self._delete(file.root, file.path)
             cursor = self._db.execute(
@@ -376,7 +377,7 @@ class Collection:
             )
 
     def touch(self, file: File) -> None:
-        """Note the size and time of a file whose content is the same."""
+        """Store the size and time of a file whose content is unchanged."""
         with self.transaction():
             self._db.execute(
                 "UPDATE files SET size = ?, changed = ? WHERE root = ? AND path = ?",
@@ -393,7 +394,7 @@ class Collection:
         self._db.execute("DELETE FROM files WHERE root = ? AND path = ?", (root, path))
 
     def counts(self) -> Counts:
-        """Return how much is in it."""
+        """Return its size."""
         with self._translated():
             files, n_bytes = self._db.execute(
                 "SELECT count(*), coalesce(sum(n_bytes), 0) FROM files WHERE n_bytes > 0"
@@ -404,12 +405,12 @@ class Collection:
     # Passages.
 
     def n_passages(self) -> int:
-        """Return how many there are."""
+        """Return the number of passages."""
         with self._translated():
             return int(self._db.execute("SELECT count(*) FROM passages").fetchone()[0])
 
     def passages(self, ids: Sequence[int]) -> list[Found]:
-        """Return passages by their ids, in that order; those that are gone are left out."""
+        """Return the passages with these ids, in this order, except those that no longer exist."""
         with self._translated():
             rows = self._db.execute(
                 f"SELECT {_PASSAGE} FROM passages WHERE id IN (SELECT value FROM json_each(?))",
@@ -424,7 +425,7 @@ class Collection:
         return [found[one] for one in ids if one in found]
 
     def section(self, found: Found, most: int) -> list[Found]:
-        """Return all passages of a passage's section, in order; none if it has more than `most` letters."""
+        """Return all passages of a passage's section, in order; none if it exceeds `most` characters."""
         where, values = "WHERE file = ? AND section = ?", (found.file.id, found.section)
         with self._translated():
             (letters,) = self._db.execute(
@@ -442,7 +443,7 @@ class Collection:
         return [_found(row, file) for row in rows]
 
     def by_words(self, match: str, limit: int) -> list[int]:
-        """Return the ids of the best passages by BM25 for an FTS5 expression, the best first."""
+        """Return the ids of passages that match an FTS5 expression, ranked by BM25, the best first."""
         with self._translated():
             rows = self._db.execute(
                 "SELECT rowid FROM words WHERE words MATCH ? ORDER BY bm25(words, 2.0, 1.0) LIMIT ?",
@@ -461,9 +462,9 @@ class Collection:
     # Vectors.
 
     def without_vector(self, model: str, limit: int, after: int = 0) -> list[tuple[int, str]]:
-        """Return ids and texts of passages that have no vector of a model; headings begin the texts.
+        """Return ids and texts, headings included, of passages that lack a vector of a model.
 
-        after: the id behind which they are looked for, so that those with one are not passed over each time.
+        Searches only ids above `after`, so that passages with a vector are not scanned each time.
         """
         with self._translated():
             rows = self._db.execute(
@@ -475,7 +476,7 @@ class Collection:
         return [(number, f"{heading}\n{text}" if heading else text) for number, heading, text in rows]
 
     def count_without_vector(self, model: str) -> int:
-        """Return how many passages have no vector of a model."""
+        """Return the number of passages that lack a vector of a model."""
         with self._translated():
             (count,) = self._db.execute(
                 "SELECT count(*) FROM passages p LEFT JOIN vectors v "
@@ -485,7 +486,7 @@ class Collection:
         return int(count)
 
     def put_vectors(self, model: str, vectors: Iterable[tuple[int, bytes]]) -> None:
-        """Write the vectors of passages by their ids; for those that are gone meanwhile, nothing."""
+        """Write vectors of passages by their ids, except for passages that no longer exist."""
         with self.transaction():
             self._db.executemany(
                 "INSERT OR REPLACE INTO vectors (passage, model, vector) "
@@ -494,7 +495,7 @@ class Collection:
             )
 
     def vectors(self, model: str) -> tuple[list[int], bytes]:
-        """Return the ids of all passages with a vector of a model, and the vectors one after the other."""
+        """Return the ids of all passages with a vector of a model, and their concatenated vectors."""
         with self._translated():
             rows = self._db.execute(
                 "SELECT passage, vector FROM vectors WHERE model = ? ORDER BY passage", (model,)
@@ -502,14 +503,14 @@ class Collection:
         return [number for number, _ in rows], b"".join(vector for _, vector in rows)
 
     def change(self) -> int:
-        """Return a number that differs after each change of the file, by whichever program."""
+        """Return a number that differs after each change to the file, by any program."""
         with self._translated():
             (version,) = self._db.execute("PRAGMA data_version").fetchone()
         return int(version) * 2**32 + self._db.total_changes
 
 
 def _spaced(text: str) -> str:
-    """Return a text with each character that `UNSPACED` has as a word of its own, as the index has it."""
+    """Return a text for the index, in which each character of `UNSPACED` is a separate word."""
     return text if text.isascii() else _UNSPACED.sub(r" \g<0> ", text)
 
 

@@ -1,11 +1,11 @@
-"""Embeddings of passages and of queries, by a model in its own worker; and how vectors are stored.
+"""Embeddings of passages and queries, computed by a model in a worker, and the index of vectors.
 
     embedder = embedder_here()
     if embedder is not None:
         vectors = await embedder.passages(texts)
-        nearness = vectors @ await embedder.query("how do I …?")
+        similarity = vectors @ await embedder.query("how do I …?")
 
-Nothing else of the search needs them: without an embedding model, words alone are compared.
+Search works without them: if there is no embedding model, only words are compared.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from edgechat import settings
 from edgechat.base.errors import EngineClosed, ModelFileError
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.models.catalogue import EmbeddingPrefixes
-from edgechat.models.local.fingerprint import fingerprint_of
 from edgechat.models.local.inventory import LocalModel
+from edgechat.models.local.stores import fingerprint_of
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.ranking.suggestions import EMBEDDING, installed_embedder, prefixes_of
@@ -35,33 +35,33 @@ if TYPE_CHECKING:
 
 
 _TEXTS, _CHARACTERS = 256, 1 << 20
-"""Of one request, which has one answer."""
+"""Limits of one request."""
 _LONGEST = 1 << 16
-"""Characters of a text that are sent to the worker, which cuts it to the model's context."""
+"""Characters of a text that are sent to the worker, which truncates it to the model's context."""
 
 
 class SearchModel:
-    """A model for searching. Loaded by the first text, unloaded when idle; belongs to one event loop.
+    """A model for searching, loaded on first use and unloaded when idle. Belongs to one event loop.
 
-    Errors are EdgechatErrors: DoesNotFit, LoadFailed, EngineCrashed, ModelFileError, …; EngineClosed where
-    `close` ended or precedes a call. Cancelling a call stops its computation.
+    Calls raise EdgechatError: DoesNotFit, LoadFailed, EngineCrashed, ModelFileError, …; EngineClosed during
+    or after `close`. Cancelling a call stops its computation.
     """
 
     def __init__(self, plan: Callable[[], LoadPlan], *, idle_seconds: float = 600.0) -> None:
-        """plan: plans a load, called in a thread before it. idle_seconds: 0 never unloads."""
+        """plan: plans a load; called in a thread. idle_seconds: 0 never unloads."""
         self._plan, self._idle_seconds = plan, idle_seconds
         self._engine: EngineSupervisor | None = None
         self._lock = asyncio.Lock()
         self._closed = False
 
     async def close(self) -> None:
-        """End the worker, and with it every call."""
+        """End the worker and all calls."""
         self._closed = True
         if self._engine is not None:
             await self._engine.close()
 
     async def _started(self) -> EngineSupervisor:
-        """Return the engine, loaded."""
+        """Return the engine after loading the model."""
         async with self._lock:
             if self._engine is None and not self._closed:
                 plan = await asyncio.to_thread(self._plan)
@@ -86,20 +86,20 @@ class Embedder(SearchModel):
         """See `SearchModel`."""
         super().__init__(plan, idle_seconds=idle_seconds)
         self.name = name
-        """Of the model, its quantization and its content: vectors of two names cannot be compared."""
+        """Identifies model, quantization and content: vectors of different names cannot be compared."""
         self._prefixes = prefixes
 
     async def passages(
         self, texts: Sequence[str], on_progress: Callable[[int], None] = lambda _done: None
     ) -> Vectors:
-        """Return the vectors of texts that are searched (n, d), of length 1.
+        """Return the unit vectors of texts to be searched (n, d).
 
-        Of a text longer than the model's context, the beginning counts. on_progress: told how many are done.
+        Texts longer than the model's context are truncated. on_progress: called with the number done.
         """
         return await self._vectors([self._prefixes.passage + text[:_LONGEST] for text in texts], on_progress)
 
     async def query(self, text: str) -> Vectors:
-        """Return the vector of what is searched for (d,), of length 1."""
+        """Return the unit vector of a query (d,)."""
         vectors = await self._vectors([self._prefixes.query + text[:_LONGEST]], lambda _done: None)
         return vectors.reshape(-1)
 
@@ -120,10 +120,10 @@ class Embedder(SearchModel):
 
 
 def embedder_here(staying: Callable[[], Sequence[LoadPlan]] = tuple) -> Embedder | None:
-    """Return the embedding model that is to be used on this machine; None if there is none.
+    """Return the embedding model to use on this machine; None if there is none. Reads the disk.
 
-    staying: plans of models that are loaded at the time, for whose memory it must leave room. Reads the disk.
-    Raises SettingsError, and ModelNotFound or ModelFileError for a model that settings.toml names.
+    staying: returns the plans of loaded models, for whose memory it must leave room. Raises SettingsError,
+    and ModelNotFound or ModelFileError for a model that settings.toml names.
     """
     config = settings.load()
     model = installed_embedder(config.embedding_model)
@@ -139,12 +139,12 @@ def embedder_here(staying: Callable[[], Sequence[LoadPlan]] = tuple) -> Embedder
 
 
 def plan_beside(path: str, staying: Callable[[], Sequence[LoadPlan]]) -> LoadPlan:
-    """Return how a model for searching is loaded beside others. Raises as `prepare` does."""
+    """Return the plan of a model for searching, beside other loaded models. Raises as `prepare` does."""
     return prepare(path, EMBEDDING, may_embed=True, staying=staying())
 
 
 def _name(model: LocalModel, prefixes: EmbeddingPrefixes) -> str:
-    """Return 'embeddinggemma:Q8_0:d41d8cd98f00b204'. The end follows from content, prefix and context."""
+    """Return 'embeddinggemma:Q8_0:d41d8cd98f00b204', ending with a hash of content, prefixes and context."""
     name = model.entry.name if model.entry is not None else model.name.partition(":")[0]
     try:
         content = fingerprint_of(model.path, f"{prefixes.passage}\0{prefixes.query}\0{EMBEDDING.context}")
@@ -167,19 +167,19 @@ def _batches(texts: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def closed() -> EngineClosed:
-    """Return the error for what comes after the end of a model."""
+    """Return the error of calls during or after the closing of a model."""
     return EngineClosed("The model that searches documents was unloaded.", hint="Search again.")
 
 
 _BLOCK = 1 << 14
-"""Vectors that are made floats at a time."""
+"""Vectors converted to floats at a time."""
 
 
 def packed(vectors: Vectors) -> bytes:
     """Return vectors (n, d) of length 1 (or 0) as n records of d signed bytes.
 
-    The largest number of each becomes 127; what that is a multiple of follows from the length, which is 1.
-    Records may be cut apart and put together.
+    The largest component of each becomes 127; the scale follows from the vector's length of 1. Records may be
+    split and concatenated.
     """
     import numpy as np
 
@@ -188,7 +188,7 @@ def packed(vectors: Vectors) -> bytes:
 
 
 def unpacked(data: bytes, n: int, d: int) -> Vectors:
-    """Return the vectors (n, d). Raises ValueError if the data has another size."""
+    """Return the vectors (n, d). Raises ValueError if the size of the data does not match."""
     import numpy as np
 
     vectors = np.frombuffer(data, np.int8).reshape(n, d).astype(np.float32)
@@ -199,10 +199,10 @@ def unpacked(data: bytes, n: int, d: int) -> Vectors:
 
 
 class VectorIndex:
-    """The vectors of a collection in memory, a byte a number, by which those nearest to another are found."""
+    """Nearest-neighbour search over the vectors of a collection, in memory with a byte per component."""
 
     def __init__(self, ids: Sequence[int], data: bytes) -> None:
-        """data: the packed vectors of `ids`, one after the other."""
+        """data: the concatenated packed vectors of `ids`."""
         import numpy as np
 
         size = len(data) // len(ids) if ids else 0
@@ -215,7 +215,7 @@ class VectorIndex:
         return len(self._ids)
 
     def nearest(self, vector: Vectors, limit: int) -> list[int]:
-        """Return the ids of the vectors nearest to one (d,), the nearest first; none if lengths differ."""
+        """Return the ids of the vectors nearest to `vector` (d,), the nearest first; none if d differs."""
         import numpy as np
 
         if not len(self) or vector.shape != self._rows.shape[1:]:

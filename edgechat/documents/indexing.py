@@ -1,4 +1,4 @@
-"""Bringing a collection up to date with the disk: what is new or changed is read, what is gone removed."""
+"""Updating a collection from the disk: reads new and changed files, and removes those that are gone."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from edgechat.base.process.file_decoder import MAX_FILE_BYTES
 from edgechat.base.text import is_text
 from edgechat.documents.collection import MOST_NAMES, Collection, File, OtherFiles, Root
 from edgechat.documents.passages import passages_of
-from edgechat.documents.reading.kinds import is_secret, kind_of
-from edgechat.documents.reading.reader import DocumentReader
+from edgechat.documents.reading.reader import DocumentReader, is_secret, kind_of
 
 MOST_FILES = 200_000
 _WALK_SECONDS = 120.0
@@ -29,35 +28,35 @@ _OUTSIDE = "left out: it is a link to what is hidden, or outside the folder"
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far an update is."""
+    """Progress of an update."""
 
     done: int
-    """Files that have been looked at."""
+    """Files that have been checked."""
     total: int
     name: str
-    """Of the file that is read now."""
+    """Name of the file being read."""
 
 
 class Update(msgspec.Struct, kw_only=True):
-    """What an update has found. Names of files are as `File.name` has them."""
+    """Result of an update."""
 
     read: int = 0
-    """Files that were new or changed, and are in the collection now."""
+    """New and changed files that are now in the collection."""
     removed: int = 0
     unchanged: int = 0
     left_out: list[File] = msgspec.field(default_factory=list)
-    """Documents that are not in the collection, or not whole; their `note` says why."""
+    """Documents missing from the collection, completely or in part; their `note` says why."""
     others: OtherFiles = OtherFiles()
-    """Files of kinds that are not read."""
+    """Files whose kinds are not read."""
     away: list[Root] = msgspec.field(default_factory=list)
-    """Folders and files that are out of reach, and stay in the collection as they were."""
+    """Folders and files that are out of reach, and stay in the collection unchanged."""
     is_complete: bool = True
-    """Whether all was looked at; False for folders with too many files."""
+    """Whether everything was checked; False for folders with too many files."""
     seconds: float = 0.0
 
     @property
     def has_changed(self) -> bool:
-        """Whether the collection is another one now."""
+        """Whether the collection has changed."""
         return bool(self.read or self.removed)
 
 
@@ -66,9 +65,9 @@ def update(
     on_progress: Callable[[Progress], None] = lambda _progress: None,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> Update:
-    """Bring a collection up to date. Blocks; what is done stays done when it is cancelled, or killed.
+    """Update a collection. Blocks. Completed files are kept if it is cancelled or killed.
 
-    A file is read if its time or size is another one, and taken if its content is, too. Raises DocumentError.
+    A file is read if its time or size has changed, and indexed if its content has. Raises DocumentError.
     """
     began, told = time.monotonic(), Update()
     known = {(file.root, file.path): file for file in collection.files()}
@@ -76,7 +75,7 @@ def update(
     gone: list[File] = []
     for root in collection.roots():
         below = files_below(Path(root.path))
-        if is_away(root):  # asked after the walk, during which a drive may have been unplugged
+        if is_away(root):  # checked after the walk, during which a drive may have been unplugged
             told.away.append(root)
             continue
         with suppress(OSError):  # a file that was deleted
@@ -88,7 +87,7 @@ def update(
         told.others += below.others
         told.is_complete &= below.is_complete
         here = {file.path for file in below.files}
-        # What the walk did not reach is not gone.
+        # Files that the walk did not reach are not gone.
         gone += (
             file
             for file in known.values()
@@ -123,10 +122,10 @@ def update(
 
 
 def is_away(root: Root) -> bool:
-    """Return whether a folder or file is out of reach, as those of an unplugged drive are.
+    """Return whether a folder or file is out of reach, as on an unplugged drive.
 
-    A file is not, but deleted, if its folder is still there. An empty folder is if it is on another device
-    than before: it is what a drive was mounted on.
+    A missing file whose folder still exists was deleted instead. An empty folder on a different device than
+    before is out of reach: it is the mount point of a drive.
     """
     path = Path(root.path)
     try:
@@ -139,7 +138,7 @@ def is_away(root: Root) -> bool:
                 if any(entries):
                     return False
         return root.device not in ("", _device_of(path))
-    except NotADirectoryError:  # a file is in the place of the folder
+    except NotADirectoryError:  # a file has replaced the folder
         return False
     except OSError:
         return True
@@ -150,9 +149,9 @@ def _device_of(path: Path) -> str:
 
 
 def _is_same(before: File, file: File, failing: set[str]) -> bool:
-    """Whether a file need not be looked at again. What could not be read may be readable now.
+    """Return whether a file can be skipped. One that could not be read may be readable now.
 
-    failing: why others cannot be read now.
+    failing: reasons why other files cannot be read now.
     """
     if file.note:
         return before.note == file.note
@@ -168,7 +167,7 @@ def _take(
 ) -> File:
     """Read a file into the collection; return it, or `before` if nothing has changed.
 
-    failing: gets why it is not read, if that need not be the fault of the file.
+    Adds to `failing` why a file is not read, unless the file itself is at fault.
     """
     if file.note:
         return _leave_out(collection, file, before, file.note)
@@ -184,7 +183,7 @@ def _take(
         return _leave_out(collection, file, before, f"cannot be read: {error.strerror}")
     except DocumentError as error:
         note = error.message.removeprefix(file.name).strip(" :.")
-        # A file over which its reader is lost twice is to blame itself: each try takes long.
+        # If the reader is lost over the same file twice, blame the file: each attempt takes long.
         is_second = before is not None and not before.digest and not _differ(before, file)
         if isinstance(error, ReaderMissing) or (isinstance(error, ReaderLost) and not is_second):
             file = msgspec.structs.replace(file, digest="")
@@ -211,26 +210,25 @@ def _leave_out(collection: Collection, file: File, before: File | None, why: str
 
 
 class FilesBelow(msgspec.Struct, kw_only=True):
-    """What is in a folder and below it."""
+    """Files in a folder and below it."""
 
     files: list[File] = msgspec.field(default_factory=list)
-    """The documents; those with a note are not to be read."""
+    """The documents; those with a note must not be read."""
     others: OtherFiles = OtherFiles()
     unread: set[Path] = msgspec.field(default_factory=set)
-    """Folders of which not all was looked at."""
+    """Folders that were not checked completely."""
     is_complete: bool = True
-    """Whether it is all."""
     entries: int = 0
-    """Files of all kinds and folders that were looked at."""
+    """Number of entries checked: files of all kinds, and folders."""
 
 
 def files_below(root: Path, *, most: int = MOST_FILES, seconds: float = _WALK_SECONDS) -> FilesBelow:
-    """Return what is below a folder, or that one file.
+    """Return the files below a folder, or `root` itself if it is a file.
 
-    most, seconds: entries that are looked at, and for how long.
+    most, seconds: limits on the number of entries, and on time.
     """
     try:
-        real = Path(os.path.realpath(root))  # a folder that the user has named may be a link
+        real = Path(os.path.realpath(root))  # a folder that the user names may be a link
         is_folder = root.is_dir()
         contents = walk(root, most=most, seconds=seconds) if is_folder else FolderContents([""])
     except OSError as error:
@@ -260,7 +258,7 @@ def _is_document(location: Path) -> bool:
 
 
 def _document(root: Path, path: str, real: Path) -> Iterator[File]:
-    """Yield the document at a path below a folder, if it is a file. real: the folder, without links."""
+    """Yield the document at a path below a folder, if it is a file. real: the folder, with links resolved."""
     location, target = root / path, real / path
     if not is_text(str(location)):
         return
@@ -271,7 +269,7 @@ def _document(root: Path, path: str, real: Path) -> Iterator[File]:
             target = Path(os.path.realpath(target, strict=True))
             facts = os.stat(target)
             note = "" if _is_shown(target, real) else _OUTSIDE
-    except OSError:  # gone, or a circle of links
+    except OSError:  # gone, or a loop of links
         return
     if stat.S_ISREG(facts.st_mode):
         note = _SECRET if is_secret(location) or is_secret(target) else note
@@ -279,7 +277,7 @@ def _document(root: Path, path: str, real: Path) -> Iterator[File]:
 
 
 def _is_shown(path: Path, folder: Path) -> bool:
-    """Return whether a path is below a folder, and nothing on the way is hidden."""
+    """Return whether a path is below a folder, with no hidden component in between."""
     return path.is_relative_to(folder) and not any(
         part.startswith(".") for part in path.relative_to(folder).parts
     )

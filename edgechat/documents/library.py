@@ -1,6 +1,6 @@
-"""All that a chat asks of collections: bring them up to date, and find what helps to answer a question.
+"""Library of collections: updates them, embeds their passages, and finds those that help answer a question.
 
-Collections are opened on first use and stay open. Their files are accessed on one thread of its own.
+Collections are opened on first use and stay open. Their files are accessed on a dedicated thread.
 """
 
 from __future__ import annotations
@@ -33,62 +33,62 @@ T = TypeVar("T")
 M = TypeVar("M", bound="SearchModel")
 
 FRESH_SECONDS = 10.0
-"""A collection that was brought up to date so recently is not looked at again for a question."""
+"""A collection updated this recently is not checked again for a question."""
 _MOST_RANKED = 24
 _BATCH = 16
-"""Passages that are embedded between two writes: so many are lost where that is stopped."""
+"""Passages embedded between two writes, and so lost at most when interrupted."""
 
 Piece = tuple[str, list[Found], bool]
-"""The name of a collection, passages of one document, and whether they are all of it."""
+"""The name of a collection, passages of one document, and whether they are the whole document."""
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
-    """A passage, or a whole document, for a model."""
+    """A passage or a whole document for a model."""
 
     source: PassageSource
     document: str
-    """What people call the document: see `File.name`."""
+    """Name of the document for the user; see `File.name`."""
     text: str
 
     @property
     def name(self) -> str:
-        """Of the document, with its place: 'handbook/guide.md, lines 3–10'."""
+        """Name of the document with the place in it: 'handbook/guide.md, lines 3–10'."""
         return f"{self.document}, {self.source.place}" if self.source.place else self.document
 
 
 class Room(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a model can be given with a question, in bytes of UTF-8."""
+    """How much text fits beside a question, in bytes of UTF-8."""
 
     passages: int
     whole: int
-    """If all documents are no longer than this, they are given whole."""
+    """Maximum total size of documents that are given whole."""
 
 
 class DocumentLibrary:
-    """The collections that a program uses. Belongs to one event loop; close it."""
+    """The collections that a program uses. Belongs to one event loop and must be closed."""
 
     def __init__(
         self,
         make_embedder: Callable[[], Embedder | None] = lambda: None,
         make_reranker: Callable[[], Reranker | None] = lambda: None,
     ) -> None:
-        """Both are called once, on another thread. Without an embedder, words alone are compared."""
+        """Both are called once, on another thread. Without an embedder, only words are compared."""
         self._make_embedder, self._make_reranker = make_embedder, make_reranker
         self._reranker: asyncio.Future[Reranker | None] | None = None
         self._embedder: asyncio.Future[Embedder | None] | None = None
         self._matrices: dict[str, tuple[int, VectorIndex]] = {}
         self.on_note: Callable[[str], None] = lambda _note: None
-        """Called with messages for the user."""
+        """Called with notes for the user."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="documents")
         self._open: dict[str, Collection] = {}
         self._fresh: dict[str, float] = {}
         self._away: dict[str, list[Root]] = {}
-        """Of each collection: what `on_note` was told is out of reach."""
+        """For each collection, the roots already reported as out of reach."""
         self._searched: set[str] = set()
-        """Collections of which passages were found for a question."""
+        """Collections that were searched for a question."""
 
     async def close(self) -> None:
-        """Close all collections, once what is being read is done, and end the models that search."""
+        """Close all collections, after a running update, and end the models for searching."""
         if self._embedder is not None:
             await _ended(self._embedder)
         if self._reranker is not None:
@@ -106,7 +106,7 @@ class DocumentLibrary:
 
     def _collection(self, name: str) -> Collection:
         opened = self._open.get(name)
-        if opened is not None and not opened.is_there:  # it was removed, and perhaps added anew
+        if opened is not None and not opened.is_there:  # it was removed, and perhaps created again
             opened.close()
             opened = None
             self._matrices.pop(name, None)
@@ -123,11 +123,10 @@ class DocumentLibrary:
         fresh_seconds: float = FRESH_SECONDS,
         must_write: bool = False,
     ) -> list[Update]:
-        """Bring collections up to date with the disk, those that were `fresh_seconds` ago left out.
+        """Update collections from the disk, except those updated less than `fresh_seconds` ago.
 
-        Cancelling it stops it between two files. on_progress: is called on another thread. Where a disk that
-        is full or read-only takes no changes, what was read last is searched, unless `must_write`. Raises
-        DocumentError.
+        Cancelling stops it between two files. on_progress is called on another thread. Raises DocumentError;
+        if the disk is full or read-only, only with `must_write`: otherwise a note says so.
         """
         cancelled = threading.Event()
         unwritable: list[DocumentsUnwritable] = []
@@ -137,7 +136,7 @@ class DocumentLibrary:
             for name in names:
                 if cancelled.is_set():
                     break
-                collection = self._collection(name)  # first: it may be another one than the fresh one
+                collection = self._collection(name)  # first: it may have replaced the fresh one
                 if time.monotonic() - self._fresh.get(name, -fresh_seconds) >= fresh_seconds:
                     try:
                         updates[name] = update(collection, on_progress, cancelled.is_set)
@@ -177,10 +176,10 @@ class DocumentLibrary:
         *,
         most: int = sys.maxsize,
     ) -> int:
-        """Compute the vectors that passages lack, of at most `most` passages; return of how many.
+        """Compute missing vectors of at most `most` passages; return how many were computed.
 
-        0 without an embedding model. Cancelling it keeps what is computed. on_progress: told of passages of
-        one collection after the other. Raises EdgechatError.
+        Computes none without an embedding model. Cancelling keeps finished vectors. on_progress counts the
+        passages of one collection after the other. Raises EdgechatError.
         """
         embedder, done = await self.embedder(), 0
         if embedder is None:
@@ -194,7 +193,7 @@ class DocumentLibrary:
                 if not (batch := await self._call(work)):
                     if not after:
                         break
-                    after = 0  # once more: some may have been added meanwhile
+                    after = 0  # once more: some may have been added in the meantime
                     continue
                 after = batch[-1][0]
                 vectors = packed(await embedder.passages([text for _, text in batch]))
@@ -206,7 +205,7 @@ class DocumentLibrary:
         return done
 
     async def embed_searched(self, on_progress: Callable[[Progress], None] = lambda _progress: None) -> None:
-        """Do so with all passages of collections that were searched for a question, as far as that works."""
+        """Embed all passages of collections searched for a question; on failure, fall back to words."""
         if names := [name for name in registry.names() if name in self._searched]:
             try:
                 await self.embed(names, on_progress)
@@ -214,7 +213,7 @@ class DocumentLibrary:
                 await self._do_without_meaning(error)
 
     async def _nearest(self, names: Sequence[str], question: str, embed: int) -> list[list[int]]:
-        """Return for each collection the ids of the passages nearest in meaning; nothing without a model.
+        """Return, for each collection, the ids of passages nearest in meaning; [] without a model.
 
         embed: see `find`.
         """
@@ -228,7 +227,7 @@ class DocumentLibrary:
             return []
 
     async def _do_without_meaning(self, error: EdgechatError) -> None:
-        """Search by words from now on: the embedding model may not fit beside the one that answers."""
+        """Search by words from now on: the embedding model may not fit beside the chat model."""
         if self._embedder is not None:
             self._embedder = await _ended(self._embedder)
         self.on_note(f"Documents are searched by words alone. {error.message}")
@@ -261,11 +260,11 @@ class DocumentLibrary:
         *,
         embed: int = 0,
     ) -> list[Given]:
-        """Return what helps to answer a question: all documents whole if there is room, else passages.
+        """Return text that helps answer a question: all documents if there is room, otherwise passages.
 
-        given: what the model is sent anyway, from earlier in the conversation, which is not given again.
-        numbered: whose numbers are taken. embed: of so many passages without a vector, one is computed before
-        they are searched. Raises DocumentError.
+        given: passages from earlier in the conversation, which are not repeated. numbered: further passages
+        whose numbers are taken. embed: maximum number of missing vectors to compute before the search. Raises
+        DocumentError.
         """
         names = list(dict.fromkeys(names))
         first = 1 + max((source.number for source in (*given, *numbered)), default=0)
@@ -277,7 +276,7 @@ class DocumentLibrary:
         return _numbered(pieces, room.passages, given, first)
 
     async def best(self, names: Sequence[str], question: str, limit: int) -> list[Given]:
-        """Return so many of the best passages of collections for a question. Raises DocumentError."""
+        """Return the best passages of collections for a question, at most `limit`. Raises DocumentError."""
         return _numbered(await self._passages(names, question, limit), sys.maxsize, (), 1)
 
     async def _passages(self, names: Sequence[str], question: str, limit: int, embed: int = 0) -> list[Piece]:
@@ -296,7 +295,7 @@ class DocumentLibrary:
         return await self._call(widened)
 
     async def _reranked(self, question: str, ranked: list[Ranked]) -> list[Ranked]:
-        """Return passages with the first of them in the order of the reranking model, where there is one."""
+        """Return passages, the first of them reordered by the reranking model, if there is one."""
         if self._reranker is None:
             self._reranker = asyncio.ensure_future(asyncio.to_thread(self._make_reranker))
         try:
@@ -305,7 +304,7 @@ class DocumentLibrary:
                 return ranked
             texts = [retrieval.text_of(one.found) for one in ranked[:RERANKED]]
             scores = await reranker.scores(question, texts)
-        except EdgechatError as error:  # it may not fit beside the model that answers
+        except EdgechatError as error:  # it may not fit beside the chat model
             self._reranker = await _ended(self._reranker)
             self.on_note(f"Documents are searched without the reranking model. {error.message}")
             return ranked
@@ -313,7 +312,7 @@ class DocumentLibrary:
         return [*(ranked[at] for at in order), *ranked[len(scores) :]]
 
     def _whole(self, names: Sequence[str], room: int) -> list[Piece] | None:
-        """Return all documents, or None if they are longer than `room` bytes together."""
+        """Return all documents, or None if they exceed `room` bytes in total."""
         collections = [self._collection(name) for name in names]
         if sum(collection.counts().n_bytes for collection in collections) > room:
             return None
@@ -326,8 +325,8 @@ class DocumentLibrary:
 
 
 async def _ended(made: asyncio.Future[M | None]) -> asyncio.Future[M | None]:
-    """End a model that was made, or not; return that there is none."""
-    with suppress(EdgechatError):  # which whoever asked for it was told
+    """End a model, if it was created; return a future of None in its place."""
+    with suppress(EdgechatError):  # already reported to its caller
         if (model := await made) is not None:
             await model.close()
     nothing: asyncio.Future[M | None] = asyncio.get_running_loop().create_future()
@@ -336,7 +335,7 @@ async def _ended(made: asyncio.Future[M | None]) -> asyncio.Future[M | None]:
 
 
 def _numbered(pieces: Sequence[Piece], room: int, given: Sequence[PassageSource], first: int) -> list[Given]:
-    """Return as many pieces as there is room for, without those that were given, numbered from `first`."""
+    """Return the pieces that fit into `room`, numbered from `first`, except those already given."""
     found: list[Given] = []
     known, number = list(given), first
     for collection, parts, is_whole in pieces:
@@ -361,7 +360,7 @@ def _numbered(pieces: Sequence[Piece], room: int, given: Sequence[PassageSource]
 
 
 def text_of(parts: Sequence[Found]) -> str:
-    """Return the text of passages of one document, with the blank lines between them."""
+    """Return the text of passages of one document, including the blank lines between them."""
     text, last = "", 0
     for part in parts:
         gap = part.start - last if last else 0

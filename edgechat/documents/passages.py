@@ -1,4 +1,4 @@
-"""From the text of a document to passages: pieces of a section, short enough to be given to a model."""
+"""Splitting the text of a document into passages: parts of a section, short enough for a model."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 MOST_LETTERS = 1200
-"""Of a passage; some 300 tokens."""
+"""Maximum characters of a passage: some 300 tokens."""
 _LEAST_LETTERS = 200
-"""A section that is shorter is joined with the next one."""
+"""Shorter sections are joined with the next one."""
 _HEADING = re.compile(r"(#{1,6})[ \t]+(\S.*)")
 _FENCE = re.compile(r"[ ]{0,3}(```+|~~~+)")
 _DEFINITION = re.compile(
@@ -22,16 +22,16 @@ _HEADING_LETTERS = 120
 
 @dataclass(slots=True)
 class Passage:
-    """Successive lines of a document."""
+    """Consecutive lines of a document."""
 
     start: int
-    """The number of its first line, from 1."""
+    """Number of its first line, from 1."""
     end: int
-    """The number of its last line."""
+    """Number of its last line."""
     section: int
-    """The number of its section in the document, from 0."""
+    """Number of its section in the document, from 0."""
     heading: str
-    """Of its section, below those of the sections around it: 'Install > Linux'; '' if there is none."""
+    """Heading of its section, after those of the enclosing ones: 'Install > Linux'; '' if there is none."""
     text: str
 
 
@@ -47,10 +47,10 @@ class _Section:
 
 
 def passages_of(text: str, *, is_code: bool = False) -> Iterator[Passage]:
-    """Yield the passages of a document, in order; blank ones are left out.
+    """Yield the passages of a document in order, except blank ones.
 
-    A passage ends with its section, else at a blank line, else at the end of a line or sentence. is_code:
-    definitions begin sections, instead of headings.
+    A passage ends with its section, or if that is too long, at a blank line, at the end of a line or of a
+    sentence. is_code: sections begin with definitions instead of headings.
     """
     for number, section in enumerate(_joined(_sections(text.split("\n"), is_code=is_code))):
         for start, end, part in _parts(section):
@@ -84,7 +84,7 @@ def _sections(lines: list[str], *, is_code: bool) -> Iterator[_Section]:
 
 
 def _joined(sections: Iterator[_Section]) -> Iterator[_Section]:
-    """Join short sections with the next one, whose heading is in the text then."""
+    """Join short sections with the next one, whose heading then becomes text."""
     last: _Section | None = None
     for section in sections:
         if last is not None and last.letters < _LEAST_LETTERS:
@@ -98,14 +98,14 @@ def _joined(sections: Iterator[_Section]) -> Iterator[_Section]:
 
 
 def _parts(section: _Section) -> Iterator[tuple[int, int, str]]:
-    """Yield the passages of a section as first line, last line and text."""
+    """Yield the passages of a section as (first line, last line, text)."""
     if section.letters <= MOST_LETTERS:
         yield from _trimmed(section.start, section.lines)
         return
     kept, start, letters, blank = list[str](), section.start, 0, 0
     for number, line in enumerate(section.lines, section.start):
         if letters + len(line) > MOST_LETTERS and kept:
-            # Back to the last blank line, if the passage does not become too short by that.
+            # Back to the last blank line, unless that makes the passage too short.
             n = blank if sum(map(len, kept[:blank])) > MOST_LETTERS // 3 else len(kept)
             yield from _trimmed(start, kept[:n])
             kept, start = kept[n:], start + n
@@ -124,7 +124,7 @@ def _parts(section: _Section) -> Iterator[tuple[int, int, str]]:
 
 
 def _trimmed(start: int, lines: list[str]) -> Iterator[tuple[int, int, str]]:
-    """Yield lines as one passage without the blank ones around it; nothing if all are."""
+    """Yield lines as one passage without surrounding blank lines; nothing if all are blank."""
     first = next((n for n, line in enumerate(lines) if line.strip()), None)
     if first is not None:
         last = next(n for n in range(len(lines) - 1, -1, -1) if lines[n].strip())
@@ -132,7 +132,7 @@ def _trimmed(start: int, lines: list[str]) -> Iterator[tuple[int, int, str]]:
 
 
 def _cut(line: str) -> Iterator[str]:
-    """Yield the pieces of a long line, cut behind sentences, else between words."""
+    """Yield the pieces of a long line, split after sentences or between words."""
     start = 0
     while len(line) - start > MOST_LETTERS:
         window = line[start : start + MOST_LETTERS]

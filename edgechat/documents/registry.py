@@ -1,20 +1,31 @@
-"""The collections on this machine: a file each, in the folder of edgechat's data."""
+"""Collections on this machine: opening, naming and listing them, and surveying folders. All of it blocks.
+
+Each is a file in edgechat's data folder.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+import time
 import unicodedata
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import count
 from pathlib import Path
+
+import msgspec
 
 from edgechat.base import paths
 from edgechat.base.errors import DocumentError
-from edgechat.base.text import one_line
-from edgechat.documents.collection import Collection
+from edgechat.base.text import mebibytes, one_line
+from edgechat.documents.collection import MOST_NAMES, Collection, Counts, File, OtherFiles, Root, listed
+from edgechat.documents.indexing import files_below, is_away
 
 _ENDING = ".db"
 _NAME = re.compile(r"[\w][\w.-]{0,63}")
 _WORDS = ("all", "off")
-"""With which commands speak of documents."""
+"""Words with a meaning in commands about documents."""
 _NOT_IN_NAME = re.compile(r"[^\w.-]+")
 
 
@@ -33,14 +44,14 @@ def names() -> list[str]:
 
 
 def name_for(path: Path) -> str:
-    """Return a name for a collection of what is at a path."""
+    """Return a name for a collection of a folder or file."""
     name = _NOT_IN_NAME.sub("-", unicodedata.normalize("NFC", path.stem if path.is_file() else path.name))
     name = name.strip("-.")[:64]
     return "documents" if not name or name in _WORDS else name
 
 
 def create(name: str) -> Collection:
-    """Open a collection, a new one if there is none of this name. Raises DocumentError."""
+    """Open a collection, or create it if there is none with this name. Raises DocumentError."""
     if not _NAME.fullmatch(name) or name in _WORDS:
         raise DocumentError(
             f"{one_line(name, 80)!r} is no name for documents.",
@@ -51,7 +62,7 @@ def create(name: str) -> Collection:
 
 
 def open_collection(name: str) -> Collection:
-    """Open a collection. Raises DocumentError, also if there is none of this name."""
+    """Open a collection. Raises DocumentError, also if there is none with this name."""
     known = names()
     if name not in known:
         listed = "There are: " + ", ".join(known) if known else "To add some: edgechat docs add FOLDER"
@@ -62,9 +73,163 @@ def open_collection(name: str) -> Collection:
 def remove(name: str) -> None:
     """Delete a collection; the documents themselves stay. Raises DocumentError."""
     if name not in names():
-        open_collection(name)  # which says what there is; a damaged one cannot be opened
+        open_collection(name)  # raises an error that lists the collections
     for ending in ("-wal", "-shm", ""):
         try:
             (folder() / f"{name}{_ENDING}{ending}").unlink(missing_ok=True)
         except OSError as error:
             raise DocumentError(f"The documents {name} cannot be removed: {error.strerror}.") from error
+
+
+MOST_FILES, MOST_BYTES = 2000, 100 * 10**6
+"""Limits of a folder that becomes a collection by being mentioned in a question."""
+_MOST_ENTRIES, _SECONDS = 20_000, 2.0
+_HUGE_BYTES = 10**9
+"""Some five minutes of reading; `_MOST_ENTRIES` documents take a minute and a half."""
+
+
+class KnownCollection(msgspec.Struct, frozen=True, kw_only=True):
+    """A collection on this machine."""
+
+    name: str
+    roots: tuple[str, ...] = ()
+    away: tuple[Root, ...] = ()
+    """Those roots that are out of reach now."""
+    counts: Counts | None = None
+    """None if it cannot be used."""
+    unread: tuple[str, ...] = ()
+    """What is not read, and why: a sentence without a full stop for each reason."""
+    problem: str = ""
+    """Why it cannot be used."""
+    hint: str = ""
+    """What to do about the problem."""
+
+    @property
+    def about(self) -> str:
+        """Its size, or why it cannot be used."""
+        if self.counts is None:
+            return self.problem
+        away = f" · {'some ' * (len(self.away) < len(self.roots))}not there now" if self.away else ""
+        return f"{self.counts.files:,} file{'s' * (self.counts.files != 1)}{away}"
+
+
+class FolderSurvey(msgspec.Struct, frozen=True, kw_only=True):
+    """Number and size of the documents below a folder, before they are read."""
+
+    files: int
+    size: int
+    """Total size in bytes."""
+    is_complete: bool
+    """Whether the whole folder was surveyed."""
+    is_cut: bool = False
+    """Whether the survey reached its limit of entries or time."""
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it takes long to read."""
+        return not self.is_complete or self.files > MOST_FILES or self.size > MOST_BYTES
+
+    @property
+    def is_huge(self) -> bool:
+        """Whether it takes many minutes, which nobody should start by mistake: / or a whole home folder."""
+        return self.is_cut or self.size > _HUGE_BYTES
+
+    @property
+    def about(self) -> str:
+        """Its size as text: 'more than 20,000 documents, 1.2 GiB'."""
+        return f"{'more than ' * self.is_cut}{self.files:,} documents, {mebibytes(self.size)}"
+
+
+def known_collections() -> list[KnownCollection]:
+    """Return all collections, sorted by name."""
+    known: list[KnownCollection] = []
+    for name in names():
+        try:
+            with closing(open_collection(name)) as collection:
+                roots, counts, files = collection.roots(), collection.counts(), collection.left_out()
+            known.append(
+                KnownCollection(
+                    name=name,
+                    roots=tuple(root.path for root in roots),
+                    away=tuple(filter(is_away, roots)),
+                    counts=counts,
+                    unread=tuple(_unread(roots, files)),
+                )
+            )
+        except DocumentError as error:
+            known.append(KnownCollection(name=name, problem=error.message, hint=error.hint or ""))
+    return known
+
+
+def _unread(roots: Sequence[Root], left_out: Sequence[File]) -> Iterator[str]:
+    if others := sum((root.others for root in roots), OtherFiles()):
+        yield others.about
+    if left_out:
+        names = [f"{file.name} ({file.note})" for file in left_out[:MOST_NAMES]]
+        which = f"{len(left_out):,} documents are" if len(left_out) > 1 else "1 document is"
+        yield f"{which} not read, or not whole: {listed(names, len(left_out))}"
+
+
+def root_of(path: str) -> Path:
+    """Return the absolute path of a folder or file that the user names. Raises DocumentError."""
+    root = Path(os.path.abspath(os.path.expanduser(path)))
+    if not root.exists():
+        raise DocumentError(f"No such file or folder: {one_line(path, 120)}.", hint="Check the path.")
+    return root
+
+
+def collection_at(root: Path) -> KnownCollection | None:
+    """Return the collection of exactly this folder or file, if there is one."""
+    return next((one for one in known_collections() if one.roots == (str(root),)), None)
+
+
+def collection_of(root: Path) -> str:
+    """Return the name of the collection of exactly this folder or file, creating it if necessary.
+
+    Reads no documents yet. Raises DocumentError.
+    """
+    if (same := collection_at(root)) is not None:
+        return same.name
+    name = free_name(root)
+    with closing(create(name)) as collection:
+        collection.add_root(str(root))
+    return name
+
+
+def free_name(root: Path) -> str:
+    """Return an unused name for a collection of a folder or file."""
+    # On some systems, file names are case-insensitive.
+    taken, name = {one.casefold() for one in names()}, name_for(root)
+    free = (name if number == 1 else f"{name[:58]}-{number}" for number in count(1))
+    return next(one for one in free if one.casefold() not in taken)
+
+
+def survey(root: Path) -> FolderSurvey:
+    """Count the documents below a folder, without reading them; of huge folders, only a part."""
+    began = time.monotonic()
+    below = files_below(root, most=_MOST_ENTRIES, seconds=_SECONDS)
+    is_late = time.monotonic() - began > _SECONDS
+    return FolderSurvey(
+        files=len(below.files),
+        size=sum(file.size for file in below.files),
+        is_complete=below.is_complete,
+        is_cut=not below.is_complete and (is_late or below.entries >= _MOST_ENTRIES),
+    )
+
+
+def locations(name: str) -> dict[str, str]:
+    """Return the paths of a collection's files by SHA-256; none if it cannot be used."""
+    try:
+        with closing(open_collection(name)) as collection:
+            return {file.digest: str(file.location) for file in collection.files() if file.digest}
+    except DocumentError:
+        return {}
+
+
+def holds(name: str, path: str) -> bool:
+    """Return whether a collection exists and contains the file at this path."""
+    try:
+        with closing(open_collection(name)) as collection:
+            return any(str(file.location) == path for file in collection.files())
+    except DocumentError:
+        return False

@@ -1,7 +1,7 @@
-"""From a question to the passages of collections that help to answer it, reranked if a model can.
+"""Retrieval of the passages that help answer a question, and their reranking by a model.
 
-The words of the question are looked up by BM25, its meaning by vectors where an embedding model is there; the
-two lists are joined by reciprocal rank (Cormack, Clarke and Büttcher, SIGIR 2009).
+Passages are ranked by the words of the question (BM25) and, if there is an embedding model, by its meaning
+(vectors). The two rankings are fused by reciprocal rank (Cormack, Clarke and Büttcher, SIGIR 2009).
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from edgechat.planner.plan import LoadPlan
 from edgechat.planner.ranking.suggestions import named_reranker
 
 CANDIDATES = 100
-"""Of each list, which are joined."""
+"""Passages of each ranking that are fused."""
 _RANK = 60
-"""The constant of reciprocal ranks, as published."""
+"""The constant of reciprocal rank fusion, as published."""
 _WORD = re.compile(rf"[{UNSPACED}]+|[^\W{UNSPACED}]+")
 _MOST_WORDS = 32
 _ENDING, _STEM = 3, 5
-"""Letters at the end of a word that may be others, and those at its beginning that may not."""
+"""Letters at the end of a word that may differ, and at its beginning that must match."""
 _COMMON = 0.2
-"""A word in more than this share of the passages says nothing about one, unless all words are such."""
+"""A word in more than this share of the passages is ignored, unless all words are that common."""
 _MOST_MATCHES = 10_000
-"""Passages with a word of a question that are ranked: the rarest words come first. Each takes some 2 µs."""
+"""Matching passages that are ranked, those with the rarest words first. Each takes some 2 µs."""
 _FEW = 4
-"""Words that are looked up where all are common."""
+"""Words that are looked up if all are common."""
 _SECTION_LETTERS = 3000
 
 
 RERANKED = 32
-"""Of the joined list, which a reranking model ranks anew."""
+"""Passages of the fused ranking that a reranking model reorders."""
 
 
 class Ranked(msgspec.Struct, frozen=True, kw_only=True):
-    """A passage, and by which list it was found."""
+    """A passage with its score."""
 
     collection: str
     found: Found
@@ -62,7 +62,7 @@ def search(
 ) -> list[Ranked]:
     """Return the best passages for a question, the best first.
 
-    nearest: for each collection, the ids of the passages nearest to its meaning, the nearest first.
+    nearest: for each collection, the ids of the passages nearest in meaning, the nearest first.
     """
     ranked: list[Ranked] = []
     for number, collection in enumerate(collections):
@@ -78,7 +78,7 @@ def search(
 
 
 def joined(lists: Sequence[Sequence[int]]) -> dict[int, float]:
-    """Return the reciprocal rank of everything in some ranked lists."""
+    """Return the sum of reciprocal ranks of every id in `lists`."""
     scores: dict[int, float] = {}
     for ranks in lists:
         for rank, one in enumerate(ranks, 1):
@@ -87,13 +87,13 @@ def joined(lists: Sequence[Sequence[int]]) -> dict[int, float]:
 
 
 def text_of(found: Found) -> str:
-    """Return what a model is shown of a passage: its heading, too."""
+    """Return a passage as a model sees it, with its heading."""
     return f"{found.heading}\n{found.text}" if found.heading else found.text
 
 
 def _match(collection: Collection, question: str) -> str:
-    """Return the FTS5 expression for those words of a question that tell passages apart; '' for none."""
-    # Not casefold(), which makes "ß" "ss": the index folds words by itself, and keeps it.
+    """Return the FTS5 expression for the distinctive words of a question; '' if there are none."""
+    # Not casefold(), which turns "ß" into "ss": the index folds words differently, and keeps "ß".
     words = dict.fromkeys(word.lower() for word in _WORD.findall(question))
     terms = list(dict.fromkeys(term for word in words for term in _terms(word)))[: 2 * _MOST_WORDS]
     most = min(int(_COMMON * collection.n_passages()) + 10, _MOST_MATCHES)
@@ -105,9 +105,9 @@ def _match(collection: Collection, question: str) -> str:
 
 
 def _terms(word: str) -> Iterator[str]:
-    """Yield the FTS5 terms for a word: itself, and the words that begin as it does, in whichever language."""
+    """Yield the FTS5 terms for a word: itself, and words with the same beginning, in any language."""
     if re.match(f"[{UNSPACED}]", word):
-        # A word is most often two characters, and where one begins, only a dictionary knows.
+        # Most words have two characters, and only a dictionary knows where they begin.
         for start in range(max(1, len(word) - 1)):
             yield f'"{" ".join(word[start : start + 2])}"'
         return
@@ -117,10 +117,10 @@ def _terms(word: str) -> Iterator[str]:
 
 
 def widened(collections: Sequence[Collection], ranked: Sequence[Ranked]) -> list[tuple[str, list[Found]]]:
-    """Return what to give a model for some passages, the best first: whole sections rather than pieces.
+    """Widen passages to whole sections; return them with their collection's name, the best first.
 
-    Each comes with the name of its collection. Of a section that is too long come those of its passages that
-    were found. Passages of one section come together, in the order of the document.
+    Sections that are too long contribute only the passages that were found. Passages of one section are
+    grouped, in the order of the document.
     """
     by_name = {one.name: one for one in collections}
     groups: dict[tuple[str, int, int], list[Found]] = {}
@@ -134,21 +134,21 @@ def widened(collections: Sequence[Collection], ranked: Sequence[Ranked]) -> list
 
 
 SECONDS = 5.0
-"""For the passages of a question, once the model is loaded: those that come later keep their ranks."""
+"""Time for reranking, once the model is loaded; passages not scored by then keep their ranks."""
 _FEWEST = 4
-"""Passages in that time; fewer are not worth waiting for."""
+"""Minimum number of passages scored in that time; fewer are not worth the wait."""
 _QUICK = 0.25
-"""Seconds of a request, after which the next one may have twice as many passages."""
+"""Seconds; after a shorter request, the next has twice as many passages."""
 
 
 class Reranker(SearchModel):
     """A reranking model."""
 
     async def scores(self, question: str, texts: Sequence[str], seconds: float = SECONDS) -> list[float]:
-        """Return the scores of texts as answers to a question, which are higher for better ones.
+        """Return scores of texts as answers to a question, higher for better ones.
 
-        Of the first texts only, where the time is up; raises EngineError where these are few. Of a text that
-        is too long, the beginning counts.
+        After `seconds`, only the first texts have scores; raises EngineError if these are too few. Texts
+        longer than the model's context are truncated.
         """
         engine = await self._started()
         scores: list[float] = []
@@ -174,7 +174,7 @@ class Reranker(SearchModel):
 def reranker_here(staying: Callable[[], Sequence[LoadPlan]] = tuple) -> Reranker | None:
     """Return the reranking model that settings.toml names; None if it names none.
 
-    staying: as for `embedder_here`, which has the same errors.
+    staying: see `embedder_here`, which raises the same errors.
     """
     config = settings.load()
     if config.reranking_model is None:

@@ -1,1 +1,1 @@
-"""The guide: its engine, and search in the shipped documentation."""
+"""The guide: its engine, and search in the bundled documentation."""

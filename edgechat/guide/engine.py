@@ -1,9 +1,9 @@
-"""The guide's engine: a tiny model, checked and completed by the shipped documentation.
+"""The guide's engine: a tiny model, checked and supplemented by the bundled documentation.
 
-The probability of the model's first words shows how well it knows the question. `_merit` combines that with
-how well the documentation covers it. As the merit rises, the model answers alone, adds a link to a page, or
-is followed by a quotation; above that the documentation answers alone, or says that it has no answer. The
-app, the commands and the server all get this engine from `local_engine`.
+The probability of the model's first words shows how well it knows the question. `_merit` combines this with
+how well the documentation covers it. As the merit rises, the model answers alone, with a link to a page, or
+with a quotation; above that, the documentation answers alone, or says that it has no answer. The app, the
+commands and the server all get this engine from `local_engine`.
 """
 
 # ruff: noqa: D102  (`Engine` documents its methods)
@@ -43,23 +43,23 @@ from edgechat.planner.plan import LoadPlan
 DECLINES = "I am a small guide that only knows edgechat;"
 """The beginning of every answer to an off-topic question."""
 _TOKENS = 8
-"""Number of tokens whose probability is examined: a known answer follows from its beginning."""
-# Chosen by the practice exams: `python packaging/guide/told.py --practice`.
+"""Tokens whose probability is examined: the beginning of a known answer determines the rest."""
+# Tuned on the practice exams: `python packaging/guide/told.py --practice`.
 _NAMED, _QUOTED, _ALONE = 1.3, 1.6, 2.1
-"""From which merit on the documentation is pointed to, quoted below the model's words, and all of the answer.
+"""Minimum merits at which the documentation is linked, quoted below the model's answer, or answers alone.
 
-Quoted where it is only pointed to, it was of use 3 times of 44."""
+Below the second, a quotation was useful only 3 times out of 44."""
 _LEAST = 0.4
-"""A passage that covers less of a question does not answer it."""
+"""Minimum coverage of a question by a passage that answers it."""
 _UNSURE = 1.1
-"""With more doubt and no passage, the model was wrong at practice 3 of 3 times; with less, 1 of 9."""
+"""With more doubt and no passage, the model was wrong in 3 of 3 practice questions; with less, in 1 of 9."""
 _NOTHING = "The documentation does not say."
 _OR = "If that is not what you meant:"
 _SEE = "More: "
 
 
 class Guide(EngineSupervisor):
-    """The engine of the guide. With tools, a schema or a limit of tokens the model answers alone."""
+    """The engine of the guide. With tools, a schema or a token limit, the model answers alone."""
 
     async def start(self, on_progress: Callable[[float], None] | None = None) -> ModelInfo:
         model, _ = await asyncio.gather(super().start(on_progress), asyncio.to_thread(manual))
@@ -112,17 +112,17 @@ class _Begun:
 
     @property
     def is_cut(self) -> bool:
-        """Whether it was cancelled, or found no room."""
+        """Whether it was cancelled or did not fit."""
         last = self.events[-1] if self.events else None
         return isinstance(last, Finished) and last.reason != "stop"
 
     @property
     def doubt(self) -> float:
-        """How little the model knows the question: 0 if it is certain, 1 if that is one in e likely."""
+        """How unsure the model is: 0 if it is certain, 1 if its words have a probability of 1/e."""
         return math.sqrt(max(0.0, -sum(self.logprobs[:_TOKENS])))
 
     def instead(self, text: str, seconds: float) -> Iterator[RequestEvent]:
-        """Yield the events of a reply that has another text, so many seconds after the request."""
+        """Yield the events of a reply with another text, `seconds` after the request."""
         last = self.events[-1]
         if isinstance(last, Finished):
             usage = last.usage
@@ -139,7 +139,7 @@ class _Begun:
 
 
 async def _begin(events: AsyncIterator[RequestEvent]) -> _Begun:
-    """Read events until it is known how sure the model is, and whether it declines."""
+    """Read events until it is clear how sure the model is, and whether it declines."""
     begun = _Begun()
     async for event in events:
         begun.events.append(event)
@@ -154,9 +154,9 @@ async def _begin(events: AsyncIterator[RequestEvent]) -> _Begun:
 
 @cache
 def manual() -> Manual:
-    """Return the documentation that ships, read once: it takes a tenth of a second."""
+    """Return the bundled documentation, read once: it takes a tenth of a second."""
     found = Manual()
-    found.search("What is edgechat?")  # which makes the index
+    found.search("What is edgechat?")  # builds the index
     return found
 
 
@@ -169,7 +169,7 @@ def local_engine(
     on_state: Callable[[EngineState], None] | None = None,
     on_note: Callable[[str], None],
 ) -> EngineSupervisor:
-    """Return the engine of a model on this machine, not yet loaded: the guide's own for the guide."""
+    """Return the engine of a local model, not yet loaded; for the guide, a `Guide`."""
     is_guide = Path(plan.model_path) == paths.shipped("guide.gguf")
     return (Guide if is_guide else EngineSupervisor)(
         plan,
@@ -182,7 +182,7 @@ def local_engine(
 
 
 def _question(request: ChatRequest) -> str | None:
-    """Return what is asked, if the answer may have any words and any length."""
+    """Return the question, if the answer is not restricted in words or length."""
     is_free = request.text is None and not (request.tools or request.schema or request.stop)
     if not is_free or request.logprobs is not None or request.max_tokens is not None or not request.messages:
         return None
@@ -191,9 +191,9 @@ def _question(request: ChatRequest) -> str | None:
 
 
 def _merit(begun: _Begun, hit: Lookup) -> float:
-    """Return how much better the documentation answers: the doubts of the model, and what was found.
+    """Return how much better the documentation answers, from the model's doubt and the passages found.
 
-    Where the model declines, the documentation answers alone or not at all; infinite where neither knows.
+    If the model declines, the documentation answers alone or not at all. Infinite if neither has an answer.
     """
     declines = begun.text.startswith(DECLINES)
     if hit.coverage < _LEAST and begun.doubt > _UNSURE and not declines:
@@ -209,7 +209,7 @@ def _answer(hit: Lookup) -> str:
 
 
 def _told(event: RequestEvent, after: str) -> Iterator[RequestEvent]:
-    """Yield an event of the model as it is passed on, and before its end what follows its words."""
+    """Yield an event of the model without its probabilities, preceded at the end by the text `after`."""
     if isinstance(event, Delta):
         if event.text:
             yield msgspec.structs.replace(event, chances=())
@@ -221,7 +221,7 @@ def _told(event: RequestEvent, after: str) -> Iterator[RequestEvent]:
 
 
 def _own_words(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Return a chat with the model's own words alone, which it was trained to go on from."""
+    """Return a chat without quoted documentation: the model was trained to continue only its own words."""
     kept: list[Message] = []
     for one in messages:
         if one.role != "assistant" or (one is messages[-1] and one.content.startswith((FROM, _NOTHING))):

@@ -1,8 +1,8 @@
-"""The documentation that ships, cut into what answers a question: a row, an item, a command, a paragraph.
+"""Search in the bundled documentation, split into passages: rows, items, commands and paragraphs.
 
-BM25 (Robertson and Zaragoza, 2009) counts what each says, with its headings as further words (BM25F).
-Unlike the index of a collection, this corrects typing errors by the words of the documentation, and its
-scores are comparable between questions, so that a threshold holds.
+BM25 (Robertson and Zaragoza, 2009) ranks them, with headings as additional words (BM25F). Unlike the index of
+a collection, this corrects typing errors by the words of the documentation, and its scores are comparable
+between questions, so that thresholds work.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from edgechat.base import paths
 
 WHERE = "https://github.com/edgechat/edgechat/blob/main/docs/"
 _PASSAGES = 3
-"""Passages of an answer, at most, of those that score at least `_NEAR` of the best."""
+"""Maximum number of passages in an answer, each scoring at least `_NEAR` of the best."""
 _NEAR = 0.8
 _LONGEST = 500
-"""Letters of a passage; of a longer paragraph its best sentences are taken."""
-# Chosen by the practice exams: the weights of title and headings, k and b of BM25, and of words alike.
+"""Maximum characters of a passage; longer paragraphs are reduced to their best sentences."""
+# Tuned on the practice exams: weights of title and headings, k and b of BM25, weights of similar words.
 _TITLE, _HEADING, _K, _B, _ALIKE, _CORRECTED = 1.0, 0.5, 1.2, 0.45, 0.8, 0.8
 _BACKGROUND = {"architecture.md": 0.4, "reports.md": 0.4, "scale.md": 0.4, "phones.md": 0.6}
-"""Pages on what users do not do, and what they count beside others."""
+"""Weights of pages about what users rarely do."""
 _LEAD, _HEADED, _DEFINED, _GLOSSARY, _PROGRAM = 1.1, 1.3, 1.6, 0.85, 0.5
-"""The first paragraph of a section; below a heading that has the whole question; a term where it is asked
-for; one where it is not; lines of a program."""
+"""Weights of the first paragraph of a section, of text below a heading that contains the whole question, of a
+definition that is asked for, of one that is not, and of lines of a program."""
 _DEFINITION = re.compile(
     r"(what|whats|what's|wat|explain|define)\b|.*\b(means?|meaning|explained)\b|^\W*\w+( \w+)?\W*$", re.DOTALL
 )
@@ -47,7 +47,7 @@ uses used using work works possible try some any all each edgechat app program u
 t m d re ve ll someone anybody make makes made go goes going give gives given know mean means meaning whats
 now right look looks see good best old set setup explain anyway however able trying own
 """
-"""Of a question to a program, what says nothing about the answer."""
+"""Words of a question to a program that say nothing about the answer."""
 _SAYS_NOTHING = frozenset(_EMPTY_WORDS.split())
 _ALIKE_WORDS = """
 abort cancel halt: stop
@@ -74,7 +74,7 @@ colour color: colours
 config configuration: settings
 question prompt message: prompt question
 """
-"""What newcomers say, and what the documentation says."""
+"""Newcomers' words, and those of the documentation."""
 _ENDINGS = (
     ("ization", "iz"), ("isation", "iz"), ("izing", "iz"), ("ising", "iz"), ("ies", "y"), ("sses", "ss"),
     ("ations", "at"), ("ation", "at"), ("ings", ""), ("ing", ""), ("edly", ""), ("ed", ""), ("es", ""),
@@ -84,14 +84,14 @@ _ENDINGS = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Excerpt:
-    """A piece of a page: a paragraph, an item of a list, a row of a table, or a command with its comment."""
+    """A passage of a page: a paragraph, a list item, a table row, or a command with its comment."""
 
     page: str
-    """The file, 'app.md'."""
+    """Its file: 'app.md'."""
     title: str
-    """The page's heading."""
+    """The page's title."""
     headings: tuple[str, ...]
-    """Those below it, down to the passage."""
+    """Headings below the title, down to the passage."""
     kind: str
     """paragraph, item, row or command."""
     text: str
@@ -100,12 +100,12 @@ class Excerpt:
 
     @property
     def place(self) -> str:
-        """Where it is, for people, as a link: '[The app, “Keys”](…)'."""
+        """A link to it: '[The app, “Keys”](…)'."""
         name = f"{self.title}, “{self.headings[-1]}”" if self.headings else self.title
         return f"[{name}]({WHERE}{self.page}{'#' + _anchor(self.headings[-1]) if self.headings else ''})"
 
     def shown(self, asked: set[str]) -> str:
-        """Return it as Markdown; of a long paragraph the sentences that have most of the words asked for."""
+        """Return it as Markdown; of a long paragraph, the sentences with most of the words asked for."""
         text = unlinked(self.text)
         if self.kind == "command":
             return "```\n" + re.sub(" {3,}# ", "  # ", text) + "\n```"
@@ -126,20 +126,20 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """What the documentation has for a question."""
+    """Result of a search for a question."""
 
     passages: tuple[Excerpt, ...] = ()
-    """The best first; none if no word of the question is in the documentation."""
+    """The best first; none if no word of the question occurs in the documentation."""
     score: float = 0.0
-    """Of the best, by BM25: some 5 for one telling word, 20 for several."""
+    """BM25 score of the best: some 5 for one distinctive word, 20 for several."""
     coverage: float = 0.0
-    """Which share of the question the best has, of its words by what they tell: 0 to 1."""
+    """Share of the question's words, weighted by rarity, that the best contains: 0 to 1."""
     asked: frozenset[str] = frozenset()
-    """The stems that were looked for."""
+    """The stems that were searched for."""
 
     @property
     def text(self) -> str:
-        """The answer, in the words of the documentation, each with the page and heading that it is from."""
+        """The answer in the words of the documentation, with links to pages and headings."""
         shown, place = "", ""
         for one in self.passages:
             if one.place != place:
@@ -153,15 +153,15 @@ FROM = "From the documentation, "
 
 
 class Manual:
-    """The pages of a folder, to be searched: some 1,200 passages, and 2 ms for a question."""
+    """Searchable pages of a folder: some 1,200 passages, and 2 ms per question."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        """folder: None is the documentation that ships."""
+        """folder: None for the bundled documentation."""
         pages = sorted((folder or paths.shipped("docs")).glob("*.md"))
         self.passages = [one for page in pages for one in _passages(page)]
 
     def search(self, question: str) -> Lookup:
-        """Return what answers a question best, whether or not that is well."""
+        """Return the passages that answer a question best, however poorly."""
         scores, covered, whole = defaultdict[int, float](float), defaultdict[int, float](float), 0.0
         asked = self._asked(question)
         bags, postings = self._index
@@ -193,7 +193,7 @@ class Manual:
         found = [self.passages[at] for at in order if scores[at] >= _NEAR * top]
         if self._is_headed(found[0], first) and not (defines and self._is_term(found[0], first)):
             found = self._section(found[0])
-        # Together what is of one section, in the order of the best of each.
+        # Group passages by section, in the order of the best of each.
         places = list(dict.fromkeys(one.place for one in found))
         together = tuple(sorted(found, key=lambda one: places.index(one.place)))
         said = set(bags[order[0]])
@@ -202,17 +202,17 @@ class Manual:
 
     @staticmethod
     def _is_headed(one: Excerpt, asked: set[str]) -> bool:
-        """Whether the heading above a passage has all that is asked for."""
+        """Return whether the heading above a passage contains everything asked for."""
         return bool(asked and one.headings) and asked <= set(_stems(one.headings[-1]))
 
     @staticmethod
     def _is_term(one: Excerpt, asked: set[str]) -> bool:
-        """Whether a passage explains a term that has all that is asked for."""
+        """Return whether a passage defines a term that contains everything asked for."""
         term = re.match(r"- \*\*(.+?)\*\*", one.text)
         return term is not None and bool(asked) and asked <= set(_stems(term[1]))
 
     def _section(self, one: Excerpt) -> list[Excerpt]:
-        """Return the passages of a section, as many as make an answer that is not too long."""
+        """Return the first passages of a section, up to the length of an answer."""
         found, letters = list[Excerpt](), 0
         for other in self.passages:
             if (other.page, other.headings) == (one.page, one.headings):
@@ -236,7 +236,7 @@ class Manual:
         return weight
 
     def _asked(self, question: str) -> list[list[tuple[str, float]]]:
-        """Return for each telling word its stem, if the documentation has it, and others for it, weighted."""
+        """Return, for each distinctive word, its known stem and similar ones, with weights."""
         asked: list[list[tuple[str, float]]] = []
         for word in dict.fromkeys(_words(question)):
             if word in _SAYS_NOTHING:
@@ -254,7 +254,7 @@ class Manual:
 
     @cached_property
     def _index(self) -> tuple[list[dict[str, float]], dict[str, list[int]]]:
-        """Of each passage how much it has of each stem; of each stem the passages that have it."""
+        """Weighted counts of stems for each passage, and the passages that contain each stem."""
         bags: list[dict[str, float]] = []
         postings: dict[str, list[int]] = defaultdict(list)
         for at, one in enumerate(self.passages):
@@ -295,7 +295,7 @@ class Manual:
 
 
 def unlinked(text: str) -> str:
-    """Return Markdown with the words of its links in their places."""
+    """Return Markdown with links replaced by their texts."""
     return _LINK.sub(r"\1", text)
 
 
@@ -340,7 +340,7 @@ _ALIKE_STEMS: dict[str, list[str]] = {}
 
 
 def _passages(page: Path) -> Iterator[Excerpt]:
-    """Yield the passages of a page in order."""
+    """Yield the passages of a page, in order."""
     headings, fenced, header, led = list[str](), False, False, False
     block, kind = list[str](), ""
 

@@ -24,20 +24,17 @@ from edgechat.device.profile import DeviceProfile
 from edgechat.models.catalogue import CatalogueEntry, catalogue
 from edgechat.models.choices import ModelChoice, RemoteFile
 from edgechat.models.formats.gguf import read_header
-from edgechat.models.formats.header import Format, GgufArray, ModelHeader
-from edgechat.models.formats.header_reading import read_model
-from edgechat.models.formats.limits import show
-from edgechat.models.formats.modalities import senses
+from edgechat.models.formats.header import Format, GgufArray, ModelHeader, senses, show
+from edgechat.models.formats.mlx.contents import read_model
 from edgechat.models.formats.mtp import HeadFile, misfit
 from edgechat.models.formats.quants import canonical
 from edgechat.models.hub.listing import RemoteModel, resolve_remote
 from edgechat.models.hub.names import parse_model_name
+from edgechat.models.local.files import ModelPartFile
 from edgechat.models.local.inventory import Inventory, LocalModel, inventory
 from edgechat.models.local.locations import Place
-from edgechat.models.local.ollama.defaults import ModelDefaults, read_defaults
-from edgechat.models.local.ollama.store import is_blob
+from edgechat.models.local.ollama_store import ModelDefaults, is_blob, read_defaults
 from edgechat.models.local.resolve import entry_of, local_file, local_models, resolve
-from edgechat.models.local.scan import ModelPartFile
 from edgechat.models.local.stores import found_at, is_model_folder
 from edgechat.models.shipped import mlx_header_of, shipped_header, shipped_quants, shipped_size
 from edgechat.planner.companions import TOWER, ProjectorFile, header_beside

@@ -25,12 +25,9 @@ from edgechat.base.errors import BadRequest, DiskError, ModelFileError
 from edgechat.base.text import one_line
 from edgechat.device.mlx import missing_vision
 from edgechat.device.speed import ROWS, DeviceSpeed
-from edgechat.models.adapters.reading import EMBEDDING
-from edgechat.models.adapters.use import AdapterUse, parse_scaled
-from edgechat.models.formats.header import ModelHeader
-from edgechat.models.formats.mlx.tower import tower_of
-from edgechat.models.formats.modalities import Modality, modalities
-from edgechat.models.formats.projector import Encoder, ProjectorHeader, read_for
+from edgechat.models.adapters.reading import EMBEDDING, AdapterUse, parse_scaled
+from edgechat.models.formats.header import Modality, ModelHeader, modalities
+from edgechat.models.formats.projector import Encoder, ProjectorHeader, read_for, tower_of
 from edgechat.models.formats.quants import GgmlType
 from edgechat.planner.estimate.budget import RAM, Budget, Needs, together
 
@@ -390,7 +387,7 @@ def plan_adapters(
 def _planned(text: str, header: ModelHeader) -> AdapterPlan:
     # Imported here, as most plans have no adapters.
     from edgechat.models.adapters.local import find_adapter
-    from edgechat.models.adapters.opening import open_adapter
+    from edgechat.models.adapters.peft import open_adapter
 
     name, scale = parse_scaled(text)
     found = find_adapter(name)

@@ -18,7 +18,7 @@ from edgechat.base.text import mebibytes
 from edgechat.device.profile import DeviceProfile
 from edgechat.device.remote.workers import why_lost, worker_addresses
 from edgechat.models.formats.header import ModelHeader
-from edgechat.models.formats.header_reading import read_model
+from edgechat.models.formats.mlx.contents import read_model
 from edgechat.planner.estimate.budget import RAM, Budget, Needs
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun

@@ -17,7 +17,7 @@ from edgechat.base import logs
 from edgechat.base.errors import EdgechatError, ServerRefused
 from edgechat.base.process import spawn
 from edgechat.base.process.ask import ChildFailed
-from edgechat.device.gpu.accelerators import Accelerator, merge, sightings_of
+from edgechat.device.accelerators import Accelerator, ggml_readings, merge
 from edgechat.device.profile import DeviceProfile, probe
 from edgechat.device.remote.messages import CPU, MOST_BYTES, LentDevice, Offer, WorkerRefusal
 from edgechat.device.speed import DeviceSpeed, best_threads, cached_speed
@@ -64,7 +64,7 @@ def offer(*, port: int = 0, memory: int | None = None) -> Offer:
             "--no-binary llama-cpp-python llama-cpp-python",
         )
     profile = probe()
-    cards = [card for card in merge(sightings_of(found.devices), profile.memory) if card.usable]
+    cards = [card for card in merge(ggml_readings(found.devices), profile.memory) if card.usable]
     profile = replace(profile, accelerators=tuple(cards))
     lent = [_lent(card, memory) for card in cards]
     if not any(card.shares_ram for card in cards):

@@ -21,13 +21,11 @@ from edgechat.base.errors import FolderError, ModelFileError, ModelNotFound
 from edgechat.device.memory import read_memory
 from edgechat.device.mlx import missing_vision
 from edgechat.models.adapters.local import states_adapter
-from edgechat.models.formats.header import ModelHeader
-from edgechat.models.formats.modalities import Modality, ModelKind
-from edgechat.models.local.inventory import Inventory, LocalModel, inventory
+from edgechat.models.formats.header import Modality, ModelHeader, ModelKind
+from edgechat.models.local.inventory import Inventory, LocalModel, inventory, models_nearby
 from edgechat.models.local.locations import Place
-from edgechat.models.local.nearby import models_nearby
 from edgechat.models.local.resolve import find_models
-from edgechat.models.local.usage import ModelUse, uses
+from edgechat.models.local.upkeep import ModelUse, uses
 
 if TYPE_CHECKING:
     from edgechat.native.params import CacheType
@@ -111,9 +109,9 @@ def glances(
 
 
 def _summarize(model: LocalModel) -> HeaderSummary:
-    from edgechat.models.formats.header_reading import read_model
+    from edgechat.models.formats.importable import VisionInside
+    from edgechat.models.formats.mlx.contents import read_model
     from edgechat.models.formats.mtp import can_draft
-    from edgechat.models.formats.vision_inside import VisionInside
     from edgechat.planner.companions import header_beside
 
     try:

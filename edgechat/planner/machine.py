@@ -15,21 +15,18 @@ from edgechat import settings
 from edgechat.base.errors import DryRunFailed, WorkerRefused
 from edgechat.base.process.ask import ChildFailed
 from edgechat.base.text import mebibytes
-from edgechat.device.gpu import amdgpu
-from edgechat.device.gpu.accelerators import Accelerator, merge, sightings_of
-from edgechat.device.gpu.mac import mac_sightings, metal
+from edgechat.device.accelerators import Accelerator, ggml_readings, merge
+from edgechat.device.gpu_readings import kernel_readings, mac_readings, metal
 from edgechat.device.load import Disturbance
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile, probe
-from edgechat.device.remote.tunnel import Tunnel
-from edgechat.device.remote.workers import LostWorker, accelerators, connect
+from edgechat.device.remote.workers import LostWorker, Tunnel, accelerators, connect
 from edgechat.device.speed import AttentionShape, DeviceSpeed, cached_speed
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.quants import GgmlType
 from edgechat.native import amx
 from edgechat.native.accelerators.devices import Build
-from edgechat.native.buffers import Breakdown
-from edgechat.native.params import LoadParams
+from edgechat.native.params import Breakdown, LoadParams
 from edgechat.planner.estimate.budget import RAM
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
@@ -66,7 +63,7 @@ def current_profile(dry: DryRun | None = None, workers: Sequence[str] = ()) -> D
     """
     profile = probe()
     # MLX's GPU is found without llama.cpp.
-    alone = replace(profile, accelerators=merge(mac_sightings(), profile.memory))
+    alone = replace(profile, accelerators=merge(mac_readings(), profile.memory))
     if dry is None:
         return alone
     config = settings.load()
@@ -83,8 +80,8 @@ def current_profile(dry: DryRun | None = None, workers: Sequence[str] = ()) -> D
     except DryRunFailed:  # then nothing can be loaded on them either
         return alone
     devices = found.devices
-    sightings = [*sightings_of(devices), *amdgpu.sightings(), *mac_sightings()]
-    cards = merge(sightings, profile.memory)
+    readings = [*ggml_readings(devices), *kernel_readings(), *mac_readings()]
+    cards = merge(readings, profile.memory)
     measured = {
         card.devices[0]: speed
         for card in cards

@@ -8,11 +8,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from edgechat.models.formats.modalities import ModelKind
-from edgechat.models.local.ollama.defaults import ModelDefaults
+from edgechat.models.formats.header import ModelKind
+from edgechat.models.local.ollama_store import ModelDefaults
 from edgechat.models.remote.model import HostedModel
-from edgechat.native.buffers import Buffer
-from edgechat.native.params import LoadParams
+from edgechat.native.params import Buffer, LoadParams
 from edgechat.planner.companions import AdapterPlan, ProjectorPlan
 from edgechat.planner.estimate.budget import Needs
 from edgechat.planner.estimate.calibration import RunConditions

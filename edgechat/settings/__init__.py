@@ -6,10 +6,10 @@
     [sampling]
     temperature = 0.7
 
-Options on the command line take precedence; what neither sets, edgechat chooses.
+Options on the command line take precedence; edgechat chooses what neither sets.
 
-`fields` has the settings with their descriptions, which the settings screen shows, `reading` checks a file,
-`writing` changes it and keeps its layout, `documentation` describes settings as text.
+`fields` defines the settings with their descriptions, `reading` checks a file, `writing` changes it without
+losing its layout, and `documentation` describes settings for the settings screen.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The documentation of the settings, computed from the fields themselves."""
+"""Documentation of the settings, generated from their fields."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from edgechat.settings.reading import stripped
 
 _TABLES = {Preset: "presets", RemoteServer: "remotes", EngineProgram: "engines"}
 _HUGE = 10**6
-"""Limits from this value on are not shown."""
+"""Larger limits are not shown."""
 
 
 class Documented(msgspec.Struct, frozen=True):
-    """The documentation of one setting."""
+    """Documentation of one setting."""
 
     name: str
     """As `save` and the file call it: 'context', 'sampling.temperature'."""
@@ -44,16 +44,16 @@ class Documented(msgspec.Struct, frozen=True):
 
     @property
     def optional(self) -> bool:
-        """Whether it can be None, which leaves the choice to edgechat."""
+        """Whether it can be None, leaving the choice to edgechat."""
         return type(None) in typing.get_args(stripped(self.type))
 
     def value(self, settings: Settings) -> Any:
-        """Return its value in some settings."""
+        """Return its value in `settings`."""
         return attrgetter(self.name)(settings)
 
 
 def documented() -> tuple[Documented, ...]:
-    """Return every setting, in the order of the file; `presets` is one."""
+    """Return every setting, in the order of the file; tables such as `presets` count as one."""
     return tuple(_fields(Settings, ""))
 
 
@@ -62,7 +62,7 @@ def _fields(kind: type[msgspec.Struct], prefix: str) -> Iterator[Documented]:
         if field.type is SamplingDefaults:
             yield from _fields(SamplingDefaults, f"{field.name}.")
             continue
-        # The documentation is the Meta with `extra`; others have limits.
+        # The Meta with `extra` is the documentation; others set limits.
         about = [meta for meta in _metas(field.type) if meta.extra][-1]
         extra = about.extra or {}
         default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default

@@ -1,4 +1,4 @@
-"""TOML files to structs, with errors that name the file, the field and the allowed values."""
+"""Reading of settings.toml and other TOML files; errors name the file, the field and the allowed values."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def load() -> Settings:
 
 
 def settings_of(table: dict[str, Any], where: str) -> Settings:
-    """Return a table as Settings. Raises SettingsError that names `where` (the file) and the field."""
-    from edgechat.base.network import loopback, ssh  # needed only where there is a file
+    """Return a table as Settings. Raises SettingsError, naming `where` (the file) and the field."""
+    from edgechat.base.network import lenders  # needed only where there is a file
 
     settings = checked(table, Settings, where)
     for kind, names in (("preset", settings.presets), ("prompt", settings.prompts)):
@@ -56,11 +56,11 @@ def settings_of(table: dict[str, Any], where: str) -> Settings:
         if fault := engine_fault(name, program):
             raise SettingsError(f"{where}: engines.{one_line(name, 60)}: {fault}", hint="Correct the file.")
     for server in settings.rpc:
-        if loopback.address(server) is None:
-            raise SettingsError(f"{where}: rpc: {loopback.refusal(server)}", hint=loopback.HINT)
+        if lenders.rpc_address(server) is None:
+            raise SettingsError(f"{where}: rpc: {lenders.rpc_refusal(server)}", hint=lenders.RPC_HINT)
     for worker in settings.workers:
-        if ssh.ssh_host(worker) is None:
-            raise SettingsError(f"{where}: workers: {ssh.refusal(worker)}", hint=ssh.HINT)
+        if lenders.ssh_host(worker) is None:
+            raise SettingsError(f"{where}: workers: {lenders.ssh_refusal(worker)}", hint=lenders.SSH_HINT)
     return settings
 
 
@@ -112,7 +112,7 @@ def _is_header(text: str) -> bool:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the tables of a TOML file. Raises SettingsError if it cannot be read."""
-    import tomllib  # 2 ms, for who has settings
+    import tomllib  # 2 ms, needed only if there is a file
 
     try:
         return tomllib.loads(read_text(path))
@@ -130,10 +130,10 @@ def read_text(path: Path) -> str:
 
 
 def checked(table: dict[str, Any], kind: type[S], where: str, prefix: str = "") -> S:
-    """Return `table` as a `kind`. Raises SettingsError that names `where` (the file) and the field."""
+    """Return `table` as a `kind`. Raises SettingsError, naming `where` (the file) and the field."""
     with contextlib.suppress(msgspec.ValidationError):
         return msgspec.convert(table, kind)
-    # Field by field, twenty times slower, to find out which one is not valid.
+    # Field by field, twenty times slower, to find the invalid one.
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     values: dict[str, Any] = {}
     for name, value in table.items():
@@ -150,7 +150,7 @@ def checked(table: dict[str, Any], kind: type[S], where: str, prefix: str = "") 
 
 
 def checked_value(value: Any, kind: Any) -> Any:
-    """Return a value as a field's type. Raises ValueError that says what is allowed."""
+    """Return a value as a field's type. Raises ValueError, listing the allowed values."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -187,7 +187,7 @@ def _value(value: Any, kind: Any, where: str, name: str) -> Any:
     except ValueError as error:
         end = "" if str(error).endswith("?") else "."
         field = one_line(name, 80)
-        shown = "…" if field.startswith("remotes.") else _shown(value)  # it may be, or have, a key
+        shown = "…" if field.startswith("remotes.") else _shown(value)  # it may contain a key
         raise SettingsError(
             f"{where}: {field} = {shown} is not valid. {error}{end}",
             hint=f"Change {field} in {where}, or remove the line.",
@@ -204,5 +204,5 @@ def stripped(kind: Any) -> Any:
 def _shown(value: Any) -> str:
     try:
         return one_line(repr(value), 60)
-    except ValueError:  # 0xfff…: Python does not convert numbers of so many digits
+    except ValueError:  # 0xfff…: Python refuses to convert very long numbers
         return "…"

@@ -1,4 +1,4 @@
-"""Changing settings.toml while keeping its comments, order and layout."""
+"""Changes to settings.toml that keep its comments, order and layout."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOCK_SECONDS = 5.0
 
 Name = str | tuple[str, ...]
 """The name of a setting: as in the file, split at the first dot only ('context', 'sampling.top_p',
-'presets.coder'), or in parts: ('presets', 'coder', 'think')."""
+'presets.coder'), or as a tuple: ('presets', 'coder', 'think')."""
 
 
 def change(name: Name, value: Any) -> Settings:
@@ -33,10 +33,10 @@ def change(name: Name, value: Any) -> Settings:
 
 
 def save(changes: Mapping[Any, Any]) -> Settings:
-    """Write settings, by `Name`, to settings.toml, and return all settings. None removes one.
+    """Write settings, by `Name`, to settings.toml, and return all settings. None removes a setting.
 
-    The value of a preset is a Preset or a table. Raises SettingsError, and leaves the file as it was, for a
-    value that is not valid and for a file that cannot be read or written.
+    The value of a preset is a Preset or a table. Raises SettingsError, leaving the file as it was, if a value
+    is not valid or the file cannot be read or written.
     """
     path = settings_file()
     with _locked(path):
@@ -52,7 +52,7 @@ def save(changes: Mapping[Any, Any]) -> Settings:
 
 
 def _put(tables: MutableMapping[str, Any], name: Name, value: Any) -> None:
-    """Set one setting in tables, plain ones or those of tomlkit; None removes it."""
+    """Set a setting in plain tables or tomlkit's; None removes it."""
     *heads, last = _parts(name)
     for head in heads:
         if head not in tables and value is None:
@@ -60,7 +60,7 @@ def _put(tables: MutableMapping[str, Any], name: Name, value: Any) -> None:
         inner = tables.setdefault(head, {})
         if not isinstance(inner, MutableMapping):
             raise SettingsError(f"{one_line(head, 80)} is not a table, so {_shown(name)} cannot be set.")
-        # Not `inner`, which tomlkit replaces by a table of its own.
+        # Not `inner`, of which tomlkit stores a copy.
         tables = tables[head]
     _set(tables, last, _plain(value))
 
@@ -79,7 +79,7 @@ def _shown(name: Name) -> str:
 def _set(table: MutableMapping[str, Any], name: str, value: Any) -> None:
     old = table.get(name)
     if isinstance(old, MutableMapping) and isinstance(value, dict):
-        # Value by value, to keep the comments between them.
+        # Key by key, to keep the comments between them.
         for key in {**old, **value}:
             _set(old, key, value.get(key))
     elif value is not None:
@@ -89,7 +89,7 @@ def _set(table: MutableMapping[str, Any], name: str, value: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as TOML types: tables without None values, lists."""
+    """Return a value as TOML types: lists, and tables without None values."""
     if isinstance(value, msgspec.Struct):
         value = msgspec.to_builtins(value)
     if isinstance(value, Mapping):
@@ -98,7 +98,7 @@ def _plain(value: Any) -> Any:
 
 
 def _without_empty_tables(value: Any) -> Any:
-    """Return tables without empty ones, which tomlkit writes only sometimes."""
+    """Return a table without empty subtables, which tomlkit writes only sometimes."""
     if not isinstance(value, dict):
         return value
     items = {name: _without_empty_tables(item) for name, item in value.items()}
@@ -109,7 +109,7 @@ def _edited(path: Path, text: str, changes: Mapping[Any, Any], wanted: dict[str,
     """Return the text of the file with the changes. Raises SettingsError if that is not possible."""
     import tomllib
 
-    import tomlkit  # 40 ms, needed only for changes
+    import tomlkit  # 40 ms
     from tomlkit.exceptions import TOMLKitError
 
     newline = "\r\n" if "\r\n" in text else "\n"
@@ -124,7 +124,7 @@ def _edited(path: Path, text: str, changes: Mapping[Any, Any], wanted: dict[str,
         for name, value in changes.items():
             _put(document, name, value)
         edited = tomlkit.dumps(document)
-        # Some layouts are damaged by tomlkit; check the result.
+        # tomlkit damages some layouts, so check the result.
         result = tomllib.loads(edited)
         if _without_empty_tables(result) != _without_empty_tables(wanted):
             raise ValueError("the tables differ")
@@ -151,7 +151,7 @@ def _with_line(text: str, name: str, line: str) -> str:
             at -= 1
         gap = "\n" if at == header or lines[at].strip() else ""
         candidate = "".join([*lines[:at], line, gap, *lines[at:]])
-        with contextlib.suppress(ValueError):  # it was not a table, but a line of a longer value
+        with contextlib.suppress(ValueError):  # not a table's header, but a line of a longer value
             if name in tomllib.loads(candidate):
                 return candidate
     return text

@@ -24,8 +24,7 @@ from edgechat.tools.tool import (
 )
 
 if TYPE_CHECKING:  # the first frame waits for this module, but not for what is chosen later
-    from edgechat.tools.builtin.documents import SearchDocuments
-    from edgechat.tools.builtin.past_chats import SearchChats
+    from edgechat.tools.builtin.searches import SearchChats, SearchDocuments
     from edgechat.tools.mcp.server import McpServer
 
 _DOCUMENTS, _FILES = "documents", "files"
@@ -194,7 +193,7 @@ class ToolRegistry:
         if group == _DOCUMENTS:
             if self._search_documents is None or not argument:
                 raise ToolError("No documents are named.", hint="Name some: documents:NAME")
-            from edgechat.tools.builtin.documents import documents_named
+            from edgechat.tools.builtin.searches import documents_named
 
             return documents_named(argument, self._search_documents)
         if group == _FILES:
@@ -207,11 +206,11 @@ class ToolRegistry:
 
     def _new_group(self, group: str) -> ToolServer:
         if group == "calculator":
-            from edgechat.tools.builtin.calculator import calculator
+            from edgechat.tools.builtin.harmless import calculator
 
             return calculator()
         if group == "date":
-            from edgechat.tools.builtin.clock import clock
+            from edgechat.tools.builtin.harmless import clock
 
             return clock()
         if group == "web":
@@ -220,7 +219,7 @@ class ToolRegistry:
             return web_pages()
         if self._search_chats is None:
             raise ToolError("There are no conversations to search here.")
-        from edgechat.tools.builtin.past_chats import past_chats
+        from edgechat.tools.builtin.searches import past_chats
 
         return past_chats(self._search_chats)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.tools.consent_store import ConsentStore, consents_path
+from edgechat.tools.consent import ConsentStore, consents_path
 from edgechat.tools.tool import ToolSpec
 from tests.cli.transcripts import transcript
 

@@ -287,7 +287,7 @@ def test_words_that_are_no_utf_8_and_terminals_that_are_not(script):
 
 def test_a_home_that_cannot_be_made(script, monkeypatch):
     monkeypatch.setenv("EDGECHAT_HOME", "/dev/null/home")
-    assert "cannot make its folder" in complaint(edgechat("run", script(), "hi"))
+    assert "cannot create its folder" in complaint(edgechat("run", script(), "hi"))
 
 
 @pytest.mark.parametrize("name", ["config", "log"])

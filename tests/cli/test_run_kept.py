@@ -21,8 +21,8 @@ import pytest
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.generation_options import CommandLineOptions
 from edgechat.chat.storage.store import Store, store_path
-from edgechat.cli.chat.conversation import ConversationChoice
-from edgechat.cli.commands import run as command
+from edgechat.cli.chat.conversation import ConversationChoice, RunOptions
+from edgechat.cli.chat.run import run_with
 from edgechat.engine.types import CachePolicy, Dropped
 from edgechat.guide import engine as guide
 from tests.cli.running import EDGECHAT, complaint, edgechat
@@ -190,7 +190,7 @@ def test_a_store_that_cannot_be_written_keeps_nothing(home):
     assert run.stderr.count("Answer:") == 2
     assert not [file for file in home.rglob("*") if file.is_file() and b"xyzzy" in file.read_bytes()]
     assert not list(home.rglob("*.state"))
-    assert "cannot make its folder" in complaint(edgechat("run", "guide", "And then?", "-c"))
+    assert "cannot create its folder" in complaint(edgechat("run", "guide", "And then?", "-c"))
 
 
 def test_a_store_that_is_locked_or_damaged_names_the_way_out(script, home):
@@ -298,7 +298,7 @@ def engine(monkeypatch):
 
 
 def ask(**options):
-    command.run(command.RunOptions(model="guide", prompt="Hi", **options))
+    run_with(RunOptions(model="guide", prompt="Hi", **options))
     return Replaying.made
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edgechat.base.errors import DocumentError, DocumentsUnwritable, DoesNotFit
-from edgechat.documents import known, registry
+from edgechat.documents import registry
 from edgechat.documents.collection import Collection
 from edgechat.documents.embedding import Embedder, packed
 from edgechat.documents.indexing import update
@@ -240,13 +240,13 @@ async def test_each_batch_is_looked_for_behind_the_last(tmp_path, monkeypatch):
 
 
 def test_a_folder_with_too_many_entries_is_huge_and_a_deep_one_is_not(tmp_path, monkeypatch):
-    monkeypatch.setattr(known, "_MOST_ENTRIES", 20)
+    monkeypatch.setattr(registry, "_MOST_ENTRIES", 20)
     deep = tmp_path.joinpath("deep", *"abcdefghijklmnop")
     deep.mkdir(parents=True)
-    found = known.survey(tmp_path / "deep")
+    found = registry.survey(tmp_path / "deep")
     assert (found.is_complete, found.is_huge) == (False, False)
     (tmp_path / "wide").mkdir()
     for number in range(25):
         (tmp_path / "wide" / f"{number}.txt").touch()
-    found = known.survey(tmp_path / "wide")
+    found = registry.survey(tmp_path / "wide")
     assert (found.is_huge, found.about) == (True, "more than 20 documents, 0 MiB")

@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 
 from edgechat.base.text import figure, seconds
+from edgechat.device.accelerators import Accelerator, Vendor
 from edgechat.device.cpu import Core, Cpu
-from edgechat.device.gpu.accelerators import Accelerator, Vendor
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.planner.candidates import Variant, everything

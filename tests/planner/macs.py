@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edgechat.device.gpu.accelerators import GpuReading, merge
-from edgechat.device.gpu.mac import metal
+from edgechat.device.accelerators import GpuReading, merge
+from edgechat.device.gpu_readings import metal
 from edgechat.device.profile import DeviceProfile
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.local.resolve import entry_of

@@ -8,7 +8,7 @@ import pytest
 from edgechat.base import paths
 from edgechat.base.errors import ModelFileError
 from edgechat.models.choices import RemoteFile
-from edgechat.models.hub.progress import DownloadPace, ProgressSample, duration, speed
+from edgechat.models.hub.download import DownloadPace, ProgressSample, duration, speed
 from edgechat.planner.estimate.calibration import Calibration, learn
 from edgechat.planner.listing import rows
 from edgechat.planner.prepare import overview

@@ -7,7 +7,7 @@ import pytest
 
 from edgechat.base.errors import BackendMissing, DoesNotFit, NotADraft
 from edgechat.device.memory import Memory
-from edgechat.models.formats.header_reading import read_model
+from edgechat.models.formats.mlx.contents import read_model
 from edgechat.planner import fallback, prepare
 from edgechat.planner.estimate.budget import RAM
 from edgechat.planner.fallback import refit

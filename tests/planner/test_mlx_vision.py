@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edgechat.device import mlx
-from edgechat.models.formats.header_reading import read_model
+from edgechat.models.formats.mlx.contents import read_model
 from edgechat.planner import prepare
 from edgechat.planner.companions import TOWER
 from edgechat.planner.estimate.budget import RAM

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgechat.native import amx
-from edgechat.native.buffers import Breakdown, Buffer
+from edgechat.native.params import Breakdown, Buffer
 from edgechat.planner.estimate.budget import RAM, Layout, estimated, part_bytes
 from edgechat.planner.estimate.rates import guessed
 from edgechat.planner.placement.model_on_machine import EXACT, model_on_machine
@@ -34,7 +34,12 @@ def wanting(base, more):
         needs = estimated(base.shape, base._extras(params), on)
         buffers = tuple(
             Buffer(
-                name, name == RAM, one.weights, one.cache, max(0, one.compute + more * (name != RAM)), name
+                name,
+                name == RAM,
+                one.weights_bytes,
+                one.cache_bytes,
+                max(0, one.compute_bytes + more * (name != RAM)),
+                name,
             )
             for name, one in needs.items()
         )

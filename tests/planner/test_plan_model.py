@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from edgechat.base.errors import DoesNotFit, DryRunFailed, SettingsError
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
-from edgechat.native.buffers import Breakdown, Buffer
-from edgechat.native.params import LoadParams
+from edgechat.native.params import Breakdown, Buffer, LoadParams
 from edgechat.planner.estimate.budget import SPARE
 from edgechat.planner.estimate.memory import checkpoint_bytes, recurrent_bytes
 from edgechat.planner.placement.drafting import DRAFTED

@@ -9,9 +9,8 @@ import msgspec
 import pytest
 
 from edgechat.base.errors import StoreError
-from edgechat.tools import consent_store
-from edgechat.tools.consent import AskingPermission, NamedPermission, Question
-from edgechat.tools.consent_store import ConsentStore, consents_path
+from edgechat.tools import consent
+from edgechat.tools.consent import AskingPermission, ConsentStore, NamedPermission, Question, consents_path
 from edgechat.tools.tool import ToolSpec
 
 READ = ToolSpec(server="disk", name="read", description="Reads a file.")
@@ -133,7 +132,7 @@ async def test_a_damaged_file_asks_again(damage):
 
 
 async def test_answers_are_bounded(monkeypatch):
-    monkeypatch.setattr(consent_store, "MOST_ANSWERS", 3)
+    monkeypatch.setattr(consent, "MOST_ANSWERS", 3)
     store = ConsentStore(consents_path())
     for n in range(5):
         await store.keep(msgspec.structs.replace(READ, name=f"t{n}"), "always", "c1")

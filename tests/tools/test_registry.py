@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from edgechat.base.errors import DocumentError, StoreError
-from edgechat.tools.builtin.past_chats import FoundInChats
+from edgechat.tools.builtin.searches import FoundInChats
 from edgechat.tools.config import config_path
 from edgechat.tools.registry import ToolRegistry, ToolSet
 from edgechat.tools.tool import ToolResult, ToolSpec

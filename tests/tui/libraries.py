@@ -16,14 +16,13 @@ from edgechat.device.cpu import Core, Cpu
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.models.catalogue import CatalogueEntry
-from edgechat.models.formats.header import ModelHeader
-from edgechat.models.formats.modalities import Modality, ModelKind
-from edgechat.models.hub.http.probing import HubReach
+from edgechat.models.formats.header import Modality, ModelHeader, ModelKind
+from edgechat.models.hub.client import HubReach
+from edgechat.models.local.files import ModelPartFile
 from edgechat.models.local.inventory import LocalModel
 from edgechat.models.local.locations import Place
-from edgechat.models.local.scan import ModelPartFile
 from edgechat.models.local.stores import FoundModel
-from edgechat.models.local.usage import ModelUse
+from edgechat.models.local.upkeep import ModelUse
 from edgechat.planner.candidates import Variant
 from edgechat.planner.estimate.calibration import Calibration, RunConditions
 from edgechat.planner.estimate.speed import Prediction

@@ -1,1 +1,1 @@
-"""Images as users give them: untrusted files, decoded in a process of their own, kept by their contents."""
+"""Images from users: untrusted files, decoded in a child process and stored under their hash."""

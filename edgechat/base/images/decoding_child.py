@@ -1,6 +1,6 @@
-"""The child process that decodes images with Pillow; see `edgechat.base.images.decoding`.
+"""Child process that decodes images with Pillow; see `edgechat.base.images.image`.
 
-A file of a few bytes can ask for gigabytes, and decoders are large programs in C, so they run in a process
+A file of a few bytes can require gigabytes, and decoders are large programs in C, so they run in a process
 with limits on memory and time. Only the formats below are opened: Pillow knows many more, some of which start
 other programs.
 """
@@ -10,32 +10,34 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from edgechat.base.images.image import MAX_PIXELS, MAX_SIDE
+from edgechat.base.images.image import (
+    MAX_PIXELS,
+    MAX_SIDE,
+    MEMORY_LIMIT,
+    TIME_LIMIT,
+    Decode,
+    Decoded,
+    Format,
+    Rows,
+)
 from edgechat.base.process import child, spawn
-from edgechat.base.process.file_decoder import FilePart, NotDecodable
+from edgechat.base.process.file_decoder import FilePart, NotDecodable, problem_of
 
 if TYPE_CHECKING:
     from PIL import Image, ImageFile
 
 MAX_JPEG_PIXELS = 1 << 28
-"""Of the largest JPEG, which is scaled down while it is decoded; phones make them with 200 million pixels."""
-TIME_LIMIT = 20.0
-"""Seconds for one image; the largest ones take two or three."""
-MEMORY_LIMIT = 1536 * 2**20
-"""Bytes that the process may take; the largest images with transparency take half of it."""
-
-Format = Literal["png", "jpeg", "webp", "gif", "bmp", "heic"]
-
+"""Maximum for a JPEG, which is scaled down while being decoded; phones make some of 200 million pixels."""
 _KNOWN = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 """By Pillow's names."""
 _FORMATS: dict[str | None, Format] = {
     "PNG": "png",
     "JPEG": "jpeg",
-    "MPO": "jpeg",  # several JPEGs, one after the other; phones make them
+    "MPO": "jpeg",  # a sequence of JPEGs, as phones make them
     "WEBP": "webp",
     "GIF": "gif",
     "BMP": "bmp",
@@ -47,42 +49,15 @@ _ONLY = "Only PNG, JPEG, WebP, GIF, BMP and HEIC images can be used: convert it 
 _AGAIN = "Open it in an image viewer; if that shows it, save it from there as PNG."
 
 
-class Decode(msgspec.Struct, frozen=True, tag=True):
-    """Decode the file that was sent, and keep its pixels until the next one."""
-
-    most_pixels: int
-    box: tuple[int, int] | None = None
-    """The width and height that it may have at most, in pixels."""
-    check: bool = False
-    """Find out only whether it can be decoded."""
-
-
-class Rows(msgspec.Struct, frozen=True, tag=True):
-    """Return the pixels of some rows, as RGB."""
-
-    first: int
-    count: int
-
-
-class Decoded(msgspec.Struct, frozen=True):
-    """The image, or what is wrong with the file: `problem` goes on after its name."""
-
-    format: Format = "png"
-    width: int = 0
-    height: int = 0
-    problem: str = ""
-    hint: str = ""
-
-
 def main() -> None:
-    """Answer FilePart with nothing, Decode with Decoded, Rows with bytes, until the parent is gone."""
+    """Answer FilePart with an empty message, Decode with Decoded, and Rows with bytes."""
     pipes = spawn.adopt_pipe()
     child.limit_memory(MEMORY_LIMIT)
     child.serve(pipes, _Decoding().answer, seconds=int(TIME_LIMIT) + 5)
 
 
 class _Decoding:
-    """What has come of a file so far, then its pixels."""
+    """The parts of a file so far, then its pixels."""
 
     def __init__(self) -> None:
         self._file = bytearray()
@@ -105,7 +80,7 @@ class _Decoding:
 
 
 def _decode(file: io.BytesIO, how: Decode) -> tuple[Decoded, Image.Image | None]:
-    """Return the image and, unless it is only checked, its pixels. Whatever Pillow raises is a problem."""
+    """Return the image and, unless it is only checked, its pixels. Any exception is a problem of the file."""
     try:
         image = _open(file)
         decoded, pixels = _scaled(image, how.most_pixels, check=how.check)
@@ -113,14 +88,9 @@ def _decode(file: io.BytesIO, how: Decode) -> tuple[Decoded, Image.Image | None]
             return decoded, pixels
         pixels.thumbnail(how.box)
         return msgspec.structs.replace(decoded, width=pixels.width, height=pixels.height), pixels
-    except NotDecodable as error:
-        return Decoded(problem=error.problem, hint=error.hint), None
-    except MemoryError:
-        problem = "takes too much memory to decode"
-        return Decoded(problem=problem, hint="Scale it down, and try again."), None
     except Exception as error:
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
-        return Decoded(problem=f"is damaged, or not complete ({reason})", hint=_AGAIN), None
+        wrong = problem_of(error, smaller="Scale it down, and try again.", again=_AGAIN)
+        return Decoded(problem=wrong.problem, hint=wrong.hint), None
 
 
 def _open(file: io.BytesIO) -> ImageFile.ImageFile:
@@ -128,7 +98,7 @@ def _open(file: io.BytesIO) -> ImageFile.ImageFile:
     from PIL import (
         Image,
         UnidentifiedImageError,
-        WebPImagePlugin,  # noqa: F401 - makes WebP known, for which Image.open would load all plugins
+        WebPImagePlugin,  # noqa: F401 - registers WebP, for which Image.open would load all plugins
     )
 
     head = file.getvalue()[:16]
@@ -199,7 +169,7 @@ def _scaled(
 
 
 def _divided(size: tuple[int, int], factor: int) -> tuple[int, int]:
-    """Return the size that Pillow makes of one: rounded up, so that nothing vanishes."""
+    """Return a size divided as Pillow does it: rounded up, so that nothing vanishes."""
     return -(-size[0] // factor), -(-size[1] // factor)
 
 
@@ -208,7 +178,7 @@ def _fits(size: tuple[int, int], most_pixels: int) -> bool:
 
 
 def _turn(image: Image.Image) -> Image.Transpose | None:
-    """Return how an image is to be turned, by its EXIF data; those of many images are damaged."""
+    """Return the rotation that an image's EXIF data ask for; many are damaged, and ask for none."""
     from PIL.Image import Transpose
 
     turns: dict[Any, Transpose] = {
@@ -235,7 +205,7 @@ def _rgb(image: Image.Image) -> Image.Image:
     """Return an image of any mode as RGB, on white where it is transparent."""
     from PIL import Image
 
-    if image.mode.startswith("I"):  # 16 bits of gray, which convert() would cut off at 255
+    if image.mode.startswith("I"):  # 16-bit gray, which convert() would clip at 255
         return image.point(lambda value: value / 256).convert("L").convert("RGB")
     if not image.has_transparency_data:
         return image.convert("RGB")

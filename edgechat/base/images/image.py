@@ -1,15 +1,29 @@
-"""What a message says of its images."""
+"""Images: their description in messages, their decoder in a child process, and their library on disk.
+
+Whatever is wrong with a file, the answer is an ImageError within seconds. Pixels come in bands of rows.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
 import msgspec
 
+from edgechat.base.errors import ImageError, ImageNotStored
+from edgechat.base.file_library import FileLibrary, digest_of
+from edgechat.base.process import file_decoder
+from edgechat.base.process.file_decoder import FileDecoder
+
 PLACE = "\N{OBJECT REPLACEMENT CHARACTER}"
-"""Stands in a message's text where an image or a sound belongs; those without one come before the text."""
+"""Marks the place of an image or sound in a message's text; those without a mark come before the text."""
 MAX_SIDE = 1 << 14
-"""Pixels of a decoded image."""
+"""Maximum width and height of a decoded image, in pixels."""
 MAX_PIXELS = 1 << 26
-"""67 million, in 200 MB: libmtmd takes an image whole before it scales it down."""
+"""67 million, or 200 MB: libmtmd takes a whole image before scaling it down."""
 
 
 class Pixels(msgspec.Struct, frozen=True):
@@ -18,16 +32,139 @@ class Pixels(msgspec.Struct, frozen=True):
     width: int
     height: int
     rgb: bytes
-    """Three bytes a pixel, row by row."""
+    """Three bytes per pixel, row by row."""
 
 
 class Image(msgspec.Struct, frozen=True, tag="image"):
-    """An image that is on this machine."""
+    """An image on this machine."""
 
     digest: str
-    """BLAKE2b of the file's bytes, 32 hexadecimal digits: the same image, whatever it is called."""
+    """BLAKE2b of the file's bytes, 32 hexadecimal digits: it identifies the image, whatever its name."""
     path: str
-    """The file, which stays until the reply has ended."""
+    """The file, which exists until the reply has ended."""
     width: int
-    """Pixels, as it is decoded: after EXIF rotation, and scaled down if there are more than MAX_PIXELS."""
+    """In pixels, as decoded: after EXIF rotation, and scaled down if there are more than MAX_PIXELS."""
     height: int
+
+
+TIME_LIMIT = 20.0
+"""Seconds for one image; the largest take two or three."""
+MEMORY_LIMIT = 1536 * 2**20
+"""Bytes of memory for the process; the largest images with transparency take half of it."""
+
+Format = Literal["png", "jpeg", "webp", "gif", "bmp", "heic"]
+
+
+class Decode(msgspec.Struct, frozen=True, tag=True):
+    """Request to decode the file that was sent, and to keep its pixels until the next one."""
+
+    most_pixels: int
+    box: tuple[int, int] | None = None
+    """Maximum width and height, in pixels."""
+    check: bool = False
+    """Only check whether it can be decoded."""
+
+
+class Rows(msgspec.Struct, frozen=True, tag=True):
+    """Request for the pixels of some rows, as RGB."""
+
+    first: int
+    count: int
+
+
+class Decoded(msgspec.Struct, frozen=True):
+    """The decoded image, or why the file cannot be decoded: `problem` completes 'FILE ...'."""
+
+    format: Format = "png"
+    width: int = 0
+    height: int = 0
+    problem: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFacts:
+    """Format and size of an image that can be decoded."""
+
+    format: Format
+    width: int
+    """As `Decoder.pixels` returns it: after EXIF rotation, and scaled down if too large."""
+    height: int
+
+
+class Decoder(FileDecoder):
+    """Decodes images; see `FileDecoder`."""
+
+    role = what = "image"
+    error = unready = lost = ImageError
+    smaller = "Save it as JPEG, or smaller."
+    otherwise = "Open it in an image viewer, and save it from there as PNG, or smaller."
+
+    def __init__(self) -> None:
+        super().__init__(seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
+
+    def inspect(self, source: Path | bytes, *, name: str | None = None) -> ImageFacts:
+        """Return the format and size of an image. Decodes it, so that damage is found wherever it is."""
+        decoded = self._decode(source, Decode(MAX_PIXELS, check=True), name or self.name_of(source))
+        return ImageFacts(decoded.format, decoded.width, decoded.height)
+
+    def pixels(
+        self,
+        source: Path | bytes,
+        *,
+        most_pixels: int = MAX_PIXELS,
+        box: tuple[int, int] | None = None,
+        name: str | None = None,
+    ) -> Pixels:
+        """Return an image as RGB: rotated by its EXIF data, on white, and only the first of an animation.
+
+        An image of more than `most_pixels` is scaled down by a power of two, then exactly, to fit into `box`,
+        a width and a height.
+        """
+        name = name or self.name_of(source)
+        decoded = self._decode(source, Decode(min(most_pixels, MAX_PIXELS), box), name)
+        rgb = io.BytesIO()  # its bytes need no copy at the end
+        count = max(1, file_decoder.PART // (3 * decoded.width))
+        for first in range(0, decoded.height, count):
+            rgb.write(self._ask(Rows(first, count), name))
+        return Pixels(decoded.width, decoded.height, rgb.getvalue())
+
+    def _decode(self, source: Path | bytes, how: Decode, name: str) -> Decoded:
+        self._send(source, name)
+        decoded = msgspec.msgpack.decode(self._ask(how, name), type=Decoded)
+        if decoded.problem:
+            raise self._problem(name, decoded.problem, decoded.hint)
+        return decoded
+
+
+class ImageLibrary(FileLibrary[ImageFacts, Image]):
+    """Images in a folder."""
+
+    what = "image"
+    extensions: ClassVar[dict[str, str]] = {
+        "png": "png",
+        "jpeg": "jpg",
+        "webp": "webp",
+        "gif": "gif",
+        "bmp": "bmp",
+        "heic": "heic",
+    }
+    not_stored = ImageNotStored
+    facts = ImageFacts
+
+    def add(self, data: bytes, *, name: str | None = None, decoder: Decoder | None = None) -> Image:
+        """Store an image, or mark it as used if it is stored already. Raises ImageError.
+
+        name: starts the message of an error. decoder: checks the image; None starts one.
+        """
+        if (image := self._used(digest_of(data))) is not None:
+            return image
+        with contextlib.nullcontext(decoder) if decoder is not None else Decoder() as checks:
+            return self._keep(data, checks.inspect(data, name=name))
+
+    def add_file(self, path: Path) -> Image:
+        """Store a copy of a file. Raises ImageError, also for pipes and devices."""
+        return self.add(Decoder.read_file(path), name=Decoder.name_of(path))
+
+    def _found(self, digest: str, path: str, facts: ImageFacts) -> Image:
+        return Image(digest, path, facts.width, facts.height)

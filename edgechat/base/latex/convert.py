@@ -1,8 +1,8 @@
-r"""LaTeX formulas as Unicode text: in a line, or displayed on several.
+r"""LaTeX formulas as Unicode text: inline, or displayed on several lines.
 
-A formula is converted as a whole or not at all: what is not understood stays as the model wrote it. It is
-code of our own, since the libraries drop commands they do not know (pylatexenc), leave a mixture of both
-(unicodeit), or know neither matrices nor bounds on hostile input (flatlatex).
+A formula is converted as a whole or stays as the model wrote it. No library does that: they drop unknown
+commands (pylatexenc), leave a mixture of LaTeX and Unicode (unicodeit), or have neither matrices nor bounds
+on hostile input (flatlatex).
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from edgechat.base.latex.parts import (
 )
 
 _LONGEST = 2000
-"""Characters of a formula; what is longer stays as it is."""
+"""Maximum length of a formula that is converted, in characters."""
 
 
 @lru_cache(maxsize=1024)
 def in_line(formula: str) -> str | None:
-    """Return a formula as one line of Unicode; None if it cannot be converted."""
+    """Return a formula as a line of Unicode; None if it cannot be converted."""
     box = _converted(formula, tall=False)
     return box.lines[0].strip() if box is not None else None
 
 
 @lru_cache(maxsize=256)
 def displayed(formula: str) -> tuple[str, ...] | None:
-    """Return a formula as lines of Unicode, fractions and matrices set; None if it cannot be converted."""
+    """Return a formula as lines of Unicode with built-up fractions; None if it cannot be converted."""
     box = _converted(formula, tall=True)
     return tuple(line.rstrip() for line in box.lines) if box is not None else None
 
@@ -67,11 +67,11 @@ _SCRIPT_SIGNS = ("^", "_", "'")
 
 
 class Unconvertible(ValueError):
-    """There is something in a formula that is not understood."""
+    """A formula contains something that is not supported."""
 
 
 class Reader:
-    """Reads a formula from left to right. tall: whether it may take several lines."""
+    """Recursive-descent parser of a formula. tall: whether the result may take several lines."""
 
     def __init__(self, formula: str, *, tall: bool) -> None:
         self._tokens: list[str] = _TOKEN.findall(formula)
@@ -80,7 +80,7 @@ class Reader:
         self._tall = tall
 
     def whole(self) -> Box:
-        """Read all of it. Raises Unconvertible and TooLarge."""
+        """Read the whole formula. Raises Unconvertible and TooLarge."""
         box = self._lines(())
         if self._peek():
             raise Unconvertible
@@ -103,7 +103,7 @@ class Reader:
         return self._peek()
 
     def _script_sign(self) -> str:
-        """Return the sign of a script if one comes next, after white space or not; else nothing."""
+        """Return the sign of a script if one comes next, skipping white space before it; else ''."""
         at = self._at
         if (token := self._skip_space()) in _SCRIPT_SIGNS:
             return token
@@ -129,7 +129,7 @@ class Reader:
     # Rows of parts.
 
     def _lines(self, ends: Sequence[str]) -> Box:
-        """Read lines of which the parts between & are aligned."""
+        """Read lines whose parts are aligned at each &."""
         rows = self._rows(ends)
         if not self._tall:
             return Box((self._join_lines(rows),))
@@ -178,7 +178,7 @@ class Reader:
         return joined(parts)
 
     def _flat(self) -> Part:
-        """Read an argument, which takes one line."""
+        """Read an argument that must fit on one line."""
         tall, self._tall = self._tall, False
         part = self._argument()
         self._tall = tall

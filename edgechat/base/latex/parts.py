@@ -1,4 +1,4 @@
-"""The parts of a formula, and how they stand beside and above each other: spaces, parentheses, boxes."""
+"""Layout of formulas: spaces and parentheses between their parts, and boxes of several lines."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Kind = Literal["", "word", "tail", "group", "large"]
 
 
 class Part(NamedTuple):
-    """A part of a formula, and how its neighbours stand to it.
+    """A part of a formula, and its spacing.
 
-    word: a space apart from letters and digits. tail: from those after it only. group: needs parentheses as
-    the base of a script. large: has its limits above and below.
+    word: a space separates it from letters and digits. tail: only from those after it. group: needs
+    parentheses as the base of a script. large: has limits above and below.
     """
 
     box: Box
@@ -27,7 +27,7 @@ class Part(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The line on which its neighbours stand."""
+        """The line that is aligned with its neighbours."""
         return self.box.lines[self.box.base]
 
 
@@ -36,18 +36,18 @@ _SCRIPT = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾₀₁₂₃₄₅₆₇₈
 FACTOR = re.compile(
     rf"[√∛∜]?(?:\d+(?:[.,]\d+)?|[d∂]?[^\W\d_][\u0300-\u036f\u20d0-\u20ff]?|[∞½⅓¼])[{_SCRIPT}ᵃ-ᶻⁱⁿᴬ-ᵂⱽₐ-ₜᵢ-ᵪⱼ]*(?:\\([^()]*\\))?"
 )
-"""What needs no parentheses as a denominator: a number, or a letter with its scripts, or f(x)."""
+"""Denominators without parentheses: a number, a letter with its scripts, or f(x)."""
 PRODUCT = re.compile(rf"(?:[\w{_SCRIPT}\u0300-\u036f\u20d0-\u20ff√∛∜∞.·!∂]|\([^()]*\))+")
-"""What needs none as a numerator."""
+"""Numerators without parentheses."""
 
 
 def operand(text: str, simple: re.Pattern[str]) -> str:
-    """Return a text, in parentheses unless it is as simple as this."""
+    """Return a text, in parentheses unless it matches `simple`."""
     return text if simple.fullmatch(text) or _is_enclosed(text) else f"({text})"
 
 
 def _is_enclosed(text: str) -> bool:
-    """Return whether the first and the last character are parentheses of one pair."""
+    """Return whether the first and last characters are a pair of parentheses."""
     if text[:1] != "(" or text[-1:] != ")":
         return False
     depth = 0
@@ -59,7 +59,7 @@ def _is_enclosed(text: str) -> bool:
 
 
 def script(text: str, table: dict[int, int], sign: str) -> str:
-    """Return a superscript or a subscript; where a character is missing from the table, after ^ or _."""
+    """Return a superscript or subscript, written after ^ or _ if a character is missing from the table."""
     if not text:
         return ""
     if (small := symbols.scripted(text.replace(" ", ""), table)) is not None:
@@ -76,7 +76,7 @@ def with_limits(sign: Box, above: str, below: str) -> Part:
 
 
 def joined(parts: Sequence[Part]) -> Part:
-    """Join the parts of a row, with spaces where they would run into each other."""
+    """Join the parts of a row, with spaces where they would run together."""
     if len(parts) == 1:
         return parts[0]
     boxes: list[Box] = []
@@ -108,25 +108,25 @@ def _apart(before: Part, part: Part, last: str, first: str) -> bool:
 
 
 _LARGEST = 20_000
-"""Cells of a box on the screen: many screens."""
+"""Maximum size of a box in terminal cells: many screens."""
 _MOST_CELLS = 2000
-"""Of a matrix."""
+"""Maximum number of entries of a matrix."""
 
 
 class TooLarge(ValueError):
-    """A box has more cells than anyone would look at."""
+    """A box has more cells than the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Lines that are equally wide; on line `base`, its neighbours stand."""
+    """Lines of equal width; line `base` is aligned with the neighbours."""
 
     lines: tuple[str, ...]
     base: int = 0
 
     @classmethod
     def of(cls, lines: Sequence[str], base: int = 0) -> Box:
-        """Return a box of these lines, padded on the right. Raises TooLarge."""
+        """Return a box of lines, padded on the right. Raises TooLarge."""
         width = max(map(cell_len, lines), default=0)
         if width * len(lines) > _LARGEST:
             raise TooLarge
@@ -148,14 +148,14 @@ class Box:
         return Box((blank,) * above + self.lines + (blank,) * below, self.base + above)
 
     def aligned(self, width: int, align: str) -> Box:
-        """Return the box at this width; align: '<', '^' or '>'."""
+        """Return the box padded to a width. align: '<', '^' or '>'."""
         room = width - self.width
         left = {"<": 0, "^": room // 2, ">": room}[align]
         return Box(tuple(" " * left + line + " " * (room - left) for line in self.lines), self.base)
 
 
 def beside(boxes: Sequence[Box]) -> Box:
-    """Set boxes side by side. Raises TooLarge."""
+    """Place boxes side by side. Raises TooLarge."""
     above = max((box.base for box in boxes), default=0)
     below = max((box.height - box.base for box in boxes), default=1)
     if (above + below) * sum(box.width for box in boxes) > _LARGEST:
@@ -165,14 +165,14 @@ def beside(boxes: Sequence[Box]) -> Box:
 
 
 def stacked(boxes: Sequence[Box], base: int, align: str = "^") -> Box:
-    """Set boxes one below the other; the neighbours stand beside that with index `base`. Raises TooLarge."""
+    """Place boxes below each other, box number `base` being aligned with neighbours. Raises TooLarge."""
     width = max(box.width for box in boxes)
     lines = [line for box in boxes for line in box.aligned(width, align).lines]
     return Box.of(lines, sum(box.height for box in boxes[:base]) + boxes[base].base)
 
 
 def grid(rows: Sequence[Sequence[Box]], aligns: str, gap: int) -> Box:
-    """Set boxes in rows and columns; aligns: of the columns, repeated. Raises TooLarge."""
+    """Place boxes in rows and columns. aligns: alignments of the columns, repeated. Raises TooLarge."""
     count = max(map(len, rows))
     if count * len(rows) > _MOST_CELLS:
         raise TooLarge
@@ -191,7 +191,7 @@ def grid(rows: Sequence[Sequence[Box]], aligns: str, gap: int) -> Box:
 
 
 def fenced(left: str, box: Box, right: str) -> Box:
-    """Set a box between delimiters, which become as high as it is."""
+    """Place a box between delimiters of its height."""
     return beside([_tall(left, box), box, _tall(right, box)])
 
 

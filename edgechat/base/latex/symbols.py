@@ -1,4 +1,4 @@
-"""What LaTeX's commands stand for in Unicode."""
+"""Unicode characters of LaTeX commands."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import unicodedata
 
 
 def _pairs(table: str) -> dict[str, str]:
-    """Return a table of names, each followed by its sign."""
+    """Parse a table of names, each followed by its sign."""
     words = table.split()
     return dict(zip(words[::2], words[1::2], strict=True))
 
@@ -24,7 +24,7 @@ _GREEK = """
 def _greek() -> dict[str, str]:
     letters: dict[str, str] = {}
     for name in _GREEK.split():
-        spelt = name.replace("lambda", "lamda").upper()  # as Unicode has it
+        spelt = name.replace("lambda", "lamda").upper()  # Unicode's spelling
         letters[name] = unicodedata.lookup(f"GREEK SMALL LETTER {spelt}")
         letters[name.capitalize()] = unicodedata.lookup(f"GREEK CAPITAL LETTER {spelt}")
     return letters
@@ -70,7 +70,7 @@ LARGE = _pairs("""
     sum ∑  prod ∏  coprod ∐  bigcup ⋃  bigcap ⋂  bigvee ⋁  bigwedge ⋀  bigoplus ⨁  bigotimes ⨂  bigodot ⨀
     biguplus ⨄  bigsqcup ⨆
 """)
-"""Signs with limits, which stand above and below them in a displayed formula."""
+"""Signs whose limits are above and below them in a displayed formula."""
 
 INTEGRALS = _pairs("int ∫  iint ∬  iiint ∭  oint ∮  oiint ∯")
 
@@ -80,7 +80,7 @@ FUNCTIONS = _words("""
 """)
 _LONG_LIMITS = {"limsup": "lim sup", "liminf": "lim inf", "argmax": "arg max", "argmin": "arg min"}
 LIMITS = {name: name for name in ("lim", "max", "min", "sup", "inf")} | _LONG_LIMITS
-"""Functions with something below them."""
+"""Functions with a limit below them."""
 
 ACCENTS = _pairs("""
     hat \u0302  overrightarrow \u20d7  widehat \u0302  bar \u0304  overline \u0305  underline \u0332
@@ -91,7 +91,7 @@ ACCENTS = _pairs("""
 """Combining characters, which follow their letter."""
 
 LONG_ACCENTS = ("overline", "underline", "overrightarrow")
-"""Those that may be over several letters."""
+"""Accents that may cover several letters."""
 
 _ALPHABETS = _pairs("""
     mathbb DOUBLE-STRUCK  mathcal SCRIPT  mathscr SCRIPT  mathfrak FRAKTUR  mathbf BOLD  boldsymbol BOLD
@@ -102,7 +102,7 @@ TEXTS = _words("text textbf textrm textit textsf texttt textnormal mbox hbox ope
 
 
 def in_alphabet(command: str, text: str) -> str | None:
-    r"""Return letters and digits in an alphabet of mathematics: \mathbb{R} is ℝ. None if it is none."""
+    r"""Return letters and digits in a mathematical alphabet: \mathbb{R} is ℝ. None for other commands."""
     alphabet = _ALPHABETS.get(command)
     return None if alphabet is None else "".join(_letter(alphabet, char) for char in text)
 
@@ -129,7 +129,7 @@ SUBSCRIPTS = str.maketrans("0123456789+-−=()aehijklmnoprstuvxβγρφχ", "₀
 
 
 def scripted(text: str, table: dict[int, int]) -> str | None:
-    """Return a text in superscript or subscript characters; None if one of them does not exist."""
+    """Return a text in superscript or subscript characters; None if one does not exist."""
     return text.translate(table) if all(ord(char) in table for char in text) else None
 
 
@@ -151,12 +151,12 @@ FENCES = {
     "vmatrix": ("|", "|"),
     "Vmatrix": ("‖", "‖"),
 }
-"""Environments with rows of cells, by what stands to their left and right."""
+"""Environments with rows of cells, and the fences to their left and right."""
 LINES = _words("""
     equation align aligned alignat alignedat gather gathered multline split flalign eqnarray displaymath
 """)
-"""Environments with lines of their own."""
+"""Environments with lines instead of cells."""
 TALL = _pairs("""
     ( ⎛⎜⎜⎝  ) ⎞⎟⎟⎠  [ ⎡⎢⎢⎣  ] ⎤⎥⎥⎦  { ⎧⎨⎪⎩  } ⎫⎬⎪⎭  | ││││  ‖ ‖‖‖‖  ⌊ ⎢⎢⎢⎣  ⌋ ⎥⎥⎥⎦  ⌈ ⎡⎢⎢⎢  ⌉ ⎤⎥⎥⎥
 """)
-"""The top, the middle, the rest and the bottom of delimiters that are several lines high."""
+"""Top, middle, remainder and bottom of delimiters that span several lines."""

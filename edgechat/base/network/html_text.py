@@ -1,6 +1,7 @@
-"""The text of HTML, as Markdown: headings, lists and code keep their marks, rows of tables are tab-separated.
+"""HTML as Markdown text: headings, lists and code keep their marks, and table rows are tab-separated.
 
-Python's parser can be made to take hours, so callers run this in a child process.
+A malicious page can make Python's parser take hours, so this runs in a child process (`main`). The libraries
+offer less: inscriptis needs lxml and requests and lays out tables in columns; selectolax yields only a tree.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 
+from edgechat.base.process.ask import answer
+from edgechat.base.process.child import limit_memory
+
 _SLICE = 1 << 16
-"""Characters that are parsed at once."""
+"""Characters parsed at once."""
 _UNSEEN = frozenset(("script", "style", "noscript", "template", "svg", "iframe", "object"))
 _HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 _LISTS = frozenset(("ul", "ol"))
@@ -19,15 +23,15 @@ _PARAGRAPHS = frozenset(("p", "table", "section", "article", "header", "footer",
 _LINES = frozenset(("div", "br", "li", "tr", "dt", "dd", "caption", "option"))
 _BLOCKS = _LINES | _LISTS | _PARAGRAPHS | {*_HEADINGS, "pre"}
 _DEEPEST = 8
-"""Lists in lists whose depth is shown."""
+"""Nested lists beyond this depth are no longer indented."""
 _CHARSET = re.compile(r"(?:charset|encoding)=[\"']?([\w.:-]+)", re.IGNORECASE)
 _SLOW_CHARSETS = ("idna", "punycode")
-"""They are for names, and take minutes for a page."""
+"""Encodings of host names, which take minutes for a page."""
 _SPACES = re.compile(r"\s+")
 
 
 def decoded(data: bytes, content_type: str = "") -> str:
-    """Return a page's characters, by the charset of its content type, of its first bytes, or else UTF-8."""
+    """Return a page's text, by the charset of its content type or its first bytes, by default UTF-8."""
     for mark, charset in ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
         if data.startswith(mark):
             return data.decode(charset, "replace").removeprefix("\ufeff")
@@ -35,14 +39,14 @@ def decoded(data: bytes, content_type: str = "") -> str:
     try:
         charset = codecs.lookup(named.group(1) if named else "utf-8").name
         return data.decode("utf-8" if charset in _SLOW_CHARSETS else charset, "replace")
-    except (LookupError, ValueError):  # no such charset, or one that is not for text
+    except (LookupError, ValueError):  # no such charset, or it does not encode text
         return data.decode("utf-8", "replace")
 
 
 def html_text(html: str, *, with_title: bool = True, with_links: bool = False) -> Iterator[str]:
-    """Yield what a page says, in parts: its title as a heading, then its text.
+    """Yield the text of a page in parts: its title as a heading, then its body.
 
-    with_links: and where they lead to.
+    with_links: include the addresses of links.
     """
     reader = _HtmlReader(with_links=with_links)
     for start in range(0, len(html), _SLICE):
@@ -61,21 +65,21 @@ class _HtmlReader(HTMLParser):
         self._parts: list[str] = []
         self._title: list[str] = []
         self._unseen, self._unseen_depth = "", 0
-        """The outermost element that is not shown, and how many of its kind are open."""
+        """The outermost hidden element, and how many elements of its kind are open."""
         self._link = ""
         self._in_title = self._in_pre = False
         self._lists = self._cells = 0
         self._breaks = 0
-        """Newlines that come before the next text."""
+        """Newlines before the next text."""
         self._is_fresh = True
-        """Nothing has been written to this line, or only the mark that begins it."""
+        """Whether the line is empty but for a mark at its start."""
 
     def title(self) -> str:
-        """Return the title so far, in one line."""
+        """Return the title so far, as one line."""
         return " ".join("".join(self._title).split())
 
     def taken(self) -> str:
-        """Return the text since it was last called."""
+        """Return the text since the last call."""
         text = "".join(self._parts)
         self._parts.clear()
         return text
@@ -132,7 +136,7 @@ class _HtmlReader(HTMLParser):
                 self._write(data)
 
     def _break(self, tag: str) -> bool:
-        """End a line, or a paragraph; return whether this tag does."""
+        """End a line or a paragraph if the tag does so; return whether it does."""
         if tag not in _BLOCKS:
             return False
         wanted = 1 if self._cells or self._lists or tag in _LINES else 2
@@ -155,3 +159,18 @@ class _HtmlReader(HTMLParser):
     def _write(self, text: str) -> None:
         self._parts.append("\n" * self._breaks + text)
         self._breaks, self._is_fresh = 0, False
+
+
+_MEMORY = 2**30
+"""Bytes of memory for the child."""
+
+
+def page_text(html: str) -> str:
+    """Return the text of a page with the addresses of its links."""
+    return "".join(html_text(html, with_links=True)).strip("\n")
+
+
+def main() -> None:
+    """In a child: answer HTML with its text."""
+    limit_memory(_MEMORY)
+    answer(lambda html: page_text(html.decode()).encode("utf-8", "replace"))

@@ -1,22 +1,80 @@
-"""What keeps edgechat off the network: an environment variable, or --offline, which sets one."""
+"""Whether the network may be used: the offline switch, the proxies, and addresses that need neither."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+from importlib.util import find_spec
+
+from edgechat.base.text import one_line
 
 OFFLINE, OFFLINE_OPTION = "EDGECHAT_OFFLINE", "--offline"
-"""edgechat's variable, and the value that the option gives it, for child processes too."""
+"""edgechat's variable, and the value that the option sets, which child processes inherit."""
 _VARIABLES = (OFFLINE, "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 _TRUE = frozenset({"1", "ON", "YES", "TRUE"})
 
 
 def offline_by() -> str | None:
-    """Return what switches the network off, the option or the name of a variable, or None."""
+    """Return the switch that disables the network, the option or a variable's name, or None."""
     if os.environ.get(OFFLINE) == OFFLINE_OPTION:
         return OFFLINE_OPTION
     return next((name for name in _VARIABLES if is_true(name)), None)
 
 
 def is_true(variable: str) -> bool:
-    """Return whether an environment variable is true, as huggingface_hub reads it."""
+    """Return whether an environment variable is true by the rules of huggingface_hub."""
     return os.environ.get(variable, "").strip().upper() in _TRUE
+
+
+def is_loopback(url: str) -> bool:
+    """Return whether a URL's host is this machine, without resolving names."""
+    import ipaddress  # 3 ms, which a start without remotes need not pay
+    from urllib.parse import urlsplit
+
+    host = urlsplit(url).hostname or ""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+_USABLE = ("http", "https")
+_SOCKS = ("socks5", "socks5h")
+
+
+def unusable_proxy() -> tuple[str, str] | None:
+    """Return why a proxy of the environment cannot be used, and a hint; None if all can be used.
+
+    httpx prepares all of them for any request, and raises ValueError or ImportError even over a proxy for
+    other addresses.
+    """
+    from urllib.request import getproxies  # 20 ms, which a command without requests need not pay
+
+    proxies = getproxies()
+    if "*" in (one.strip() for one in proxies.get("no", "").split(",")):
+        return None
+    for scheme in ("https", "http", "all"):
+        kind, found, rest = proxies.get(scheme, "").partition("://")
+        kind = kind.lower()
+        if not found or kind in _USABLE:
+            continue
+        name = f"{scheme.upper()}_PROXY"
+        if kind in _SOCKS:
+            if find_spec("socksio") is not None:
+                continue
+            why = f"{name} is a SOCKS proxy, for which the package socksio is missing"
+            hint = "Name the proxy's HTTP port, as in http://127.0.0.1:8080, or: pip install socksio"
+        elif kind == "socks":
+            why = f"{name} begins with socks://, which does not say what kind of proxy it is"
+            hint = f"Name its HTTP port, as in http://127.0.0.1:8080, or set it to socks5://{_address(rest)}"
+        else:
+            why = f"{name} begins with {one_line(kind, 20)}://, and proxies are http, https or socks5"
+            hint = f"Correct it, or unset {name}."
+        if scheme == "all" and proxies.get("https"):
+            hint = "HTTPS_PROXY is enough: unset ALL_PROXY and all_proxy."
+        return why, hint
+    return None
+
+
+def _address(rest: str) -> str:
+    """Return the host and port of a proxy, without its password."""
+    return one_line(rest.rpartition("@")[2].rstrip("/"), 60)

@@ -1,8 +1,8 @@
-"""What is on the public web, for URLs that others have written: public addresses only, bounded in all ways.
+"""Fetching from the public web, for untrusted URLs: only public addresses, with bounds on time and size.
 
-A client of a server, or a model, could otherwise have edgechat ask what only this machine can reach: its
-router, the metadata of a cloud, other programs on it. So each host is resolved here, all its addresses are
-checked, and the connection goes to one of these, whatever the name means a moment later.
+Otherwise a client or a model could make edgechat fetch what only this machine can reach: its router, the
+metadata of a cloud, other programs. So each host is resolved here, all its addresses are checked, and the
+connection goes to one of them, whatever the name resolves to a moment later.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 _CONNECT, _IDLE = 5.0, 5.0
 MAX_REDIRECTS = 3
 _MOST_ADDRESSES = 3
-"""Of a host that are tried."""
+"""Addresses of a host that are tried."""
 _PORTS = (None, 80, 443)
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
-# Protocols, relays, tunnels and documents, which not every Python knows as such.
+# Networks for protocols, relays, tunnels and documentation, which not every Python version knows.
 _SPECIAL = tuple(
     ipaddress.ip_network(network)
     for network in ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2002::/16", "3fff::/20")
@@ -36,24 +36,24 @@ _SPECIAL = tuple(
 
 
 class NotFetched(Exception):
-    """Why something is not fetched; the text completes 'it cannot be fetched: ...'."""
+    """Something is not fetched; the text completes 'it cannot be fetched: ...'."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What is at a URL."""
+    """The resource at a URL."""
 
     data: bytes
     content_type: str
-    """As its server says, which may be wrong; '' if it is silent."""
+    """According to its server, which may be wrong; '' if not given."""
     url: str
-    """Where it is, after redirects."""
+    """Its URL after redirects."""
     cut: bool
-    """Whether there is more of it."""
+    """Whether the data are incomplete."""
 
 
 Resolve = Callable[[str, int], Sequence[str]]
-"""Returns the addresses of a host. Raises OSError."""
+"""Function from a host and a port to the host's addresses. Raises OSError."""
 
 
 def addresses_of(host: str, port: int) -> list[str]:
@@ -63,7 +63,7 @@ def addresses_of(host: str, port: int) -> list[str]:
 
 
 def is_public(address: str) -> bool:
-    """Return whether an address is one of the internet, whatever IPv4 address it stands for included."""
+    """Return whether an address, and the IPv4 address that it may stand for, is on the internet."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
@@ -79,20 +79,20 @@ def is_public(address: str) -> bool:
 
 
 class PublicWeb:
-    """Fetches what is public. Thread-safe."""
+    """Fetches public resources. Thread-safe."""
 
     def __init__(
         self, accept: str, *, resolve: Resolve = addresses_of, transport: httpx2.BaseTransport | None = None
     ) -> None:
-        """accept: the media types that are wanted. resolve, transport: for tests."""
+        """accept: the accepted media types. resolve, transport: for tests."""
         self._accept = accept
         self._resolve = resolve
         self._transport = transport
 
     def fetch(self, url: str, *, most_bytes: int, seconds: float, may_cut: bool = False) -> Fetched:
-        """Return what is at a URL, of whatever kind. Raises NotFetched.
+        """Return the resource at a URL, of whatever type. Raises NotFetched.
 
-        may_cut: return the first `most_bytes` of what is larger, which is refused otherwise.
+        may_cut: return the first `most_bytes` of a larger resource instead of refusing it.
         """
         if (switch := offline_by()) is not None:
             raise NotFetched(f"{switch} keeps edgechat offline")
@@ -105,7 +105,7 @@ class PublicWeb:
         import httpx2
 
         try:
-            # Proxies would resolve names themselves, and cookies and passwords have no place here.
+            # Proxies would resolve names themselves; cookies and passwords must not be sent.
             timeout = httpx2.Timeout(_IDLE, connect=_CONNECT)
             with httpx2.Client(
                 timeout=timeout, follow_redirects=False, trust_env=False, transport=self._transport
@@ -123,7 +123,7 @@ class PublicWeb:
     def _ask(
         self, http: httpx2.Client, target: httpx2.URL, limit: int, may_cut: bool, watch: ProgressWatch
     ) -> Fetched | str:
-        """Return what is at a URL, or where it redirects to."""
+        """Return the resource at a URL, or the address that it redirects to."""
         import httpx2
 
         headers = {
@@ -163,7 +163,7 @@ class PublicWeb:
 def _read(
     url: str, response: httpx2.Response, limit: int, may_cut: bool, watch: ProgressWatch
 ) -> Fetched | str:
-    """Return the body of a response, or where it redirects to. Raises NotFetched."""
+    """Return the body of a response, or the address that it redirects to. Raises NotFetched."""
     location = response.headers.get("location")
     if response.status_code in (301, 302, 303, 307, 308) and location:
         return str(location)

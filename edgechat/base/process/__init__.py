@@ -1,5 +1,5 @@
-"""Starting, supervising and communicating with child processes.
+"""Child processes: starting, supervising and communicating with them.
 
-Input: requests; output: answers, or the reason why there is none. Read `spawn.py` first, then `child.py`
-(many requests) and `ask.py` (one request, one process).
+Two protocols: `ask.py` starts a process for one request, `child.py` keeps one for many. `file_decoder.py`
+sends untrusted files to such a child; `program.py` runs a program other than edgechat. Read `spawn.py` first.
 """

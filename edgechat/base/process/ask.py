@@ -1,6 +1,6 @@
 """Child processes that answer a single request.
 
-They run what must not run in the front end: native code that may crash or hang in a driver, and measurements.
+They run work unfit for a front end: native code that may crash or hang in a driver, and measurements.
 Whatever happens to the child, the caller gets an answer or a ChildFailed within its time limit; whatever
 happens to the caller, the child ends.
 """
@@ -19,18 +19,18 @@ from edgechat.base.process import frames, spawn
 from edgechat.base.text import one_line
 
 _LIFE = 120.0
-"""Seconds after which a child exits by itself, where it cannot see that its parent is gone."""
+"""Seconds after which a child exits by itself, even if it cannot notice that its parent is gone."""
 _GRACE = 2.0
-"""Seconds that native code may take to return before a child that nobody hears ends without it."""
+"""Seconds for native code to return before an orphaned child exits regardless."""
 _LOG_TAIL = 4096
 
 
 class ChildFailed(Exception):
-    """The child failed; the text says why, as the predicate of a sentence: 'ended with ...'."""
+    """The child failed; the text is a predicate that says why: 'ended with ...'."""
 
 
 def ask(role: str, request: bytes = b"", *, limit: float) -> bytes:
-    """Return the answer of a child with this role. Raises ChildFailed, within `limit` seconds."""
+    """Return the answer of a child with this role. Raises ChildFailed after at most `limit` seconds."""
     import subprocess  # 18 ms, which `edgechat --version` need not pay
     import tempfile
 
@@ -45,7 +45,7 @@ def ask(role: str, request: bytes = b"", *, limit: float) -> bytes:
         except subprocess.TimeoutExpired:
             late = True
             process.kill()
-            # It may have answered all the same: some drivers hang only at exit.
+            # It may have answered nevertheless: some drivers hang only at exit.
             output, _ = process.communicate()
         finally:
             process.kill()
@@ -63,7 +63,7 @@ def answer(work: Callable[[bytes], bytes]) -> None:
     import faulthandler
     import threading
 
-    # A thread that needs no GIL ends the process even if native code never returns.
+    # This thread needs no GIL, so it ends the process even if native code never returns.
     faulthandler.dump_traceback_later(_LIFE, exit=True)
     incoming, outgoing = spawn.adopt_pipe()
     request = frames.read(incoming)
@@ -74,17 +74,17 @@ def answer(work: Callable[[bytes], bytes]) -> None:
         threading.Thread(target=_end_unheard, args=(outgoing.fileno(),), daemon=True).start()
     outgoing.write(frames.pack(work(request)))
     sys.stderr.flush()
-    # Skip cleanup: drivers have been seen to hang in theirs.
+    # Skip cleanup, in which some drivers hang.
     os._exit(0)
 
 
 def _end_unheard(pipe: int) -> None:
-    """End this process, its temporary files removed, once nobody can read its answer."""
+    """End this process, after removing its temporary files, once nobody can read its answer."""
     import _thread
     import select
 
     answers = select.poll()
-    answers.register(pipe, 0)  # what is always reported: that the other end is closed
+    answers.register(pipe, 0)  # report only that the other end is closed
     answers.poll()
     _thread.interrupt_main(signal.SIGTERM)
     time.sleep(_GRACE)

@@ -1,7 +1,7 @@
-"""A child process that answers requests one at a time, with limits on time and memory.
+"""Child processes that answer requests one at a time, with limits on time and memory.
 
-Code that may hang, grow without bound or abort its process (an untrusted template, a native allocator) runs
-in such a child: `Child.ask` returns its answer or raises ChildLost within a bounded time.
+They run code that may hang, grow without bound or abort its process (an untrusted template, a native
+allocator): `Child.ask` returns an answer or raises ChildLost within a bounded time.
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
+from edgechat.base.errors import EngineError
 from edgechat.base.process import frames, spawn
 
 START_LIMIT = 20.0
-"""Seconds until a child is ready to answer: importing its libraries from a cold disk."""
+"""Seconds for a child to get ready, importing its libraries from a cold disk."""
 _POLL_SECONDS = 0.02
 _ORPHANED_AFTER = 60
 """Seconds for one answer after which a child exits by itself; its parent would have killed it earlier."""
@@ -36,7 +38,7 @@ class Child:
     """The parent's side of a child process. Not thread-safe."""
 
     def __init__(self, role: str, *, log: BinaryIO | int | None = None) -> None:
-        """Start it; `log` gets what it writes to stderr. It takes a moment to be ready.
+        """Start it, with its stderr connected to `log`. It takes a moment to be ready.
 
         Raises ChildNeverReady if the system provides no process, thread or pipe.
         """
@@ -62,11 +64,11 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Whether it is running; it may have been killed between two requests."""
+        """Whether it is running; it may have died between two requests."""
         return self._process.poll() is None
 
     def ask(self, question: bytes, *, seconds: float, memory: int) -> bytes:
-        """Return the answer. Raises ChildLost if it takes longer, or more memory."""
+        """Return the answer. Raises ChildLost if it takes more `seconds`, or more bytes of `memory`."""
         try:
             if not self._ready:
                 try:
@@ -78,7 +80,7 @@ class Child:
                 self._process.stdin.write(frames.pack(question))
                 self._process.stdin.flush()
             except (OSError, ValueError, frames.BrokenFrame) as error:
-                is_dead = isinstance(error, BrokenPipeError)  # nobody reads any more
+                is_dead = isinstance(error, BrokenPipeError)
                 raise ChildLost("died" if is_dead else "could not be reached") from error
             return self._answer(seconds, memory)
         except ChildLost:
@@ -90,7 +92,7 @@ class Child:
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(OSError):  # of what is still in its buffer
+            with contextlib.suppress(OSError):  # from flushing its buffer
                 pipe.close()
 
     def _read(self) -> None:
@@ -115,6 +117,53 @@ class Child:
                 raise ChildLost(f"took {used // 2**20} MiB of memory")
 
 
+class RestartingChild:
+    """A child that is started again for the next request if it has ended; it shares the parent's stderr.
+
+    Any thread may start or close it.
+    """
+
+    def __init__(self, role: str, what: str, *, seconds: float, memory: int) -> None:
+        """seconds, memory: limits for one answer. what: names the child's purpose in errors."""
+        self._role, self._what = role, what
+        self._seconds, self._memory = seconds, memory
+        self._child: Child | None = None
+        self._lock = threading.Lock()
+
+    def start(self) -> Child:
+        """Start the child unless it is running. Raises EngineError."""
+        with self._lock:
+            if self._child is not None and not self._child.alive:
+                self._child.close()
+                self._child = None
+            if self._child is None:
+                try:
+                    self._child = Child(self._role, log=sys.stderr.fileno())
+                except ChildNeverReady as lost:
+                    raise self._never_ready(lost) from lost
+            return self._child
+
+    def ask(self, question: bytes) -> bytes:
+        """Return the answer. Raises ChildLost, or EngineError if the child did not start."""
+        try:
+            return self.start().ask(question, seconds=self._seconds, memory=self._memory)
+        except ChildNeverReady as lost:
+            raise self._never_ready(lost) from lost
+
+    def _never_ready(self, lost: ChildNeverReady) -> EngineError:
+        return EngineError(
+            f"The process for {self._what} did not start: it {lost}.",
+            hint="Try again. If it fails again, please report this error, with the engine's log.",
+        )
+
+    def close(self) -> None:
+        """Kill the child."""
+        with self._lock:
+            if self._child is not None:
+                self._child.close()
+                self._child = None
+
+
 def resident_bytes(pid: int) -> int:
     """Return the memory of a process in bytes; 0 if it has ended."""
     if os.path.exists("/proc/self/statm"):
@@ -131,9 +180,9 @@ def resident_bytes(pid: int) -> int:
 
 
 def limit_memory(n_bytes: int) -> None:
-    """In the child: let allocations beyond so many bytes of address space fail, where the system can do it.
+    """In the child: limit the address space to `n_bytes`, so that allocations beyond it fail.
 
-    Windows has no such limit and macOS rejects it; there only the parent watches.
+    Windows has no such limit and macOS rejects it; there, only the parent watches.
     """
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
@@ -144,10 +193,10 @@ def limit_memory(n_bytes: int) -> None:
 def serve(
     pipes: tuple[BinaryIO, BinaryIO], answer: Callable[[bytes], bytes], *, seconds: int = _ORPHANED_AFTER
 ) -> NoReturn:
-    """In the child: announce that it is ready, then answer until the parent is gone; ends the process.
+    """In the child: report readiness, answer until the parent is gone, then exit.
 
-    So does an answer that takes longer than `seconds`: native code may block the thread that would notice
-    that the parent is gone.
+    Also exits if an answer takes longer than `seconds`: native code may block the thread that notices the end
+    of the parent.
     """
     import faulthandler
 
@@ -167,5 +216,5 @@ def _listen(incoming: BinaryIO, questions: queue.SimpleQueue[bytes]) -> None:
     try:
         while (question := frames.read(incoming)) is not None:
             questions.put(question)
-    finally:  # the parent is gone: nobody needs the answer that is being computed
+    finally:  # the parent is gone, so nobody needs the current answer
         os._exit(0)

@@ -1,7 +1,8 @@
-"""Untrusted files, decoded in a child process: a file goes to it in parts, and what is in it comes back.
+"""Decoding of untrusted files in a child process, which gets a file in parts and returns its contents.
 
-Whatever is wrong with a file, the answer is an error within seconds. `edgechat.base.images.decoding` and
-`edgechat.base.sound.decoding` say of what kinds.
+Whatever is wrong with a file, the answer is an error within seconds. Subclasses decode images
+(`edgechat.base.images.image`), sounds (`edgechat.base.sound.sound`) and documents
+(`edgechat.documents.reading.reader`).
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from edgechat.base.text import mebibytes, one_line
 
 MAX_FILE_BYTES = 64 * 2**20
 PART = 32 * 2**20
-"""Bytes that are sent at once, in either direction."""
+"""Bytes sent at once, in either direction."""
 
 
 class FilePart(msgspec.Struct, frozen=True, tag=True):
-    """Bytes of the next file, after those that have been sent: it is longer than a frame may be."""
+    """A part of the next file, which may be longer than a frame."""
 
     data: bytes
 
 
 class NotDecodable(Exception):
-    """In the child: what is wrong with a file. `problem` goes on after its name, without a full stop."""
+    """In the child: a file cannot be decoded. `problem` completes 'FILE ...', without a full stop."""
 
     def __init__(self, problem: str, hint: str) -> None:
         super().__init__(problem)
@@ -40,30 +41,43 @@ class NotDecodable(Exception):
 
 
 class PackageMissing(NotDecodable):
-    """In the child: what decodes such files is not installed."""
+    """In the child: the package that decodes such files is not installed."""
+
+
+def problem_of(error: Exception, *, smaller: str, again: str) -> NotDecodable:
+    """In the child: return what is wrong with a file over which a library raised an exception.
+
+    smaller, again: hints for a file that takes too much memory, and for a damaged one.
+    """
+    if isinstance(error, NotDecodable):
+        return error
+    if isinstance(error, MemoryError):
+        return NotDecodable("takes too much memory to decode", smaller)
+    reason = one_line(str(error), 120) or type(error).__name__
+    return NotDecodable(f"is damaged, or not complete ({reason})", again)
 
 
 class FileDecoder:
     """Asks one child process about files, one after the other. Not thread-safe.
 
-    `source` is a file, or its bytes. `name` begins the message of an error; it is the file's by default.
+    `source` is a file, or its bytes. `name`, by default that of the file, starts the message of an error.
     """
 
     role: ClassVar[str]
     what: ClassVar[str]
-    """What a file is called: 'image'."""
+    """The kind of file, for messages: 'image'."""
     error: ClassVar[type[EdgechatError]]
     unready: ClassVar[type[EdgechatError]]
     """Raised if the child does not start."""
     lost: ClassVar[type[EdgechatError]]
-    """Raised if it ends at a file."""
+    """Raised if the child dies while decoding a file."""
     smaller: ClassVar[str]
-    """What to do about a file that is too long."""
+    """Hint for a file that is too large."""
     otherwise: ClassVar[str]
-    """What to do about one at which the child ended."""
+    """Hint for a file over which the child died."""
 
     def __init__(self, *, seconds: float, memory: int) -> None:
-        """Limits for each question."""
+        """seconds, memory: limits for each question."""
         self._seconds, self._memory = seconds, memory
         self._child: Child | None = None
 
@@ -81,12 +95,12 @@ class FileDecoder:
 
     @classmethod
     def name_of(cls, source: Path | bytes) -> str:
-        """Return what an error calls a file."""
+        """Return the name of a file for error messages."""
         return f"The {cls.what}" if isinstance(source, bytes) else one_line(source.name, 120)
 
     @classmethod
     def read_file(cls, path: Path, name: str | None = None) -> bytes:
-        """Return the bytes of a file. Raises `error`, also for a pipe or a device."""
+        """Return the bytes of a file. Raises `error`, also for pipes and devices."""
         name = name or cls.name_of(path)
         try:
             return paths.read_bytes(path, MAX_FILE_BYTES)
@@ -101,7 +115,7 @@ class FileDecoder:
         return cls.error(f"{name} has more than {mebibytes(MAX_FILE_BYTES)}, the limit.", hint=cls.smaller)
 
     def _send(self, source: Path | bytes, name: str) -> None:
-        """Give the child a file: a new one, if it died after the file before."""
+        """Send a file to the child, starting a new one if it died after the previous file."""
         data = source if isinstance(source, bytes) else self.read_file(source, name)
         if len(data) > MAX_FILE_BYTES:
             raise self._too_long(name)
@@ -116,9 +130,9 @@ class FileDecoder:
     def _ask(self, question: msgspec.Struct, name: str, *, seconds: float | None = None) -> bytes:
         """Return the child's answer about the file that was sent. Raises `unready` and `lost`.
 
-        seconds: if less is left.
+        seconds: a lower limit than the usual one.
         """
-        assert self._child is not None  # not a new one, which would know nothing of the file
+        assert self._child is not None  # a new one would not have the file
         with self._translated(name):
             packed = msgspec.msgpack.encode(question)
             return self._child.ask(packed, seconds=seconds or self._seconds, memory=self._memory)
@@ -130,7 +144,7 @@ class FileDecoder:
         except ChildNeverReady as lost:
             self._child = None
             raise self.unready(
-                f"The process that decodes {self.what}s did not start: it {lost}.", hint="Try it again."
+                f"The process that decodes {self.what}s did not start: it {lost}.", hint="Try again."
             ) from lost
         except ChildLost as lost:
             self._child = None
@@ -141,5 +155,5 @@ class FileDecoder:
     def _problem(
         self, name: str, problem: str, hint: str, error: type[EdgechatError] | None = None
     ) -> EdgechatError:
-        """Return the error for what the child has found. error: its class, if it is not `error`."""
+        """Return an error about a problem that the child found, by default of class `self.error`."""
         return (error or self.error)(f"{name} {one_line(problem)}.", hint=hint)

@@ -19,14 +19,14 @@ def pack(payload: bytes) -> bytes:
 
 
 def write(stream: BinaryIO, payload: bytes) -> None:
-    """Write `payload` as a frame to an unbuffered stream, which may take it in parts."""
+    """Write `payload` as a frame to an unbuffered stream, which may accept it in parts."""
     data = pack(payload)
     while data:
         data = data[stream.write(data) :]
 
 
 def length(header: bytes) -> int:
-    """Return the length that a frame's header announces. Raises BrokenFrame above the limit."""
+    """Return the payload's length according to a frame's header. Raises BrokenFrame above the limit."""
     return _limited(HEADER.unpack(header)[0])
 
 

@@ -1,7 +1,7 @@
-"""Which process writes a reply or has loaded a model, to recognize those of processes that have ended.
+"""Owners: the processes that write replies or have loaded models, and whether they still run.
 
-A database in WAL mode belongs to one machine, so a process id is enough. Should a living writer be taken for
-dead (in a container with its own process ids), its next update corrects its reply.
+A database in WAL mode belongs to one machine, so a process id is enough. If a living writer is mistaken for
+dead (in a container with separate process ids), its next update corrects its reply.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import os
 import msgspec
 
 _SAME_START = 2.0
-"""Seconds by which a process's start time may seem to move when the clock is adjusted."""
+"""Seconds by which a process's start time may shift when the clock is adjusted."""
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """A process; the start time (seconds since 1970) distinguishes it from later ones with the same id."""
+    """A process. Its start time (seconds since 1970) distinguishes it from later ones with the same id."""
 
     pid: int
     started: float
 
 
 def this_process() -> Owner:
-    """Return the Owner that this process is."""
+    """Return this process as an Owner."""
     return Owner(os.getpid(), _started(os.getpid()) or 0.0)
 
 

@@ -1,7 +1,7 @@
-"""Starting a program that is not edgechat's and ends with it, however edgechat ends.
+"""Programs other than edgechat that end when edgechat does, in whatever way.
 
-A child process (`main`) stands between: it starts the program in a process group of its own, keeps its log
-bounded, and ends the group once nobody holds the child's stdin open any more.
+A child process (`main`) sits between the two: it starts the program in a separate process group, bounds its
+log, and ends the group once its own stdin is closed.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ import psutil
 from edgechat.base.process import frames, spawn
 
 GRACE_SECONDS = 5.0
-"""For the program to end by itself, once it is asked to."""
+"""Time for the program to end by itself, once asked to."""
 MOST_LOG = 4 * 2**20
-"""Bytes of the log; when they are written, it begins anew."""
+"""Maximum size of the log in bytes; beyond it, the log is started afresh."""
 _KILL_SECONDS = 2.0
 _POLL_SECONDS = 0.05
-_NOT_STARTED = 127  # as of a shell
+_NOT_STARTED = 127  # a shell's exit code for it
 
 
 class ProgramStart(msgspec.Struct, frozen=True):
-    """What the child is told."""
+    """Request to the child to start a program."""
 
     command: tuple[str, ...]
     environment: dict[str, str]
-    """All of it."""
+    """All variables; nothing is inherited."""
 
 
 class Program:
-    """A running program. Belongs to one event loop; close it."""
+    """A running program. Belongs to one event loop and must be closed."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     @classmethod
     async def start(cls, start: ProgramStart, log: int) -> Program:
-        """Start it; `log`, a descriptor that is opened for appending, gets what it writes. Raises OSError.
+        """Start it, with its output connected to `log`, a descriptor opened for appending. Raises OSError.
 
-        A program that cannot be started has ended, and the log says why.
+        A program that cannot be started counts as ended, and the log says why.
         """
         options = spawn.options(log) | {"stdout": subprocess.DEVNULL}
         process = await asyncio.create_subprocess_exec(*spawn.command("program"), **options)
@@ -61,14 +61,14 @@ class Program:
 
     @property
     def exit_code(self) -> int | None:
-        """Of a program that has ended; negative: the signal that ended it. None: it runs."""
+        """Exit code, negative for the signal that ended the program; None while it runs."""
         code = self._process.returncode
         if code is None or sys.platform == "win32" or not 128 < code < 255:
             return code
         return 128 - code
 
     async def close(self) -> None:
-        """End it, with all processes of its group. May be called again."""
+        """End it and all processes of its group. Idempotent."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -102,14 +102,14 @@ def main() -> None:
         code = ctypes.c_int(code).value
     elif code < 0:
         code = 128 - code
-    os._exit(code)  # a thread still waits for the parent
+    os._exit(code)  # a thread is still waiting for the parent
 
 
 def _end_with_parent(incoming: BinaryIO, process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(OSError, frames.BrokenFrame):
         while frames.read(incoming) is not None:
             pass
-    # Those of other groups are known as long as their parents live.
+    # Descendants in other groups can be found as long as their parents live.
     started = psutil.Process().children(recursive=True)
     with contextlib.suppress(OSError):
         if sys.platform == "win32":
@@ -132,7 +132,7 @@ def _kill(group: int, processes: list[psutil.Process]) -> None:
 
 
 def _log(output: BinaryIO) -> None:
-    """Write what the program says, and begin anew when that is too much."""
+    """Copy the program's output to the log, starting afresh when it gets too long."""
     room = MOST_LOG
     while data := os.read(output.fileno(), 65536):
         if len(data) > room:
@@ -144,5 +144,5 @@ def _log(output: BinaryIO) -> None:
 
 
 def _write(data: bytes) -> None:
-    with contextlib.suppress(OSError):  # a disk that takes no log costs the log
+    with contextlib.suppress(OSError):  # without space on the disk, only the log is lost
         os.write(2, data)

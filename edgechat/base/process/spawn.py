@@ -1,8 +1,8 @@
-"""Starting child processes, from a checkout and from the packaged program; the environment of other programs.
+"""Command lines, pipes and environments of child processes, in a checkout and in the packaged program.
 
 A child communicates over its stdin and stdout, which it replaces at once (`adopt_pipe`): file descriptor 1
-then points at the log, so nothing that native code prints reaches the pipe or the terminal. There is no
-port, and nothing that another user could open. End-of-file tells a child that its parent is gone.
+then points at the log, so output of native code reaches neither the pipe nor the terminal. No port is opened,
+and nothing that another user could open. End-of-file tells a child that its parent is gone.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, BinaryIO, TextIO
 
 ROLE_FLAG = "--child"
 PROGRAM: tuple[str, ...] = ("-m", "edgechat")
-"""Python's arguments that start a child; a program that wraps edgechat's `main` puts its own here."""
+"""Python's arguments for starting a child; a program that wraps edgechat's `main` replaces them."""
 
 
 def frozen() -> bool:
-    """Return whether this is the packaged program, which has its own Python and no pip."""
+    """Return whether this is the packaged program, which contains Python but not pip."""
     return bool(getattr(sys, "frozen", False))
 
 
@@ -33,7 +33,7 @@ def command(role: str) -> list[str]:
 def options(log: BinaryIO | TextIO | int) -> dict[str, Any]:
     """Return Popen's options for a child: pipes for stdin and stdout, `log` for stderr.
 
-    The child gets its own session, so that Ctrl+C in the terminal reaches only the front end.
+    The child gets a new session, so that Ctrl+C in the terminal reaches only the front end.
     """
     import subprocess  # 18 ms, which `edgechat --version` need not pay
 
@@ -70,7 +70,7 @@ def adopt_pipe() -> tuple[BinaryIO, BinaryIO]:
     return os.fdopen(incoming, "rb"), os.fdopen(outgoing, "wb", buffering=0)
 
 
-# What a command needs to be found and to find its own files; nothing else of the user's is passed on.
+# Variables by which a command is found and finds its files; no others of the user are passed on.
 _NEEDED = ("HOME", "PATH", "TMPDIR")
 _NEEDED_ON_WINDOWS = (
     *("APPDATA", "COMSPEC", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "PATH", "PATHEXT", "PROGRAMFILES"),
@@ -79,6 +79,6 @@ _NEEDED_ON_WINDOWS = (
 
 
 def needed_environment(*more: str) -> dict[str, str]:
-    """Return the environment variables that every program gets, and `more`, of those that are set."""
+    """Return those environment variables that every program gets, or that `more` names, and that are set."""
     needed = _NEEDED_ON_WINDOWS if sys.platform == "win32" else _NEEDED
     return {name: os.environ[name] for name in (*needed, *more) if name in os.environ}

@@ -1,17 +1,26 @@
-"""What a message says of its sounds, and how long they may be."""
+"""Sounds: their description in messages, their decoder in a child process, and their library on disk.
+
+Whatever is wrong with a file, the answer is a SoundError within seconds.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
 
 import msgspec
 
-from edgechat.base.process.file_decoder import NotDecodable
+from edgechat.base.errors import SoundError, SoundNotStored
+from edgechat.base.file_library import FileLibrary, digest_of
+from edgechat.base.process import file_decoder
+from edgechat.base.process.file_decoder import FileDecoder, NotDecodable
 
 MAX_SECONDS = 1800
-"""Of a sound: half an hour, in 115 MB as a model hears it, and up to 45,000 tokens."""
+"""Maximum length of a sound: half an hour, which is 115 MB for a model, and up to 45,000 tokens."""
 MIN_RATE, MAX_RATE = 4000, 384_000
-"""Samples of a second, as a file has them."""
+"""Samples per second in a file."""
 MAX_CHANNELS = 8
 SAMPLE_BYTES = 4
 
@@ -23,21 +32,21 @@ class Samples(msgspec.Struct, frozen=True):
 
     rate: int
     pcm: bytes
-    """Floats of 32 bits between -1 and 1, little endian."""
+    """32-bit floats between -1 and 1, little endian."""
 
 
 class Sound(msgspec.Struct, frozen=True, tag="sound"):
-    """A sound that is on this machine."""
+    """A sound on this machine."""
 
     digest: str
-    """BLAKE2b of the file's bytes, 32 hexadecimal digits: the same sound, whatever it is called."""
+    """BLAKE2b of the file's bytes, 32 hexadecimal digits: it identifies the sound, whatever its name."""
     path: str
-    """The file, which stays until the reply has ended."""
+    """The file, which exists until the reply has ended."""
     seconds: float
 
 
 def check_shape(seconds: float, rate: int, channels: int) -> None:
-    """Raise NotDecodable for a sound that is longer, or has more of anything, than is decoded."""
+    """Raise NotDecodable for a sound that is empty or too long, or has an unusual rate or channels."""
     if not MIN_RATE <= rate <= MAX_RATE:
         raise NotDecodable(
             f"has {rate} samples a second; {MIN_RATE} to {MAX_RATE} can be used", "Convert it to 16 kHz."
@@ -48,3 +57,94 @@ def check_shape(seconds: float, rate: int, channels: int) -> None:
         raise NotDecodable(f"is longer than {MAX_SECONDS // 60} minutes, the limit", "Cut it into parts.")
     if seconds <= 0:
         raise NotDecodable("is empty", "Record or download it again.")
+
+
+TIME_LIMIT = 20.0
+"""Seconds for one sound; half an hour of MP3 takes one."""
+MEMORY_LIMIT = 1536 * 2**20
+"""Bytes of memory for the process."""
+
+
+class DecodeSound(msgspec.Struct, frozen=True, tag=True):
+    """Request to decode the file that was sent, and to keep its samples until the next one."""
+
+    rate: int
+    """Samples per second; 0: only check whether it can be decoded."""
+
+
+class Span(msgspec.Struct, frozen=True, tag=True):
+    """Request for some of the samples."""
+
+    first: int
+    count: int
+
+
+class DecodedSound(msgspec.Struct, frozen=True):
+    """The decoded sound, or why the file cannot be decoded: `problem` completes 'FILE ...'."""
+
+    format: SoundFormat = "wav"
+    seconds: float = 0.0
+    n_samples: int = 0
+    problem: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SoundFacts:
+    """Format and length of a sound that can be decoded."""
+
+    format: SoundFormat
+    seconds: float
+
+
+class SoundDecoder(FileDecoder):
+    """Decodes sounds; see `FileDecoder`."""
+
+    role = what = "sound"
+    error = unready = lost = SoundError
+    smaller = "Save it as MP3, or cut it into parts."
+    otherwise = "Open it in an audio editor, and save it from there as WAV, or shorter."
+
+    def __init__(self) -> None:
+        super().__init__(seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
+
+    def inspect(self, source: Path | bytes, *, name: str | None = None) -> SoundFacts:
+        """Return the format and length of a sound. Decodes it, so that damage is found wherever it is."""
+        decoded = self._decode(source, 0, name or self.name_of(source))
+        return SoundFacts(decoded.format, decoded.seconds)
+
+    def samples(self, source: Path | bytes, rate: int, *, name: str | None = None) -> Samples:
+        """Return the mean of a sound's channels, at `rate` samples per second."""
+        name = name or self.name_of(source)
+        decoded = self._decode(source, rate, name)
+        pcm = io.BytesIO()
+        count = max(1, file_decoder.PART // SAMPLE_BYTES)
+        for first in range(0, decoded.n_samples, count):
+            pcm.write(self._ask(Span(first, count), name))
+        return Samples(rate, pcm.getvalue())
+
+    def _decode(self, source: Path | bytes, rate: int, name: str) -> DecodedSound:
+        self._send(source, name)
+        decoded = msgspec.msgpack.decode(self._ask(DecodeSound(rate), name), type=DecodedSound)
+        if decoded.problem:
+            raise self._problem(name, decoded.problem, decoded.hint)
+        return decoded
+
+
+class SoundLibrary(FileLibrary[SoundFacts, Sound]):
+    """Sounds in a folder."""
+
+    what = "sound"
+    extensions: ClassVar[dict[str, str]] = {"wav": "wav", "mp3": "mp3", "flac": "flac"}
+    not_stored = SoundNotStored
+    facts = SoundFacts
+
+    def add(self, data: bytes, decoder: SoundDecoder) -> Sound:
+        """Store a sound, or mark it as used if it is stored already. Raises SoundError.
+
+        decoder: checks the sound.
+        """
+        return self._used(digest_of(data)) or self._keep(data, decoder.inspect(data))
+
+    def _found(self, digest: str, path: str, facts: SoundFacts) -> Sound:
+        return Sound(digest, path, facts.seconds)

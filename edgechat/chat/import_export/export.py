@@ -18,7 +18,7 @@ import msgspec
 
 from edgechat.base import paths
 from edgechat.base.errors import ImageError, NotAChat, NotWritten
-from edgechat.base.images.decoding import read_file
+from edgechat.base.images.image import Decoder
 from edgechat.base.text import escaped_json, flat, one_line, printable
 from edgechat.chat.attachments import cited, passages_in
 from edgechat.chat.conversation import Conversation
@@ -67,7 +67,7 @@ def data_of(conversation: Conversation, image: AttachedImage) -> bytes | None:
     """Return the file of an image; None if it is missing. Reads it from the disk."""
     found = conversation.images.get(image.digest)
     with suppress(ImageError):
-        return read_file(Path(found.path)) if found is not None else None
+        return Decoder.read_file(Path(found.path)) if found is not None else None
     return None
 
 

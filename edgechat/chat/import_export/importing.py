@@ -22,9 +22,8 @@ from typing import Any, Literal, Never
 import msgspec
 
 from edgechat.base.errors import ImageError, NotAChat
-from edgechat.base.images.decoding import Decoder
-from edgechat.base.images.image import Image
-from edgechat.base.images.library import ImageLibrary, digest_of
+from edgechat.base.file_library import digest_of
+from edgechat.base.images.image import Decoder, Image, ImageLibrary
 from edgechat.base.text import one_line
 from edgechat.chat.messages import title_of
 from edgechat.chat.records import (
@@ -41,7 +40,7 @@ from edgechat.chat.records import (
 )
 from edgechat.chat.storage.rows import settings_of
 from edgechat.chat.storage.store import TITLE_LENGTH, Store
-from edgechat.documents.known import locations
+from edgechat.documents.registry import locations
 from edgechat.engine.types import ErrorInfo
 
 FORMAT: Literal["edgechat"] = "edgechat"

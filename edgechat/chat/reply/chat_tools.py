@@ -15,11 +15,9 @@ from edgechat.chat.reply.calls import engine_tool
 from edgechat.chat.storage.store import Store
 from edgechat.documents import registry as documents
 from edgechat.engine.tool_calls.tools import check_tools, parameters_of
-from edgechat.tools.builtin.documents import BETWEEN_NAMES
-from edgechat.tools.builtin.past_chats import FoundInChats
+from edgechat.tools.builtin.searches import BETWEEN_NAMES, FoundInChats
 from edgechat.tools.config import ARGUMENTS
-from edgechat.tools.consent import Ask, AskingPermission, Permission
-from edgechat.tools.consent_store import ConsentStore, consents_path
+from edgechat.tools.consent import Ask, AskingPermission, ConsentStore, Permission, consents_path
 from edgechat.tools.registry import KnownServer, ToolRegistry, ToolSet
 from edgechat.tools.tool import ToolSpec
 

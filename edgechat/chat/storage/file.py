@@ -10,7 +10,7 @@ from pathlib import Path
 
 from edgechat.base import paths
 from edgechat.base.errors import StoreError, StoreUnwritable
-from edgechat.base.storage.sqlite_file import open_read_only, remedy, why_unwritable
+from edgechat.base.sqlite_file import open_read_only, remedy, why_unwritable
 from edgechat.chat.storage.migrations import migrate
 
 BUSY_MS = 5_000

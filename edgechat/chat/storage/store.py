@@ -27,7 +27,7 @@ from edgechat.chat.storage.file import BUSY_MS, damaged
 from edgechat.chat.storage.file import store_path as store_path
 
 if TYPE_CHECKING:
-    from edgechat.base.images.library import ImageLibrary
+    from edgechat.base.images.image import ImageLibrary
 
 TITLE_LENGTH = 200
 """Maximum length of a title, in characters."""
@@ -89,7 +89,7 @@ class Store(Database):
     @cached_property
     def images(self) -> ImageLibrary:
         """The files of the images in the conversations; its methods access the disk."""
-        from edgechat.base.images.library import ImageLibrary  # not needed for a text
+        from edgechat.base.images.image import ImageLibrary  # not needed for a text
 
         if self.path is not None:
             return ImageLibrary(_image_folder(self.path))
@@ -304,7 +304,7 @@ class Store(Database):
             await self._forget_consents(deleted)
 
     async def _forget_consents(self, chat_ids: Sequence[str]) -> None:
-        from edgechat.tools.consent_store import ConsentStore, consents_path
+        from edgechat.tools.consent import ConsentStore, consents_path
 
         if chat_ids and self.lasting and await self._on_thread(consents_path().is_file):
             with contextlib.suppress(StoreError):  # they are for chats that nobody can open any more
@@ -312,7 +312,7 @@ class Store(Database):
 
     async def _forget_states(self, chat_ids: Sequence[str]) -> None:
         def forget_all() -> None:
-            from edgechat.engine.kv.state_folder import forget  # its imports are needed only here
+            from edgechat.engine.kv.state_files import forget
 
             for chat_id in chat_ids:
                 forget(chat_id)
@@ -380,7 +380,7 @@ def _image_folder(path: Path) -> Path:
 
 def _prune_states(db: sqlite3.Connection) -> None:
     """Delete the KV states of chats that do not exist: another program may have deleted them."""
-    from edgechat.engine.kv.state_folder import prune
+    from edgechat.engine.kv.state_files import prune
 
     with contextlib.suppress(FolderError):
         prune(lambda chat_id: statements.chat(db, chat_id) is not None)

@@ -1,7 +1,6 @@
-"""From a file to its text, whatever the file is.
+"""Extraction of text from documents of all kinds.
 
-In: a path, or bytes. Out: `Extracted`, text with Markdown headings, and where its pages begin; or a
-DocumentError. Text, Markdown, code and CSV are read here; HTML, notebooks, PDF, DOCX and EPUB in a child
-process. Read `reader.py` first, then `child.py`; `kinds.py` says which files are documents, and which are
-secrets.
+Input: a path or bytes; output: `Extracted`, text with Markdown headings and the starts of its pages, or a
+DocumentError. HTML, notebooks, PDF, DOCX and EPUB are read in a child process. Read `reader.py` first, then
+`child.py`.
 """

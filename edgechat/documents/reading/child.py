@@ -1,63 +1,46 @@
-"""The child process that reads HTML, notebooks, PDF, DOCX and EPUB; see `edgechat.documents.reading.reader`.
+"""Child process that reads HTML, notebooks, PDF, DOCX and EPUB; see `edgechat.documents.reading.reader`.
 
-A file of a few bytes can ask for hours or gigabytes, so what reads them runs in a process with limits on
-memory and time. Text goes back in parts: where the process ends amid a file, those before are kept.
+A file of a few bytes can require hours or gigabytes, so the readers run in a process with limits on memory
+and time. Text is sent in parts, which the parent keeps if the process dies in the middle of a file.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator
-from typing import Literal
+from itertools import chain
 
 import msgspec
 
 from edgechat.base.process import child, spawn
-from edgechat.base.process.file_decoder import FilePart, NotDecodable, PackageMissing
-from edgechat.documents.reading.tidy import tidied
+from edgechat.base.process.file_decoder import FilePart, PackageMissing, problem_of
+from edgechat.base.text import printable
+from edgechat.documents.reading.reader import (
+    MEMORY_LIMIT,
+    PAGE,
+    TIME_LIMIT,
+    DocumentPart,
+    ReadDocument,
+    ReadInChild,
+    ReadOn,
+)
 
-TIME_LIMIT = 20.0
-"""Seconds for one file."""
-MEMORY_LIMIT = 2**30
-"""Bytes that the process may take."""
 _PART_SECONDS = 0.05
-"""How much of the reading is lost where a page hangs; the first page never is."""
-
-ReadInChild = Literal["html", "notebook", "pdf", "docx", "epub"]
-
-
-class ReadDocument(msgspec.Struct, frozen=True, tag=True):
-    """Return the first part of the text of the file that was sent."""
-
-    kind: ReadInChild
-
-
-class ReadOn(msgspec.Struct, frozen=True, tag=True):
-    """Return the next part."""
-
-
-class DocumentPart(msgspec.Struct, frozen=True):
-    """A part of the text, and what is wrong further on: `problem` goes on after the file's name."""
-
-    text: str
-    is_last: bool = False
-    problem: str = ""
-    hint: str = ""
-    is_missing: bool = False
-    """Whether nothing is wrong but that a package is not installed."""
+"""Seconds of reading for a part: what is lost at most if a page hangs. The first page is sent alone."""
 
 
 def main() -> None:
-    """Answer FilePart with nothing, ReadDocument and ReadOn with DocumentPart, until the parent is gone."""
+    """Answer FilePart with an empty message, ReadDocument and ReadOn with DocumentPart."""
     pipes = spawn.adopt_pipe()
-    logging.disable()  # pypdf tells of every oddity
+    logging.disable()  # pypdf logs every oddity
     child.limit_memory(MEMORY_LIMIT)
     child.serve(pipes, _DocumentReading().answer, seconds=int(TIME_LIMIT) + 5)
 
 
 class _DocumentReading:
-    """What has come of a file so far, then what is left of its text."""
+    """The parts of a file so far, then the rest of its text."""
 
     def __init__(self) -> None:
         self._file = bytearray()
@@ -77,28 +60,25 @@ class _DocumentReading:
         return msgspec.msgpack.encode(self._part(_PART_SECONDS))
 
     def _part(self, seconds: float) -> DocumentPart:
-        """Return one piece, or more within `seconds`. Whatever a library raises is a problem."""
+        """Return the pieces read within `seconds`, at least one. Any exception is a problem of the file."""
         end = time.monotonic() + seconds
-        read, is_missing = list[str](), False
+        read = list[str]()
         try:
             for piece in self._pieces:
                 read.append(piece)
                 if time.monotonic() >= end:
                     return DocumentPart("".join(read))
             return DocumentPart("".join(read), is_last=True)
-        except NotDecodable as error:
-            problem, hint = error.problem, error.hint
-            is_missing = isinstance(error, PackageMissing)
-        except MemoryError:
-            problem, hint = "takes too much memory to read", "Split it into several files."
         except Exception as error:
-            reason = " ".join(str(error).split())[:120] or type(error).__name__
-            problem, hint = f"is damaged, or not complete ({reason})", "Save or download it again."
-        return DocumentPart("".join(read), True, problem, hint, is_missing)
+            wrong = problem_of(
+                error, smaller="Split it into several files.", again="Save or download it again."
+            )
+            is_missing = isinstance(error, PackageMissing)
+            return DocumentPart("".join(read), True, wrong.problem, wrong.hint, is_missing)
 
 
 def _pieces(kind: ReadInChild, data: bytes) -> Iterator[str]:
-    # Here, for they need what the parent does not.
+    # Imported here: only the child needs their libraries.
     from edgechat.documents.reading import notebook, office, pdf
 
     readers: dict[ReadInChild, Callable[[bytes], Iterator[str]]] = {
@@ -109,3 +89,47 @@ def _pieces(kind: ReadInChild, data: bytes) -> Iterator[str]:
         "epub": office.read_epub,
     }
     return tidied(readers[kind](data))
+
+
+LONGEST_LINE = 2000
+"""Characters; longer lines are broken at spaces."""
+_LIGATURES = ("ff", "fi", "fl", "ffi", "ffl", "st", "st")
+_LETTERS = str.maketrans(
+    {0xFB00 + n: letters for n, letters in enumerate(_LIGATURES)}
+    | {"\u00ad": None, "\u200b": None, "\ufeff": None, "\u00a0": " "}
+)
+"""Ligatures and special spaces, which a search for ordinary text would miss; soft hyphens."""
+_BROKEN = re.compile(rf".{{1,{LONGEST_LINE}}}(?= |$)|.{{1,{LONGEST_LINE}}}")
+
+
+def tidied(pieces: Iterator[str]) -> Iterator[str]:
+    """Yield whole lines, without control characters, trailing spaces and repeated blank lines.
+
+    pieces: text, with PAGE at the start of the first piece of each page.
+    """
+    rest, gap, is_begun = "", "", False
+    for piece in chain(pieces, "\n"):
+        kept = []
+        if piece.startswith(PAGE):
+            kept = [f"{rest}\n" if rest else gap, PAGE]
+            rest, gap, is_begun = "", "", False
+        *lines, rest = (rest + _harmless(piece)).split("\n")
+        if len(rest) > LONGEST_LINE:
+            *more, rest = _broken(rest)
+            lines += more
+        for line in map(str.rstrip, lines):
+            if line:
+                parts = _broken(line) if len(line) > LONGEST_LINE else [line]
+                kept += (gap, *(f"{part}\n" for part in parts))
+                gap, is_begun = "", True
+            elif is_begun:
+                gap = "\n"
+        yield "".join(kept)
+
+
+def _broken(line: str) -> list[str]:
+    return [part.lstrip() for part in _BROKEN.findall(line)]
+
+
+def _harmless(text: str) -> str:
+    return printable(text.replace("\r\n", "\n").replace("\r", "\n")).translate(_LETTERS)

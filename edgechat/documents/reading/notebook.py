@@ -1,4 +1,4 @@
-"""In the child process: the text of notebooks (.ipynb), of nbformat 3 and 4, a cell after the other."""
+"""In the child process: text of notebooks (.ipynb, nbformat 3 and 4), cell by cell."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from collections.abc import Iterator
 import msgspec
 
 from edgechat.base.process.file_decoder import NotDecodable
-from edgechat.documents.reading.tidy import PAGE
+from edgechat.base.text import one_line
+from edgechat.documents.reading.reader import PAGE
 
 MOST_OUTPUT = 4000
-"""Characters of one output: a table's head says what is in it, a log's end is rarely looked for."""
+"""Characters of one output: the head of a table shows what it contains, the end of a log is rarely needed."""
 _AGAIN = "Save or download it again."
 _TEXTS = ("text/plain", "text/markdown", "text/latex")
-"""Of an output in several forms, the first of these is read; pictures and programs are not."""
+"""Of an output in several formats, the first of these is read. Pictures and programs are not read."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _FENCE = re.compile("`{3,}")
 
@@ -34,10 +35,10 @@ class _Cell(msgspec.Struct):
     cell_type: str = ""
     source: Text = ""
     input: Text = ""
-    """Of code, in nbformat 3."""
+    """Code in nbformat 3."""
     language: str = ""
     level: int = 1
-    """Of a heading, in nbformat 3."""
+    """Level of a heading in nbformat 3."""
     outputs: list[_Output] = []
 
 
@@ -60,18 +61,18 @@ class _Notebook(msgspec.Struct):
     metadata: msgspec.Raw = msgspec.Raw(b"{}")
     cells: list[msgspec.Raw] = []
     worksheets: list[_Worksheet] = []
-    """Where nbformat 3 has the cells."""
+    """Cells in nbformat 3."""
 
 
 def read_notebook(data: bytes) -> Iterator[str]:
-    """Yield the cells, each after PAGE: prose as it is, code and outputs in fences. Raises NotDecodable.
+    """Yield the cells, each after PAGE: prose unchanged, code and outputs in fences. Raises NotDecodable.
 
-    A cell that is not as it should be is passed over, and keeps its number.
+    A malformed cell yields no text, but is counted.
     """
     try:
         notebook = msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"), type=_Notebook)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:120]
+        reason = one_line(str(error), 120)
         raise NotDecodable(f"is not a notebook, or is damaged ({reason})", _AGAIN) from error
     language = _language(notebook.metadata)
     for raw in [*notebook.cells, *(cell for sheet in notebook.worksheets for cell in sheet.cells)]:
@@ -97,7 +98,7 @@ def _cell(cell: _Cell, language: str) -> Iterator[str]:
 
 
 def _text_of(output: _Output) -> str:
-    """Return what an output shows as text, at most MOST_OUTPUT characters of it."""
+    """Return the text of an output, at most MOST_OUTPUT characters."""
     text = _joined(output.text)
     for kind in _TEXTS:
         if not text and kind in output.data:
@@ -109,7 +110,7 @@ def _text_of(output: _Output) -> str:
 
 
 def _fenced(text: str, language: str) -> str:
-    """Return a block of code, in a fence that is longer than those in it."""
+    """Return a block of code in a fence longer than any inside it."""
     fence = "`" * max([2, *(len(found) for found in _FENCE.findall(text))]) + "`"
     return f"{fence}{''.join(language.split())[:20]}\n{text.rstrip()}\n{fence}\n\n"
 

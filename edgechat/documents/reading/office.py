@@ -1,4 +1,4 @@
-"""In the child process: the text of DOCX, which mammoth makes HTML of, and of EPUB, which is HTML."""
+"""In the child process: text of HTML, of DOCX, which mammoth converts to HTML, and of EPUB."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from xml.etree import ElementTree
 
 from edgechat.base.network.html_text import decoded, html_text
 from edgechat.base.process.file_decoder import NotDecodable, PackageMissing
-from edgechat.documents.reading import archive
-from edgechat.documents.reading.tidy import PAGE
+from edgechat.base.text import mebibytes
+from edgechat.documents.reading.reader import PAGE
 
 _AGAIN = "Save or download it again."
 _LOCKS = ("META-INF/rights.xml", "META-INF/license.lcpl", "META-INF/sinf.xml")
-"""What archives of EPUBs have that only a shop's own program can read."""
+"""Entries of EPUBs with digital rights management (DRM)."""
 _STYLES = "p[style-name='Title'] => h1:fresh\np[style-name='Subtitle'] => p:fresh\n"
-"""What mammoth does not know by itself."""
+"""Styles that mammoth does not map by default."""
 _CONTAINER = "META-INF/container.xml"
 
 
@@ -36,7 +36,7 @@ def read_docx(data: bytes) -> Iterator[str]:
             "is a Word document, for which mammoth is not installed",
             'Install what reads it: pip install "edgechat[documents]"',
         ) from None
-    with archive.opened(data, "a Word document (.docx)") as found:
+    with _opened(data, "a Word document (.docx)") as found:
         if not any(name.startswith("word/") for name in found.namelist()):
             raise NotDecodable("is not a Word document (.docx)", _AGAIN)
     html = mammoth.convert_to_html(io.BytesIO(data), convert_image=lambda _: [], style_map=_STYLES).value
@@ -45,7 +45,7 @@ def read_docx(data: bytes) -> Iterator[str]:
 
 def read_epub(data: bytes) -> Iterator[str]:
     """Yield the chapters, each after PAGE, in the order of the spine. Raises NotDecodable."""
-    with archive.opened(data, "an EPUB") as book:
+    with _opened(data, "an EPUB") as book:
         if not {*_LOCKS}.isdisjoint(book.namelist()):
             raise NotDecodable("is locked by its shop (DRM)", "Get it without a lock, or as PDF.")
         try:
@@ -55,13 +55,13 @@ def read_epub(data: bytes) -> Iterator[str]:
         problem, has_text = "", False
         for name in chapters:
             try:
-                html = decoded(archive.part(book, name))
+                html = decoded(_part(book, name))
             except (KeyError, zipfile.BadZipFile, NotImplementedError, EOFError) as error:
                 problem = str(error)
                 continue
             is_begun = False
             for piece in html_text(html, with_title=False):
-                if not is_begun and piece.strip():  # covers have none
+                if not is_begun and piece.strip():  # covers have no text
                     is_begun = has_text = True
                     piece = PAGE + piece
                 yield piece
@@ -71,7 +71,7 @@ def read_epub(data: bytes) -> Iterator[str]:
 
 
 def _spine(book: zipfile.ZipFile) -> list[str]:
-    """Return the names of the chapters in the archive, each once."""
+    """Return the archive's names of the chapters, each once."""
     root = _xml(book, _CONTAINER).find(".//{*}rootfile")
     package = "" if root is None else root.get("full-path", "")
     tree, folder = _xml(book, package), posixpath.dirname(package)
@@ -86,4 +86,42 @@ def _spine(book: zipfile.ZipFile) -> list[str]:
 
 
 def _xml(book: zipfile.ZipFile, name: str) -> ElementTree.Element:
-    return ElementTree.fromstring(archive.part(book, name))
+    return ElementTree.fromstring(_part(book, name))
+
+
+_MOST_ENTRIES = 20_000
+_MOST_BYTES = 512 * 2**20
+"""Unpacked size of all entries together, pictures included."""
+_MOST_RATIO, _FREE = 200, 8 * 2**20
+"""Maximum compression ratio of an entry, and the size below which it does not matter."""
+_MOST_PART = 128 * 2**20
+"""Bytes of one entry that are read."""
+
+
+def _opened(data: bytes, what: str) -> zipfile.ZipFile:
+    """Open an archive, refusing ZIP bombs. Raises NotDecodable.
+
+    An entry is never unpacked beyond the size in its header, so a false size counts as damage.
+    """
+    try:
+        archive = zipfile.ZipFile(io.BytesIO(data))
+    except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as error:
+        raise NotDecodable(f"is not {what}, or is damaged", "Save or download it again.") from error
+    entries = archive.infolist()
+    if len(entries) > _MOST_ENTRIES or sum(entry.file_size for entry in entries) > _MOST_BYTES:
+        raise NotDecodable(
+            f"unpacks to more than {mebibytes(_MOST_BYTES)} or {_MOST_ENTRIES} files",
+            "Split it into several files, or leave its pictures out.",
+        )
+    for entry in entries:
+        if entry.file_size > _FREE and entry.file_size > _MOST_RATIO * max(1, entry.compress_size):
+            raise NotDecodable("unpacks to far more than it is: a ZIP bomb", "Do not open it.")
+        if entry.flag_bits & 1:
+            raise NotDecodable("is encrypted", "Save it without a password.")
+    return archive
+
+
+def _part(archive: zipfile.ZipFile, name: str) -> bytes:
+    """Return the bytes of an entry, at most `_MOST_PART`. Raises KeyError, BadZipFile."""
+    with archive.open(name) as entry:
+        return entry.read(_MOST_PART)

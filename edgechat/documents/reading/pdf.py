@@ -1,4 +1,4 @@
-"""In the child process: the text of a PDF, page by page, by pypdf."""
+"""In the child process: text of PDFs, page by page, read by pypdf."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from edgechat.base.process.file_decoder import NotDecodable, PackageMissing
-from edgechat.documents.reading.tidy import PAGE
+from edgechat.base.text import one_line
+from edgechat.documents.reading.reader import PAGE
 
 if TYPE_CHECKING:
     from pypdf import PdfReader
@@ -23,7 +24,7 @@ _LOCKED = ("is encrypted: it opens with a password only", "Save it without a pas
 
 
 def read_pdf(data: bytes) -> Iterator[str]:
-    """Yield each page, after PAGE. What cannot be read of it is left out. Raises NotDecodable."""
+    """Yield each page after PAGE, leaving out what cannot be read. Raises NotDecodable."""
     reader = _opened(data)
     headings = _headings(reader)
     problem, has_text = "", False
@@ -32,7 +33,7 @@ def read_pdf(data: bytes) -> Iterator[str]:
         try:
             text = page.extract_text().strip()
         except Exception as error:
-            problem = " ".join(str(error).split())[:120] or type(error).__name__
+            problem = one_line(str(error), 120) or type(error).__name__
         has_text = has_text or bool(text)
         text = _LEADERS.sub(" ... ", _HYPHEN.sub("", text))
         yield PAGE + _marked(text, headings.get(number, {})) + "\n"
@@ -63,10 +64,10 @@ def _opened(data: bytes) -> PdfReader:
 
 
 def _headings(reader: PdfReader) -> dict[int, dict[str, int]]:
-    """Return, by page, the entries of the outline that begin on it, with their depth from 1."""
+    """Return, for each page, the outline entries that point to it, with their depths from 1."""
     found: dict[int, dict[str, int]] = {}
     waiting: list[tuple[int, Any]] = []
-    with contextlib.suppress(Exception):  # many outlines are damaged, and none is needed
+    with contextlib.suppress(Exception):  # many outlines are damaged, and an outline is optional
         waiting.append((1, reader.outline))
     for _ in range(_MOST_HEADINGS):
         if not waiting:
@@ -83,7 +84,7 @@ def _headings(reader: PdfReader) -> dict[int, dict[str, int]]:
 
 
 def _marked(text: str, headings: dict[str, int]) -> str:
-    """Return a page on which the headings are marked, and nothing else that looks so."""
+    """Return a page with its headings marked as in Markdown, and accidental marks escaped."""
     lines = []
     for line in text.split("\n"):
         depth = headings.get(_key(line)) if headings and len(line) < _LONGEST_HEADING else None
@@ -94,5 +95,5 @@ def _marked(text: str, headings: dict[str, int]) -> str:
 
 
 def _key(heading: str) -> str:
-    """Return what a heading has in common with its line on the page: letters, without spaces and numbers."""
+    """Return a key for matching a heading with its line on the page: without spaces, number and case."""
     return "".join(_NUMBER.sub("", heading[:_LONGEST_HEADING]).split()).casefold()

@@ -1,10 +1,15 @@
-"""Untrusted documents as text: `DocumentReader` reads thousands of files, one after the other.
+"""Reader of untrusted documents, and the kinds of files that it reads.
 
-Text, Markdown, code and CSV take no process; HTML, notebooks, PDF, DOCX and EPUB one child for all of them.
+Text, Markdown, code and CSV are read in this process; HTML, notebooks, PDF, DOCX and EPUB in a child process
+that serves many files.
 """
 
 from __future__ import annotations
 
+import codecs
+import contextlib
+import csv
+import re
 import time
 from pathlib import Path
 from typing import Literal
@@ -13,23 +18,82 @@ import msgspec
 
 from edgechat.base.errors import DocumentError, ReaderLost, ReaderMissing
 from edgechat.base.process.file_decoder import FileDecoder, NotDecodable
-from edgechat.documents.reading.child import (
-    MEMORY_LIMIT,
-    TIME_LIMIT,
-    DocumentPart,
-    ReadDocument,
-    ReadInChild,
-    ReadOn,
-)
-from edgechat.documents.reading.kinds import Kind, kind_of
-from edgechat.documents.reading.plain import decoded_text, rows
-from edgechat.documents.reading.tidy import PAGE
+from edgechat.base.text import printable
 
+TIME_LIMIT = 20.0
+"""Seconds for one file."""
+MEMORY_LIMIT = 2**30
+"""Bytes of memory for the process."""
+PAGE = "\f"
+"""Marks the start of each page, chapter or cell; it occurs in no text."""
 MAX_TEXT = 16 * 2**20
-"""Bytes of UTF-8 of the text of one document."""
+"""Maximum size of a document's text, in bytes of UTF-8."""
 
 _SPARE_SECONDS = 2.0
-"""Of the time limit, when no more is asked for: a page takes less."""
+"""Time left at which no more pages are requested; a page takes less."""
+
+Kind = Literal["text", "markdown", "html", "code", "csv", "notebook", "pdf", "docx", "epub"]
+
+_SUFFIXES: dict[Kind, str] = {
+    "text": "txt text log rst adoc asciidoc org tex bib srt vtt nfo",
+    "markdown": "md markdown mdown mkd mdx qmd rmd",
+    "html": "html htm xhtml",
+    "code": """
+        ada adb ads agda asm awk bas bash bat bazel bzl c c++ cc cfg cjs cl clj cljs cljc cmake cmd
+        coffee conf cpp cr cs csproj css cu cuh cxx d dart desktop diff el elm erl ex exs f f03 f90
+        f95 fish fs fsx glsl go gradle graphql groovy h h++ hcl hh hpp hrl hs hxx ini inl ino ipp
+        java jl js json json5 jsonc jsonl jsx kt kts less lisp lua m mak makefile mjs mk ml mli mm
+        mod nim nix nu pas patch php pl plist pm po pp proto properties ps1 psm1 pug purs py pyi pyx
+        r rake rb re rkt rs s sass sbt scala scm scss sh sln sol sql sty sv svelte swift tcl tf toml
+        ts tsx typ v vb vhd vhdl vim vue wgsl xml xsd xsl xslt yaml yml zig zsh
+    """,
+    "csv": "csv tsv tab psv",
+    "notebook": "ipynb",
+    "pdf": "pdf",
+    "docx": "docx docm dotx",
+    "epub": "epub",
+}
+_NAMES: dict[Kind, str] = {
+    "text": "readme license licence copying notice authors contributors changelog changes news todo",
+    "code": """
+        makefile dockerfile containerfile jenkinsfile vagrantfile gemfile rakefile procfile justfile pipfile
+        cmakelists.txt codeowners .gitignore .gitattributes .dockerignore .editorconfig
+    """,
+}
+_KINDS_BY_SUFFIX = {suffix: kind for kind, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
+_KINDS_BY_NAME = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+# Files written by programs for programs: lock files, minified code, source maps.
+_GENERATED = re.compile(
+    r".*(\.lock|[.-]lock\.(json|ya?ml)|npm-shrinkwrap\.json|\.lockb|go\.sum|[.-]min\.\w+|\.bundle\.js|\.map)"
+)
+_SECRETS = re.compile(
+    r"""
+    (\.env.*) | (.+\.env) | (\.envrc)
+    | (id_(rsa|dsa|ecdsa|ed25519)(_sk)?.*)
+    | (.+\.(pem|key|p8|p12|pfx|ppk|jks|keystore|kdbx?|gpg|pgp|ovpn|tfstate|tfvars|keychain))
+    | ([._](netrc|pgpass|my\.cnf|npmrc|pypirc|htpasswd|dockercfg|git-credentials|vault-token|boto|s3cfg))
+    | (\.?(htpasswd|kubeconfig|shadow|wallet\.dat)) | (\.\w+_history) | (\.?terraformrc)
+    | (.*(client|app)[_-]?secrets?.*\.json) | (.*service[_-]?account.*\.json) | (.*credentials?.*\.(json|csv))
+    | (.*([._-]|^)(secrets?|tokens?|credentials?|passwords?|passwd|api[_-]?keys?)
+       (\.(json|ya?ml|toml|ini|cfg|conf|txt|csv|xml|properties|db|enc))?)
+    """,
+    re.VERBOSE,
+)
+_SECRET_FOLDERS = frozenset((".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".password-store"))
+
+
+def kind_of(path: Path) -> Kind | None:
+    """Return the kind of a document, by its file name; None for other files, such as images or lock files."""
+    name = path.name.casefold()
+    if _GENERATED.fullmatch(name):
+        return None
+    return _KINDS_BY_NAME.get(name) or _KINDS_BY_SUFFIX.get(Path(name).suffix[1:])
+
+
+def is_secret(path: Path) -> bool:
+    """Return whether a file may contain keys or passwords, judging by its name and its folders."""
+    return bool(_SECRETS.fullmatch(path.name.casefold())) or not _SECRET_FOLDERS.isdisjoint(path.parts[:-1])
+
 
 PlaceUnit = Literal["line", "page", "chapter", "cell", "paragraph", "row"]
 
@@ -46,20 +110,44 @@ _UNITS: dict[Kind, PlaceUnit] = {
 }
 
 
-class Extracted(msgspec.Struct, frozen=True):
-    r"""The text of a document, in lines that end with `\n`; it has no other control characters but tabs.
+ReadInChild = Literal["html", "notebook", "pdf", "docx", "epub"]
 
-    Headings are Markdown's (#, ##) where the format has them, rows of tables have tabs between their cells.
-    Lines and rows are the file's own, however long; other text has lines of at most 2,000 characters.
+
+class ReadDocument(msgspec.Struct, frozen=True, tag=True):
+    """Request for the first part of the text of the file that was sent."""
+
+    kind: ReadInChild
+
+
+class ReadOn(msgspec.Struct, frozen=True, tag=True):
+    """Request for the next part."""
+
+
+class DocumentPart(msgspec.Struct, frozen=True):
+    """A part of the text, and a problem with the rest, if any: `problem` completes 'FILE ...'."""
+
+    text: str
+    is_last: bool = False
+    problem: str = ""
+    hint: str = ""
+    is_missing: bool = False
+    """Whether the problem is only that a package is not installed."""
+
+
+class Extracted(msgspec.Struct, frozen=True):
+    r"""Text of a document, in lines that end with `\n`, with no other control characters than tabs.
+
+    Headings of the format become Markdown's (#, ##), and cells of a table's row are separated by tabs. Lines
+    and rows of files keep their length; other text has lines of at most 2,000 characters.
     """
 
     text: str
     unit: PlaceUnit
-    """How people name places in it. A row is a line; a paragraph is what blank lines surround."""
+    """Unit of places in it. A row is a line; paragraphs are separated by blank lines."""
     starts: tuple[int, ...] = ()
-    """Of pages, chapters and cells: the line, from 1, with which each begins; empty ones as the next one."""
+    """First line, from 1, of each page, chapter or cell; empty ones share that of the next."""
     is_cut: bool = False
-    """It is longer than the bounds of size and time, or damaged further on."""
+    """Whether it is incomplete: too long, too slow to read, or damaged further on."""
 
 
 class DocumentReader(FileDecoder):
@@ -74,10 +162,10 @@ class DocumentReader(FileDecoder):
         super().__init__(seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
 
     def read(self, source: Path | bytes, *, name: str | None = None) -> Extracted:
-        """Return the text of a document, empty if it is. Its name says what it is, or else its first bytes.
+        """Return the text of a document, whose kind follows from its name or first bytes.
 
-        Raises DocumentError: for what is no text, is locked, damaged or too large; ReaderLost for what takes
-        too long, too; ReaderMissing without the package for it.
+        Raises DocumentError if it is not text, or is locked, damaged or too large; ReaderLost if it takes too
+        long; ReaderMissing if the package for it is not installed.
         """
         path = source if isinstance(source, Path) else Path(name or "")
         name = name or self.name_of(source)
@@ -92,7 +180,7 @@ class DocumentReader(FileDecoder):
         return Extracted(rows(text) if kind == "csv" else text, _UNITS[kind], is_cut=is_cut)
 
     def _read_in_child(self, data: bytes, kind: ReadInChild, name: str) -> Extracted:
-        """Return what is read until a bound is reached, or something further on is damaged."""
+        """Return the text read until a limit is reached or damage is found."""
         end = time.monotonic() + TIME_LIMIT
         self._send(data, name)
         question: ReadDocument | ReadOn = ReadDocument(kind)
@@ -130,7 +218,7 @@ def _kind(path: Path, data: bytes) -> Kind:
 
 
 def _extracted(text: str, unit: PlaceUnit, *, is_cut: bool) -> Extracted:
-    """Return a document whose pages are marked with PAGE."""
+    """Return a document from text whose pages are marked with PAGE."""
     if len(text) > MAX_TEXT // 4 and len(encoded := text.encode()) > MAX_TEXT:
         text = encoded[: encoded.rfind(b"\n", 0, MAX_TEXT) + 1].decode()
     starts, line = [], 1
@@ -139,3 +227,74 @@ def _extracted(text: str, unit: PlaceUnit, *, is_cut: bool) -> Extracted:
         starts.append(line)
         line += page.count("\n")
     return Extracted(before + "".join(pages), unit, tuple(starts), is_cut=is_cut)
+
+
+_HEAD = 8192
+"""Bytes that are examined to tell text from binary data."""
+_MARKS = (
+    (b"\xef\xbb\xbf", "utf-8"),
+    (b"\xff\xfe\0\0", "utf-32"),
+    (b"\0\0\xfe\xff", "utf-32"),
+    (b"\xff\xfe", "utf-16"),
+    (b"\xfe\xff", "utf-16"),
+)
+_CONTROLS = bytes(n for n in range(32) if n not in b"\t\n\r\f\x1b\b")
+_MOST_CONTROLS, _MOST_FOREIGN = 0.02, 0.25
+"""Maximum shares in text: of control characters, and in Windows-1252 of characters beyond ASCII."""
+_ASCII = bytes(range(128))
+_DELIMITERS = ",;\t|"
+_LINE_ENDS = re.compile("\r\n?")
+
+
+def decoded_text(data: bytes, *, most: int) -> tuple[str, bool]:
+    """Return the text of a file, made safe, and whether it was cut after the last line within `most` bytes.
+
+    Line breaks are kept. Raises NotDecodable if it is not text.
+    """
+    charset = next((charset for mark, charset in _MARKS if data.startswith(mark)), "")
+    head = data[:_HEAD]
+    if not charset and (b"\0" in head or _share(head, _CONTROLS) > _MOST_CONTROLS):
+        raise NotDecodable("is not text, but binary", "Leave it out, or save what is in it as text or PDF.")
+    is_cut = len(data) > most
+    data = data[:most]
+    if charset:
+        text = _decode(data, charset, "replace", is_cut).removeprefix("\ufeff")
+    else:
+        text = _guessed(data, is_cut)
+    text = printable(_LINE_ENDS.sub("\n", text).replace("\u2028", " ").replace("\u2029", " "))
+    if is_cut:
+        text = text[: text.rfind("\n") + 1] or text
+    return text if text.endswith("\n") or not text else text + "\n", is_cut
+
+
+def _guessed(data: bytes, is_cut: bool) -> str:
+    """Decode UTF-8, or Windows-1252 if the result is plausible."""
+    try:
+        return _decode(data, "utf-8", "strict", is_cut)
+    except UnicodeDecodeError:
+        if 1 - _share(data, _ASCII) <= _MOST_FOREIGN:
+            with contextlib.suppress(UnicodeDecodeError):
+                return data.decode("cp1252")
+        raise NotDecodable("has an unknown character encoding", "Save it as UTF-8.") from None
+
+
+def _decode(data: bytes, charset: str, errors: str, is_cut: bool) -> str:
+    """Decode everything except an incomplete character at a cut."""
+    return codecs.getincrementaldecoder(charset)(errors).decode(data, final=not is_cut)
+
+
+def _share(data: bytes, of: bytes) -> float:
+    return 1 - len(data.translate(None, of)) / len(data) if data else 0.0
+
+
+def rows(text: str) -> str:
+    """Return CSV as lines of tab-separated cells; text that is not CSV is returned unchanged."""
+    first = text.partition("\n")[0]
+    delimiter = max(_DELIMITERS, key=first.count)
+    try:
+        return "".join(
+            "\t".join(" ".join(cell.split()) for cell in row) + "\n"
+            for row in csv.reader(text.splitlines(keepends=True), delimiter=delimiter)
+        )
+    except csv.Error:  # an unclosed quote turns the rest into one cell
+        return text

@@ -12,7 +12,7 @@ import msgspec
 from edgechat.base.text import mebibytes
 from edgechat.device.load import Disturbance, LoadSample, disturbance, moment
 from edgechat.engine.types import Delta, Difference, Event, Finished, ToolCallBegun
-from edgechat.native.buffers import Buffer
+from edgechat.native.params import Buffer
 from edgechat.planner.estimate.calibration import ChatUse, learn
 from edgechat.planner.estimate.memory import program_bytes
 from edgechat.planner.plan import LoadPlan

@@ -23,9 +23,7 @@ from edgechat.base.errors import (
     RemoteFailed,
     RemoteUnreachable,
 )
-from edgechat.base.network.loopback import is_loopback
-from edgechat.base.network.offline import offline_by
-from edgechat.base.network.proxies import unusable_proxy
+from edgechat.base.network.offline import is_loopback, offline_by, unusable_proxy
 from edgechat.base.text import mebibytes, one_line
 from edgechat.models.remote.model import root_of
 from edgechat.settings import RemoteServer

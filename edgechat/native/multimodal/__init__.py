@@ -3,5 +3,5 @@
 In comes the RGB of a picture, or the samples of a sound; out come embeddings that stand in place of tokens.
 Read projector.py first: its `Projector` cuts a prompt into chunks (chunks.py) and encodes them;
 `Context.decode_embeddings` computes them. probe.py asks a child process what a projector is and takes, which
-is safe with damaged ones; sound_child.py is another one, which decodes the files of sounds.
+is safe with damaged ones.
 """

@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from edgechat.base.text import mebibytes
-from edgechat.device.gpu.accelerators import Accelerator
+from edgechat.device.accelerators import Accelerator
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.models.formats.header import Format
-from edgechat.native.buffers import Breakdown
+from edgechat.native.params import Breakdown
 from edgechat.planner.estimate.shape import ModelShape, PlacedPart
 
 RAM = "RAM"

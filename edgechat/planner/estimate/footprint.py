@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from edgechat.device.gpu.accelerators import Accelerator
+from edgechat.device.accelerators import Accelerator
 from edgechat.device.speed import DeviceSpeed
 from edgechat.models.formats.header import Format, ModelHeader
 from edgechat.native.params import CacheType, LoadParams

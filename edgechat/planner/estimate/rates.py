@@ -19,9 +19,9 @@ import msgspec
 from msgspec.structs import replace
 
 from edgechat.base.process.ask import ChildFailed, ask
+from edgechat.device.accelerators import Accelerator, Vendor
 from edgechat.device.cgroup import read_text
 from edgechat.device.cpu import Cpu, thread_counts
-from edgechat.device.gpu.accelerators import Accelerator, Vendor
 from edgechat.device.memory import Memory
 from edgechat.device.speed import ROWS, AttentionCurve, AttentionShape, DeviceSpeed, Seconds, store_speed
 from edgechat.models.formats.quants import GgmlType

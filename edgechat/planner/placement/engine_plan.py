@@ -17,9 +17,8 @@ import msgspec
 
 from edgechat.base.errors import DoesNotFit, EdgechatError, EngineMissing, ModelFileError, ModelNotFound
 from edgechat.base.text import mebibytes, one_line
-from edgechat.device.gpu.accelerators import Accelerator
+from edgechat.device.accelerators import Accelerator
 from edgechat.device.profile import DeviceProfile
-from edgechat.models.choices import CONFIG
 from edgechat.models.formats.mlx.config import (
     MAX_CONFIG,
     Config,
@@ -29,10 +28,11 @@ from edgechat.models.formats.mlx.config import (
     parse_json,
 )
 from edgechat.models.formats.mlx.metadata import template_in
+from edgechat.models.hub.client import ask_hub
 from edgechat.models.hub.endpoint import Endpoint
-from edgechat.models.hub.http.transfer import ask_hub
 from edgechat.models.hub.listing import list_repo
 from edgechat.models.hub.names import parse_model_name
+from edgechat.models.local.files import CONFIG
 from edgechat.models.local.inventory import inventory
 from edgechat.models.local.locations import hub_cache
 from edgechat.models.remote.model import HostedModel

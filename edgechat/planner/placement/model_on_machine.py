@@ -18,8 +18,7 @@ from edgechat.device.profile import DeviceProfile
 from edgechat.device.speed import DeviceSpeed
 from edgechat.models.formats.header import ModelHeader
 from edgechat.native import amx
-from edgechat.native.buffers import Breakdown, Buffer
-from edgechat.native.params import CacheType, LoadParams
+from edgechat.native.params import Breakdown, Buffer, CacheType, LoadParams
 from edgechat.planner.companions import (
     ANSWER,
     AdapterPlan,

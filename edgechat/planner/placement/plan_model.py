@@ -24,7 +24,7 @@ from edgechat.models.formats.gguf import read_header
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.mtp import HeadFile, can_draft, is_head_alone
 from edgechat.models.formats.mtp import misfit as head_misfit
-from edgechat.models.local.ollama.defaults import ModelDefaults
+from edgechat.models.local.ollama_store import ModelDefaults
 from edgechat.models.local.resolve import entry_of
 from edgechat.models.quality import loss_of_file
 from edgechat.native.params import CacheType
@@ -270,7 +270,7 @@ def checked(request: PlanRequest, header: ModelHeader) -> tuple[PlanRequest, tup
 
 def with_own_context(request: PlanRequest, own: ModelDefaults) -> PlanRequest:
     """Return the request with the context of the file's defaults, unless there is another."""
-    return msgspec.structs.replace(request, context=request.context or own.context)
+    return request if request.context is not None else msgspec.structs.replace(request, context=own.context)
 
 
 def with_own_adapters(request: PlanRequest, own: ModelDefaults) -> PlanRequest:

@@ -6,9 +6,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 from edgechat.base.text import figure, mebibytes, one_line, seconds
 from edgechat.device.speed import DeviceSpeed
-from edgechat.models.formats.header import ModelHeader
-from edgechat.models.formats.modalities import senses
-from edgechat.models.local.ollama.defaults import ModelDefaults, in_words, system_in_words
+from edgechat.models.formats.header import ModelHeader, senses
+from edgechat.models.local.ollama_store import ModelDefaults, in_words, system_in_words
 from edgechat.native.params import AttentionKind
 from edgechat.planner.estimate.budget import RAM, Budget
 from edgechat.planner.estimate.calibration import ChatUse

@@ -32,11 +32,10 @@ from edgechat.base.errors import (
     RateLimited,
 )
 from edgechat.models.choices import ModelChoice, RemoteFile
-from edgechat.models.formats.header import Format, ModelHeader
-from edgechat.models.formats.modalities import Modality, ModelKind
+from edgechat.models.formats.header import Format, Modality, ModelHeader, ModelKind
 from edgechat.models.formats.mtp import can_draft
 from edgechat.models.formats.quants import canonical
-from edgechat.models.hub.cache_layout import HubStore, check_space
+from edgechat.models.hub.cache import HubStore, check_space
 from edgechat.models.hub.download import DownloadObserver, FetchedFile, download
 from edgechat.models.hub.listing import RemoteModel, resolve_remote
 from edgechat.models.local.resolve import local_files, resolve

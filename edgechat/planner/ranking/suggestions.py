@@ -11,9 +11,8 @@ from enum import Enum
 from edgechat.base.errors import DoesNotFit, ModelFileError
 from edgechat.base.text import one_line
 from edgechat.models.catalogue import CatalogueEntry, EmbeddingPrefixes, catalogue
-from edgechat.models.formats.header import Format
-from edgechat.models.formats.header_reading import read_model
-from edgechat.models.formats.modalities import ModelKind
+from edgechat.models.formats.header import Format, ModelKind
+from edgechat.models.formats.mlx.contents import read_model
 from edgechat.models.formats.quants import canonical
 from edgechat.models.local.inventory import LocalModel, inventory
 from edgechat.models.local.locations import Place

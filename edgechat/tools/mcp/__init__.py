@@ -2,5 +2,5 @@
 
 So nothing that a server sends is read in the program of the user, which a child that hangs or grows cannot
 harm, and a server ends with its child, which ends with the program, even if that is killed. Read `server.py`
-first, then `connection.py`; `messages.py` has what goes through the pipe.
+first, then `connection.py`, which has the messages, and `child.py`.
 """

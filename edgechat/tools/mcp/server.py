@@ -7,10 +7,9 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from importlib.util import find_spec
-from urllib.parse import urlsplit
 
 from edgechat.base.errors import ToolError
-from edgechat.base.network.offline import offline_by
+from edgechat.base.network.offline import is_loopback, offline_by
 from edgechat.base.process.spawn import frozen
 from edgechat.base.text import one_line
 from edgechat.tools.config import ServerConfig
@@ -21,7 +20,6 @@ MOST_STARTS, STARTS_WITHIN = 3, 600.0
 """A server that ended is started again so many times in so many seconds."""
 _PAUSE = 60.0
 """Seconds for which a failed start is not tried again."""
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class McpServer:
@@ -113,8 +111,8 @@ class McpServer:
         if find_spec("mcp") is None:
             hint = None if frozen() else 'To install them: pip install "edgechat[tools]"'
             raise ToolError("Tool servers need packages that are not installed.", hint=hint)
-        host = urlsplit(self._config.url).hostname
-        if host is not None and host not in _LOOPBACK and (switch := offline_by()) is not None:
+        url = self._config.url
+        if url and not is_loopback(url) and (switch := offline_by()) is not None:
             raise ToolError(f"The tool server {self.name} is not used: {switch} keeps edgechat offline.")
 
     def _was_closed(self) -> ToolError:

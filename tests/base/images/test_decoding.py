@@ -13,9 +13,8 @@ import pytest
 from PIL import Image
 
 from edgechat.base.errors import ImageError
-from edgechat.base.images import decoding
-from edgechat.base.images.decoding import Decoder, ImageFacts, Pixels, inspect, pixels
-from edgechat.base.images.image import MAX_PIXELS
+from edgechat.base.images import image as images
+from edgechat.base.images.image import MAX_PIXELS, Decoder, ImageFacts, Pixels
 from edgechat.base.process import file_decoder
 from tests.base.images.files import (
     BLUE,
@@ -221,31 +220,31 @@ def test_heic_without_its_library(decoder):
 
 
 @pytest.mark.slow
-def test_files(tmp_path):
+def test_files(tmp_path, decoder):
     path = tmp_path / "a.png"
     path.write_bytes(encoded(quadrants(), "PNG"))
-    assert inspect(path) == ImageFacts("png", 64, 32)
-    assert corners(pixels(path)) == [RED, GREEN, BLUE, WHITE]
-    assert pixels(path, most_pixels=100).width == 8
+    assert decoder.inspect(path) == ImageFacts("png", 64, 32)
+    assert corners(decoder.pixels(path)) == [RED, GREEN, BLUE, WHITE]
+    assert decoder.pixels(path, most_pixels=100).width == 8
 
     with pytest.raises(ImageError, match=r"^missing\.png cannot be read: No such file or directory\.$"):
-        inspect(tmp_path / "missing.png")
+        decoder.inspect(tmp_path / "missing.png")
     with pytest.raises(ImageError, match=r"cannot be read: it is not a regular file\."):
-        inspect(Path(os.devnull))
+        decoder.inspect(Path(os.devnull))
     path.write_bytes(b"GIF89a")
     with pytest.raises(ImageError, match=r"^a\.png is "):
-        inspect(path)
+        decoder.inspect(path)
     with path.open("wb") as file:
-        file.truncate(decoding.MAX_FILE_BYTES + 1)
+        file.truncate(file_decoder.MAX_FILE_BYTES + 1)
     with pytest.raises(ImageError, match=r"^a\.png has more than 64 MiB, the limit\.$"):
-        inspect(path)
+        decoder.inspect(path)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are POSIX")
-def test_a_named_pipe_is_not_waited_for(tmp_path):
+def test_a_named_pipe_is_not_waited_for(tmp_path, decoder):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ImageError, match="it is not a regular file"):
-        inspect(tmp_path / "pipe")
+        decoder.inspect(tmp_path / "pipe")
 
 
 def test_a_large_file_comes_in_parts(decoder, monkeypatch):
@@ -285,7 +284,7 @@ def test_a_child_that_is_lost_amid_an_image_is_an_error(monkeypatch):
 
 @pytest.mark.slow
 def test_time_is_limited(monkeypatch):
-    monkeypatch.setattr(decoding, "TIME_LIMIT", 0.05)
+    monkeypatch.setattr(images, "TIME_LIMIT", 0.05)
     noise = encoded(Image.effect_noise((3000, 2000), 60).convert("RGB"), "PNG")
     with Decoder() as decoder:
         begin = time.monotonic()
@@ -296,7 +295,7 @@ def test_time_is_limited(monkeypatch):
 
 @pytest.mark.slow
 def test_memory_is_limited(monkeypatch):
-    monkeypatch.setattr(decoding, "MEMORY_LIMIT", 120 * 2**20)
+    monkeypatch.setattr(images, "MEMORY_LIMIT", 120 * 2**20)
     with Decoder() as decoder, pytest.raises(ImageError, match="MiB of memory"):
         decoder.pixels(bomb(8000, 8000))
 

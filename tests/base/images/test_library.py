@@ -9,9 +9,8 @@ import pytest
 
 from edgechat.base import paths
 from edgechat.base.errors import ImageError
-from edgechat.base.images import decoding
-from edgechat.base.images.image import Image
-from edgechat.base.images.library import ImageLibrary, digest_of
+from edgechat.base.file_library import digest_of
+from edgechat.base.images.image import Decoder, Image, ImageLibrary
 from tests.base.images.files import encoded, quadrants
 
 PNG, JPEG = encoded(quadrants(), "PNG"), encoded(quadrants(), "JPEG")
@@ -36,7 +35,7 @@ def test_an_image_is_stored_once(folder, monkeypatch):
     def inspect(*_, **__):
         raise AssertionError("decoded again")
 
-    monkeypatch.setattr(decoding.Decoder, "inspect", inspect)
+    monkeypatch.setattr(Decoder, "inspect", inspect)
     assert library.add(PNG) == image
     assert ImageLibrary(folder).get(image.digest) == image
     assert [(one.digest, one.size) for one in library.stored()] == [(image.digest, len(PNG))]

@@ -12,11 +12,9 @@ import pytest
 
 from edgechat.base.errors import SoundError
 from edgechat.base.process import file_decoder
-from edgechat.base.sound import decoding
-from edgechat.base.sound.decoding import SoundDecoder, SoundFacts
-from edgechat.base.sound.library import SoundLibrary
-from edgechat.base.sound.resampling import resampled
-from edgechat.base.sound.sound import MAX_SECONDS
+from edgechat.base.sound import sound
+from edgechat.base.sound.decoding_child import resampled
+from edgechat.base.sound.sound import MAX_SECONDS, SoundDecoder, SoundFacts, SoundLibrary
 from tests.kit.vision import RATE, tone, wav, wav_of
 
 MP3 = Path(__file__).with_name("green.mp3").read_bytes()
@@ -73,10 +71,15 @@ def test_channels_are_mixed(decoder):
     assert np.abs(samples(decoder, data) - both.mean(axis=1)).max() < 1e-4
 
 
-def test_a_recorder_that_writes_to_a_pipe_does_not_know_how_long_it_is(decoder):
+def test_a_file_need_not_know_how_long_it_is(decoder):
     data = bytearray(wav(WAVE))
     data[40:44] = b"\xff" * 4
     assert decoder.inspect(bytes(data)).seconds == pytest.approx(0.1)
+    assert decoder.inspect(wav(WAVE)[:-1600]).seconds == pytest.approx(0.05)  # one that was cut off
+    unknown = bytearray(FLAC)
+    unknown[21] &= 0xF0
+    unknown[22:26] = bytes(4)
+    assert decoder.inspect(bytes(unknown)).seconds == pytest.approx(0.25, abs=0.1)
 
 
 @pytest.mark.parametrize("rate", [8000, 11025, 22050, 44100, 44101, 48000, 96000])
@@ -114,19 +117,16 @@ BROKEN = [
     (b"", "is empty"),
     (b"OggS" + bytes(100), "is not a sound"),
     (b"\x89PNG\r\n\x1a\n" + bytes(100), "is not a sound"),
-    (wav_of((b"data", bytes(100))), "has no format before its samples"),
-    (wav_of((b"fmt ", form())), "contains no samples"),
+    (wav_of((b"data", bytes(100))), "is damaged"),
+    (wav_of((b"fmt ", form())), "is damaged"),
     (wav_of((b"fmt ", form()), (b"data", b"")), "is empty"),
-    (wav_of((b"fmt ", form()[:8]), (b"data", bytes(100))), "has a damaged header"),
-    (wav_of((b"fmt ", form(frame=3)), (b"data", bytes(100))), "has a damaged header"),
-    (wav_of((b"fmt ", form(0x55)), (b"data", bytes(100))), "of a kind that cannot be read"),
-    (wav_of((b"fmt ", form(bits=12)), (b"data", bytes(100))), "of a kind that cannot be read"),
-    (wav_of((b"fmt ", form(channels=0)), (b"data", bytes(100))), "has 0 channels"),
-    (wav_of((b"fmt ", form(channels=4000)), (b"data", bytes(9000))), "has 4000 channels"),
-    (wav_of((b"fmt ", form(rate=0)), (b"data", bytes(100))), "has 0 samples a second"),
-    (wav_of((b"fmt ", form(rate=2**32 - 1)), (b"data", bytes(100))), "has 4294967295 samples a second"),
-    (wav(WAVE)[:-100], "should follow, and there are"),
-    (wav_of(*[(b"LIST", b"")] * 5000), "contains no samples"),
+    (wav_of((b"fmt ", form()[:8]), (b"data", bytes(100))), "is damaged"),
+    (wav_of((b"fmt ", form(0x1234)), (b"data", bytes(100))), "is empty"),
+    (wav_of((b"fmt ", form(channels=0)), (b"data", bytes(100))), "is damaged"),
+    (wav_of((b"fmt ", form(channels=4000)), (b"data", bytes(9000))), "is damaged"),
+    (wav_of((b"fmt ", form(rate=0)), (b"data", bytes(100))), "is damaged"),
+    (wav_of((b"fmt ", form(rate=2**32 - 1)), (b"data", bytes(100))), "is damaged"),
+    (wav_of(*[(b"LIST", b"")] * 5000), "is damaged"),
     (
         wav_of((b"fmt ", form(rate=4000, bits=8)), (b"data", bytes(4000 * MAX_SECONDS + 4000))),
         "is longer than 30 minutes",
@@ -134,8 +134,7 @@ BROKEN = [
     (wav_of((b"fmt ", form(3, bits=32)), (b"data", struct.pack("<2f", 0, np.nan))), "or no numbers"),
     (wav_of((b"fmt ", form(3, bits=64)), (b"data", struct.pack("<2d", 0, -np.inf))), "or no numbers"),
     (FLAC[:30], "is damaged"),
-    (FLAC[:18] + bytes(8) + FLAC[26:], "does not say how long it is"),
-    (FLAC[:21] + b"\xff" * 5 + FLAC[26:], "is longer than 30 minutes"),
+    (FLAC[:18] + bytes(8) + FLAC[26:], "is damaged"),
     (b"ID3\x04\0\0" + b"\x7f" * 4 + bytes(100), "is damaged"),
     (b"\xff\xfb" + bytes(100), "is damaged"),
     (MP3 * 4000, "is longer than 30 minutes"),
@@ -166,7 +165,7 @@ def test_files_have_names(decoder, tmp_path):
 
 @pytest.mark.slow
 def test_time_is_limited(monkeypatch):
-    monkeypatch.setattr(decoding, "TIME_LIMIT", 0.05)
+    monkeypatch.setattr(sound, "TIME_LIMIT", 0.05)
     long = wav(np.zeros(44100 * 300, np.float32), 44100)
     with SoundDecoder() as decoder:
         begin = time.monotonic()

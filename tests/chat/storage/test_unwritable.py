@@ -7,7 +7,7 @@ import sqlite3
 import pytest
 
 from edgechat.base.errors import StoreUnwritable
-from edgechat.base.images.library import ImageLibrary
+from edgechat.base.images.image import ImageLibrary
 from edgechat.chat.records import AttachedImage
 from edgechat.chat.storage import statements
 from edgechat.chat.storage.file import connect_to_read

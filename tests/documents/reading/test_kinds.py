@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.documents.reading.kinds import is_secret, kind_of
+from edgechat.documents.reading.reader import is_secret, kind_of
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from edgechat.base.errors import DocumentError
 from edgechat.base.network.html_text import html_text
 from edgechat.base.process.file_decoder import NotDecodable
 from edgechat.documents.reading import office, pdf, reader
+from edgechat.documents.reading.child import LONGEST_LINE, PAGE, tidied
 from edgechat.documents.reading.notebook import MOST_OUTPUT
 from edgechat.documents.reading.reader import DocumentReader
-from edgechat.documents.reading.tidy import LONGEST_LINE, PAGE, tidied
 from tests.documents.reading.files import chapter, epub, word, word_of, written_pdf
 from tests.documents.reading.files import pdf as pdf_of
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from PIL import Image as PillowImage
 
+from edgechat.base.file_library import digest_of
 from edgechat.base.images.image import PLACE, Image
 from edgechat.base.sound.sound import Sound
-from edgechat.base.storage.file_library import digest_of
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Delta, Event, Failed, Finished, MediaFile, Message, Sampling

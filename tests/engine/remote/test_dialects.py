@@ -8,8 +8,7 @@ import pytest
 
 from edgechat.base.errors import BadRequest, PromptTooLong, RemoteUnreachable, SwitchUnknown, WrongKind
 from edgechat.base.images.image import PLACE, Image
-from edgechat.base.network.loopback import is_loopback
-from edgechat.base.network.offline import OFFLINE
+from edgechat.base.network.offline import OFFLINE, is_loopback
 from edgechat.engine.remote.engine import RemoteEngine, RunningHost
 from edgechat.engine.types import (
     ChatRequest,

@@ -2,7 +2,7 @@
 
 from edgechat.engine.types import Difference
 from edgechat.engine.worker.load_report import differences
-from edgechat.native.buffers import Buffer
+from edgechat.native.params import Buffer
 
 MIB = 2**20
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import astuple
 
 from edgechat.device.memory import Memory
-from edgechat.native.buffers import Breakdown, Buffer
+from edgechat.native.params import Breakdown, Buffer
 from edgechat.planner.estimate.budget import MLX, RAM, Budget, Card, Needs, needs_of, together
 from tests.planner.headers import GIB, machine
 from tests.planner.placement.test_layout import card, with_cards
@@ -122,7 +122,7 @@ def test_buffers_are_needs_of_their_memory():
         Buffer("CUDA0_Split", False, weights=600_000, device="CUDA0"),
     )
     assert needs_of(Breakdown(buffers, output=7_000_000, n_ctx=1), 80_000_000) == {
-        RAM: Needs(weights_bytes=1, compute=7_000_020, program=80_000_000),
+        RAM: Needs(1, 0, 7_000_020, 80_000_000),
         "CUDA0": Needs(600_300, 4000, 50_000),
     }
-    assert needs_of(Breakdown((), output=0, n_ctx=1), 3) == {RAM: Needs(program=3)}
+    assert needs_of(Breakdown((), output=0, n_ctx=1), 3) == {RAM: Needs(program_bytes=3)}

@@ -15,8 +15,7 @@ from edgechat.models.local.resolve import entry_of
 from edgechat.models.shipped import shipped_header
 from edgechat.native import breakdown
 from edgechat.native.handles import Context, Model
-from edgechat.native.heads.assistant import AssistantContext
-from edgechat.native.heads.context import HeadContext
+from edgechat.native.heads import AssistantContext, HeadContext
 from edgechat.planner import prepare as planning
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.estimate.dry_run_child import SkeletonLoader

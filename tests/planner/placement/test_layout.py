@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgechat.device.gpu.accelerators import Accelerator
+from edgechat.device.accelerators import Accelerator
 from edgechat.models.formats.quants import GgmlType
 from edgechat.planner.estimate.budget import RAM, Budget, Extras, Layout, Needs, estimated, layouts
 from edgechat.planner.estimate.shape import Layer, Matrices, shape_of
@@ -100,8 +100,8 @@ def test_what_is_laid_out_fits_and_nothing_is_lost(n, a, b, experts):
     for layout in layouts(shape, more, budget):
         needs = estimated(shape, more, layout)
         assert not budget.over(needs)
-        assert sum(one.weights for one in needs.values()) == whole
-        assert sum(one.cache for one in needs.values()) == n * 50 * MIB
+        assert sum(one.weights_bytes for one in needs.values()) == whole
+        assert sum(one.cache_bytes for one in needs.values()) == n * 50 * MIB
         assert layout.n <= n + 1
 
 

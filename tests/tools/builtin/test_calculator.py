@@ -2,8 +2,8 @@
 
 import pytest
 
-from edgechat.tools.builtin.calculator import calculate
 from edgechat.tools.builtin.group import ToolFailure
+from edgechat.tools.builtin.harmless import calculate
 
 
 @pytest.mark.parametrize(

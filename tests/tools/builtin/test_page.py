@@ -5,10 +5,10 @@ import json
 import httpx2
 import pytest
 
+from edgechat.base.network.html_text import page_text
 from edgechat.base.network.web import PublicWeb
 from edgechat.tools.builtin import page
 from edgechat.tools.builtin.page import web_pages
-from edgechat.tools.builtin.page_child import page_text
 from edgechat.tools.tool import ToolSpec
 
 FETCH = ToolSpec(server="web", name="fetch_page")

@@ -18,8 +18,7 @@ import psutil
 import pytest
 
 from edgechat.tools.config import config_path
-from edgechat.tools.consent import AskingPermission
-from edgechat.tools.consent_store import ConsentStore
+from edgechat.tools.consent import AskingPermission, ConsentStore
 from edgechat.tools.mcp import connection, server
 from edgechat.tools.registry import ToolRegistry
 from edgechat.tools.tool import MAX_RESULT

@@ -6,10 +6,10 @@ from contextlib import closing
 
 import pytest
 
-from edgechat.documents import indexing, known, registry
+from edgechat.documents import indexing, registry
 from edgechat.documents.indexing import Progress, Update
-from edgechat.tui.chat.prompt.chips import Chips
-from edgechat.tui.overlays.passage import PassageScreen
+from edgechat.tui.chat.prompt.above import Chips
+from edgechat.tui.overlays.reading import PassageScreen
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +50,7 @@ async def test_a_folder_in_a_question_is_searched_from_then_on(scene, folder):
 
 
 async def test_a_large_folder_is_not_read_for_being_named(scene, folder, monkeypatch):
-    monkeypatch.setattr(known, "MOST_FILES", 2)
+    monkeypatch.setattr(registry, "MOST_FILES", 2)
     async with scene.loaded(["Files."], size=(100, 30), notifications=True) as pilot:
         await pilot.say("What is in @handbook/ then?", shown="handbook/ is large: only its list is sent.")
         assert registry.names() == []
@@ -166,7 +166,7 @@ async def test_what_is_quoted_and_in_no_passage_is_marked_once_the_reply_has_end
 
 async def test_only_a_file_of_the_documents_is_looked_at_and_opened(scene, folder, monkeypatch):
     shown = []
-    monkeypatch.setattr("edgechat.tui.terminal.viewer.show_file", shown.append)
+    monkeypatch.setattr("edgechat.tui.terminal.programs.show_file", shown.append)
     async with scene.loaded([ANSWER], size=(100, 36), say="How is the pump 7 of @handbook/ primed?") as pilot:
         await pilot.press("tab", "p", see="as it was then")
         await pilot.press("o", until=lambda: bool(shown))
@@ -218,15 +218,15 @@ async def test_the_list_of_documents_fits_on_a_small_screen(scene, tmp_path):
 def test_a_folder_gets_a_name_of_its_own_once(tmp_path):
     for parent in ("a", "b"):
         (tmp_path / parent / "notes").mkdir(parents=True)
-    names = [known.collection_of(tmp_path / parent / "notes") for parent in ("a", "b", "a")]
+    names = [registry.collection_of(tmp_path / parent / "notes") for parent in ("a", "b", "a")]
     assert names == ["notes", "notes-2", "notes"]
     (tmp_path / "a" / "notes" / "one.md").write_text("# One\n")
-    assert known.survey(tmp_path / "a" / "notes").files == 1
+    assert registry.survey(tmp_path / "a" / "notes").files == 1
     collection = registry.open_collection("notes")
     assert indexing.update(collection).read == 1
     collection.close()
-    found = [(one.name, one.about) for one in known.known_collections()]
+    found = [(one.name, one.about) for one in registry.known_collections()]
     assert found == [("notes", "1 file"), ("notes-2", "0 files")]
-    assert known.holds("notes", str(tmp_path / "a" / "notes" / "one.md"))
-    assert not known.holds("notes", "/etc/passwd")
-    assert not known.holds("nothing", "/etc/passwd")
+    assert registry.holds("notes", str(tmp_path / "a" / "notes" / "one.md"))
+    assert not registry.holds("notes", "/etc/passwd")
+    assert not registry.holds("nothing", "/etc/passwd")

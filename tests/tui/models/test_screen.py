@@ -18,10 +18,9 @@ from edgechat.models.request import parse_request
 from edgechat.planner.listing import rows
 from edgechat.planner.ranking.pulling import DownloadChoice, PullDecision, PullPart, RepoSource
 from edgechat.planner.ranking.ranking import Verdict
-from edgechat.tui.models.items import ModelGroup
+from edgechat.tui.models.known_models import ModelGroup
 from edgechat.tui.models.library import ModelLibrary
-from edgechat.tui.models.pull import PullState
-from edgechat.tui.models.pulls import Pulls
+from edgechat.tui.models.pulls import Pulls, PullState
 from edgechat.tui.models.screen import ModelsScreen
 from tests import homes
 from tests.cli.pulling import REPO, partial, sized

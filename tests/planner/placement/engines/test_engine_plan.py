@@ -15,8 +15,8 @@ from edgechat.base.errors import (
     ModelNotFound,
     OptionWithoutEffect,
 )
+from edgechat.device.accelerators import Accelerator
 from edgechat.device.cpu import Core, Cpu
-from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.memory import Memory
 from edgechat.device.profile import probe
 from edgechat.planner.placement.engine_plan import engine_plan, read_safetensors
