@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from edgechat.chat.records import Front
 
 _COMMAND = re.compile(r"/([A-Za-z][A-Za-z-]*)(?:\s+(.*))?", re.DOTALL)
-"""Neither a path such as /usr/bin, whose first word has a second slash, nor text after a space."""
+"""Matches neither a path such as /usr/bin, with a second slash, nor text after a space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,13 @@ class Command:
     name: str
     description: str
     argument: str = ""
-    """What follows the name; in brackets if it may be omitted."""
+    """The argument for users; in brackets if it is optional."""
     fronts: tuple[Front, ...] = ("app", "run")
     """The front ends that have it."""
 
     @property
     def usage(self) -> str:
-        """The command as it is typed."""
+        """The command as typed."""
         return f"/{self.name} {self.argument}".rstrip()
 
     @property
@@ -90,7 +90,7 @@ COMMANDS = (
 
 
 def commands_of(front: Front) -> tuple[Command, ...]:
-    """Return the commands that a front end has."""
+    """Return the commands of a front end."""
     return tuple(command for command in COMMANDS if front in command.fronts)
 
 
@@ -101,7 +101,7 @@ def parse_command(text: str) -> tuple[str, str] | None:
 
 
 def question_text(text: str) -> str:
-    """Return the question in a text that is not a command: `/word` for `//word`, else the text."""
+    """Return the question in a text that is not a command: `/word` for `//word`, or the text itself."""
     return text[1:] if text.startswith("//") and parse_command(text[1:]) is not None else text
 
 

@@ -1,4 +1,4 @@
-"""How a reply is to be generated."""
+"""Generation options: sampling and limits of replies, and where they come from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edgechat.settings import SamplingDefaults, Settings
 
 
 class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a reply is to be generated; the fields of a ChatRequest."""
+    """Options of a reply; fields of a ChatRequest."""
 
     sampling: Sampling = Sampling()
     sampling_set: tuple[str, ...] | None = None
@@ -23,7 +23,7 @@ class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
     adapters: tuple[AdapterUse, ...] = ()
 
     def request(self, id: str, chat: Chat) -> ChatRequest:
-        """Return the request for a reply in a chat, still without messages."""
+        """Return the request for a reply in a chat, without messages."""
         return ChatRequest(id=id, date=chat.date, chat=chat.id, **msgspec.structs.asdict(self))
 
 
@@ -38,9 +38,9 @@ class CommandLineOptions(msgspec.Struct, frozen=True, kw_only=True):
     overflow: Overflow | None = None
     tools: tuple[str, ...] | None = None
     adapters: tuple[str, ...] | None = None
-    """LoRA adapters, as FILE or NAME:SCALE; (): none. They are in the plan."""
+    """LoRA adapters, as FILE or NAME:SCALE; (): none. The plan contains them."""
     documents: tuple[str, ...] | None = None
-    """Names of collections in which what helps to answer is looked for."""
+    """Names of document collections to search."""
 
 
 def resolve_options(
@@ -50,13 +50,13 @@ def resolve_options(
     plan: LoadPlan | None = None,
     model: ModelInfo | None = None,
 ) -> GenerationOptions:
-    """Resolve each option: the command line's, else the chat's, the settings', or the model's own.
+    """Resolve each option: from the command line, else the chat, the settings, or the model.
 
-    plan, model: None if they are not known yet. Of adapters, those of the plan: a chat's own have to be found
-    on the disk first, see `ChatSession.adapters`.
+    plan, model: None if unknown. Adapters are those of the plan; a chat's own must be found on the disk
+    first, see `ChatSession.adapters`.
     """
     think = chat.think if options.think is None else options.think
-    # The setting applies to models that can switch; options and chats raise an error for others.
+    # The setting applies only to models with a switch; options and chats raise an error for others.
     if think is None and (model is None or model.can_switch_thinking):
         think = settings.think
     defaults = plan.sampling_for(think) if plan is not None else settings.sampling

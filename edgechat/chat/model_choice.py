@@ -1,4 +1,4 @@
-"""Which model answers at first, in all front ends."""
+"""Choice of the first model, for all front ends."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ T = TypeVar("T")
 
 DEFAULT_MODEL = "guide"
 _PREFERENCE = "model"
-"""The name under which the store has the model that was used last."""
+"""Preference with the last used model."""
 _DOWNLOADS = "downloads"
-"""The name under which it has the two downloads that go on at the next start, in two lines."""
+"""Preference with the two downloads to resume at the next start, in two lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenModel(Generic[T]):
-    """The model, and what `find` returned for it."""
+    """The chosen model, and the result of `find` for it."""
 
     model: str
     found: T
     missing: str | None = None
-    """The configured or last used model, if it is gone and replaced by the default."""
+    """The configured or last used model, if it was not found and replaced by the default."""
     is_first: bool = False
-    """Whether no model has ever been chosen here."""
+    """Whether no model was ever chosen here."""
 
     @property
     def note(self) -> str | None:
@@ -46,10 +46,10 @@ async def choose_model(
     last_used: Callable[[], Awaitable[str | None]],
     find: Callable[[str], T],
 ) -> ChosenModel[T]:
-    """Choose the model that the user named, else settings.toml's, else the last one used, else the guide.
+    """Choose the model named by the user, else that of settings.toml, else the last used one, else the guide.
 
-    `find` is called in a thread, and raises ModelNotFound for a model that is gone; the guide replaces it
-    unless it was named. Other errors of `find` are passed on.
+    `find` is called in a thread. If it raises ModelNotFound, the guide replaces the model unless it was
+    named; other errors are passed on.
     """
     if named is not None:
         return ChosenModel(named, await asyncio.to_thread(find, named))
@@ -64,7 +64,7 @@ async def choose_model(
 
 
 async def remembered(store: Store) -> str | None:
-    """Return the model that was used last, or None. Raises StoreError."""
+    """Return the last used model, or None. Raises StoreError."""
     return await store.preference(_PREFERENCE)
 
 
@@ -74,19 +74,19 @@ async def remember(store: Store, model: str) -> None:
 
 
 def lasting_name(model: str) -> str:
-    """Return a name that is valid in other folders too: of a file, the absolute path."""
+    """Return a name that is valid in other folders: the absolute path of a file."""
     return os.path.abspath(model) if os.path.isfile(model) else model
 
 
 async def remember_downloads(store: Store, awaited: str, follower: str) -> None:
-    """Go on next time with the downloads of these models; empty: none. Raises StoreError.
+    """Resume the downloads of these models next time; empty: none. Raises StoreError.
 
-    awaited: answers as soon as it is here. follower: a better one, which is offered then.
+    awaited: answers as soon as it is here. follower: a better model, which is offered then.
     """
     await store.set_preference(_DOWNLOADS, f"{awaited}\n{follower}")
 
 
 async def remembered_downloads(store: Store) -> tuple[str, str]:
-    """Return what `remember_downloads` was told last. Raises StoreError."""
+    """Return the downloads from `remember_downloads`. Raises StoreError."""
     awaited, _, follower = (await store.preference(_DOWNLOADS) or "").partition("\n")
     return awaited, follower

@@ -1,4 +1,4 @@
-"""The commands that change how replies are generated: /think, /system, /set, /tools, /docs and others."""
+"""Commands that change how replies are generated: /think, /system, /set, /tools, /docs and others."""
 
 from __future__ import annotations
 
@@ -86,13 +86,13 @@ async def set_thinking(session: ChatSession, conversation: Adjustable, think: bo
 
 
 async def set_tools(session: ChatSession, conversation: Adjustable, tools: tuple[str, ...]) -> None:
-    """Choose what the model may call in a conversation. Raises StoreError."""
+    """Choose the tools of a conversation. Raises StoreError."""
     session.options = msgspec.structs.replace(session.options, tools=None)
     await conversation.set_settings(msgspec.structs.replace(conversation.settings, tools=tools))
 
 
 async def _choose_tools(session: ChatSession, conversation: Adjustable, argument: str) -> str:
-    """Choose tools by their names, or none by `off`; without an argument, say which there are."""
+    """Choose tools by name, or none by `off`; without an argument, list them."""
     known = await session.tools.known()
     if argument:
         await set_tools(session, conversation, () if argument == "off" else choice(argument, known))
@@ -108,13 +108,13 @@ async def _choose_tools(session: ChatSession, conversation: Adjustable, argument
 
 
 async def set_documents(session: ChatSession, conversation: Adjustable, names: tuple[str, ...]) -> None:
-    """Choose the collections that are searched in a conversation. Raises StoreError."""
+    """Choose the collections to search in a conversation. Raises StoreError."""
     session.options = msgspec.structs.replace(session.options, documents=None)
     await conversation.set_settings(msgspec.structs.replace(conversation.settings, documents=names))
 
 
 async def _switch_documents(session: ChatSession, conversation: Adjustable, argument: str) -> str:
-    """Switch a collection on or off, or all of them off; without an argument, say which there are."""
+    """Switch a collection on or off, or all off; without an argument, list them."""
     from edgechat.documents import registry
 
     known = await asyncio.to_thread(registry.names)
@@ -140,7 +140,7 @@ async def _switch_documents(session: ChatSession, conversation: Adjustable, argu
 
 
 def is_folder_of_documents(argument: str) -> bool:
-    """Return whether the argument of /docs is a folder or file to be added, not a name. Blocks."""
+    """Return whether the argument of /docs is a folder or file rather than a name. Blocks."""
     from edgechat.documents import registry
 
     return bool(argument) and argument not in registry.names() and path_exists(argument, or_folder=True)
@@ -149,9 +149,9 @@ def is_folder_of_documents(argument: str) -> bool:
 async def add_documents(
     session: ChatSession, conversation: Adjustable, path: str, on_progress: Callable[[Progress], None]
 ) -> str:
-    """Read a folder or file as a collection, and switch that on; return a sentence about it.
+    """Read a folder or file as a collection, and switch it on; return a sentence about it.
 
-    Cancelling this keeps what has been read. on_progress: is called on another thread. Raises DocumentError.
+    Cancelling keeps what was read so far. on_progress: called on another thread. Raises DocumentError.
     """
     from edgechat.documents import registry
 
@@ -177,7 +177,7 @@ async def add_documents(
 
 
 async def _choose_adapters(session: ChatSession, conversation: Adjustable, argument: str) -> str:
-    """Choose LoRA adapters, none by `off`, or the usual ones by `auto`; say which are applied."""
+    """Choose LoRA adapters, none by `off`, or the usual ones by `auto`; list those that are applied."""
     from edgechat.models.adapters.local import local_adapters
 
     if argument:
@@ -245,7 +245,7 @@ async def _apply_preset(session: ChatSession, conversation: Adjustable, name: st
 
 
 def _drop_options(session: ChatSession, sampling: Collection[str], *, think: bool = False) -> None:
-    """Remove options of the command line, which otherwise take precedence over what was typed later."""
+    """Remove options of the command line, which would override what was typed later."""
     options = session.options
     values = {name: value for name, value in options.sampling.given().items() if name not in sampling}
     session.options = msgspec.structs.replace(

@@ -41,14 +41,14 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def seconds(self) -> float:
-        """From the question to the end of the reply, without the load of the model; 0 if unknown."""
+        """Seconds from the question to the end of the reply, without loading the model; 0 if unknown."""
         if self.usage is None or self.timings is None:
             return 0.0
         tps = self.timings.decode_tps
         return self.timings.ttft_ms / 1000 + (max(0, self.usage.completion_tokens - 1) / tps if tps else 0.0)
 
     def followed_by(self, rest: Figures) -> Figures:
-        """Return the figures of a reply of which these are the beginning's."""
+        """Return the figures of a whole reply, of which these are for the beginning."""
         usage, timings = rest.usage, None
         if self.usage is not None and usage is not None:
             n = self.usage.completion_tokens  # which were part of the second prompt
@@ -77,19 +77,19 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ToolOutcome = Literal["open", "answered", "failed", "refused", "stopped"]
-"""What became of a call.
+"""The outcome of a call.
 
-open: it is asked about, or runs; in a reply that has ended, it was interrupted. failed: there is no answer,
-or an error. refused: the user did not allow it. stopped: it was not carried out, or not to its end.
+open: it waits for permission, or runs; in a reply that has ended, it was interrupted. failed: no answer,
+or an error. refused: the user did not allow it. stopped: it was not carried out, or not completely.
 """
 
 
 class AttachedImage(msgspec.Struct, frozen=True):
-    """An image of a question, or of a call's result; the store keeps its file, see `Store.images`."""
+    """An image of a question or of a call's result; its file is in `Store.images`."""
 
     name: str
     digest: str
-    """Of its file; see `edgechat.base.images.image.Image`."""
+    """Digest of its file; see `edgechat.base.images.image.Image`."""
     width: int
     """Pixels."""
     height: int
@@ -105,39 +105,39 @@ class ToolUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     id: str
     name: str
-    """As the model calls the tool."""
+    """The model's name for the tool."""
     arguments: str
-    """As the model wrote them: JSON, or nearly."""
+    """The model's text: JSON, or nearly."""
     server: str = ""
-    """Of the tool; empty if there is no such tool, or it is not known yet."""
+    """Server of the tool; empty if the tool does not exist or is not known yet."""
     tool: str = ""
-    """What the server calls it."""
+    """The server's name for the tool."""
     outcome: ToolOutcome = "open"
     result: str = ""
-    """What the model is told."""
+    """The text for the model."""
     images: tuple[AttachedImage, ...] = ()
-    """What it is shown, if it sees."""
+    """Images for a model that sees."""
     seconds: float = 0.0
 
 
 class ToolRound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A part of a reply that ended with calls, whose results the rest was written with."""
+    """A part of a reply that ends with calls."""
 
     uses: tuple[ToolUse, ...]
     content: str = ""
-    """What the model said before them."""
+    """The text before the calls."""
     thinking: str = ""
     thinking_tokens: int = 0
     thinking_seconds: float = 0.0
 
 
 class Attachment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A text that is sent with a question: a file, what was pasted, or a passage of a document."""
+    """A text that is sent with a question: a file, a paste, or a passage of a document."""
 
     name: str
     text: str
     source: PassageSource | None = None
-    """Where a passage is from."""
+    """The source of a passage."""
 
 
 class ChatSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -147,17 +147,17 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Switch the model's thinking on or off."""
     sampling: SamplingDefaults = SamplingDefaults()
     tools: tuple[str, ...] = ()
-    """What the model may call: see `edgechat.tools.registry.ToolRegistry.open`."""
+    """Allowed tools; see `edgechat.tools.registry.ToolRegistry.open`."""
     adapters: tuple[str, ...] | None = None
     """LoRA adapters, as FILE or NAME:SCALE."""
     documents: tuple[str, ...] = ()
-    """Names of collections in which what helps to answer is looked for."""
+    """Names of document collections to search."""
 
 
 def apply_preset(
     preset: Preset, system: str | None, settings: ChatSettings
 ) -> tuple[str | None, ChatSettings]:
-    """Return a system prompt and settings with those of a preset, where it has any."""
+    """Return a system prompt and settings, replaced by those of a preset."""
     changed = msgspec.structs.replace(
         settings,
         think=settings.think if preset.think is None else preset.think,
@@ -177,7 +177,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     thinking: str = ""
     state: TurnState = "complete"
     parent_id: str | None = None
-    """The turn that this one follows; children of one parent are versions of a reply or a question."""
+    """The previous turn; children of one parent are versions of a reply or a question."""
     created_at: float
     """Seconds since 1970, UTC."""
     figures: Figures | None = None
@@ -185,18 +185,18 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     attachments: tuple[Attachment, ...] = ()
     """Sent to the model before the text of a question."""
     images: tuple[AttachedImage, ...] = ()
-    """Sent to the model before these."""
+    """Sent to the model before the attachments."""
     rounds: tuple[ToolRound, ...] = ()
     """The parts of a reply before the last one, which is in `thinking` and `content`."""
 
     @property
     def attached(self) -> tuple[AttachedImage | Attachment, ...]:
-        """All that is sent before the text."""
+        """Everything that is sent before the text."""
         return (*self.images, *self.attachments)
 
     @property
     def all_images(self) -> tuple[AttachedImage, ...]:
-        """Those of a question, or of all results in a reply."""
+        """Images of a question, or of all results in a reply."""
         uses = (use for part in self.rounds for use in part.uses)
         return (*self.images, *(image for use in uses for image in use.images))
 
@@ -223,16 +223,16 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     """The name of the model that answered last."""
     date: str
-    """The date on which it began (ISO), which the template prints in all turns."""
+    """The date of its beginning (ISO), which the template prints in all turns."""
     created_at: float
     updated_at: float
     front: Front = "app"
-    """Where it was used last."""
+    """The front end that used it last."""
     pinned: bool = False
     """Whether it stays at the top of the list."""
     settings: ChatSettings = ChatSettings()
     leaf: str | None = None
-    """A turn of the line that is shown, to its latest descendant; None: the line that was written last."""
+    """A turn of the shown line, up to its latest descendant; None: the line that was written last."""
     trashed_at: float | None = None
     """When it was moved to the trash, or None."""
 
@@ -259,9 +259,9 @@ class Hit(msgspec.Struct, frozen=True, kw_only=True):
     role: Role
     created_at: float
     snippet: str
-    """One printable line around them."""
+    """A printable line around the words."""
     marks: tuple[tuple[int, int], ...]
-    """Where they are in the snippet: (start, end) in characters, in order, without overlap."""
+    """Positions of the words in the snippet: (start, end) in characters, in order, without overlap."""
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
@@ -269,9 +269,9 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
 
     chat: Chat
     n_messages: int
-    """How many questions and replies it has; versions count as one."""
+    """Number of questions and replies; versions count as one."""
 
     @property
     def prefix(self) -> str:
-        """The beginning of its id, enough to name it."""
+        """The beginning of its id, which is enough to name it."""
         return self.chat.id[:8]

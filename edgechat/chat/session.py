@@ -1,6 +1,6 @@
-"""What a front end needs for conversations: the store, the engine of the chosen model, the settings.
+"""Chat session: the store, the engine of the chosen model and the settings, for a front end.
 
-Independent of the front end: the app and `edgechat run` use it, and show what `on_note` receives.
+Used by the app and `edgechat run`, which show the messages of `on_note`.
 """
 
 from __future__ import annotations
@@ -39,30 +39,29 @@ from edgechat.engine.types import (
 )
 from edgechat.models.adapters.reading import AdapterUse, label_of
 from edgechat.planner.plan import LoadPlan
-from edgechat.settings import Preset, Settings
+from edgechat.settings import Backend, Preset, RuntimeQuant, Settings
 from edgechat.tools.consent import NamedPermission, Permission
 
 if TYPE_CHECKING:
     from edgechat.documents.indexing import Progress
     from edgechat.documents.library import DocumentLibrary
-    from edgechat.planner.request import PlanRequest
 
 _TITLE_TOKENS = 32
 _MOST_EMBEDDED = 32
-"""Changed passages that are embedded before a question; see `ChatSession.embed_documents` for the rest."""
+"""Most changed passages to embed before a question; `ChatSession.embed_documents` does the rest."""
 SAVE_SECONDS = 2.0
-"""How long closing waits until KV states are saved; they can be computed again."""
+"""Seconds that closing waits for KV states to be saved; they can be computed again."""
 
 
 class Prepare(Protocol):
-    """Makes a plan from the name of a model. May take a while; called in a thread."""
+    """Plans a model by name. May take a while; called in a thread."""
 
     def __call__(self, model: str, *, leaving: Sequence[LoadPlan] = ()) -> LoadPlan:
-        """Plan for the memory that is free once the models in `leaving` are unloaded; raises its errors."""
+        """Plan for the memory that is free after unloading the models in `leaving`."""
 
 
 class MakeEngine(Protocol):
-    """Makes an engine from a plan, not yet loaded."""
+    """Makes an engine from a plan, without loading it."""
 
     def __call__(
         self,
@@ -73,7 +72,7 @@ class MakeEngine(Protocol):
         replan: Callable[[], LoadPlan],
         on_note: Callable[[str], None],
     ) -> Engine:
-        """Return the engine. `on_note` is told how it has to change the plan."""
+        """Return the engine; `on_note` receives messages about changes to the plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,27 +86,44 @@ class SessionServices:
     """Reads settings.toml. Raises SettingsError."""
 
     @classmethod
-    def real(cls, request: PlanRequest | None = None) -> SessionServices:
-        """Return edgechat's own, which import planner and engine when called.
+    def real(
+        cls,
+        *,
+        context: int | None = None,
+        anyway: bool = False,
+        draft: str | None = None,
+        backend: Backend | None = None,
+        vision: bool = True,
+        adapters: tuple[str, ...] | None = None,
+        workers: tuple[str, ...] | None = None,
+        runtime_quant: RuntimeQuant | None = None,
+    ) -> SessionServices:
+        """Return edgechat's own services, which import planner and engine when called. See `PlanRequest`.
 
-        request: for the first model that is planned. Others get its adapters if they fit; what has no effect
-        on the first model is refused, and noted for others.
+        adapters: for the first planned model; for others, if they fit. Options without effect are refused for
+        the first model, and noted for others.
         """
         planned: list[str] = []
 
         def plan_model(model: str, *, leaving: Sequence[LoadPlan] = ()) -> LoadPlan:
             from edgechat.engine.remote.choice import remote_plan
             from edgechat.planner.prepare import prepare
-            from edgechat.planner.request import DEFAULT_REQUEST
+            from edgechat.planner.request import PlanRequest
 
-            first, is_first = request or DEFAULT_REQUEST, not planned or planned == [model]
-            own = msgspec.structs.replace(
-                first,
-                adapters=first.adapters if is_first or not first.adapters else None,
-                usual_adapters=first.adapters or (),
+            is_first = not planned or planned == [model]
+            request = PlanRequest(
+                context=context,
+                anyway=anyway,
+                draft=draft,
+                backend=backend,
+                vision=vision,
+                runtime_quant=runtime_quant,
+                workers=workers,
+                adapters=adapters if is_first or not adapters else None,
+                usual_adapters=adapters or (),
                 is_strict=is_first,
             )
-            plan = remote_plan(model, settings.load(), own) or prepare(model, own, leaving=leaving)
+            plan = remote_plan(model, settings.load(), request) or prepare(model, request, leaving=leaving)
             planned[:] = planned or [model]
             return plan
 
@@ -128,24 +144,24 @@ class ChatSession:
         needs_store: bool = False,
         prewarm: bool = True,
     ) -> None:
-        """`model`: the one named on the command line; None: chosen by `choose_model`.
+        """model: from the command line; None: chosen by `choose_model`.
 
-        keep: False saves nothing to disk, neither text nor KV states. needs_store: fail if the store cannot
-        be written, because a stored conversation is continued. prewarm: compute ahead of the next question.
+        keep: save text and KV states to disk. needs_store: fail if the store cannot be written, because a
+        stored conversation is continued. prewarm: compute ahead of the next question.
         """
         self.model = model
         """The name of the model, once it is known."""
         self.plan: LoadPlan | None = None
         self.options = options
-        """The options of the command line; they take precedence over a conversation's settings."""
+        """Options of the command line, which take precedence over a conversation's settings."""
         self.settings = Settings()
         """The contents of settings.toml when it was last read."""
         self.is_first_run = False
-        """Whether no model has ever been chosen here."""
+        """Whether no model was ever chosen here."""
         self.on_note: Callable[[str], None] = lambda _note: None
         """Called with messages for the user: nothing is saved, a model is gone, a load was reduced."""
         self.tools = ChatTools(self.store, lambda: self.documents)
-        """What models may call, and the user's answers about it."""
+        """The tools of models, and the user's permissions."""
         self._services = services
         self._front = front
         self._keep, self._needs_store, self._prewarm = keep, needs_store, prewarm
@@ -157,7 +173,7 @@ class ChatSession:
         self._closed = False
 
     async def store(self) -> Store:
-        """Return the open store, in memory if none can be written. Raises StoreError and FolderError."""
+        """Return the open store, in memory if it cannot be written. Raises StoreError and FolderError."""
         async with self._opening:
             if self._store is None:
                 self._store = await self._open_store()
@@ -183,9 +199,9 @@ class ChatSession:
 
     @property
     def sees(self) -> bool | None:
-        """Whether the model takes images: as it says, or before it is loaded as its plan does.
+        """Whether the model takes images, by its plan until it is loaded.
 
-        None before it is known which model answers, or what one of another server can do.
+        None before a model is chosen, or until the abilities of another server's model are known.
         """
         if self._engine is not None and self._engine.model is not None:
             return self._engine.model.sees
@@ -204,10 +220,10 @@ class ChatSession:
             raise CannotSee(f"{name} cannot see images.", hint=self.plan.no_vision or None)
 
     async def switch_model(self, name: str) -> LoadPlan:
-        """Let another model answer from now on; if it cannot be planned, the present one stays.
+        """Switch to another model; if it cannot be planned, the present one stays.
 
-        It is planned for the memory that is free once the present one is unloaded. No reply may be running;
-        a load in progress ends with EngineClosed. Raises EdgechatError.
+        It is planned for the memory that is free after unloading the present one. No reply may be running; a
+        load in progress ends with EngineClosed. Raises EdgechatError.
         """
         async with self._planning:
             await self.read_settings()
@@ -219,7 +235,7 @@ class ChatSession:
             return plan
 
     async def remember_model(self) -> None:
-        """Begin with this model next time. Raises StoreError."""
+        """Store this model for the next start. Raises StoreError."""
         if self.model is not None:
             await remember(await self.store(), self.model)
 
@@ -234,7 +250,7 @@ class ChatSession:
         self.settings = await asyncio.to_thread(settings.change, f"presets.{name}", preset)
 
     def generation_options(self, chat: ChatSettings) -> GenerationOptions:
-        """Resolve how replies in a chat are generated; see `resolve_options`."""
+        """Return the options for replies in a chat; see `resolve_options`."""
         model = self._engine.model if self._engine is not None else None
         return resolve_options(self.options, chat, self.settings, self.plan, model)
 
@@ -248,18 +264,18 @@ class ChatSession:
         return await Conversation.load(await self.store(), chat_id, front=self._front)
 
     def chosen_tools(self, chat: ChatSettings) -> tuple[str, ...]:
-        """Return what the model may call in a chat: what the command line says, else the chat's settings."""
+        """Return the tools in a chat: from the command line, else from its settings."""
         return chat.tools if self.options.tools is None else self.options.tools
 
     def chosen_adapters(self, chat: ChatSettings) -> tuple[str, ...]:
-        """Return the LoRA adapters of a chat, for people: the command line's, else its own, or the usual."""
+        """Return the LoRA adapters of a chat for users: the command line's, else its own or the usual."""
         if self.options.adapters is None and chat.adapters is not None:
             return tuple(map(label_of, chat.adapters))
         planned = self.plan.adapters if self.plan is not None else ()
         return tuple(f"{one.name}:{one.scale:g}" if one.scale != 1 else one.name for one in planned)
 
     async def adapters(self, chat: ChatSettings) -> tuple[AdapterUse, ...]:
-        """Return the same as the engine is told of them. Raises NotAnAdapter."""
+        """Return the LoRA adapters of a chat for the engine. Raises NotAnAdapter."""
         if self.options.adapters is None and chat.adapters is not None:
             from edgechat.models.adapters.local import adapter_uses
 
@@ -268,7 +284,7 @@ class ChatSession:
 
     @property
     def documents(self) -> DocumentLibrary:
-        """The collections of documents that chats use."""
+        """The document collections of chats."""
         if self._documents is None:
             from edgechat.documents.embedding import embedder_here
             from edgechat.documents.library import DocumentLibrary
@@ -281,11 +297,11 @@ class ChatSession:
         return self._documents
 
     def _loads(self) -> list[LoadPlan]:
-        """Return the plan of what is loaded, or may be at any moment."""
+        """Return the plan of the model that is loaded, or may be at any moment."""
         return [self._engine.plan] if self._engine is not None else []
 
     def chosen_documents(self, chat: ChatSettings) -> tuple[str, ...]:
-        """Return the collections of a chat: what the command line says, else the chat's settings."""
+        """Return the collections in a chat: from the command line, else from its settings."""
         return chat.documents if self.options.documents is None else self.options.documents
 
     async def passages(
@@ -296,10 +312,10 @@ class ChatSession:
         *,
         instead_of: str = "",
     ) -> list[Attachment]:
-        """Return what is sent with a question from the documents of a chat, once these are up to date.
+        """Update the documents of a chat, and return the passages for a question.
 
-        on_progress: is called on another thread. instead_of: the id of a question of which it is another
-        version. Raises EdgechatError.
+        on_progress: called on another thread. instead_of: the id of the question that this one replaces.
+        Raises EdgechatError.
         """
         names = self.chosen_documents(conversation.settings)
         if not names:
@@ -324,9 +340,9 @@ class ChatSession:
         return [attached_passage(one) for one in found]
 
     async def embed_documents(self, on_progress: Callable[[Progress], None]) -> None:
-        """Embed what questions have found no time for, while nothing else is computed.
+        """Embed the remaining passages while nothing else is computed.
 
-        Cancelling this keeps what is done.
+        Cancelling keeps what was done so far.
         """
         if self._documents is not None:
             await self._documents.embed_searched(on_progress)
@@ -340,8 +356,8 @@ class ChatSession:
     ) -> AsyncGenerator[ReplyEvent, None]:
         """Stream the reply to the last question of a conversation, loading the model if necessary.
 
-        permission: decides about calls; None: nothing is called that could matter. `on_progress` receives the
-        progress of the load. Raises EdgechatError; see `Conversation.answer`.
+        permission: decides about calls; None: only harmless tools are called. on_progress: receives the
+        progress of a load. Raises EdgechatError; see `Conversation.answer`.
         """
         engine = await self.engine()
         assert self.model is not None
@@ -367,14 +383,14 @@ class ChatSession:
         return ToolAccess(tools=found, permission=permission, rounds=self.settings.tool_rounds)
 
     async def suggest_title(self, conversation: Conversation) -> str:
-        """Let the loaded model title a conversation, while nothing else is computed; '' if it does not.
+        """Ask the loaded model for a title while nothing else is computed; '' if there is none.
 
         Cancelling this cancels the request. Raises EdgechatError.
         """
         engine, turns = self._engine, [turn for turn in conversation.turns if turn.role != "system"]
         if engine is None or engine.model is None or self.model == DEFAULT_MODEL or not self.settings.titles:
             return ""
-        # A model that found none twice will not find one.
+        # A model that failed twice will not find one.
         if not conversation.has_first_title or not 2 <= len(turns) <= 4 or not turns[1].content:
             return ""
         request = ChatRequest(
@@ -401,12 +417,12 @@ class ChatSession:
             await self._engine.persist(conversation.state_id)
 
     def forget(self, chat_id: str) -> None:
-        """Delete the KV state of a conversation that is deleted."""
+        """Delete the KV state of a deleted conversation."""
         if self._engine is not None:
             self._engine.forget(chat_id)
 
     async def close_engine(self, seconds: float | None = None) -> None:
-        """End the worker, once KV states are saved or after so many seconds (None: 2)."""
+        """End the worker after saving KV states; seconds: time limit for that (None: 2)."""
         engine, self._engine = self._engine, None
         if engine is None:
             return
@@ -416,7 +432,7 @@ class ChatSession:
         await engine.close()
 
     async def close(self) -> None:
-        """Save the KV states, end the worker and close the store, for good."""
+        """Save the KV states, end the worker and close the store."""
         self._closed = True
         await self.tools.close()
         if self._documents is not None:
@@ -480,10 +496,9 @@ def _engine(
 
 
 def cache_policy(settings: Settings, *, lasting: bool, prewarm: bool = True) -> CachePolicy:
-    """Return what the worker does with chats between replies.
+    """Return the worker's policy for chats between replies.
 
-    lasting: whether the chats are stored, so that their KV states may be. prewarm: False if no question will
-    follow.
+    lasting: whether chats and so their KV states are stored. prewarm: False if no question will follow.
     """
     return CachePolicy(
         settle=settings.settle and prewarm,

@@ -1,4 +1,4 @@
-"""The turns of a chat as a tree, in which versions of a reply or a question are siblings."""
+"""Turn tree of a chat, in which versions of a reply or a question are siblings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Tree:
         return list(self._turns.values())
 
     def put(self, turn: Turn) -> None:
-        """Add a turn that was written last, or replace its earlier state."""
+        """Add the newest turn, or replace an earlier state of a turn."""
         if turn.id not in self._turns:
             self._positions[turn.id] = 1 + next(reversed(self._positions.values()), 0)
             self._children.setdefault((turn.parent_id, turn.role), []).append(turn.id)
@@ -62,7 +62,7 @@ class Tree:
     def line(self, turn_id: str | None) -> list[Turn]:
         """Return the line from the root through a turn to its latest descendant.
 
-        Without such a turn, or None, the line to the latest turn of all.
+        If there is no such turn, return the line to the latest turn of all.
         """
         turn = next(reversed(self._turns.values()), None)
         if turn_id in self:
@@ -74,7 +74,7 @@ class Tree:
         return turns[::-1]
 
     def siblings(self, turn_id: str) -> list[Turn]:
-        """Return all versions of a turn, in the order of writing; none for a turn that does not exist.
+        """Return all versions of a turn, in the order of writing; none for an unknown turn.
 
         Empty ones are omitted, except the turn itself.
         """
@@ -96,7 +96,7 @@ class Tree:
     def _subtree(self, turn_id: str | None) -> list[Turn]:
         """Return a turn and its descendants, in no particular order."""
         turns = [self._turns[turn_id]] if turn_id in self._turns else []
-        for turn in turns:  # which grows meanwhile
+        for turn in turns:  # grows during iteration
             for role in get_args(Role):
                 turns += [self._turns[name] for name in self._children.get((turn.id, role), ())]
         return turns
@@ -109,11 +109,11 @@ class Tree:
 
 
 def left_out(turns: Sequence[Turn]) -> list[Turn]:
-    """Return those of a line's turns that were not sent for its last complete reply.
+    """Return the turns of a line that were not sent for its last complete reply.
 
-    The engine has reported how many exchanges it dropped. Whether the first one stayed is derived from the
-    token counts of its reply, as `engine.prompt.window` does from its messages; that may be wrong if they are
-    a quarter of the context to within a few tokens.
+    The engine reports the number of dropped exchanges. Whether the first one stayed is derived from the token
+    counts of its reply, as `engine.kv.window` does from its messages; this may be wrong if they are within a
+    few tokens of a quarter of the context.
     """
     replies = [(at, usage) for at, turn in enumerate(turns) if (usage := _usage(turn)) is not None]
     if not replies or not replies[-1][1].dropped_turns:

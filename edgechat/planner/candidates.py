@@ -50,36 +50,36 @@ class Variant:
     """One file of a model, or one set of files."""
 
     model: str
-    """What to call the model."""
+    """The name of the model."""
     quant: str | None
     size: int
-    """Bytes of the file, or of all its parts."""
+    """Bytes of all parts."""
     header: Callable[[], ModelHeader]
-    """Reads it, once, over the network where it has to. Raises ModelFileError or HubError."""
+    """Reads the header once, over the network if necessary. Raises ModelFileError or HubError."""
     path: Path | None = None
-    """Where it is on this machine."""
+    """Its path on this machine."""
     entry: CatalogueEntry | None = None
     format: Format = "gguf"
     projector: Callable[[], FoundProjector] = lambda: (None, "")
-    """Reads the header of what makes pictures or sound readable for it, once, over the network where it has
-    to. Without one it returns why, as a sentence, if the model could see or hear."""
+    """Reads the header of its projector once, over the network if necessary. Without a projector, returns why
+    as a sentence if the model could see or hear."""
     defaults: Callable[[], ModelDefaults] = ModelDefaults
-    """Reads, once, what Ollama keeps beside the file."""
+    """Reads Ollama's defaults for the file once."""
     head: Callable[[], FoundHead] = lambda: (None, "")
-    """Reads the header of its drafting layers in a file of their own, once, as that of a projector; without
-    them it returns why the file beside it cannot be used, if there is one."""
+    """Reads the header of separate drafting layers once, like that of a projector; without them, returns why
+    the file beside the model cannot be used, if there is one."""
 
     @property
     def backend(self) -> Backend:
-        """What computes it."""
+        """The backend that runs it."""
         return BACKENDS[self.format]
 
 
 def variants(name: str, *, offline: bool, local: bool = False) -> list[Variant]:
-    """Return the files that `name` may mean: a path, a name of the catalogue or of `edgechat list`, or a
-    repository of the hub.
+    """Return the files that `name` may mean: a path, a name of the catalogue or of `edgechat list`, or a hub
+    repository.
 
-    local: those on this machine only. Raises ModelNotFound, ModelFileError or HubError.
+    local: only those on this machine. Raises ModelNotFound, ModelFileError or HubError.
     """
     entry = entry_of(name)
     if entry is not None:
@@ -105,7 +105,7 @@ def variants(name: str, *, offline: bool, local: bool = False) -> list[Variant]:
 
 
 def of_local(model: LocalModel) -> Variant:
-    """Return a model that is on this machine."""
+    """Return the variant for a local model."""
     name = model.entry.name if model.entry is not None else model.name
     found = model.found
     variant = _of_file(model.path, name, model.quant, model.entry, model.size, found.format)
@@ -129,9 +129,9 @@ def _identity(file: Variant) -> tuple[Format, str | None, int]:
 def of_entry(
     entry: CatalogueEntry, known: Inventory | None = None, *, local: bool = False, mlx: bool = True
 ) -> list[Variant]:
-    """Return the files of a model of the catalogue, from small to large; what is here instead of its like.
+    """Return the files of a model of the catalogue, from small to large, local ones if possible.
 
-    mlx: also those for MLX that are not here.
+    mlx: include MLX models that are not here.
     """
     here: dict[tuple[Format, str], LocalModel] = {}
     for model in (known or inventory()).of(entry):
@@ -150,7 +150,7 @@ def of_entry(
 
 
 def _of_mlx(entry: CatalogueEntry, label: str) -> Variant | None:
-    """Return a model for MLX that is not here; None where nothing is known of its shape."""
+    """Return an MLX model that is not here; None if its shape is unknown."""
     header = mlx_header_of(entry, label)
     if header is None:
         return None
@@ -158,13 +158,13 @@ def _of_mlx(entry: CatalogueEntry, label: str) -> Variant | None:
 
 
 def recommended(entry: CatalogueEntry, format: Format = "gguf") -> Variant | None:
-    """Return the file of a model of the catalogue that is recommended; None where its header is not known."""
+    """Return the recommended file of a model of the catalogue; None if its header is unknown."""
     files = {file.quant: file for file in of_entry(entry) if file.format == format}
     return next((files[label] for label in _recommended(entry, format) if label in files), None)
 
 
 def local_of(entry: CatalogueEntry, format: Format) -> Variant | None:
-    """Return the file of a model of the catalogue that is here, the recommended one if it is; or None."""
+    """Return the local file of a model of the catalogue, preferably the recommended one; or None."""
     if format == "gguf" and entry.quant is None:
         return of_path(entry.name) if local_file(entry) is not None else None
     files = [file for file in of_entry(entry, local=True) if file.format == format]
@@ -177,9 +177,9 @@ def _recommended(entry: CatalogueEntry, format: Format) -> list[str]:
 
 
 def everything(*, mlx: bool = False) -> list[list[Variant]]:
-    """Return the files of every model of the catalogue that is meant for chat, best first.
+    """Return the files of every chat model of the catalogue, the best model first.
 
-    Of those that another took the place of, what is here. mlx: also those for MLX that are not here.
+    Of superseded models, only local files. mlx: include MLX models that are not here.
     """
     known = inventory()
     chat = [entry for entry in catalogue() if entry.quality is not None]
@@ -188,7 +188,7 @@ def everything(*, mlx: bool = False) -> list[list[Variant]]:
 
 
 def of_path(name: str) -> Variant:
-    """Return the one file that `name` means to `resolve`. Raises ModelNotFound or ModelFileError."""
+    """Return the file that `resolve` finds for `name`. Raises ModelNotFound or ModelFileError."""
     resolved = resolve(name)
     if is_blob(resolved.path) and (models := local_models(str(resolved.path))):
         return of_local(models[0])
@@ -229,7 +229,7 @@ def _local_head(header: ModelHeader, path: Path) -> FoundHead:
 
 
 def remote_head(remote: RemoteModel, file: RemoteFile, header: ModelHeader) -> FoundHead:
-    """Return drafting layers on the hub for the model with this header, or None and why they are not used."""
+    """Return drafting layers on the hub for a model, or None and why they cannot be used."""
     return _head(file.name.rpartition("/")[2], lambda: remote.companion(file), header)
 
 
@@ -250,13 +250,13 @@ def _projector_beside(header: ModelHeader, path: Path) -> FoundProjector:
 
 
 def _tower(header: ModelHeader, folder: Path | None) -> FoundProjector:
-    """Return what an MLX model sees with; folder: None where it is not on this machine."""
+    """Return the vision tower of an MLX model; folder: None if it is not on this machine."""
     tower, problem = header_beside(header, None)
     return (ProjectorFile(TOWER, tower, str(folder or "")), "") if tower is not None else (None, problem)
 
 
 def remote_projector(remote: RemoteModel, file: RemoteFile, header: ModelHeader) -> FoundProjector:
-    """Return a projector on the hub for the model with this header, or None and why it is not used."""
+    """Return a projector on the hub for a model, or None and why it cannot be used."""
     name = one_line(file.name.rpartition("/")[2])
     try:
         projector = remote.projector(file)
@@ -269,7 +269,7 @@ def remote_projector(remote: RemoteModel, file: RemoteFile, header: ModelHeader)
 
 
 def _not_pulled(entry: CatalogueEntry) -> FoundProjector:
-    """Return why a model of the catalogue that is not here is planned without a projector."""
+    """Return why a model that is not here is planned without a projector."""
     if not entry.modalities:
         return None, ""
     can = senses(entry.modalities)
@@ -289,7 +289,7 @@ def _shipped(entry: CatalogueEntry, quant: str) -> ModelHeader:
 def of_choices(
     remote: RemoteModel, choices: Sequence[ModelChoice], name: str
 ) -> list[tuple[Variant, ModelChoice]]:
-    """Return models of a repository on the hub, from small to large; name: what to call them."""
+    """Return the models of a hub repository, from small to large; name: their name."""
     choices = sorted(choices, key=lambda choice: choice.total_bytes)
     several = len({choice.quant for choice in choices}) < len(choices)
     return [
@@ -329,7 +329,7 @@ _PACKAGES = {
 
 
 def weighs_mlx(profile: DeviceProfile, request: PlanRequest) -> bool:
-    """Return whether MLX models of the catalogue are considered although none was named."""
+    """Return whether MLX models of the catalogue are considered without being named."""
     if request.backend is not None:
         return request.backend == "mlx"
     if request.prefers is not None:
@@ -338,7 +338,7 @@ def weighs_mlx(profile: DeviceProfile, request: PlanRequest) -> bool:
 
 
 def runnable(files: Sequence[Variant], profile: DeviceProfile, request: PlanRequest) -> list[Variant]:
-    """Return the files of one model that can run here, at least one. Raises BackendMissing."""
+    """Return the files of a model that can run here, at least one. Raises BackendMissing."""
     if request.backend == "mlx" and not profile.mlx:
         raise without_mlx("MLX is not available.")
     if request.backend is not None:
@@ -356,7 +356,7 @@ def runnable(files: Sequence[Variant], profile: DeviceProfile, request: PlanRequ
 
 
 def without_mlx(what: str) -> BackendMissing:
-    """Return the error for MLX that is not installed."""
+    """Return the error for a missing MLX."""
     hint = "MLX is for Macs with Apple Silicon (and, slowly, Linux). Use a GGUF file of the model."
     wanted = _PACKAGES.get((sys.platform, platform.machine()))
     if wanted is not None and not frozen():
@@ -365,7 +365,7 @@ def without_mlx(what: str) -> BackendMissing:
 
 
 def _unreadable(file: Variant, backend: Backend) -> BackendMissing:
-    """Return the error for a file that a backend does not read."""
+    """Return the error for a file that a backend cannot read."""
     name = one_line(file.model)
     if backend == "llama.cpp":
         hint = "Omit --backend llama.cpp, or use a GGUF file of the model."
@@ -380,11 +380,11 @@ def _unreadable(file: Variant, backend: Backend) -> BackendMissing:
 
 
 _YES = "yes"
-"""The label that must be the first one where there are several: llama.cpp's score is the first one's."""
+"""The label that must be first if there are several: llama.cpp's score is that of the first."""
 
 
 def check(name: str, header: ModelHeader, *, may_embed: bool) -> None:
-    """Raise ModelFileError for a model that cannot chat; may_embed: nor produce embeddings or scores."""
+    """Raise ModelFileError for a model that cannot chat; may_embed: unless it makes embeddings or scores."""
     if not header.makes_embeddings:
         return
     reranks = header.kind == "reranking"
@@ -414,7 +414,7 @@ def check(name: str, header: ModelHeader, *, may_embed: bool) -> None:
 
 
 def _has_head(header: ModelHeader) -> bool:
-    """Whether there is a layer that makes scores; cls.weight may be the one before, as wide as the model."""
+    """Return whether a layer makes scores; cls.weight may be the layer before it, as wide as the model."""
     shapes = {tensor.name: tensor.shape for tensor in header.tensors}
     head = shapes.get("cls.weight")
     return "cls.output.weight" in shapes or (head is not None and math.prod(head[1:]) == 1)

@@ -32,57 +32,56 @@ from edgechat.models.formats.quants import GgmlType
 from edgechat.planner.estimate.budget import RAM, Budget, Needs, together
 
 TOWER = "its vision tower"
-"""What the plan of an MLX model calls what it sees with."""
+"""Name of an MLX model's projector in its plan."""
 ANSWER = 256
-"""Tokens of the answer to the question about a picture by which places are compared."""
+"""Tokens of the answer about a picture with which places are compared."""
 
 
 class ProjectorPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How the file is loaded that makes pictures or sound readable for a model."""
+    """How a projector is loaded, with which a model sees or hears."""
 
     path: str
-    """Empty where it is not on this machine."""
+    """Empty if it is not on this machine."""
     name: str
     """Of the file."""
     vision: bool
     audio: bool
     device: str = ""
-    """llama.cpp's name of the accelerator that it is on; empty: the processor computes it."""
+    """llama.cpp's name of its accelerator; empty: the CPU."""
     image_tokens: int = 0
-    """Tokens of the context that a picture takes at most: larger ones must be made smaller."""
+    """Most tokens of context for a picture; larger pictures are scaled down."""
     image_batch: int = 0
-    """Tokens of a picture that one call must compute together, and which n_ubatch has room for; 0: any part
-    will do."""
+    """Tokens of a picture that one call must compute together, for which n_ubatch has room; 0: any number."""
     file_bytes: int = 0
     weights_bytes: int = 0
     compute_bytes: int = 0
-    """With the largest picture; until one comes, less."""
+    """With the largest picture; less until there is one."""
     host_bytes: int = 0
-    """Of RAM, for the picture itself, wherever it is encoded."""
+    """RAM for the picture itself, wherever it is encoded."""
 
     @property
     def modalities(self) -> tuple[Modality, ...]:
-        """What it makes readable."""
+        """The input that it makes readable."""
         return modalities(vision=self.vision, audio=self.audio)
 
     @property
     def total_bytes(self) -> int:
-        """What it takes altogether."""
+        """All memory that it takes."""
         return self.weights_bytes + self.compute_bytes + self.host_bytes
 
     @property
     def needs(self) -> dict[str, Needs]:
-        """What it takes of each memory."""
-        there = Needs(projector=self.weights_bytes + self.compute_bytes)
-        return together({RAM: Needs(projector=self.host_bytes)}, {self.device or RAM: there})
+        """Bytes of each memory."""
+        there = Needs(projector_bytes=self.weights_bytes + self.compute_bytes)
+        return together({RAM: Needs(projector_bytes=self.host_bytes)}, {self.device or RAM: there})
 
     def unused_bytes(self, memory: str) -> int:
-        """Return what it may not have taken yet of one memory, because no picture came."""
+        """Return the bytes of a memory that it may not have taken yet, as there was no picture."""
         return self.host_bytes * (memory == RAM) + self.compute_bytes * (memory == (self.device or RAM))
 
 
 def header_beside(model: ModelHeader, path: Path | None) -> tuple[ProjectorHeader | None, str]:
-    """Return the header of what makes pictures or sound readable for a model, or None and why there is none.
+    """Return the header of a model's projector, or None and why there is none.
 
     path: the projector beside a GGUF file. An MLX model has a tower in its own folder.
     """
@@ -95,18 +94,18 @@ def header_beside(model: ModelHeader, path: Path | None) -> tuple[ProjectorHeade
 
 @dataclass(frozen=True, slots=True)
 class ProjectorFile:
-    """A projector that fits a model."""
+    """A projector that belongs to a model."""
 
     name: str
     header: ProjectorHeader
     path: str = ""
 
     def picture(self, width: int, context: int) -> Picture:
-        """Return the largest picture for a model with embeddings of this width and so much context."""
+        """Return the largest picture for a model with this embedding width and context."""
         return largest_picture(self.header, width, context)
 
     def plan(self, picture: Picture, width: int, device: str) -> ProjectorPlan:
-        """Return how it is loaded on a device; '': in RAM."""
+        """Return the plan on a device; '': in RAM."""
         return ProjectorPlan(
             path=self.path,
             name=self.name,
@@ -123,7 +122,7 @@ class ProjectorFile:
 
 
 def places(budget: Budget) -> Iterator[str]:
-    """Yield the cards it may be on, the best first, and then '' for RAM. Pictures are not sent to servers."""
+    """Yield the possible cards, the best first, then '' for RAM. Pictures are not sent to RPC servers."""
     for card in reversed(budget.cards):
         if not card.name.startswith("RPC"):
             yield card.name
@@ -131,9 +130,9 @@ def places(budget: Budget) -> Iterator[str]:
 
 
 def encoding_seconds(projector: ProjectorHeader, picture: Picture, speed: DeviceSpeed) -> float:
-    """Return the seconds in which a device encodes a picture: its products, and its attention to itself.
+    """Return the seconds for encoding a picture: matrix products and self-attention.
 
-    With a projector that only hears, half a minute of sound.
+    With an audio-only projector, for half a minute of sound.
     """
     encoder, n, layers = projector.vision, picture.patches, "v.blk."
     if encoder is None:
@@ -148,9 +147,9 @@ def encoding_seconds(projector: ProjectorHeader, picture: Picture, speed: Device
 
 
 def why_there(device: str, card: str, moved: int) -> str:
-    """Return why a projector lies where it does, as the end of a sentence.
+    """Return why a projector lies on `device`, as the end of a sentence.
 
-    card: the one that it could lie on. moved: layers that it pushes off that, or would.
+    card: the card it could lie on. moved: layers that it pushes off the card, or would.
     """
     if device:
         less = f", although {moved} more layer{'s run' if moved > 1 else ' runs'} on the CPU" if moved else ""
@@ -160,42 +159,42 @@ def why_there(device: str, card: str, moved: int) -> str:
 
 
 MAX_TOKENS = 4096
-"""Most tokens of one picture that are planned for, where the model would take more: what Qwen's take."""
+"""Most tokens of one picture that are planned for, even if the model could use more: Qwen's limit."""
 _SHARE = 2
-"""A picture takes at most the context divided by this, or there is no room for a question and an answer."""
+"""A picture takes at most the context divided by this, to leave room for a question and an answer."""
 _FLOAT, _HALF = 4, 2
 MOST_HEARD = 1500
-"""Positions of 30 seconds of sound: Whisper's, and more than other encoders have. What does not cut a sound
-into such parts is given no longer one, which would take more memory than is planned."""
+"""Positions of 30 seconds of sound: Whisper's, more than other encoders have. Encoders that do not cut sound
+into such parts get no longer sound, which would take more memory than is planned."""
 _TABLES = 16 << 20
-"""Bytes of the tables of graph and scheduler of one encoder (8,192 nodes)."""
+"""Bytes of an encoder's graph and scheduler tables (8,192 nodes)."""
 _PIXEL = 3 * (_FLOAT + 1)
-"""Bytes of a pixel of the picture as it is handed on, and of the numbers that are made of it."""
+"""Bytes of a pixel, as passed on and as floats."""
 _MLX_VLM = 32 << 20
-"""Bytes of mlx-vlm and its processors, beyond mlx-lm; 24 MB were measured on Linux."""
+"""Bytes of mlx-vlm and its processors in addition to mlx-lm; 24 MB were measured on Linux."""
 _NON_CAUSAL = {"gemma3", "gemma4uv", "gemma4v", "deepseek4v"}
-"""Whose pictures attend to themselves in both directions (mtmd_decode_use_non_causal): one call computes all
-tokens of one, and llama.cpp aborts if n_ubatch is less."""
+"""Projectors with bidirectional attention in a picture (mtmd_decode_use_non_causal): one call must compute
+all its tokens, and llama.cpp aborts if n_ubatch is smaller."""
 _CAUSAL_WIDTHS = {"gemma4v": (1536, 2560)}
-"""Models by the width of their embeddings that are an exception: Gemma 4 E2B and E4B."""
+"""Exceptions by embedding width: Gemma 4 E2B and E4B."""
 _UNLOADED = {"gemma3nv": "a."}
-"""Tensors that are in the file and not loaded."""
+"""Prefixes of tensors that are not loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class PictureRule:
-    """How many tokens a picture becomes (clip.cpp's load_hparams and clip_n_output_tokens)."""
+    """The number of tokens of a picture (clip.cpp's load_hparams and clip_n_output_tokens)."""
 
     merge: int = 1
-    """Patches along a side that become one token, unless the file says otherwise."""
+    """Patches along a side for one token, unless the file says otherwise."""
     most: int = 0
-    """Tokens of the largest picture; 0: all are brought to the size that the encoder was trained with."""
+    """Tokens of the largest picture; 0: all are scaled to the encoder's trained size."""
     tiles: int = 1
-    """Parts that a large picture is cut into, the overview included; the encoder computes one at a time."""
+    """Tiles of a large picture, including the overview; the encoder computes one at a time."""
     tokens: int = 0
-    """Of each of them, where patches do not matter."""
+    """Tokens of each tile, if independent of patches."""
     joined: bool = False
-    """Whether the merged patches are the encoder's positions."""
+    """Whether merged patches are the encoder's positions."""
 
 
 _RULES = {
@@ -241,7 +240,7 @@ _RULES = {
     "yasa2": PictureRule(tokens=64),
     "youtuvl": PictureRule(merge=2, most=62500),
 }
-"""By the type of projection; others are brought to one size, and a patch is a token."""
+"""By type of projection; others scale pictures to one size, and a patch is a token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,17 +248,17 @@ class Picture:
     """The largest picture."""
 
     tokens: int
-    """That it takes of the context; 0 for a projector that only hears."""
+    """Tokens of context; 0 for an audio-only projector."""
     patches: int
-    """That the encoder computes at once."""
+    """Patches that the encoder computes at once."""
     pixels: int
-    """Of what it computes at once."""
+    """Pixels of these patches."""
     whole: int
-    """Tokens that one call of the model must compute together; 0 where any part will do."""
+    """Tokens that one call of the model must compute together; 0: any number."""
 
 
 def largest_picture(projector: ProjectorHeader, width: int, context: int) -> Picture:
-    """Return the largest picture for a model with embeddings of this width and so many tokens of context."""
+    """Return the largest picture for a model with this embedding width and context in tokens."""
     vision = projector.vision
     if vision is None:
         return Picture(0, 0, 0, 0)
@@ -285,23 +284,23 @@ def largest_picture(projector: ProjectorHeader, width: int, context: int) -> Pic
 
 
 def _merge(projector: ProjectorHeader, rule: PictureRule) -> int:
-    """Return how many patches along a side become one token."""
+    """Return the number of patches along a side for one token."""
     keys = ("vision.spatial_merge_size", "vision.projector.scale_factor")
     stated = [projector.number(key) for key in keys if projector.value(key) is not None]
     return stated[0] if stated else rule.merge
 
 
 def weights_bytes(projector: ProjectorHeader) -> int:
-    """Return the bytes of the weights that are loaded."""
+    """Return the bytes of the loaded weights."""
     unloaded = _UNLOADED.get(projector.vision.type) if projector.vision is not None else None
     tensors = projector.header.tensors
     return sum(t.n_bytes for t in tensors if unloaded is None or not t.name.startswith(unloaded))
 
 
 def compute_bytes(projector: ProjectorHeader, picture: Picture, *, on_cpu: bool) -> int:
-    """Return the bytes of the buffers of all its encoders, with flash attention.
+    """Return the bytes of the buffers of all encoders, with flash attention.
 
-    on_cpu: the processor also copies what it multiplies with F16 weights.
+    on_cpu: includes the CPU's copies of activations for products with F16 weights.
     """
     total = 0
     both = ((projector.vision, picture.patches, "v."), (projector.audio, MOST_HEARD, "a."))
@@ -314,9 +313,9 @@ def compute_bytes(projector: ProjectorHeader, picture: Picture, *, on_cpu: bool)
 
 
 def _written_by_mlx(projector: ProjectorHeader, n: int) -> int:
-    """Return the bytes that MLX writes down besides: one layer's scores, and what each layer gave.
+    """Return the additional bytes of MLX: one layer's scores, and the output of each layer.
 
-    One float a score was measured on a processor; Metal writes none where it knows the size of the heads.
+    One float for each score was measured on a CPU; Metal stores none for head sizes that it knows.
     """
     assert projector.vision is not None
     size = max((t.type.row_bytes(1) for t in projector.header.tensors if len(t.shape) == 1), default=_HALF)
@@ -325,15 +324,15 @@ def _written_by_mlx(projector: ProjectorHeader, n: int) -> int:
 
 
 def host_bytes(picture: Picture, width: int) -> int:
-    """Return the bytes of RAM that a picture takes wherever it is encoded: its pixels and its embeddings."""
+    """Return the bytes of RAM of a picture, wherever it is encoded: pixels and embeddings."""
     return _PIXEL * picture.pixels + _FLOAT * width * picture.tokens
 
 
 def _numbers(encoder: Encoder, *, is_gated: bool) -> int:
-    """Return the numbers that are kept of one position in the widest part of a layer (clip.cpp's build_vit).
+    """Return the values per position in the widest part of a layer (clip.cpp's build_vit).
 
-    In attention these are the residual stream, queries, keys and values, the latter two in F16 as well, and
-    the result; in the feed-forward part three of the stream's width, and with a gate three inner ones.
+    Attention holds the residual stream, queries, keys and values, the latter two also in F16, and the result;
+    the feed-forward part three vectors of the stream's width, and with a gate three inner ones.
     """
     width, inner = encoder.embedding_length, encoder.feed_forward_length
     pixels = 3 * encoder.patch_size**2
@@ -350,21 +349,21 @@ _EXPERTS = "_exps."
 
 
 class AdapterPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A LoRA adapter that requests are computed with unless they say otherwise."""
+    """A LoRA adapter that requests use unless they say otherwise."""
 
     name: str
     path: str
-    """As it was given: a GGUF file, or a folder that PEFT has saved."""
+    """A GGUF file, or a folder saved by PEFT."""
     scale: float
     rank: int
-    """The largest of its ranks."""
+    """Its largest rank."""
     total_bytes: int
     parts: tuple[tuple[str, int | None, int], ...] = ()
-    """Each changed tensor, its layer (None: of none), and the bytes that change it."""
+    """Each changed tensor, its layer (None: outside the layers), and the bytes of the change."""
 
     @property
     def use(self) -> AdapterUse:
-        """What a request names."""
+        """The adapter as requests name it."""
         return AdapterUse(self.path, self.scale)
 
 
@@ -373,8 +372,8 @@ def plan_adapters(
 ) -> tuple[tuple[AdapterPlan, ...], tuple[str, ...]]:
     """Return the adapters for a model, and a sentence about each that is left out.
 
-    texts: those that were asked for, FILE or NAME:SCALE. usual: those for the models that they fit.
-    Raises NotAnAdapter, ModelFileError or DiskError for one that was asked for.
+    texts: requested ones, as FILE or NAME:SCALE. usual: those for models that they fit. Raises NotAnAdapter,
+    ModelFileError or DiskError for requested ones.
     """
     found, notes = [_planned(text, header) for text in texts], []
     for text in usual:
@@ -386,7 +385,7 @@ def plan_adapters(
 
 
 def _planned(text: str, header: ModelHeader) -> AdapterPlan:
-    # Imported here: plans without adapters need not pay for it.
+    # Imported here, as most plans have no adapters.
     from edgechat.models.adapters.local import find_adapter
     from edgechat.models.adapters.peft import open_adapter
 
@@ -406,9 +405,9 @@ def _planned(text: str, header: ModelHeader) -> AdapterPlan:
 def adapter_needs(
     adapters: Sequence[AdapterPlan], devices: Sequence[str], experts_in_ram: int
 ) -> dict[str, Needs]:
-    """Return what adapters take of each memory.
+    """Return the bytes of adapters by memory.
 
-    devices: of the model's layers, and of the output. experts_in_ram: layers whose experts are not there.
+    devices: of the model's layers and of the output. experts_in_ram: number of layers with experts in RAM.
     """
     taken: defaultdict[str, int] = defaultdict(int)
     for adapter in adapters:
@@ -417,4 +416,4 @@ def adapter_needs(
             if layer is not None and layer < len(devices) - 1:
                 device = RAM if _EXPERTS in tensor and layer < experts_in_ram else devices[layer]
             taken[device] += n_bytes
-    return {name: Needs(adapters=n_bytes) for name, n_bytes in taken.items()}
+    return {name: Needs(adapter_bytes=n_bytes) for name, n_bytes in taken.items()}

@@ -1,14 +1,14 @@
-"""When a plan does not fit after all: the steps by which it is reduced, each reported to the user.
+"""Fallback: reduces a plan that does not fit after all, step by step, and reports each step to the user.
 
-Memory is checked again just before a load; other programs may have taken some since the plan was made. A load
-may also fail, or be killed, although it seemed to fit: then at least one step is taken. The next load starts
-from the original plan again, so that a passing shortage of memory has no lasting effect.
+Memory is checked again just before a load, as other programs may have taken some since the plan was made. A
+load may also fail or be killed although it seemed to fit: then at least one step is taken. The next load
+starts from the original plan again, so that a passing shortage of memory has no lasting effect.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -25,7 +25,7 @@ from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.estimate.footprint import footprint_of, may_quantize
 from edgechat.planner.estimate.memory import CELLS
 from edgechat.planner.machine import current_profile
-from edgechat.planner.placement.drafting import AUTO, drafting
+from edgechat.planner.placement.drafting import AUTO, draft_costs
 from edgechat.planner.placement.model_on_machine import (
     Measure,
     ModelOnMachine,
@@ -39,15 +39,15 @@ _SMALL_BATCH = 128
 _LEAST_CONTEXT = 2048
 _LEAST_TEXT = 512
 _MORE = 1.1
-"""Times the memory that a plan was made for, from which on another one may be better."""
+"""Factor on the memory that a plan was made for, above which a new plan may be better."""
 
 
 def plan_reload(
     requested: LoadPlan, last: LoadPlan, *, killed: bool = False
 ) -> tuple[LoadPlan, tuple[str, ...]]:
-    """Return the original plan as it fits now, and what is different from the last load.
+    """Return the original plan reduced to fit now, and what differs from the last load.
 
-    killed: the last load ran out of memory, so the next one must take less. Raises DoesNotFit.
+    killed: the last load ran out of memory, so this one must take less. Raises DoesNotFit.
     """
     plan, changes = refit(requested)
     if killed and plan.total_bytes >= last.total_bytes:
@@ -60,10 +60,10 @@ def plan_reload(
 
 
 def replan_for_more(requested: LoadPlan, replan: Callable[[], LoadPlan]) -> LoadPlan:
-    """Return the plan by `replan` if there is more memory than `requested` was made for, unless it is worse.
+    """Return a new plan if there is more memory than `requested` was made for, or a worker was lost.
 
-    Or if a worker that it needs was lost. It must be for the same file: nobody wants another one in the
-    middle of a conversation.
+    The new plan must not be worse, and must be for the same file: nobody wants another one in the middle of a
+    conversation.
     """
     if why_lost(requested.rpc):
         with contextlib.suppress(EdgechatError):  # the way down from the requested is longer
@@ -87,14 +87,14 @@ def replan_for_more(requested: LoadPlan, replan: Callable[[], LoadPlan]) -> Load
 
 
 def is_short(plan: LoadPlan) -> bool:
-    """Return whether an ended load would not fit again, as other programs have its memory now."""
+    """Return whether an ended load would not fit again, because other programs have taken its memory."""
     return not Budget.of(current_profile()).fits(_needs(plan))
 
 
 def refit(plan: LoadPlan, *, failed: bool = False) -> tuple[LoadPlan, tuple[str, ...]]:
-    """Return the plan as it fits into the memory that is free now, and what had to be changed.
+    """Return the plan reduced to the memory that is free now, and the changes.
 
-    failed: it did not load, so at least one step is taken. Raises DoesNotFit where no step is left.
+    failed: it did not load, so at least one step is taken. Raises DoesNotFit if no step is left.
     """
     lost = why_lost(plan.rpc)
     if plan.anyway and not (failed or lost):
@@ -119,7 +119,7 @@ def refit(plan: LoadPlan, *, failed: bool = False) -> tuple[LoadPlan, tuple[str,
 def reduce_to_fit(
     plan: LoadPlan, header: ModelHeader, profile: DeviceProfile, measure: Measure | None, *, failed: bool
 ) -> tuple[LoadPlan, tuple[str, ...]]:
-    """Return the first step from the plan downwards that fits this machine; see `refit`."""
+    """Return the first reduced plan that fits this machine; see `refit`."""
     model = _model(plan, header, profile, measure)
     changes: list[str] = []
     while failed or not model.budget.fits(_needs(plan)):
@@ -187,8 +187,8 @@ def step_down(plan: LoadPlan, header: ModelHeader) -> tuple[LoadPlan, str] | Non
 
 
 def _without_head(plan: LoadPlan, header: ModelHeader) -> LoadPlan:
-    """Return the plan without the model's own drafting layers, and as if these had never been considered."""
-    others = drafting(header, AUTO)
+    """Return the plan as if the model's own drafting layers had never been considered."""
+    others = draft_costs(header, AUTO)
     return msgspec.structs.replace(
         plan,
         mtp=False,
@@ -199,10 +199,7 @@ def _without_head(plan: LoadPlan, header: ModelHeader) -> LoadPlan:
 
 
 def _with_fewer_gpu_layers(plan: LoadPlan) -> tuple[LoadPlan, str] | None:
-    """Return the plan with a quarter of each card's layers on the CPU; None if that is not possible.
-
-    It is not where no card has any, nor with MLX, which has all in one place.
-    """
+    """Move a quarter of each card's layers to the CPU; None if no card has any, and for MLX."""
     if not plan.split or plan.backend == "mlx":
         return None
     counts = [count - max(1, count // 4) for count in plan.split]
@@ -218,23 +215,12 @@ def _with_fewer_gpu_layers(plan: LoadPlan) -> tuple[LoadPlan, str] | None:
     return fewer, f"{n} more layer{'s run' if n > 1 else ' runs'} on the CPU, to save memory."
 
 
-def _needs(plan: LoadPlan) -> dict[str, Needs]:
-    return {
-        memory.name: Needs(
-            memory.weights_bytes,
-            memory.cache_bytes,
-            memory.compute_bytes,
-            memory.program_bytes,
-            memory.checkpoint_bytes,
-            memory.projector_bytes,
-            memory.adapter_bytes,
-        )
-        for memory in plan.memory
-    }
+def _needs(plan: LoadPlan) -> Mapping[str, Needs]:
+    return {memory.name: memory for memory in plan.memory}
 
 
 def _loaded(plan: LoadPlan) -> tuple[object, ...]:
-    """Return what a user may notice of how a plan is loaded."""
+    """Return the parts of a plan that a user may notice."""
     return params_of(plan), plan.draft, plan.checkpoint_bytes, plan.projector
 
 

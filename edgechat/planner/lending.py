@@ -1,6 +1,6 @@
-"""`edgechat worker`: what this machine can lend to another one, its devices with their memory and speed.
+"""`edgechat worker`: lends this machine's devices to another one, with their memory and speed.
 
-Everything it says is for the program that started it by ssh, errors too.
+All output, including errors, is for the program that started it by ssh.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from edgechat.native.accelerators.devices import read_inventory
 from edgechat.planner.estimate.rates import measure_speed
 
 _NEEDED = 1 << 30
-"""Bytes of free memory with which a device is measured."""
+"""Free memory in bytes that a device needs to be measured."""
 KEY = "lent by RPC: "
-"""What the speeds are stored by: llama.cpp's server computes with other kernels than a load of our own."""
+"""Prefix of the keys of stored speeds: llama.cpp's server uses other kernels than a local load."""
 
 
 def run(*, port: int, memory: int | None) -> NoReturn:
-    """Lend until standard input ends. memory: bytes of each device that are lent at most."""
+    """Lend until standard input ends. memory: limit in bytes for each device."""
     from edgechat.device.remote import lending
 
     if sys.stdin is not None and sys.stdin.isatty():
@@ -52,9 +52,9 @@ def run(*, port: int, memory: int | None) -> NoReturn:
 
 
 def offer(*, port: int = 0, memory: int | None = None) -> Offer:
-    """Return what this machine lends; its speed is measured if it never was, which takes some seconds.
+    """Return the devices that this machine lends; unknown speeds are measured, which takes some seconds.
 
-    memory: bytes of each device that are lent at most. Raises ServerRefused, ChildFailed.
+    memory: limit in bytes for each device. Raises ServerRefused, ChildFailed.
     """
     found = read_inventory()
     if not found.build.rpc:
@@ -96,7 +96,7 @@ def _lent(card: Accelerator, memory: int | None) -> LentDevice:
 
 
 def _with_speeds(plain: Offer, profile: DeviceProfile) -> tuple[LentDevice, ...]:
-    """Return the devices with their speed: as stored, or as a server in a child process computes now."""
+    """Return the devices with their speed: as stored, or as measured now with a server in a child process."""
     speeds = [_stored(device, profile) for device in plain.devices]
     if any(speed is None for speed in speeds):
         speeds = _measured(plain, profile, speeds)

@@ -1,8 +1,8 @@
-"""The list of models on this machine, with cached summaries of their headers.
+"""Model list: the models on this machine, with cached summaries of their headers.
 
-A header takes some milliseconds to read, most of them for its vocabulary; its summary has a hundred bytes.
-What a load would take is estimated by formula, for the CPU alone: no dry run is made, and GPUs do not count.
-If the cache is damaged, headers are read again.
+Reading a header takes some milliseconds, mostly for its vocabulary; a summary has a hundred bytes. The memory
+of a load is estimated by formula, for the CPU alone: there is no dry run, and GPUs do not count. If the cache
+is damaged, headers are read again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FORMAT = 7
 MAX_MODELS = 2048
 _MAX_FILE_BYTES = 8 << 20
 _SPARE = 0.1
-"""As planner.budget's, which is not imported for it: a listing has no time to."""
+"""As `budget.SPARE`, whose module takes too long to import here."""
 
 
 class HeaderSummary(msgspec.Struct, frozen=True, array_like=True):
@@ -46,26 +46,26 @@ class HeaderSummary(msgspec.Struct, frozen=True, array_like=True):
     quant: str | None = None
     n_params: int = 0
     context: int = 0
-    """Tokens it was trained to look back on."""
+    """Trained context in tokens."""
     needs: tuple[tuple[int, int], ...] = ()
-    """Contexts, the longest first, and the bytes of RAM that a load with them takes."""
+    """Contexts, the longest first, with the bytes of RAM of a load."""
     kind: ModelKind = "chat"
     damage: str = ""
-    """Why it is no model that can be loaded."""
+    """Why it cannot be loaded."""
     modalities: tuple[Modality, ...] = ()
-    """What it takes besides text, with its projector."""
+    """Input besides text, with its projector."""
     no_vision: str = ""
-    """Why the projector beside it cannot be used; a sentence."""
+    """Why its projector cannot be used; a sentence."""
     mtp: bool = False
-    """Whether it can draft with layers of its own (MTP), which may be in a file beside it."""
+    """Whether it has drafting layers (MTP), in its own file or in one beside it."""
 
     can_import: bool = False
-    """Whether `edgechat import` makes a model of it that can be loaded."""
+    """Whether `edgechat import` can turn it into a model that can be loaded."""
 
     def fits(self, available: int) -> int:
-        """Return the longest context in tokens with which it fits into so many bytes of RAM; 0: with none.
+        """Return the longest context in tokens that fits into `available` bytes of RAM; 0 if none does.
 
-        As the planner does, some is left to other programs, unless that leaves no context at all.
+        Like the planner, leaves some memory to other programs, unless no context would fit then.
         """
         for context, needed in self.needs:
             if needed <= available * (1 - _SPARE):
@@ -75,14 +75,14 @@ class HeaderSummary(msgspec.Struct, frozen=True, array_like=True):
 
 class _CachedSummary(msgspec.Struct, frozen=True, array_like=True):
     stamp: tuple[int, ...]
-    """Sizes and times of all its files; of an MLX model whether such models can see now, too."""
+    """Sizes and times of all its files; for MLX also whether models can see now."""
     glance: HeaderSummary
 
 
 class _SummaryFile(msgspec.Struct, frozen=True, array_like=True):
     format: int
     version: str
-    """Of edgechat: another one's formulas may differ."""
+    """The version of edgechat, as formulas may change."""
     models: dict[str, _CachedSummary]
     """By path."""
 
@@ -90,7 +90,7 @@ class _SummaryFile(msgspec.Struct, frozen=True, array_like=True):
 def glances(
     models: Sequence[LocalModel], tell: Callable[[str], None] = lambda _name: None
 ) -> list[HeaderSummary]:
-    """Return the summary of each model; `tell` is called with the name of each that has to be read."""
+    """Return the summary of each model; `tell` is called with the names of those whose header is read."""
     before = _read()
     after: dict[str, _CachedSummary] = {}
     for model in models:
@@ -137,7 +137,7 @@ def _summarize(model: LocalModel) -> HeaderSummary:
 
 
 def _needs(header: ModelHeader) -> list[tuple[int, int]]:
-    """Return what a load takes with each context that the planner tries, as little as it may."""
+    """Return the least memory of a load with each context that the planner tries."""
     from edgechat.device.memory import Memory
     from edgechat.planner.estimate.budget import Budget
     from edgechat.planner.estimate.footprint import may_quantize
@@ -164,7 +164,7 @@ def _read() -> dict[str, _CachedSummary]:
 
 
 def _write(models: dict[str, _CachedSummary]) -> None:
-    """Replace the file; the models that were listed last are kept."""
+    """Replace the file; it keeps the last `MAX_MODELS` models."""
     newest = dict(list(models.items())[-MAX_MODELS:])
     with contextlib.suppress(OSError, FolderError):
         data = msgspec.msgpack.encode(_SummaryFile(_FORMAT, __version__, newest))
@@ -173,22 +173,22 @@ def _write(models: dict[str, _CachedSummary]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """A model as it is listed."""
+    """A model in the list."""
 
     model: LocalModel
     glance: HeaderSummary
     use: ModelUse | None
     available: int
-    """Bytes of RAM that are free."""
+    """Free RAM in bytes."""
 
     @property
     def quant(self) -> str | None:
-        """As its file's name says, else as the file itself does."""
+        """The quantization by the name of the file, or else by its header."""
         return self.model.quant or self.glance.quant
 
     @property
     def fits(self) -> int:
-        """The longest context with which it would fit now, without a GPU; 0: with none."""
+        """The longest context that would fit now without a GPU; 0: none."""
         return self.glance.fits(self.available)
 
 
@@ -198,10 +198,10 @@ def rows(
     current: str | None = None,
     known: Inventory | None = None,
 ) -> list[ModelRow]:
-    """Return the models on this machine, those that were used last first; `tell`: see `glances`.
+    """Return the models on this machine, the most recently used first; `tell`: see `glances`.
 
-    current: the name or path of a model that is listed as well if it is outside the known places.
-    known: what is in those, if that was read.
+    current: the name or path of a model that is listed even if it is outside the known places. known: the
+    models in those, if they were read already.
     """
     models = list((known or inventory()).models)
     with contextlib.suppress(ModelFileError, ModelNotFound):  # it is gone
@@ -211,7 +211,7 @@ def rows(
 
 
 def rows_nearby(listed: Sequence[ModelRow]) -> list[ModelRow]:
-    """Return the models in the downloads and in the working folder, but those that are listed already."""
+    """Return the models in the downloads and in the working folder that are not listed yet."""
     return _listed(models_nearby(row.model.path for row in listed), lambda _name: None)
 
 

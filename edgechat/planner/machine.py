@@ -1,4 +1,4 @@
-"""Machine: what a model is planned for. This one as it is now, a described one, or one beside other loads."""
+"""Machine: what a model is planned for. This one as it is now, a described one, or one with other loads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -37,18 +37,18 @@ from edgechat.planner.plan import DeviceMemory, LoadPlan
 SIMULATED = "GPU0"
 """The name of a described card."""
 _SYSTEM, _SYSTEM_SHARE = 2 * 2**30, 0.2
-"""What a system with a browser takes: bytes (at most half of the memory), or a share if that is more."""
+"""Memory of a system with a browser: bytes (at most half of the memory), or a share if that is more."""
 _SCREEN_SHARE = 0.08
 _AGAIN = 3600.0
 """Seconds after which a disturbed measurement is repeated."""
 _CARD_NEEDS = 1 << 30
-"""Bytes of free memory with which a card is measured."""
+"""Free memory in bytes that a card needs to be measured."""
 LARGE = 64 << 20
-"""Bytes of weights: smaller models are fast however they are loaded."""
+"""Bytes of weights: smaller models are fast anyway."""
 _MEASURING = threading.RLock()
-"""Two measurements at once, for the first screen and for a model chosen on it, would disturb each other."""
+"""Held while measuring: the first screen and a model that is chosen on it would disturb each other."""
 _WORTH_MEASURING = 0.02
-"""Share of a model's weights from which on their type is."""
+"""Minimum share of a model's weights for their type to be measured."""
 _SLOWED: dict[Disturbance, str] = {
     "busy": "This machine is busy: while other programs run, answers will be slower than predicted.",
     "battery": "This machine runs on battery power, on which answers may be slower than predicted.",
@@ -56,10 +56,10 @@ _SLOWED: dict[Disturbance, str] = {
 
 
 def current_profile(dry: DryRun | None = None, workers: Sequence[str] = ()) -> DeviceProfile:
-    """Return this machine as it is now; `dry` lists the accelerators of llama.cpp, too.
+    """Return this machine as it is now; `dry` lists llama.cpp's accelerators too.
 
-    workers: addresses of machines that lend theirs; connected if they are not. Raises WorkerRefused for one
-    that cannot be, unless settings.toml names it.
+    workers: addresses of machines that lend theirs, which are connected if necessary. Raises WorkerRefused if
+    that fails, unless settings.toml names the worker.
     """
     profile = probe()
     # MLX's GPU is found without llama.cpp.
@@ -95,7 +95,7 @@ def current_profile(dry: DryRun | None = None, workers: Sequence[str] = ()) -> D
 def _with_workers(
     profile: DeviceProfile, build: Build, addresses: Sequence[str], n: int, *, may_miss: Collection[str]
 ) -> DeviceProfile:
-    """Return the profile with what workers lend; n: RPC devices before theirs. See `current_profile`."""
+    """Return the profile with devices of workers; n: RPC devices before theirs. See `current_profile`."""
     cards, speeds = list(profile.accelerators), dict(profile.card_speeds)
     servers, refused = list(profile.rpc), [profile.refused]
     for address in dict.fromkeys(addresses):
@@ -112,7 +112,7 @@ def _with_workers(
             continue
         for card, lent in zip(accelerators(tunnel, n), tunnel.offer.devices, strict=True):
             cards.append(card)
-            # One that was not measured is believed to be slow.
+            # Unmeasured devices are assumed to be slow.
             speeds[card.devices[0]] = msgspec.structs.replace(rate_of_processor(lent.speed), link=tunnel.link)
         n += len(tunnel.offer.devices)
         servers.append(tunnel.address)
@@ -126,7 +126,7 @@ def _with_workers(
 
 
 def check_build(tunnel: Tunnel, build: Build) -> None:
-    """Raise WorkerRefused if a worker has another llama.cpp: RPC does not tell builds apart."""
+    """Raise WorkerRefused if a worker has another llama.cpp: RPC does not check."""
     there = tunnel.offer
     if (there.llama_cpp, there.ggml) != (build.version, build.ggml):
         raise WorkerRefused(
@@ -138,14 +138,14 @@ def check_build(tunnel: Tunnel, build: Build) -> None:
 
 @dataclass(frozen=True, slots=True)
 class MachineDescription:
-    """Another machine; None: as this one."""
+    """A described machine; None: as this one."""
 
     ram: int | None = None
-    """Bytes, including what its system and other programs usually take."""
+    """Bytes, including those that its system and other programs usually take."""
     vram: int | None = None
-    """Bytes of a discrete GPU; 0: none."""
+    """Bytes of a discrete GPU; 0: no GPU."""
     bandwidth: float | None = None
-    """Of its memory, in bytes per second."""
+    """Memory bandwidth in bytes per second."""
     runs_mlx: bool = False
     """Whether it is a Mac with Apple Silicon and MLX, whose GPU shares this memory."""
 
@@ -180,32 +180,29 @@ class MachineDescription:
         return profile
 
 
+@dataclass(frozen=True, slots=True)
 class Machine:
     """A device profile, the calibration of its predictions, and llama.cpp's dry run.
 
     rate(variant, Machine(profile), request)
     """
 
-    def __init__(
-        self, profile: DeviceProfile, *, history: Calibration | None = None, dry: DryRun | None = None
-    ) -> None:
-        self.profile = profile
-        self.history = history if history is not None else Calibration()
-        self._dry = dry
-        self._shown: ModelHeader | None = None
+    profile: DeviceProfile
+    history: Calibration = field(default_factory=Calibration)
+    dry: DryRun | None = None
 
     @property
     def without_dry_run(self) -> Machine:
         """The same machine without a dry run: everything is estimated."""
-        return Machine(self.profile, history=self.history)
+        return replace(self, dry=None)
 
     def timed_for(self, headers: Iterable[ModelHeader]) -> Machine:
-        """Return the machine with the speed of these models' types of weights, and of their attention.
+        """Return the machine with speeds for the weight types and the attention of these models.
 
-        Measures what is missing; nothing for models of less than `LARGE` bytes.
+        Missing ones are measured, unless all models have less than `LARGE` bytes.
         """
         speed = self.profile.speed
-        if self._dry is None or (speed is not None and not speed.measured):  # it is described
+        if self.dry is None or (speed is not None and not speed.measured):  # it is described
             return self
         types: set[GgmlType] = set()
         shapes: dict[AttentionShape, None] = {}
@@ -225,50 +222,52 @@ class Machine:
                 profile = with_attention(with_speeds(self.profile, types), shapes)
         except ChildFailed:
             return self
-        return Machine(profile, history=self.history, dry=self._dry)
+        return replace(self, profile=profile)
 
     def measuring(self, header: ModelHeader) -> Callable[[LoadParams], Breakdown] | None:
-        """Return the dry run of this model's loads; None without a dry run, and for MLX."""
-        dry = self._dry
+        """Return a function for dry runs of this model; None without a dry run, and for MLX."""
+        dry = self.dry
         if dry is None or header.format == "mlx":
             return None
 
         def measure(params: LoadParams) -> Breakdown:
             if SIMULATED in params.devices:
                 raise DryRunFailed("that accelerator is not in this machine.")
-            if self._shown is not header:  # a model and its draft model take turns
-                dry.show(header)
-                self._shown = header
+            dry.show(header)  # a model and its draft model take turns
             return dry.ask(params)
 
         return measure
 
 
 def machine_for(
-    described: MachineDescription,
     dry: DryRun,
+    described: MachineDescription = MachineDescription(),
+    *,
     workers: Sequence[str] = (),
-    types: Collection[GgmlType] = (),
+    types: Collection[GgmlType] | None = (),
+    staying: Iterable[LoadPlan] = (),
+    leaving: Iterable[LoadPlan] = (),
 ) -> Machine:
     """Return this machine as it is now, changed as described; its speed is measured if it never was.
 
-    workers: see `current_profile`; types: of weights, whose kernels are measured.
+    workers: see `current_profile`. types: weight types whose kernels are measured; None: nothing is.
+    staying, leaving: plans of models that stay loaded, and of those that are unloaded first.
     """
     profile = current_profile(dry, workers)
-    if described.bandwidth is None:
+    if described.bandwidth is None and types is not None:
         with contextlib.suppress(ChildFailed):  # `edgechat doctor` says why; it is guessed then
             profile = with_speeds(profile, types)
+    profile = described.over(without_loads(beside(profile, staying), leaving))
     # Measurements with this machine's memory do not apply to another's.
-    history = Calibration.read() if described.bandwidth is None else Calibration()
-    return Machine(described.over(profile), history=history, dry=dry)
+    return Machine(profile, Calibration.read() if described.bandwidth is None else Calibration(), dry)
 
 
 def with_speeds(
     profile: DeviceProfile, types: Collection[GgmlType] = COMMON, *, refresh: bool = False
 ) -> DeviceProfile:
-    """Return the profile with the speed of the CPU and of all cards, measured as far as that was not done.
+    """Return the profile with the speed of the CPU and of all cards, which are measured if necessary.
 
-    types: of weights, whose kernels are measured; refresh: measure everything anew. Raises ChildFailed.
+    types: weight types whose kernels are measured; refresh: measure everything again. Raises ChildFailed.
     """
     with _MEASURING:
         return _with_speeds(profile, types, refresh=refresh)
@@ -304,9 +303,9 @@ def _with_speeds(profile: DeviceProfile, types: Collection[GgmlType], *, refresh
 
 
 def with_attention(profile: DeviceProfile, shapes: Iterable[AttentionShape]) -> DeviceProfile:
-    """Return the profile with the speed of these shapes of attention on the CPU; measures what is missing.
+    """Return the profile with the speed of these shapes of attention on the CPU, measured if necessary.
 
-    One that could not be measured is not tried again.
+    A failed measurement is not repeated.
     """
     speed = profile.speed
     assert speed is not None
@@ -330,12 +329,12 @@ def _missing(speed: DeviceSpeed, types: Collection[GgmlType]) -> bool:
 
 
 def _key(card: Accelerator) -> str:
-    """Return what the speed of a card is stored by."""
+    """Return the key under which the speed of a card is stored."""
     return f"{card.devices[0]}, {card.name}, {mebibytes(card.total)}"
 
 
 def in_words(profile: DeviceProfile) -> str:
-    """Return a description of the machine in a line or more."""
+    """Return a description of the machine in one or more lines."""
     speed = f"{rate_of_processor(profile.speed).bandwidth / 1e9:.0f} GB/s"
     text = f"{mebibytes(profile.memory.total)} of RAM, {mebibytes(profile.memory.available)} free, {speed}"
     for card in profile.accelerators:
@@ -346,11 +345,11 @@ def in_words(profile: DeviceProfile) -> str:
 
 
 _COPIED = ("_REPACK", amx.NAME)
-"""Suffixes of the names of buffers whose weights are not pages of the file."""
+"""Name suffixes of buffers whose weights are not mapped from the file."""
 
 
 def beside(profile: DeviceProfile, staying: Iterable[LoadPlan]) -> DeviceProfile:
-    """Return the machine without the memory that loads which stay need although it counts as free.
+    """Return the machine without the memory that staying loads need although it counts as free.
 
     Mapped weights count as free (see `device.memory`), but are read for every token.
     """
@@ -359,7 +358,7 @@ def beside(profile: DeviceProfile, staying: Iterable[LoadPlan]) -> DeviceProfile
 
 
 def without_loads(profile: DeviceProfile, leaving: Iterable[LoadPlan]) -> DeviceProfile:
-    """Return the machine as it would be after these loads are unloaded."""
+    """Return the machine as it would be after unloading these loads."""
     memory, cards = profile.memory, profile.accelerators
     for plan in leaving:
         for part in plan.memory:
@@ -374,16 +373,15 @@ def without_loads(profile: DeviceProfile, leaving: Iterable[LoadPlan]) -> Device
 
 
 def mapped_bytes(plan: LoadPlan) -> int:
-    """Return the bytes of RAM that hold weights as pages of the model's file, according to the plan."""
+    """Return the bytes of RAM with weights mapped from the model's file, according to the plan."""
     in_ram = next((entry.weights_bytes for entry in plan.memory if entry.name == RAM), 0)
     copied = sum(entry.weights for entry in plan.buffers if entry.is_host and entry.name.endswith(_COPIED))
     return max(0, in_ram - copied)
 
 
 def is_lesser(plan: LoadPlan, other: LoadPlan) -> bool:
-    """Return whether a plan has a shorter context, fewer layers on accelerators, or other weights.
-
-    Or if it reads text alone, and the other one does not.
+    """Return whether a plan is worse: a shorter context, fewer layers on accelerators, other weights, no
+    projector.
     """
     return (
         (plan.projector is None and other.projector is not None)

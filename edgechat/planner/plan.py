@@ -13,14 +13,15 @@ from edgechat.models.local.ollama_store import ModelDefaults
 from edgechat.models.remote.model import HostedModel
 from edgechat.native.params import Buffer, LoadParams
 from edgechat.planner.companions import AdapterPlan, ProjectorPlan
+from edgechat.planner.estimate.budget import Needs
 from edgechat.planner.estimate.calibration import RunConditions
 from edgechat.planner.estimate.speed import Forecast, Prediction
 from edgechat.settings import Backend, EngineName, SamplingDefaults
 
 LABELS: dict[Backend, str] = {"llama.cpp": "llama.cpp", "mlx": "MLX"}
-"""What people call it."""
+"""Names of backends for users."""
 OWN_LAYERS, NGRAMS = "its own layers (MTP)", "n-grams"
-"""What people call the drafters that are no model."""
+"""Names of drafters other than models."""
 
 
 _NOT_OF_REMOTES = (
@@ -29,45 +30,32 @@ _NOT_OF_REMOTES = (
 )
 
 
-class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """What the load takes of one memory, in bytes."""
+class DeviceMemory(Needs, frozen=True, kw_only=True):
+    """What the load takes of one memory."""
 
     name: str
     """'RAM', llama.cpp's name of an accelerator, or 'MLX'."""
     budget_bytes: int
-    """What may be taken, when the plan was made."""
-    weights_bytes: int = 0
-    cache_bytes: int = 0
-    compute_bytes: int = 0
-    program_bytes: int = 0
-    """Of the process around the model; in RAM only."""
-    checkpoint_bytes: int = 0
-    """In RAM only."""
-    projector_bytes: int = 0
-    """Everything that makes pictures and sound readable: weights, buffers, and in RAM the picture itself."""
-
-    adapter_bytes: int = 0
-    """Of LoRA adapters."""
+    """What could be taken when the plan was made."""
 
     @property
-    def total_bytes(self) -> int:
-        """Everything together."""
-        model = self.weights_bytes + self.cache_bytes + self.compute_bytes
-        beside = self.projector_bytes + self.adapter_bytes
-        return model + self.program_bytes + self.checkpoint_bytes + beside
+    def as_json(self) -> dict[str, Any]:
+        """The memory for programs."""
+        first = {"name": self.name, "budget_bytes": self.budget_bytes}
+        return {**first, **msgspec.structs.asdict(self), "total_bytes": self.total_bytes}
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
-    """What a quantization loses: the mean Kullback-Leibler divergence from the unquantized model."""
+    """Quantization loss: the mean Kullback-Leibler divergence from the unquantized model, in nats."""
 
     value: float
     source: str
     measured: bool = False
-    """On this machine, of the file itself (`edgechat bench --quality`)."""
+    """Whether it was measured on this machine, of the file itself (`edgechat bench --quality`)."""
 
 
 class Alternative(msgspec.Struct, frozen=True, kw_only=True):
-    """Another plan that was near, and why it was not taken."""
+    """Another plan that came close, and why it was not chosen."""
 
     model: str
     quant: str | None
@@ -78,61 +66,60 @@ class Alternative(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DraftKind = Literal["model", "mtp", "eagle3"]
-"""What drafts from a file of its own: a small model, or layers that read the target's hidden states."""
+"""Kind of drafter in a separate file: a small model, or layers that read the target's hidden states."""
 
 
 class DraftPlan(LoadParams, frozen=True, kw_only=True):
-    """How what drafts for a model is loaded beside it."""
+    """How the file that drafts for a model is loaded beside it."""
 
     kind: DraftKind = "model"
 
     model_path: str
-    """Empty where it is not on this machine."""
+    """Empty if it is not on this machine."""
     model_name: str
     quant: str | None = None
     file_bytes: int = 0
     total_bytes: int = 0
-    """What it takes altogether; it is part of what the plan says of each memory."""
+    """All memory it takes, which is included in the plan's `memory`."""
     forecast: Forecast | None = None
-    """How long its tokens take."""
+    """Seconds of its tokens."""
 
 
 class HeadPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The layers of the model itself that draft for it (MTP)."""
+    """Drafting with the model's own layers (MTP)."""
 
     total_bytes: int
-    """What drafting with them takes: weights, cache, buffers, and copies of recurrent states. It is part of
-    what the plan says of each memory."""
+    """Weights, cache, buffers, and copies of recurrent states, which are included in the plan's `memory`."""
     gain: float
-    """How many times as fast as without them replies are expected to be."""
+    """Expected speed of replies relative to that without drafts."""
 
 
 PORT, API_KEY = "PORT", "API_KEY"
-"""Words of a command line that stand for what is chosen when it is started."""
+"""Placeholders in a command line for values that are chosen when it is started."""
 
 
 class ProgramPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How a program is started that runs the model."""
+    """How the program is started that runs the model."""
 
     engine: EngineName
     command: tuple[str, ...]
-    """Its command line, with PORT and, where it takes none otherwise, API_KEY."""
+    """The command line, with PORT and, if there is no other way to pass the key, API_KEY."""
     environment: dict[str, str] = {}
-    """Variables that it is given."""
+    """Variables that are set for it."""
     inherited: tuple[str, ...] = ()
-    """Variables of edgechat's own environment that it needs, beside those that every program does."""
+    """Variables of edgechat's environment that it inherits besides those that every program does."""
     key_variable: str = ""
-    """The variable that gives it its API key; '': none does."""
+    """The variable for its API key; '': none."""
 
 
 class LoadPlan(LoadParams, frozen=True, kw_only=True):
-    """How a model is loaded. It is sent to the worker, and shown to users.
+    """How a model is loaded; sent to the worker, and shown to users.
 
     Counts are tokens, sequences or layers; sizes are bytes.
     """
 
     model_path: str
-    """Of an MLX model its folder. Empty where the model is not on this machine."""
+    """The folder of an MLX model. Empty if the model is not on this machine."""
     model_name: str
     backend: Backend = "llama.cpp"
     quant: str | None = None
@@ -141,49 +128,49 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     memory: tuple[DeviceMemory, ...] = ()
     """By device; RAM first."""
     checkpoint_bytes: int = 0
-    """What checkpoints of sequences that cannot be cut may take: part of what `memory` says."""
+    """Limit for checkpoints of sequences that cannot be truncated, included in `memory`."""
     buffers: tuple[Buffer, ...] = ()
-    """The same by type of buffer, as llama.cpp's own allocator says; empty where the sizes are estimated."""
+    """Sizes by buffer type from llama.cpp's own allocator; empty if the sizes are estimated."""
     end_tokens: tuple[int, ...] = ()
-    """Ids that end a reply beside those that the backend finds by itself."""
+    """Ids that end a reply in addition to those that the backend knows."""
     draft: DraftPlan | None = None
-    """None: no model drafts for it."""
+    """None: no separate file drafts."""
     head: HeadPlan | None = None
-    """Of its own layers that draft for it (MTP); None: there are none, or `mtp` is off."""
+    """The model's own drafting layers (MTP); None: there are none, or `mtp` is off."""
     ngrams: bool = False
-    """Whether the n-grams of the conversation draft for it."""
+    """Whether n-grams of the conversation are used as drafts."""
     no_draft: str = ""
-    """Why there are no drafts, or not by the requested model; a sentence."""
+    """Why there are no drafts, or none by the requested model; a sentence."""
     projector: ProjectorPlan | None = None
-    """None: it reads text alone."""
+    """None: the model reads text only."""
     no_vision: str = ""
-    """Why, of a model that could see or hear; a sentence."""
+    """Why a model that could see or hear has no projector; a sentence."""
     adapters: tuple[AdapterPlan, ...] = ()
-    """LoRA adapters that there is memory for; requests are computed with them unless they say otherwise."""
+    """LoRA adapters with reserved memory; requests use them unless they say otherwise."""
     forecast: Forecast | None = None
-    """How long a token takes before any correction; real runs are compared with it."""
+    """Seconds of a token before any correction; real runs are compared with it."""
     predicted: Prediction | None = None
     where: RunConditions | None = None
-    """What the speed depends on: the key for calibration."""
+    """The conditions that the speed depends on: the key of the calibration."""
     kl_divergence: Divergence | None = None
     defaults: ModelDefaults = ModelDefaults()
-    """What is kept beside the file, in Ollama's store."""
+    """Defaults beside the file, in Ollama's store."""
     sampling: SamplingDefaults = SamplingDefaults()
-    """What settings.toml says, and below that what the model's makers recommend."""
+    """Options of settings.toml, over those that the model's makers recommend."""
     thinking_sampling: SamplingDefaults | None = None
-    """The same where thinking is switched on; None: no other."""
+    """The same with thinking on; None: no difference."""
     answering_sampling: SamplingDefaults | None = None
-    """... where it is switched off."""
+    """... with thinking off."""
     notes: tuple[str, ...] = ()
     """Requests that could not be met."""
     reasons: tuple[str, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
     anyway: bool = False
-    """Load it although it does not seem to fit."""
+    """Load it even if it does not seem to fit."""
     remote: HostedModel | None = None
-    """Of another server's model: which one; nothing but its context is planned. None: it runs here."""
+    """The model of another server, of which only the context is planned. None: it runs here."""
     program: ProgramPlan | None = None
-    """The program that is started as that server. Then the load is planned, too."""
+    """The program that is started as that server; then the load is planned too."""
 
     def for_draft(self) -> LoadPlan | None:
         """Return how the draft model is loaded; None if there is none."""
@@ -202,12 +189,12 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> ModelKind:
-        """What it is loaded for."""
+        """The kind of model it is loaded as."""
         return "reranking" if self.reranks else "embedding" if self.embeddings else "chat"
 
     @property
     def drafters(self) -> tuple[str, ...]:
-        """What drafts for it, by names for people."""
+        """Names of the drafters, for users."""
         model = (self.draft.model_name,) if self.draft is not None else ()
         return (*model, *[OWN_LAYERS] * self.mtp, *[NGRAMS] * self.ngrams)
 
@@ -219,32 +206,32 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
 
     @property
     def weights_bytes(self) -> int:
-        """Of all memories together."""
+        """The sum over all memories."""
         return sum(memory.weights_bytes for memory in self.memory)
 
     @property
     def cache_bytes(self) -> int:
-        """Of all memories together."""
+        """The sum over all memories."""
         return sum(memory.cache_bytes for memory in self.memory)
 
     @property
     def compute_bytes(self) -> int:
-        """Of all memories together."""
+        """The sum over all memories."""
         return sum(memory.compute_bytes for memory in self.memory)
 
     @property
     def total_bytes(self) -> int:
-        """What the load takes altogether."""
+        """All memory that the load takes."""
         return sum(memory.total_bytes for memory in self.memory)
 
 
 def params_of(other: LoadParams) -> dict[str, Any]:
-    """Return the LoadParams of a struct that has more fields, by name."""
+    """Return the fields of LoadParams by name, without those of a subclass."""
     return {name: getattr(other, name) for name in LoadParams.__struct_fields__}
 
 
 def as_json(plan: LoadPlan) -> dict[str, Any]:
-    """Return a plan as JSON for programs; sizes are bytes, times milliseconds, unknown values null."""
+    """Return a plan as JSON for programs: sizes in bytes, times in milliseconds, unknown values null."""
     values = {
         "model": plan.model_name,
         "path": plan.model_path or None,
@@ -264,9 +251,7 @@ def as_json(plan: LoadPlan) -> dict[str, Any]:
         "n_outputs_max": plan.n_outputs_max,
         "n_rs_seq": plan.n_rs_seq,
         "flash_attention": plan.flash_attention,
-        "devices": [
-            {**msgspec.to_builtins(memory), "total_bytes": memory.total_bytes} for memory in plan.memory
-        ],
+        "devices": [memory.as_json for memory in plan.memory],
         "exact": bool(plan.buffers),
         "draft": plan.draft
         and {

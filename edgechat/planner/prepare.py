@@ -17,7 +17,6 @@ from edgechat.models.formats.header import ModelHeader
 from edgechat.models.local.inventory import LocalModel
 from edgechat.models.local.resolve import resolve
 from edgechat.planner.candidates import Variant, check, everything, of_local, runnable, variants, weighs_mlx
-from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.estimate.rates import COMMON
 from edgechat.planner.machine import (
@@ -46,6 +45,7 @@ from edgechat.planner.ranking.ranking import (
     samples,
 )
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest, with_settings, without_effect
+from edgechat.settings import Settings
 
 
 def prepare(
@@ -62,25 +62,37 @@ def prepare(
 
     The request takes precedence over settings.toml. may_embed: accept embedding models. staying: plans of
     models that stay loaded beside it. leaving: plans of models that are unloaded first.
-    described, must_run: of what another program runs, see `engine_plan`.
+    described, must_run: for models that another program runs, see `engine_plan`.
     Raises ModelNotFound, ModelFileError, BackendMissing, EngineMissing, DoesNotFit, SettingsError,
     OptionWithoutEffect, or NotADraft for a requested draft model that cannot draft.
     """
     engine, name = split_engine(model)
     config = settings.load()
-    if engine is not None:
-        notes = without_effect(
-            request, config, effective(engine), one_line(model, 100), PROGRAMS[engine].label
-        )
-        if engine == "llama-server":
-            own = msgspec.structs.replace(request, draft="none", backend="llama.cpp", adapters=(), workers=())
-            local = prepare(name, own, staying=staying, leaving=leaving, described=described)
-            plan = llama_server_plan(local, config, must_run=must_run)
-        else:
-            profile = described.over(without_loads(beside(survey().profile, staying), leaving))
-            request = with_settings(request, config)
-            plan = engine_plan(engine, name, request, config, profile, must_run=must_run)
-        return msgspec.structs.replace(plan, notes=(*plan.notes, *notes))
+    if engine is None:
+        return _prepared(model, request, config, may_embed, staying, leaving, described)
+    label = PROGRAMS[engine].label
+    notes = without_effect(request, config, effective(engine), one_line(model, 100), label)
+    if engine == "llama-server":
+        own = msgspec.structs.replace(request, draft="none", backend="llama.cpp", adapters=(), workers=())
+        local = _prepared(name, own, config, False, staying, leaving, described)
+        plan = llama_server_plan(local, config, must_run=must_run)
+    else:
+        profile = described.over(without_loads(beside(survey().profile, staying), leaving))
+        request = with_settings(request, config)
+        plan = engine_plan(engine, name, request, config, profile, must_run=must_run)
+    return msgspec.structs.replace(plan, notes=(*plan.notes, *notes))
+
+
+def _prepared(
+    model: str,
+    request: PlanRequest,
+    config: Settings,
+    may_embed: bool,
+    staying: Sequence[LoadPlan],
+    leaving: Sequence[LoadPlan],
+    described: MachineDescription,
+) -> LoadPlan:
+    """Return how edgechat itself loads a model; see `prepare`."""
     entry = resolve(model).entry
     insists = request.draft is not None
     request = with_settings(request, config)
@@ -89,9 +101,8 @@ def prepare(
         for file in known:
             with contextlib.suppress(ModelFileError):  # it may not be chosen at all
                 file.header()
-        current = current_profile(dry, request.workers or ())
-        profile = described.over(without_loads(beside(current, staying), leaving))
-        machine = Machine(profile, history=Calibration.read(), dry=dry)
+        workers = request.workers or ()
+        machine = machine_for(dry, described, workers=workers, types=None, staying=staying, leaving=leaving)
         files = runnable(known, machine.profile, request)
         for file in files:
             check(file.model, file.header(), may_embed=may_embed)
@@ -119,20 +130,20 @@ def _best(files: Sequence[Variant], machine: Machine, request: PlanRequest) -> t
 
 
 _SURE = 5
-"""Number of the best models of the catalogue that get a dry run; what others take is estimated."""
+"""Number of the best models that get a dry run; the memory of others is estimated."""
 
 
 def one_model(
     name: str, request: PlanRequest, described: MachineDescription, *, offline: bool, insists: bool = True
 ) -> SurveyFindings:
-    """Rate every file of a model for a machine. insists: see `draft_plan.with_draft`.
+    """Rate every file of a model for a machine. insists: see `with_draft`.
 
     Raises ModelNotFound, ModelFileError, BackendMissing, HubError, SettingsError; for a requested draft model
     also NotADraft and DoesNotFit.
     """
     with DryRun() as dry:  # starts while the files are looked for
         files = variants(name, offline=offline)
-        machine = machine_for(described, dry, request.workers or ())
+        machine = machine_for(dry, described, workers=request.workers or ())
         files = runnable(files, machine.profile, request)
         machine = machine.timed_for(_headers(files))
         options = rated(files, machine, request)
@@ -182,14 +193,14 @@ def _catalogue_on(
 ) -> Iterator[tuple[list[list[Variant]], Machine]]:
     with DryRun() as dry:
         models = everything(mlx=weighs_mlx(current_profile(), request))
-        for files in models:  # read while the process starts
+        for files in models:  # read while the dry run starts
             next(samples(files), None)
-        machine = machine_for(described, dry, request.workers or (), COMMON)
+        machine = machine_for(dry, described, workers=request.workers or (), types=COMMON)
         yield runnable_models(models, machine.profile, request), machine
 
 
 def _ranked(models: Sequence[Sequence[Variant]], machine: Machine, request: PlanRequest) -> list[RankedFile]:
-    """Return the best file of each model, best first; of equals the one that the catalogue names first."""
+    """Return the best file of each model, best first; of equals, in the order of the catalogue."""
     best = {
         number: option
         for number, files in enumerate(models)

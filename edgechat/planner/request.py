@@ -1,4 +1,4 @@
-"""What a user requests instead of leaving the choice to the planner."""
+"""Plan request: the choices that a user makes instead of the planner."""
 
 from __future__ import annotations
 
@@ -13,57 +13,54 @@ from edgechat.native.params import CacheType
 from edgechat.settings import AttentionWish, Backend, RuntimeQuant, Settings
 
 BACKENDS: dict[Format, Backend] = {"gguf": "llama.cpp", "mlx": "mlx"}
-"""What computes models of each format."""
+"""The backend of each format."""
 FORMATS: dict[Backend, Format] = {backend: format for format, backend in BACKENDS.items()}
-"""What each backend reads."""
+"""The format of each backend."""
 ENOUGH = 8192
-"""Tokens of context that a conversation needs; more is a comfort."""
+"""Tokens of context that a conversation needs."""
 READABLE = 5.0
-"""Tokens a second, some 230 words a minute: less is slower than people read."""
+"""Tokens per second, some 230 words per minute: people read faster than less."""
 
 
 class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """None leaves the choice."""
+    """A request to plan a model; None leaves the choice to the planner."""
 
     context: int | None = None
     """Tokens."""
     cache_type: CacheType | None = None
     threads: int | None = None
     min_tps: float | None = None
-    """Tokens a second, below which a quantization or a model is not chosen."""
-    clients: int | None = None
-    """How many ask at the same time."""
+    """Tokens per second below which a quantization or a model is not chosen."""
     quality: QualityClass | None = None
-    """The least quality of a quantization; None: good, or worse where nothing else fits."""
+    """Minimum quality of a quantization; None: good, or worse if nothing else fits."""
     draft: str | None = None
-    """What drafts for it: 'auto' (as None), 'none', 'ngram', 'mtp', or the name or path of a model."""
+    """The drafter: 'auto' (as None), 'none', 'ngram', 'mtp', or the name or path of a model."""
     attention: AttentionWish | None = None
-    """How chat models in GGUF compute attention; None: what settings.toml says."""
+    """Kind of attention of GGUF chat models; None: as settings.toml says."""
     anyway: bool = False
-    """Load although it does not seem to fit."""
+    """Load even if it does not seem to fit."""
     backend: Backend | None = None
-    """What is to compute the model: nothing else may."""
+    """The only backend to consider."""
     vision: bool = True
-    """Whether the model's projector is downloaded and loaded with it, so that it can see or hear."""
+    """Whether the model's projector is downloaded and loaded too, so that it can see or hear."""
     adapters: tuple[str, ...] | None = None
     """LoRA adapters, as FILE or NAME:SCALE; None: the usual ones."""
     usual_adapters: tuple[str, ...] = ()
-    """Those that are applied to the models that they fit; (): settings.toml's."""
+    """Adapters that are applied to models they fit; (): those of settings.toml."""
     workers: tuple[str, ...] | None = None
     """Addresses of machines that lend their memory (`ssh://host`)."""
     runtime_quant: RuntimeQuant | None = None
-    """Into what Transformers, if it runs the model, quantizes the weights while it loads them."""
+    """Quantization by Transformers while it loads the weights, if it runs the model."""
     prefers: Backend | None = None
-    """The same where there is a choice: what settings.toml says."""
+    """The backend to prefer if there is a choice, from settings.toml."""
     is_strict: bool = True
-    """Whether options that have no effect on a model are refused; otherwise they are noted."""
+    """Whether options without effect are refused; otherwise they are noted."""
 
 
 DEFAULT_REQUEST = PlanRequest()
 _OPTIONS: Mapping[str, str] = {
     "context": "--ctx",
     "min_tps": "--min-tps",
-    "clients": "--clients",
     "quality": "--quality",
     "draft": "--draft",
     "backend": "--backend",
@@ -72,11 +69,11 @@ _OPTIONS: Mapping[str, str] = {
     "workers": "--with",
     "anyway": "--load-anyway",
 }
-"""What the fields are called on the command line."""
+"""Fields -> options of the command line."""
 
 
 def with_settings(request: PlanRequest, config: Settings) -> PlanRequest:
-    """Return the request with missing values from settings.toml."""
+    """Return the request with missing values filled in from settings.toml."""
     return msgspec.structs.replace(
         request,
         context=config.context if request.context is None else request.context,
@@ -92,9 +89,9 @@ def with_settings(request: PlanRequest, config: Settings) -> PlanRequest:
 def without_effect(
     request: PlanRequest, config: Settings, effective: Collection[str], name: str, runner: str
 ) -> tuple[str, ...]:
-    """Return notes on what has no effect on a model that edgechat does not load itself.
+    """Return notes on options without effect on a model that edgechat does not load itself.
 
-    effective: the fields that have one. name: the model; runner: who runs it, for people. Raises
+    effective: the fields that have an effect. name: the model; runner: the program that runs it. Raises
     OptionWithoutEffect for options of the command line, if the request is strict.
     """
     request = msgspec.structs.replace(request, adapters=request.adapters or request.usual_adapters or None)

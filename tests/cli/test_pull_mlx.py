@@ -166,7 +166,7 @@ def test_what_is_here_for_both(home, monkeypatch):
     (home / "config/settings.toml").write_text('backend = "mlx"\n')
     assert prepare.prepare("tiny-one").backend == "mlx"
     (home / "config/settings.toml").unlink()
-    monkeypatch.setattr(prepare, "current_profile", lambda *_: mac(16))
+    monkeypatch.setattr("edgechat.planner.machine.current_profile", lambda *_: mac(16))
     made = prepare.prepare("tiny-one")
     assert {made.backend, *(one.backend for one in made.alternatives)} == {"llama.cpp", "mlx"}
     assert any(" rather than " in one for one in made.reasons)

@@ -12,11 +12,11 @@ from edgechat.planner.estimate.calibration import USUAL, Calibration, ChatUse, C
 from edgechat.planner.estimate.rates import guessed
 from edgechat.planner.estimate.speed import predict
 from edgechat.planner.placement.drafting import NONE
-from edgechat.planner.placement.plan_model import DraftCandidate, plan
 from edgechat.planner.request import PlanRequest
 from tests.kit import Shape, Spec, build
 from tests.planner.golden import card
 from tests.planner.headers import GIB, LLAMA_8B, attending, dry_run, header, machine
+from tests.planner.planning import DraftCandidate, plan
 
 HEADS = AttentionShape(heads=32, kv_heads=8, keys=128, values=128)
 SPEED = msgspec.structs.replace(guessed(2e10, 1e11, 4), measured=1.0)

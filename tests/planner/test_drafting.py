@@ -11,9 +11,8 @@ from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.estimate.memory import checkpoint_bytes, recurrent_bytes
 from edgechat.planner.fallback import reduce_to_fit, step_down
 from edgechat.planner.machine import Machine
-from edgechat.planner.placement.drafting import DRAFTED, drafting, is_much_smaller, misfit
+from edgechat.planner.placement.drafting import DRAFTED, draft_costs, is_much_smaller, misfit
 from edgechat.planner.placement.model_on_machine import DraftCosts
-from edgechat.planner.placement.plan_model import DraftCandidate, plan
 from edgechat.planner.plan import as_json
 from edgechat.planner.request import PlanRequest
 from tests.kit import DENSE, Spec, build, tiny
@@ -21,6 +20,7 @@ from tests.kit.published import published
 from tests.planner.headers import GIB, LLAMA_8B, QWEN35_4B, dry_run, header, machine
 from tests.planner.placement.test_fallback import silent
 from tests.planner.placement.test_layout import card, with_cards
+from tests.planner.planning import DraftCandidate, plan
 
 SMALL = {**LLAMA_8B, "block_count": 4, "embedding_length": 1024, "feed_forward_length": 2048}
 HYBRID = header(QWEN35_4B, arch="qwen35")
@@ -36,15 +36,15 @@ def drafting_model(weights=GIB, *, asked=True):
 
 def test_plain_layers_cost_rows_only():
     for wish in ("auto", "ngram", "a-model"):
-        assert drafting(header(LLAMA_8B), wish) == DraftCosts(DRAFTED)
-    assert drafting(header(LLAMA_8B), "none").drafted == 0
+        assert draft_costs(header(LLAMA_8B), wish) == DraftCosts(DRAFTED)
+    assert draft_costs(header(LLAMA_8B), "none").drafted == 0
 
 
 def test_a_small_state_is_copied_a_large_one_only_where_it_is_asked_for():
     small = read_model(tiny("hybrid"))
-    assert drafting(small, "auto") == drafting(small, "ngram") == DraftCosts(DRAFTED, 8)
-    assert drafting(HYBRID, "ngram") == drafting(HYBRID, "a-model") == DraftCosts(DRAFTED, 3)
-    nobody = drafting(HYBRID, "auto")
+    assert draft_costs(small, "auto") == draft_costs(small, "ngram") == DraftCosts(DRAFTED, 8)
+    assert draft_costs(HYBRID, "ngram") == draft_costs(HYBRID, "a-model") == DraftCosts(DRAFTED, 3)
+    nobody = draft_costs(HYBRID, "auto")
     assert (nobody.drafted, nobody.n_rs_seq) == (0, 0)
     assert "needed, 50 MiB each. To use them: --draft ngram" in nobody.why_not
 
@@ -53,8 +53,8 @@ def test_a_small_state_is_copied_a_large_one_only_where_it_is_asked_for():
 def test_states_that_cannot_go_back(arch):
     one = header(QWEN35_4B, arch=arch)
     for wish in ("auto", "ngram", "a-model"):
-        assert drafting(one, wish).drafted == 0
-        assert "cannot undo a rejected draft" in drafting(one, wish).why_not
+        assert draft_costs(one, wish).drafted == 0
+        assert "cannot undo a rejected draft" in draft_costs(one, wish).why_not
 
 
 def test_llama_cpp_counts_the_same_architectures():
@@ -63,7 +63,7 @@ def test_llama_cpp_counts_the_same_architectures():
         one = read_model(tiny(kind))
         assert one.architecture == arch
         few, many = dry_run(one, [LoadParams(context=256), LoadParams(context=256, n_rs_seq=8)])
-        assert (many.cache > few.cache) == (drafting(one, "auto").n_rs_seq > 0)
+        assert (many.cache > few.cache) == (draft_costs(one, "auto").n_rs_seq > 0)
 
 
 def said(one, **more):

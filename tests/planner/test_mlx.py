@@ -19,14 +19,15 @@ from edgechat.planner.estimate.footprint import MlxFootprint, may_quantize
 from edgechat.planner.estimate.memory import is_recurrent
 from edgechat.planner.fallback import reduce_to_fit, step_down
 from edgechat.planner.machine import Machine, MachineDescription
-from edgechat.planner.placement.drafting import DRAFTED, drafting, misfit
-from edgechat.planner.placement.plan_model import DraftCandidate, plan, plan_variant, with_draft
+from edgechat.planner.placement.drafting import DRAFTED, draft_costs, misfit
+from edgechat.planner.placement.plan_model import plan_variant, with_draft
 from edgechat.planner.plan import as_json
 from edgechat.planner.ranking.ranking import Verdict, best_of, choose, rate
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
 from tests.planner import golden
 from tests.planner.headers import GIB
 from tests.planner.macs import MACS, files_of, for_mlx, mac
+from tests.planner.planning import DraftCandidate, plan
 from tests.properties import examples
 
 QWEN, HYBRID, WINDOWED = "qwen3-4b", "qwen3.5-4b", "gemma-3-4b"
@@ -328,10 +329,10 @@ def test_a_plan_goes_down_to_what_metal_allows_now():
 
 
 def test_states_cannot_be_taken_back():
-    assert drafting(for_mlx(QWEN), "auto").drafted == DRAFTED
-    assert drafting(for_mlx(WINDOWED), "auto").drafted == DRAFTED
+    assert draft_costs(for_mlx(QWEN), "auto").drafted == DRAFTED
+    assert draft_costs(for_mlx(WINDOWED), "auto").drafted == DRAFTED
     for wish in ("auto", "ngram", "a-model"):
-        found = drafting(for_mlx(HYBRID), wish)
+        found = draft_costs(for_mlx(HYBRID), wish)
         assert (found.drafted, found.n_rs_seq) == (DRAFTED, 0), "what stands is computed again"
 
 

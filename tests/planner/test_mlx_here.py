@@ -93,7 +93,7 @@ def test_what_was_planned_loads_again_where_it_fits(monkeypatch):
 
 
 def test_on_a_mac_the_same_folder_goes_to_the_gpu(monkeypatch):
-    monkeypatch.setattr(prepare, "current_profile", lambda *_: mac(16))
+    monkeypatch.setattr("edgechat.planner.machine.current_profile", lambda *_: mac(16))
     plan = made(mlx_tiny("dense"), context=4096)
     assert (plan.devices, plan.gpu_layers) == (("MLX",), plan.n_layers + 1)
     assert any("on the GPU (Apple M9)" in one for one in plan.reasons)

@@ -61,7 +61,7 @@ def test_the_tower_is_part_of_the_plan():
 
 @pytest.mark.usefixtures("with_mlx_vlm")
 def test_on_a_mac_it_lies_where_the_model_does(monkeypatch):
-    monkeypatch.setattr(prepare, "current_profile", lambda *_: mac(16))
+    monkeypatch.setattr("edgechat.planner.machine.current_profile", lambda *_: mac(16))
     plan = made("mrope", context=2048)
     assert plan.projector is not None
     assert plan.devices == (plan.projector.device,) == ("MLX",)

@@ -34,7 +34,12 @@ def wanting(base, more):
         needs = estimated(base.shape, base._extras(params), on)
         buffers = tuple(
             Buffer(
-                name, name == RAM, one.weights, one.cache, max(0, one.compute + more * (name != RAM)), name
+                name,
+                name == RAM,
+                one.weights_bytes,
+                one.cache_bytes,
+                max(0, one.compute_bytes + more * (name != RAM)),
+                name,
             )
             for name, one in needs.items()
         )
@@ -44,7 +49,7 @@ def wanting(base, more):
 
 
 def room(load, on):
-    return {one.name: one.budget - load.needs[one.name].total for one in on.budget.cards}
+    return {one.name: one.budget - load.needs[one.name].total_bytes for one in on.budget.cards}
 
 
 @pytest.mark.parametrize("more", [-100 * MIB, 0, 300 * MIB, 900 * MIB])
@@ -77,12 +82,12 @@ def test_layers_are_moved_until_the_card_is_full_and_not_over(more):
 def test_whatever_the_account_says_it_fits(name, a, b, more):
     on = wanting(loader(name, a, b), more * MIB)
     load = on.load(4096, "f16")
-    assert not on.budget.over(dict(load.needs))
+    assert not on.budget.over(load.needs)
     assert load.layout.n <= len(on.shape.parts)
     assert all(count > 0 for count in load.layout.split)
     if load.layout.n:
         assert on.budget.cards[-1].name in load.layout.devices  # the larger one
-    assert sum(one.weights for one in load.needs.values()) >= on.header.weights_bytes
+    assert sum(one.weights_bytes for one in load.needs.values()) >= on.header.weights_bytes
     assert load.total < 64 * GIB
 
 
@@ -94,4 +99,4 @@ def test_weights_laid_out_for_amx_take_what_they_take(layout, more):
     buffers = (Buffer("CPU", True, 100 * MIB), Buffer(layout, True, file))
     load = replace(on, measure=lambda params: Breakdown(buffers, 0, params.context)).load(8192, "f16")
     assert load.source == EXACT
-    assert load.needs[RAM].weights == file + more
+    assert load.needs[RAM].weights_bytes == file + more

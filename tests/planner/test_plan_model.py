@@ -12,10 +12,11 @@ from edgechat.native.params import Breakdown, Buffer, LoadParams
 from edgechat.planner.estimate.budget import SPARE
 from edgechat.planner.estimate.memory import checkpoint_bytes, recurrent_bytes
 from edgechat.planner.placement.drafting import DRAFTED
-from edgechat.planner.placement.plan_model import CONTEXTS, plan
+from edgechat.planner.placement.plan_model import CONTEXTS
 from edgechat.planner.plan import as_json
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
 from tests.planner.headers import GIB, LLAMA_8B, QWEN35_4B, cache_bytes, header, machine
+from tests.planner.planning import plan
 
 
 def planned(free, request=DEFAULT_REQUEST, **changes):

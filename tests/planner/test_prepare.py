@@ -273,7 +273,7 @@ def test_a_draft_that_does_not_fit(monkeypatch):
         profile = real(*args)
         return replace(profile, memory=Memory(profile.memory.total, alone.total_bytes))
 
-    monkeypatch.setattr(planning, "current_profile", look)
+    monkeypatch.setattr("edgechat.planner.machine.current_profile", look)
     assert prepare(target, PlanRequest(context=4096)).total_bytes == alone.total_bytes
     with pytest.raises(DoesNotFit, match=r"with draft-.* as its draft model"):
         prepare(target, PlanRequest(context=4096, draft=draft))

@@ -15,8 +15,8 @@ from edgechat.device.profile import probe
 from edgechat.models.formats.gguf import NeedMoreBytes, parse_header
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.dry_run import TIME_LIMIT, DryRun
-from edgechat.planner.placement.plan_model import plan
 from tests.models.fuzz import hold, lying
+from tests.planner.planning import plan
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 

@@ -21,46 +21,46 @@ from edgechat.tools.registry import ToolSet
 from edgechat.tools.tool import MAX_RESULT, ToolSpec, visible_escapes
 
 _AT_ONCE = 4
-"""Calls that run at the same time."""
+"""Most calls that run at the same time."""
 _LEAST_RESULT = 400
-"""Characters of a result that the model is told in any case."""
+"""Characters of a result that are always kept."""
 STOPPED = "The user stopped the reply before there was a result."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolAccess:
-    """What a reply may call, and who decides about it; by default nothing."""
+    """The tools of a reply and the permission to call them; no tools by default."""
 
     tools: ToolSet = field(default_factory=ToolSet)
     permission: Permission = field(default_factory=lambda: NamedPermission(()))
     rounds: int = Settings().tool_rounds
-    """The calls of so many replies in a row are carried out."""
+    """Most successive rounds of calls."""
 
     @property
     def offered(self) -> tuple[Tool, ...]:
-        """The tools as the engine takes them."""
+        """The tools for the engine."""
         return tuple(map(engine_tool, self.tools.tools))
 
 
 class UseChanged(msgspec.Struct, frozen=True):
-    """A call of a reply: it is complete, it runs, or it is over. Comes between the events of requests."""
+    """Event: a call is complete, runs, or has ended. Comes between the events of requests."""
 
     turn_id: str
-    """Of the reply."""
+    """The turn of the reply."""
     use: ToolUse
     running: bool = False
-    """Whether it has begun to run; before that, the user may have to be asked."""
+    """Whether it runs; before that, the user may be asked."""
     error: EdgechatError | None = None
     """Why there is no result, for the user."""
 
 
 def engine_tool(tool: ToolSpec) -> Tool:
-    """Return a tool as the engine takes it."""
+    """Return a tool for the engine."""
     return Tool(tool.model_name, tool.description, tool.schema)
 
 
 class RoundOfCalls:
-    """Carries out the calls of one reply: those that only read at the same time, others one after another."""
+    """Carries out the calls of one round: reading calls at the same time, others one after another."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class RoundOfCalls:
         *,
         most: int,
     ) -> None:
-        """images: keeps those of results. most: characters of all results together."""
+        """images: stores images of results. most: limit in characters for all results together."""
         self._turn_id = turn_id
         self._uses = [_with_tool(use, access.tools.find(use.name)) for use in uses]
         self._access = access
@@ -83,7 +83,7 @@ class RoundOfCalls:
         self._stopping = False
 
     async def run(self) -> AsyncGenerator[UseChanged, None]:
-        """Yield what becomes of the calls. Closing the generator cancels those that are not over."""
+        """Yield the changes of the calls. Closing the generator cancels unfinished ones."""
         for use in self._uses:
             yield UseChanged(self._turn_id, use)
         self._task = asyncio.create_task(self._run_all())
@@ -104,7 +104,7 @@ class RoundOfCalls:
             await asyncio.wait([self._task])
 
     def stop(self) -> None:
-        """Cancel what is not over; those calls become 'stopped', and `run` ends."""
+        """Cancel unfinished calls, which become 'stopped', and end `run`."""
         self._stopping = True
         if self._task is not None:
             self._task.cancel()
@@ -116,7 +116,7 @@ class RoundOfCalls:
                     tasks.create_task(self._run(use))
 
     def _groups(self) -> Sequence[Sequence[ToolUse]]:
-        """Return the calls in order, those in a group to be run at the same time."""
+        """Return the calls in order, in groups that run at the same time."""
         groups: list[list[ToolUse]] = []
         was_reading = False
         for use in self._uses:
@@ -138,7 +138,7 @@ class RoundOfCalls:
             if not await self._access.permission(tool, use.arguments):
                 self._end(use, "refused", "The user did not allow this call.")
                 return
-        except EdgechatError as error:  # the answer cannot be kept
+        except EdgechatError as error:  # the permission cannot be stored
             self._end(use, "failed", f"Not called: {error.message}", error)
             return
         async with self._at_once:
@@ -172,18 +172,18 @@ OUTCOMES = {
     "refused": "not allowed",
     "stopped": "not carried out",
 }
-"""What became of a call of a reply that has ended."""
+"""Outcomes of calls in a finished reply, for users."""
 _LONGEST_NAME = 60
 
 
 def name_of(use: ToolUse) -> str:
-    """Return a line with the server and the tool of a call, or the name that the model gave."""
+    """Return the server and the tool of a call in a line, or the model's name for it."""
     name = f"{use.server}: {use.tool}" if use.server else use.name
     return one_line(name, 2 * _LONGEST_NAME)
 
 
 def arguments_in_a_line(use: ToolUse, most: int = 200) -> str:
-    """Return the arguments of a call in a line of at most so many characters: 'path="a.py", depth=2'."""
+    """Return the arguments of a call in a line of at most `most` characters: 'path="a.py", depth=2'."""
     text = use.arguments
     with suppress(ValueError, RecursionError):
         values = json.loads(use.arguments)
@@ -195,18 +195,18 @@ def arguments_in_a_line(use: ToolUse, most: int = 200) -> str:
 
 
 def tool_name(tool: ToolSpec) -> str:
-    """Return a line with the server and the name of a tool."""
+    """Return the server and the name of a tool in a line."""
     return f"{one_line(tool.server, _LONGEST_NAME)}: {one_line(tool.name, _LONGEST_NAME)}"
 
 
 def told_in_words(model: str) -> str:
-    """Return the sentence for a model whose template has no tools, but that is to call some."""
+    """Return the note for a model with tools whose template has none."""
     name = one_line(model, _LONGEST_NAME)
     return f"The chat template of {name} has no tools: it is told about them in words, and may call none."
 
 
 def hints(tool: ToolSpec) -> str:
-    """Return what is said about the effects of a tool, by those who made it."""
+    """Return a sentence about the effects of a tool, according to its makers."""
     if tool.built_in:
         return "A tool of edgechat that changes nothing." if tool.read_only else "A tool of edgechat."
     server = one_line(tool.server, _LONGEST_NAME)

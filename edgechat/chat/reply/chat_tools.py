@@ -1,4 +1,4 @@
-"""The tools of a session: the servers that its chats share, and the user's answers about their tools."""
+"""Tools of a session: the servers that its chats share, and the user's permissions."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
     from edgechat.documents.library import DocumentLibrary
 
 _PASSAGES_LETTERS = 8000
-"""Of what one search in documents tells a model: some 2,500 tokens."""
+"""Most letters of a search result in documents: some 2,500 tokens."""
 
 
 class ChatTools:
-    """Makes the registry at first use; servers that were started end with `close`."""
+    """The tool registry and permissions of a session; `close` ends started servers."""
 
     def __init__(
         self, store: Callable[[], Awaitable[Store]], documents: Callable[[], DocumentLibrary]
     ) -> None:
-        """store: returns the conversations, which one of the tools searches; documents: the same of these."""
+        """store: returns the conversations for the search tool; documents: returns the documents."""
         self._store = store
         self._documents = documents
         self._registry = ToolRegistry(self._search, self._search_documents)
         self._consents: ConsentStore | None = None
 
     async def known(self) -> list[KnownServer]:
-        """Return what a chat can choose. Raises SettingsError."""
+        """Return the tools that a chat can choose from. Raises SettingsError."""
         return await asyncio.to_thread(self._registry.known)
 
     async def open(self, chosen: Sequence[str]) -> ToolSet:
-        """Return what is chosen, as far as a model can be told of it; see `ToolRegistry.open`."""
+        """Return the chosen tools that the engine can use; see `ToolRegistry.open`."""
         found = await self._registry.open(chosen)
         usable, problems = list[ToolSpec](), list[EdgechatError](found.problems)
         for tool in found.tools:
@@ -64,11 +64,11 @@ class ChatTools:
         return ToolSet(tuple(usable), tuple(problems), found.servers)
 
     async def asking(self, chat_id: str, ask: Ask) -> Permission:
-        """Return what asks the user about calls in a chat. Raises StoreError."""
+        """Return a permission that asks the user about calls in a chat. Raises StoreError."""
         return AskingPermission(await self.consents(), chat_id, ask)
 
     async def consents(self) -> ConsentStore:
-        """Return the answers that are kept: on disk only if the conversations are. Raises StoreError."""
+        """Return the stored permissions, on disk only if the conversations are. Raises StoreError."""
         if self._consents is None:
             lasting = (await self._store()).lasting
             self._consents = ConsentStore(consents_path() if lasting else None)
@@ -91,7 +91,7 @@ class ChatTools:
         found = await library.find(names, query, Room(passages=_PASSAGES_LETTERS, whole=0))
         if not found:
             return "Nothing in these documents has a word of this."
-        # Without numbers: [1] is a passage that was attached to a question, and only those can be opened.
+        # Without numbers: [1] is a passage attached to a question, and only those can be opened.
         return quoted([Attachment(one.name, one.text) for one in found])
 
 
@@ -101,9 +101,9 @@ def missing_tool(problem: EdgechatError) -> str:
 
 
 def choice(text: str, known: Sequence[KnownServer]) -> tuple[str, ...]:
-    """Return the tools that a user has named: 'calculator, files:~/notes'. Raises ToolError, DocumentError.
+    """Parse the tools named by a user: 'calculator, files:~/notes'. Raises ToolError, DocumentError.
 
-    A folder may have spaces, but no comma; it becomes an absolute one.
+    A folder may contain spaces, but no comma; it becomes absolute.
     """
     names = tuple(name for part in text.split(",") if (name := part.strip()))
     offered = [server.name for server in known]

@@ -15,6 +15,8 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from edgechat.base.text import mebibytes
 from edgechat.device.accelerators import Accelerator
 from edgechat.device.memory import Memory
@@ -25,154 +27,155 @@ from edgechat.planner.estimate.shape import ModelShape, PlacedPart
 
 RAM = "RAM"
 MLX = "MLX"
-"""The GPU of an Apple processor when MLX uses it."""
+"""Name of the GPU of an Apple processor when MLX uses it."""
 SPARE = 0.1
-"""Share of the free RAM that is left to other programs unless more context is requested."""
+"""Share of the free RAM for other programs, unless more context is requested."""
 _CARD_MARGIN = 512 * 2**20
 _CARD_SHARE = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Needs:
-    """What a load takes of one memory, in bytes."""
+class Needs(msgspec.Struct, frozen=True):
+    """Bytes that a load takes of one memory."""
 
-    weights: int = 0
-    cache: int = 0
-    compute: int = 0
-    program: int = 0
-    """Of the process around the model."""
-    checkpoints: int = 0
-    projector: int = 0
-    """Everything that makes pictures and sound readable."""
-    adapters: int = 0
-    """Of LoRA adapters."""
+    weights_bytes: int = 0
+    cache_bytes: int = 0
+    compute_bytes: int = 0
+    program_bytes: int = 0
+    """The process around the model; in RAM only."""
+    checkpoint_bytes: int = 0
+    """In RAM only."""
+    projector_bytes: int = 0
+    """Weights and buffers of the projector, and in RAM the picture itself."""
+    adapter_bytes: int = 0
+    """LoRA adapters."""
 
     @property
-    def total(self) -> int:
-        """Everything together."""
-        model = self.weights + self.cache + self.compute
-        return model + self.program + self.checkpoints + self.projector + self.adapters
+    def total_bytes(self) -> int:
+        """The sum."""
+        model = self.weights_bytes + self.cache_bytes + self.compute_bytes
+        beside = self.projector_bytes + self.adapter_bytes
+        return model + self.program_bytes + self.checkpoint_bytes + beside
 
     def __add__(self, other: Needs) -> Needs:
         return Needs(
-            self.weights + other.weights,
-            self.cache + other.cache,
-            self.compute + other.compute,
-            self.program + other.program,
-            self.checkpoints + other.checkpoints,
-            self.projector + other.projector,
-            self.adapters + other.adapters,
+            self.weights_bytes + other.weights_bytes,
+            self.cache_bytes + other.cache_bytes,
+            self.compute_bytes + other.compute_bytes,
+            self.program_bytes + other.program_bytes,
+            self.checkpoint_bytes + other.checkpoint_bytes,
+            self.projector_bytes + other.projector_bytes,
+            self.adapter_bytes + other.adapter_bytes,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What a load takes besides weights, in bytes."""
+    """Bytes that a load takes besides weights."""
 
     cache: Sequence[int]
-    """Of each layer."""
+    """For each layer."""
     compute: int
     """On each device."""
     output: int
     """Rows of logits, in RAM."""
     program: int
     drafting: int = 0
-    """To compute drafts of the model's own layers, on the device of the output."""
+    """To compute drafts with the model's own layers, on the device of the output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """An accelerator whose memory a load may take."""
+    """An accelerator that a load may use."""
 
     name: str
-    """llama.cpp's name of it, or 'MLX'."""
+    """llama.cpp's name, or 'MLX'."""
     accelerator: Accelerator
     taken: int = 0
-    """Bytes that another load of the same process takes."""
+    """Bytes of another load in the same process."""
 
     @property
     def budget(self) -> int:
-        """Bytes that may be taken: the free ones less a margin for drivers and screens."""
+        """Bytes that may be taken: free memory less a margin for drivers and screens."""
         free = self.accelerator.free
         return max(0, free - min(_CARD_MARGIN, int(_CARD_SHARE * free)) - self.taken)
 
     @property
     def own(self) -> int:
-        """Bytes that are left of its own memory, which is not part of RAM."""
+        """Free bytes of its own memory, which is not part of RAM."""
         return max(0, self.accelerator.own - self.taken)
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """All memory that a load may take."""
+    """All memory that a load may use."""
 
     memory: Memory
     cards: tuple[Card, ...] = ()
-    """The best one last: it gets the last layers and the output."""
+    """The best one last, which gets the last layers and the output."""
 
     @classmethod
     def of(cls, profile: DeviceProfile, format: Format = "gguf") -> Budget:
-        """Return the budget of a machine as it is now; each format has its own cards."""
+        """Return the budget of a machine; cards depend on the format."""
         if format == "mlx":
             card = profile.mlx_card
             return cls(profile.memory, (Card(MLX, card),) if card is not None else ())
         usable = [gpu for gpu in profile.accelerators if gpu.usable and gpu.free > 0]
-        # This machine's before others', own memory before shared, then the larger: the one filled first
-        # stands last.
+        # Local before remote, own memory before shared, then the larger; the card that is filled first
+        # is last.
         usable.sort(key=lambda gpu: (not gpu.worker, not gpu.shares_ram, gpu.free))
         return cls(profile.memory, tuple(Card(gpu.devices[0], gpu) for gpu in usable))
 
     @property
     def without_workers(self) -> Budget:
-        """The memory of this machine alone."""
+        """The memory of this machine only."""
         return replace(self, cards=tuple(card for card in self.cards if not card.accelerator.worker))
 
     @property
     def ram(self) -> int:
-        """Bytes of RAM that are free."""
+        """Free RAM in bytes."""
         return self.memory.available
 
     @property
     def in_words(self) -> str:
-        """'7.9 GiB are free', and under which limit."""
+        """'7.9 GiB are free', with the limit if there is one."""
         limit = f" under {self.memory.bound}" if self.memory.bound else ""
         return f"{mebibytes(self.ram)} are free{limit}"
 
-    def less(self, needs: dict[str, Needs]) -> Budget:
-        """Return the budget that a load with these needs leaves."""
+    def less(self, needs: Mapping[str, Needs]) -> Budget:
+        """Return the budget that remains beside a load with these needs."""
         left = max(0, self.memory.available - self.charged(needs))
         cards = (
-            replace(card, taken=card.taken + needs[card.name].total) if card.name in needs else card
+            replace(card, taken=card.taken + needs[card.name].total_bytes) if card.name in needs else card
             for card in self.cards
         )
         return Budget(replace(self.memory, available=left), tuple(cards))
 
-    def charged(self, needs: dict[str, Needs]) -> int:
-        """Return the bytes of RAM that a load takes, including what is on cards that share it."""
+    def charged(self, needs: Mapping[str, Needs]) -> int:
+        """Return the bytes of RAM that a load takes, including those on cards that share it."""
         sharing = (card for card in self.cards if card.accelerator.shares_ram and card.name in needs)
-        shared = sum(max(0, needs[card.name].total - card.own) for card in sharing)
-        return needs.get(RAM, Needs()).total + shared
+        shared = sum(max(0, needs[card.name].total_bytes - card.own) for card in sharing)
+        return needs.get(RAM, Needs()).total_bytes + shared
 
-    def over(self, needs: dict[str, Needs]) -> dict[str, int]:
+    def over(self, needs: Mapping[str, Needs]) -> dict[str, int]:
         """Return the bytes by which the budgets of cards are exceeded."""
         beyond = {
-            card.name: needs[card.name].total - card.budget for card in self.cards if card.name in needs
+            card.name: needs[card.name].total_bytes - card.budget for card in self.cards if card.name in needs
         }
         return {name: n for name, n in beyond.items() if n > 0}
 
-    def fits(self, needs: dict[str, Needs], *, spare: float = 0.0) -> bool:
-        """Return whether a load fits on every device, with a share of the RAM left over."""
+    def fits(self, needs: Mapping[str, Needs], *, spare: float = 0.0) -> bool:
+        """Return whether a load fits on every device; spare: share of the RAM to leave free."""
         return not self.over(needs) and self.charged(needs) <= self.ram * (1 - spare)
 
 
 def together(first: Mapping[str, Needs], second: Mapping[str, Needs]) -> dict[str, Needs]:
-    """Return the sum of two loads' needs."""
+    """Return the sum of the needs of two loads."""
     return {name: first.get(name, Needs()) + second.get(name, Needs()) for name in {**first, **second}}
 
 
 def needs_of(breakdown: Breakdown, program: int) -> dict[str, Needs]:
-    """Return llama.cpp's breakdown by memory; the process around the model is in RAM."""
-    needs = {RAM: Needs(compute=breakdown.output, program=program)}
+    """Return llama.cpp's breakdown by memory; program: bytes of the process around the model."""
+    needs = {RAM: Needs(compute_bytes=breakdown.output, program_bytes=program)}
     for buffer in breakdown.buffers:
         name = RAM if buffer.is_host else buffer.device
         more = Needs(buffer.weights, buffer.cache, buffer.compute)
@@ -182,7 +185,7 @@ def needs_of(breakdown: Breakdown, program: int) -> dict[str, Needs]:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Layers on devices; see `LoadParams` for what the fields mean."""
+    """Layers on devices; see `LoadParams` for the fields."""
 
     devices: tuple[str, ...] = ()
     split: tuple[int, ...] = ()
@@ -190,30 +193,30 @@ class Layout:
 
     @property
     def n(self) -> int:
-        """Layers on cards, the output among them."""
+        """Number of layers on cards, including the output."""
         return sum(self.split)
 
     @property
     def reach(self) -> tuple[int, int]:
-        """The sort key of layouts: the more of the model is on cards, the greater."""
+        """Sort key of layouts: greater if more of the model is on cards."""
         return self.n, -self.experts_in_ram
 
     def devices_of(self, n_parts: int) -> list[str | None]:
-        """Return the device of each part, the output's last; None is the processor."""
+        """Return the device of each part, with the output last; None is the CPU."""
         devices: list[str | None] = [None] * (n_parts - self.n)
         for name, count in zip(self.devices, self.split, strict=True):
             devices += [name] * count
         return devices
 
     def changed(self, device: str, more: int) -> Layout:
-        """Return the layout with more layers on a card, or fewer; a card without any is left out."""
+        """Return the layout with `more` layers on a card (negative: fewer); empty cards are dropped."""
         counts = dict(zip(self.devices, self.split, strict=True))
         counts[device] += more
         remaining = {name: count for name, count in counts.items() if count > 0}
         return Layout(tuple(remaining), tuple(remaining.values()), self.experts_in_ram if remaining else 0)
 
     def placed(self, shape: ModelShape) -> list[PlacedPart]:
-        """Return the parts with their devices."""
+        """Return the parts on their devices."""
         devices = self.devices_of(len(shape.parts))
         return [
             PlacedPart(part, device, experts_in_ram=layer < self.experts_in_ram)
@@ -222,7 +225,7 @@ class Layout:
 
 
 def layouts(shape: ModelShape, extras: Extras, budget: Budget) -> Iterator[Layout]:
-    """Yield the possible layouts, the simplest first and the CPU alone last."""
+    """Yield the possible layouts, the simplest first and the CPU-only one last."""
     whole = _filled(shape, extras, budget, 0)
     if whole.n:
         yield whole
@@ -235,7 +238,7 @@ def layouts(shape: ModelShape, extras: Extras, budget: Budget) -> Iterator[Layou
         return
     n = len(shape.layers)
     if budget.cards and shape.has_experts and whole.n < len(shape.parts):
-        # The fewest layers whose experts have to stay in RAM.
+        # Find the least number of layers whose experts must stay in RAM.
         counts = range(1, n)
         first = bisect_left(
             counts, True, key=lambda k: _filled(shape, extras, budget, k).n == len(shape.parts)
@@ -247,7 +250,7 @@ def layouts(shape: ModelShape, extras: Extras, budget: Budget) -> Iterator[Layou
 
 
 def _filled(shape: ModelShape, extras: Extras, budget: Budget, experts_in_ram: int) -> Layout:
-    """Return the layout that fills the cards from the last part backwards."""
+    """Return the layout that fills the cards, from the last part backwards."""
     sizes = part_bytes(shape, extras, experts_in_ram)
     counts: dict[str, int] = {}
     left = len(sizes)
@@ -265,14 +268,14 @@ def _filled(shape: ModelShape, extras: Extras, budget: Budget, experts_in_ram: i
 
 
 def _with_least_workers(shape: ModelShape, extras: Extras, budget: Budget) -> Layout | None:
-    """Return the layout with as many layers in this machine as fit, and the rest on workers.
+    """Return the layout with as many layers on this machine as possible, and the rest on workers.
 
-    None if no worker is needed, or that is not enough.
+    None if no worker is needed, or if it does not fit.
     """
     here = _filled(shape, extras, budget.without_workers, 0)
     sizes = part_bytes(shape, extras)
     n_left = len(sizes) - here.n
-    alone = estimated(shape, extras, Layout())[RAM].total - sum(sizes)
+    alone = estimated(shape, extras, Layout())[RAM].total_bytes - sum(sizes)
     room = int(budget.ram * (1 - SPARE)) - alone
     n_ram = 0
     while n_ram < n_left and sizes[n_ram] <= room:
@@ -297,7 +300,7 @@ def _with_least_workers(shape: ModelShape, extras: Extras, budget: Budget) -> La
 
 
 def estimated(shape: ModelShape, extras: Extras, layout: Layout) -> dict[str, Needs]:
-    """Return what a layout takes of each memory, by formula."""
+    """Return the bytes of a layout by memory, by formula."""
     device_names = [device or RAM for device in layout.devices_of(len(shape.parts))]
     names = (RAM, *layout.devices)
     weights, caches = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
@@ -309,13 +312,13 @@ def estimated(shape: ModelShape, extras: Extras, layout: Layout) -> dict[str, Ne
         weights[RAM if layer < layout.experts_in_ram else device] += part.experts
         caches[device] += cache
     needs = {name: Needs(weights[name], caches[name], extras.compute) for name in names}
-    needs[device_names[-1]] += Needs(compute=extras.drafting)
-    needs[RAM] += Needs(compute=extras.output, program=extras.program)
+    needs[device_names[-1]] += Needs(compute_bytes=extras.drafting)
+    needs[RAM] += Needs(compute_bytes=extras.output, program_bytes=extras.program)
     return needs
 
 
 def part_bytes(shape: ModelShape, extras: Extras, experts_in_ram: int = 0) -> list[int]:
-    """Return the bytes of each part on the card that holds it."""
+    """Return the bytes of each part on its card."""
     return [
         part.weights + cache + (0 if layer < experts_in_ram else part.experts)
         for layer, (part, cache) in enumerate(zip(shape.parts, (*extras.cache, 0), strict=True))
@@ -323,7 +326,7 @@ def part_bytes(shape: ModelShape, extras: Extras, experts_in_ram: int = 0) -> li
 
 
 def with_less(layout: Layout, over: Mapping[str, int], shape: ModelShape, extras: Extras) -> Layout:
-    """Return a layout with more experts or layers in RAM; over: bytes by which each card is overfull."""
+    """Return a layout with more experts or layers in RAM; over: excess bytes of each card."""
     on_device = layout.devices_of(len(shape.parts))
     left = dict(over)
     while layout.experts_in_ram and layout.experts_in_ram < len(shape.layers):
@@ -341,7 +344,7 @@ def with_less(layout: Layout, over: Mapping[str, int], shape: ModelShape, extras
 
 
 def with_more(layout: Layout, room: Mapping[str, int], shape: ModelShape, extras: Extras) -> Layout | None:
-    """Return a layout with more on a card; room: free bytes of each. None if nothing more fits."""
+    """Return a layout with more on a card, or None if nothing more fits; room: free bytes of each card."""
     n_parts = len(shape.parts)
     if not room:
         return None

@@ -1,9 +1,9 @@
-"""What earlier loads really took: speeds and memory, stored in the cache folder, to correct predictions.
+"""Calibration: speeds and memory of earlier loads, stored in the cache folder, to correct predictions.
 
-How many tokens the turns of chats had is stored too, for choices that depend on what is read and written.
+The token counts of chat turns are stored too, for choices that depend on how much is read and written.
 
 After each answer the worker records its time relative to the forecast (`speed.py`), unless something slowed
-the machine down (`device/load.py`), and after each load what its process took beyond the plan.
+the machine down (`device/load.py`), and after each load the memory of its process beyond the plan.
 
 A speed is estimated from several runs, by a quantile on the fast side of the median: unnoticed disturbances
 only make runs slower. Outliers and old runs weigh little. Runs of the same model come first. Those of other
@@ -32,19 +32,19 @@ from edgechat.models.formats.header import Format
 
 _FILE = "learned.json"
 _FORMAT = 5
-"""Raised with each change of the forecast too: what a run took is kept in its terms."""
+"""Raised with each change of the forecast too, to which runs are relative."""
 _MAX_RUNS = 16
 _MIN_RUNS, _MIN_WEIGHT = 3, 1.5
-"""Number of runs that is required for an estimate, and their total weight."""
+"""Number of runs required for an estimate, and their total weight."""
 _MIN_TURNS, _DEEPEST = 16, 1 << 24
-"""Turns that are required to say what somebody's chats are like, and tokens that none has as many of."""
+"""Number of turns required to characterize chats, and an upper limit of tokens."""
 _MODELS = 2
-"""Number of models that is required to draw conclusions about others."""
+"""Number of models required to draw conclusions about others."""
 _HALF_LIFE = 60 * 86400.0
 """Seconds after which a run weighs half."""
 _QUANTILE = 0.35
 _NEAR = math.log(1.15)
-"""How far apart runs on an idle machine are, as a logarithm; those three times as far weigh less."""
+"""Spread of runs on an idle machine, as a logarithm; runs beyond three times that weigh less."""
 _MAX_HISTORIES = 64
 _MIN_FACTOR, _MAX_FACTOR = 1e-3, 1e3
 _MAX_BEYOND = 1 << 38
@@ -54,7 +54,7 @@ _MAX_FILE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """Real seconds over those of the forecast, and how we know."""
+    """Real seconds relative to the forecast, and how this is known."""
 
     decode: float = 1.0
     prefill: float = 1.0
@@ -62,35 +62,35 @@ class Correction:
 
 
 class RunConditions(msgspec.Struct, frozen=True, order=True):
-    """What a run's speed depends on."""
+    """The conditions that a run's speed depends on."""
 
     machine: str
-    """The processor and its threads."""
+    """The CPU and its threads."""
     build: str
-    """Of llama.cpp, or of MLX: what one has done says nothing of the other."""
+    """Version of llama.cpp, or of MLX."""
     backend: str
-    """'CPU', 'CUDA', 'CPU+CUDA', 'MLX': where the layers are."""
+    """Devices with layers: 'CPU', 'CUDA', 'CPU+CUDA', 'MLX'."""
     architecture: str
     quant: str
     model: str = ""
 
 
 class RunRecord(msgspec.Struct, frozen=True, array_like=True):
-    """What one run took."""
+    """The time of one run."""
 
     factor: float
-    """Real seconds over the forecast's."""
+    """Real seconds relative to the forecast."""
     when: float
-    """In seconds since 1970."""
+    """Seconds since 1970."""
     weight: float = 1.0
     """Less than 1 if the run is less reliable."""
 
 
 class ChatUse(msgspec.Struct, frozen=True, array_like=True):
-    """What a turn of a chat computes, or several together."""
+    """Tokens computed in a turn of a chat, or in several together."""
 
     read: int
-    """Tokens of prompts that were not in the cache."""
+    """Prompt tokens that were not in the cache."""
     written: int
     depth: int
     """Tokens before them, on average."""
@@ -99,22 +99,22 @@ class ChatUse(msgspec.Struct, frozen=True, array_like=True):
 
 
 USUAL = ChatUse(read=600, written=300, depth=2000)
-"""A turn in the middle of a long chat, which is what takes people's time: an answer of some paragraphs to a
-question with a piece of text. Twice as much is read as is written, so neither kind of call decides alone."""
+"""A turn in the middle of a long chat: an answer of some paragraphs to a question with a piece of text. Twice
+as much is read as is written, so neither kind of call decides alone."""
 
 
 class RunHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """The last runs in one place, the newest last."""
+    """The last runs under the same conditions, the newest last."""
 
     where: RunConditions
     decode: tuple[RunRecord, ...] = ()
     prefill: tuple[RunRecord, ...] = ()
     beyond: tuple[int, ...] = ()
-    """Bytes of memory of its own that the process took beyond its plan, or less than it."""
+    """Bytes of anonymous memory of the process relative to its plan."""
     turns: tuple[ChatUse, ...] = ()
-    """What was computed, disturbed or not."""
+    """Turns, disturbed or not."""
     when: float = 0.0
-    """Of the last one, in seconds since 1970."""
+    """Time of the last run, in seconds since 1970."""
 
 
 class _CalibrationFile(msgspec.Struct, frozen=True):
@@ -123,16 +123,16 @@ class _CalibrationFile(msgspec.Struct, frozen=True):
 
 
 class Calibration:
-    """What earlier runs took, as read at one moment."""
+    """A snapshot of earlier runs."""
 
     def __init__(self, runs: Iterable[RunHistory] = (), *, now: float | None = None) -> None:
-        """now: in seconds since 1970, for the age of runs."""
+        """now: seconds since 1970, for the age of runs."""
         self._runs = {history.where: history for history in runs}
         self._now = time.time() if now is None else now
 
     @classmethod
     def read(cls) -> Calibration:
-        """Return the content of the file; an empty calibration if it cannot be read."""
+        """Read the file; an unreadable one gives an empty calibration."""
         try:
             data = paths.read_bytes(paths.cache_dir() / _FILE, _MAX_FILE_BYTES)
             content = msgspec.json.decode(data, type=_CalibrationFile)
@@ -141,11 +141,11 @@ class Calibration:
             return cls()
 
     def knows(self, where: RunConditions) -> bool:
-        """Return whether the speed of such loads was measured, and not only that of similar ones."""
+        """Return whether loads under exactly these conditions were measured."""
         return where in self._runs and self._estimate(self._runs[where].decode) is not None
 
     def correction(self, where: RunConditions) -> Correction:
-        """Return how much slower than the forecast such a load was, or else the most similar ones were."""
+        """Return the correction from such loads, or else from the most similar ones."""
         decode, decode_of = self._factors(where, "decode")
         prefill, prefill_of = self._factors(where, "prefill")
         if not decode_of and not prefill_of:
@@ -158,7 +158,7 @@ class Calibration:
         return max((n for n in likest if abs(n) < _MAX_BEYOND), default=0)
 
     def use(self) -> ChatUse:
-        """Return what the chats on this machine read and write; the usual if they were few."""
+        """Return the usual tokens of chats on this machine; `USUAL` if there were few."""
         turns = [
             turn
             for history in self._runs.values()
@@ -176,7 +176,7 @@ class Calibration:
         )
 
     def _factors(self, where: RunConditions, name: Literal["decode", "prefill"]) -> tuple[float, str]:
-        """Return by which factor such a load is slower, and the source of that; '' if unknown."""
+        """Return the factor by which such a load is slower, and its source; '' if unknown."""
         factors: dict[RunConditions, float] = {}
         for history in self._near(where):
             factor = self._estimate(history.decode if name == "decode" else history.prefill)
@@ -193,7 +193,7 @@ class Calibration:
         return 1.0, ""
 
     def _estimate(self, runs: Sequence[RunRecord]) -> float | None:
-        """Return the factor that these runs suggest; None if they are too few or too old."""
+        """Return the factor from these runs; None if they are too few or too old."""
         sound = [run for run in runs if _MIN_FACTOR < run.factor < _MAX_FACTOR and run.weight > 0]
         logs = [
             (
@@ -210,7 +210,7 @@ class Calibration:
         return math.exp(_quantile(near, _QUANTILE))
 
     def _near(self, where: RunConditions) -> list[RunHistory]:
-        """Return the runs on this machine and build, the most similar first, then the newest."""
+        """Return the runs on this machine and build, most similar first, then newest."""
 
         def likeness(history: RunHistory) -> tuple[bool, bool, bool, bool, float]:
             at = history.where
@@ -232,7 +232,7 @@ class Calibration:
         weight: float = 1.0,
         turn: ChatUse | None = None,
     ) -> Calibration:
-        """Return a calibration with one more run; the oldest ones are dropped."""
+        """Return a calibration with one more run, without the oldest ones."""
         old = self._runs.get(where, RunHistory(where=where))
         decodes = () if decode is None else (RunRecord(decode, self._now, weight),)
         prefills = () if prefill is None else (RunRecord(prefill, self._now, weight),)
@@ -249,7 +249,7 @@ class Calibration:
         return Calibration([*newest, new], now=self._now)
 
     def write(self) -> None:
-        """Replace the file. Failures are ignored: predictions are only less precise then."""
+        """Replace the file. Failures are ignored, as they only make predictions less precise."""
         with contextlib.suppress(OSError, FolderError):
             content = _CalibrationFile(_FORMAT, list(self._runs.values()))
             data = msgspec.json.format(msgspec.json.encode(content))
@@ -265,7 +265,7 @@ def learn(
     weight: float = 1.0,
     turn: ChatUse | None = None,
 ) -> None:
-    """Record a run; weight: less than 1 if it is less reliable. Takes a millisecond or two."""
+    """Record a run, in a millisecond or two; weight: less than 1 if it is less reliable."""
     Calibration.read().with_run(
         where, decode=decode, prefill=prefill, beyond=beyond, weight=weight, turn=turn
     ).write()
@@ -273,7 +273,7 @@ def learn(
 
 @cache
 def build(format: Format = "gguf") -> str:
-    """Return which llama.cpp, or which MLX, this is that computes models of a format, without loading it."""
+    """Return the version of the backend of a format, without loading it."""
     if format == "mlx":
         return mlx.version()
     try:
@@ -283,7 +283,7 @@ def build(format: Format = "gguf") -> str:
 
 
 def _quantile(weighted: Iterable[tuple[float, float]], q: float) -> float:
-    """Return the value below which lies the share `q` of the weight, of (value, weight)."""
+    """Return the `q`-quantile of (value, weight) pairs."""
     ordered = sorted(weighted)
     reached = list(accumulate(weight for _, weight in ordered))
     return ordered[bisect_left(reached, q * reached[-1])][0]

@@ -1,7 +1,7 @@
-"""The dry run: asking llama.cpp's own allocator in advance what a load would take.
+"""Dry run: asks llama.cpp's own allocator for the memory of a load in advance.
 
 It gets the model's skeleton (`formats/skeleton.py`) in a child process, as native code may abort on unusual
-shapes, and answers in milliseconds. Nothing is allocated but recurrent states.
+shapes, and answers in milliseconds. Only recurrent states are allocated.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from edgechat.native.accelerators.devices import DeviceInventory
 from edgechat.native.params import Breakdown, LoadParams
 
 MEMORY_LIMIT = 1 << 30
-"""Bytes that the process may take; without recurrent states it takes 100 MB."""
+"""Limit of the process in bytes; without recurrent states it takes 100 MB."""
 TIME_LIMIT = 10.0
-"""Seconds for one answer; an honest one takes milliseconds, more where a GPU has to wake up."""
+"""Seconds for an answer, which usually takes milliseconds, or longer if a GPU has to wake up."""
 
 
 class DryRunQuestion(msgspec.Struct, frozen=True, tag="load"):
@@ -36,7 +36,7 @@ class DryRunQuestion(msgspec.Struct, frozen=True, tag="load"):
 
 
 class DevicesQuestion(msgspec.Struct, frozen=True, tag="devices"):
-    """What llama.cpp can compute on, the devices of these RPC servers among it."""
+    """The devices of llama.cpp, including those of these RPC servers."""
 
     rpc: tuple[str, ...] = ()
 
@@ -45,7 +45,7 @@ AnyQuestion = DryRunQuestion | DevicesQuestion
 
 
 class DryRunAnswer(msgspec.Struct, frozen=True):
-    """What the load would take, or the devices; or why llama.cpp does not say."""
+    """The memory of a load, or the devices; or an error."""
 
     breakdown: Breakdown | None = None
     inventory: DeviceInventory | None = None
@@ -53,7 +53,7 @@ class DryRunAnswer(msgspec.Struct, frozen=True):
 
 
 class DryRun:
-    """A child process that answers for one model. Create it early: it takes a moment to start.
+    """A child process that answers for one model at a time. Create it early: it takes a moment to start.
 
     with DryRun() as run:
         run.show(read_model(path))
@@ -63,6 +63,7 @@ class DryRun:
     def __init__(self) -> None:
         self._known: dict[LoadParams, Breakdown | str] = {}
         self._failed = ""
+        self._header: ModelHeader | None = None
         self._skeleton: Path | None = None
         self._shown = 0
         self._child: Child | None = None
@@ -83,7 +84,10 @@ class DryRun:
         self.close()
 
     def show(self, header: ModelHeader) -> None:
-        """Set the model that `ask` is about."""
+        """Set the model for `ask`."""
+        if header is self._header:
+            return
+        self._header = header
         self._known.clear()
         if self._child is None:
             return
@@ -96,7 +100,7 @@ class DryRun:
         self._skeleton = path
 
     def ask(self, params: LoadParams) -> Breakdown:
-        """Return what this load would take. Raises DryRunFailed, at once if it could not answer before."""
+        """Return the memory of a load. Raises DryRunFailed, immediately if it failed before."""
         if params not in self._known:
             self._known[params] = self._ask(params)
         result = self._known[params]
@@ -105,9 +109,9 @@ class DryRun:
         return result
 
     def inventory(self, rpc: tuple[str, ...] = ()) -> DeviceInventory:
-        """Return llama.cpp's devices and their free memory; no model need be shown. Raises DryRunFailed.
+        """Return llama.cpp's devices and their free memory; needs no model. Raises DryRunFailed.
 
-        See `native.accelerators.devices.read_inventory`, which asks another child process.
+        `native.accelerators.devices.read_inventory` does the same in another child process.
         """
         answer = self._answer(DevicesQuestion(rpc), devices.TIME_LIMIT)
         if answer.inventory is None:

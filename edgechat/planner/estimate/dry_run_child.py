@@ -1,7 +1,7 @@
-"""The child process that makes dry loads of skeletons; `dry_run.py` asks and watches it.
+"""Child process of the dry run: loads skeletons without allocating; `dry_run.py` asks and watches it.
 
-One life answers many questions: the model stays, a context is made for each and freed. Whatever llama.cpp
-does to this process (abort, crash, loop) happens to nobody else.
+A process answers many questions: the model stays, and each question gets its own context. If llama.cpp
+aborts, crashes or loops, only this process is affected.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from edgechat.planner.estimate.dry_run import AnyQuestion, DevicesQuestion, DryR
 
 
 class SkeletonLoader:
-    """The skeleton that was asked about last, loaded."""
+    """Loads skeletons, and keeps the last one."""
 
     def __init__(self, *, portable: bool = False) -> None:
-        """portable: do without llama.cpp's C++ interface even where it is there."""
+        """portable: do not use llama.cpp's C++ interface even if it is available."""
         self._portable = portable or not breakdown.has_map()
         self._key: tuple[object, ...] | None = None
         self._model: Model | None = None
@@ -36,7 +36,7 @@ class SkeletonLoader:
         self._tensors: dict[str, int] = {}
 
     def answer(self, question: AnyQuestion) -> DryRunAnswer:
-        """Return what was asked for, or llama.cpp's own words for why it would not do it."""
+        """Return the answer, or llama.cpp's error."""
         try:
             if isinstance(question, DevicesQuestion):
                 return DryRunAnswer(inventory=inventory(question.rpc))
@@ -45,7 +45,7 @@ class SkeletonLoader:
             return DryRunAnswer(error=error.message)
         finally:
             if isinstance(question, DryRunQuestion) and question.params.rpc:
-                self.close()  # a server answers nobody else while a model of ours lies on it
+                self.close()  # a server answers nobody else while it holds a model
 
     def _load(self, question: DryRunQuestion) -> Model:
         params = question.params
@@ -86,7 +86,7 @@ class SkeletonLoader:
         return breakdown.from_map(model, context)
 
     def _listening(self) -> contextlib.AbstractContextManager[list[str]]:
-        # Some thousand lines for each context: only where they are read.
+        # Some thousand lines for each context, so only if they are read.
         return logs.recording() if self._portable else contextlib.nullcontext([])
 
     def close(self) -> None:
@@ -97,13 +97,13 @@ class SkeletonLoader:
 
 
 def _loaded_tensors(header: ModelHeader, params: LoadParams) -> dict[str, int]:
-    """Return the bytes of the tensors that a load reads, by name."""
+    """Return the bytes of the loaded tensors by name."""
     left_out = () if params.mtp else tuple(f"blk.{layer}." for layer in stated_layers(header))
     return {tensor.name: tensor.n_bytes for tensor in header.tensors if not tensor.name.startswith(left_out)}
 
 
 def main() -> None:
-    """Answer DryRunQuestion with DryRunAnswer until the parent goes away."""
+    """Answer questions until the parent ends."""
     pipes = spawn.adopt_pipe()
     logs.install()
     loader = SkeletonLoader()

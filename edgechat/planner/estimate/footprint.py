@@ -160,7 +160,7 @@ class MlxFootprint:
         """Return what a layout takes of each memory; no matrix is stored twice."""
         weights = sum(part.weights + part.experts for part in shape.parts) + shape.embedding - shape.tied
         model = Needs(weights, sum(extras.cache), extras.compute)
-        program = Needs(program=extras.program)
+        program = Needs(program_bytes=extras.program)
         return {RAM: program, MLX: model} if layout.n else {RAM: model + program}
 
     def rate(

@@ -1,11 +1,11 @@
-"""The child that measures: it makes up small models and times llama.cpp's calls with them.
+"""Kernel probe: makes up small models and times llama.cpp's calls with them, in a child process.
 
-A call takes: something by itself; something for each layer; for each weight what its type takes; and for
-attention its arithmetic, with each cell before it. Four shapes tell them apart. Weights are a hole in a file,
-which llama.cpp reads, repacks and sends to accelerators as it does real ones; zeros take no less time.
+A call has a fixed cost, a cost for each layer, a cost for each weight by type, and the arithmetic of
+attention with each cell before it. Four shapes separate them. Weights are a hole in a file, which llama.cpp
+reads, repacks and sends to accelerators like real ones; zeros take no less time.
 
-The attention of a model is that of its own heads in a layer with hardly any weights, with flash attention and
-without. Both take turns, so that a noisy machine is fair to them.
+A model's attention is measured with its own heads in a layer with hardly any weights, with and without flash
+attention. Both take turns, so that a noisy machine is fair to them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from edgechat.native.params import AttentionKind, CacheType, LoadParams
 from edgechat.planner.estimate.rates import TIME_LIMIT, USUAL, ProbeTask
 
 _TILES = 64
-"""Tokens of a call from which on llama.cpp computes in tiles, each weight once for many tokens."""
+"""Tokens of a call from which llama.cpp computes in tiles, each weight once for many tokens."""
 _HEAD = 128
 """Channels of a head."""
 _DEPTH = 1024
@@ -51,32 +51,32 @@ _ATTENDED: dict[tuple[CacheType, AttentionKind], int] = {
     ("f16", "plain"): 2048,
     ("q8_0", "flash"): 1024,
 }
-"""Ways to compute attention that are timed, and cells up to which: enough for a slope, and soon filled. Only
-flash attention reads a cache in 8 bits, which takes several times as long to fill."""
+"""Ways to compute attention that are timed, and numbers of cells: enough for a slope, and quickly filled.
+Only flash attention reads a cache in 8 bits, which takes several times as long to fill."""
 _ROUNDS, _MOST_ROUNDS = 2, 4
-"""How often caches are filled; more often while other programs disturb it."""
+"""How often caches are filled, and at most if other programs disturb it."""
 _BLOCK = 32
-"""Numbers of a block of Q8_0."""
+"""Values in a block of Q8_0."""
 _VOCAB = 256
 _SECONDS, _PATIENCE = 0.02, 0.12
-"""How long calls of one size are repeated; longer while other programs disturb them."""
+"""Seconds for which calls of one size are repeated, and if other programs disturb them."""
 _LEAST_CALLS, _MOST_CALLS = 3, 300
 _LONG = 0.3
-"""Seconds after which calls are not repeated, however few there were."""
+"""Seconds after which calls are not repeated, even if there were few."""
 _ENOUGH = 0.5 * TIME_LIMIT
-"""Seconds after which further types of weights wait until a model has them."""
+"""Seconds after which other weight types wait until a model has them."""
 _WARM_UP = 0.15
 _WORTH = 0.95
-"""Share of the time that another number of threads than the usual one may take at most, to be chosen."""
+"""Largest share of the usual thread count's time at which another count is chosen."""
 _UNDISTURBED = 0.75
-"""Share of the time that our threads get at least on a quiet machine: they wait for each other at times."""
+"""Minimum share of CPU time of our threads on a quiet machine, as they sometimes wait for each other."""
 _ADDED_LAYERS = 16
 _LEAST = 1e-15
-"""Seconds that nothing takes less than."""
+"""Minimum of all results, in seconds."""
 _FEW = 8
-"""Heads of the models that attention is measured with, at the least: more take as many times as long."""
+"""Minimum number of heads for measuring attention; more take proportionally longer."""
 _MOST_BESIDES = 0.4
-"""Share of a call that is not its products, at most: it may have been measured while the machine was busy."""
+"""Largest share of a call besides its products, which may have been measured on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class ProbeShape:
         return self.layers * self.width * (channels + 3 * self.inner)
 
     def beyond(self, n_bytes: int, kind: GgmlType) -> ProbeShape:
-        """Return the shape with enough layers for so many bytes of weights, at least one."""
+        """Return the shape with enough layers for `n_bytes` of weights, at least one."""
         return replace(self, layers=max(1, n_bytes // kind.row_bytes(self.weights)))
 
     @property
@@ -112,7 +112,7 @@ class ProbeShape:
         return self.kv_heads or max(1, self.heads // 4)
 
     def header(self, kind: GgmlType) -> ModelHeader:
-        """Return the header of such a model, with the weights of its layers of this type."""
+        """Return the header of such a model, with layers of this weight type."""
         tensors: list[ModelTensor] = []
 
         def add(name: str, *shape: int, kind: GgmlType = GgmlType.F32) -> None:
@@ -166,16 +166,16 @@ class ProbeShape:
 _EMPTY = ProbeShape(width=256, inner=256, heads=1)
 _ATTENDING = ProbeShape(width=256, inner=256, heads=8)
 _SMALL = ProbeShape(width=1024, inner=2816, heads=8)
-"""Fits into the caches of a processor."""
+"""Fits into CPU caches."""
 _BARE = ProbeShape(width=64, inner=64, heads=1)
-"""Takes hardly anything beside its attention."""
+"""Hardly any cost besides attention."""
 _LARGE = ProbeShape(width=4096, inner=11008, heads=32)
-"""Takes an accelerator longer than it takes to start."""
+"""Takes an accelerator longer than starting a call."""
 
 
 @dataclass(slots=True)
 class ThreadUsage:
-    """How much of the time our threads were on a processor."""
+    """CPU time of our threads, in seconds."""
 
     threads: int
     wall: float = 0.0
@@ -183,7 +183,7 @@ class ThreadUsage:
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether other programs have had much of it."""
+        """Whether other programs took much of the time."""
         return self.busy < _UNDISTURBED * self.threads * self.wall
 
 
@@ -195,9 +195,9 @@ class ProbeModel:
     usage: ThreadUsage
 
     def seconds(self, rows: int, depth: int = 0) -> float:
-        """Return what a call of so many tokens takes, with so many cells before it.
+        """Return the seconds of a call of `rows` tokens after `depth` cells.
 
-        The middle one of several, or the shortest while other programs make them longer; then more are tried.
+        The median of several, or the shortest of more if other programs disturb them.
         """
         context = self.context
         context.clear()
@@ -206,7 +206,7 @@ class ProbeModel:
         return self.again(rows, depth)
 
     def filling(self, depth: int) -> list[float]:
-        """Return what each call takes of those that fill so many cells, of the longest of `ROWS`."""
+        """Return the seconds of each call that fills `depth` cells, with the largest of `ROWS`."""
         self.context.clear()
         calls: list[float] = []
         busy = time.process_time()
@@ -219,7 +219,7 @@ class ProbeModel:
         return calls
 
     def again(self, rows: int, depth: int) -> float:
-        """Return what `seconds` does, where so many cells are filled already; those behind them are freed."""
+        """Return the same as `seconds` with `depth` cells already filled; later cells are freed."""
         context = self.context
         part = [(0, depth, [1] * rows, rows)]
         calls: list[float] = []
@@ -270,7 +270,7 @@ class KernelProbe:
         cache_type: CacheType = "f16",
         attention: AttentionKind = "flash",
     ) -> Iterator[ProbeModel]:
-        """Load a made-up model, with so many cells."""
+        """Load a made-up model; context: cells."""
         self._n_models += 1
         path = self.folder / f"{self.threads}-{self._n_models}.gguf"
         write_skeleton(shape.header(kind), path)
@@ -297,20 +297,20 @@ class KernelProbe:
             path.unlink()
 
     def warm_up(self) -> None:
-        """Wait until the system has given each thread a processor of its own."""
+        """Wait until the system has given each thread its own core."""
         with self.model(_EMPTY, GgmlType.F16) as model:
             end = time.perf_counter() + _WARM_UP
             while time.perf_counter() < end:
                 model.seconds(1)
 
     def trial(self) -> ThreadTrial:
-        """Return what this number of threads takes."""
+        """Time this number of threads."""
         self.warm_up()
         with self.model(_SMALL, GgmlType.Q4_K) as model:
             return ThreadTrial(self.threads, model.seconds(1), model.seconds(64))
 
     def base(self) -> DeviceSpeed:
-        """Measure all but the kernels."""
+        """Measure everything except the kernels."""
         with self.model(_EMPTY, GgmlType.F16) as model:
             one = model.seconds(1)
         with self.model(replace(_EMPTY, layers=1 + _ADDED_LAYERS), GgmlType.F16) as model:
@@ -338,7 +338,7 @@ class KernelProbe:
     def kernel(self, kind: GgmlType, base: DeviceSpeed) -> Seconds:
         """Return the seconds for each weight of a type, in calls of `ROWS` tokens.
 
-        In short ones reading the weights and computing with them take longer together than either alone.
+        In short calls, reading weights and computing with them take longer together than either alone.
         """
         if not self.task.is_processor:
             return self._curve(_LARGE, kind, base, range(len(ROWS)))
@@ -391,7 +391,7 @@ class KernelProbe:
 
 
 def _times_fewer(heads: AttentionShape) -> int:
-    """Return by what to divide the heads, so that they are few and each of the cache serves as many."""
+    """Return a divisor of the heads that leaves few, in the same proportion to the cache's heads."""
     common = math.gcd(heads.heads, heads.kv_heads)
     return next(n for n in range(common, 0, -1) if common % n == 0 and (n == 1 or heads.heads >= n * _FEW))
 
@@ -399,16 +399,16 @@ def _times_fewer(heads: AttentionShape) -> int:
 def _attending(
     model: ProbeModel, shape: ProbeShape, base: DeviceSpeed, filling: list[float], times: int
 ) -> AttentionCurve:
-    """Return the curve of a model that is filled, for so many times its heads.
+    """Return the curve of a filled model, for `times` its heads.
 
-    filling: what each call took of those that filled it.
+    filling: seconds of each call that filled it.
     """
     depth, rows = len(filling) * ROWS[-1], ATTENTION_ROWS[:-1]
     deep, shallow = ([model.again(n, at) for n in rows] for at in (depth, ROWS[-1]))
     per_cell = [(more - less) / (depth - ROWS[-1]) for less, more in zip(shallow, deep, strict=True)]
     starts = range(0, depth, ROWS[-1])
     pairs = combinations(zip(starts, filling, strict=True), 2)
-    # The middle one of all slopes (Theil 1950, Sen 1968): a disturbed call does not tilt it.
+    # The median of all slopes (Theil 1950, Sen 1968) is robust against a disturbed call.
     slope = statistics.median((more - less) / (end - start) for (start, less), (end, more) in pairs)
     at_first = statistics.median(
         seconds - slope * start for start, seconds in zip(starts, filling, strict=True)
@@ -422,23 +422,23 @@ def _attending(
 
 
 def _kernel(base: DeviceSpeed, rows: int) -> float:
-    """Return the seconds of a weight of the models that attention is measured with, where that is known."""
+    """Return the seconds of a weight in models for measuring attention; 0 if unknown."""
     kernel = base.kernels.get(GgmlType.F16.name)
     return 0.0 if kernel is None else kernel[ROWS.index(rows)]
 
 
 def _without(seconds: float, besides: float) -> float:
-    """Return what a call takes for its products alone."""
+    """Return the seconds of a call for its products alone."""
     return seconds - min(besides, _MOST_BESIDES * seconds)
 
 
 def _attended(rows: int) -> int:
-    """Return the cells that each row of a prompt's first call attends to: llama.cpp takes tiles of many."""
+    """Return the cells that each row of a prompt's first call attends to, in llama.cpp's tiles."""
     return 0 if rows < _TILES else max(256, rows)
 
 
 def measure(task: ProbeTask) -> DeviceSpeed:
-    """Measure what the task asks for; on a slow device not all of the types, but one at least."""
+    """Carry out a task; on a slow device, not for all types, but for at least one."""
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="edgechat-") as name:
         folder, before = Path(name), task.before

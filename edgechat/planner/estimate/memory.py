@@ -22,7 +22,7 @@ from edgechat.models.formats.quants import GgmlType
 from edgechat.native.params import CacheType, LoadParams
 
 CELLS = 256
-"""llama.cpp rounds the cells of a cache up to a multiple of this."""
+"""llama.cpp rounds the cells of a cache up to a multiple of this number."""
 
 _TYPES: dict[CacheType, GgmlType] = {"f16": GgmlType.F16, "q8_0": GgmlType.Q8_0, "q4_0": GgmlType.Q4_0}
 
@@ -35,24 +35,24 @@ _WINDOW_PERIODS = {
     "exaone4": 4,
     "olmo2": 4,
 }
-"""The last of so many layers has full attention, unless the file says otherwise."""
+"""The last of this many layers has full attention, unless the file says otherwise."""
 
 _RECURRENT_PERIODS = {"qwen35": 4, "qwen35moe": 4, "qwen3next": 4}
 _PARALLEL = {"falcon-h1"}
-"""Every layer has both attention and a recurrent state."""
+"""Architectures with both attention and a recurrent state in every layer."""
 
 _PROGRAM = 64 * 2**20
-"""Interpreter and libraries of the worker and of the process that renders its template."""
+"""Bytes of interpreter and libraries, in the worker and in the process that renders its template."""
 _MLX_LM = 64 * 2**20
-"""The same of mlx-lm and its dependencies."""
+"""Bytes of mlx-lm and its dependencies."""
 _PER_CELL, _PER_LAYER = 24, 64
-"""Bytes at the most of llama.cpp's own tables in the state of a sequence."""
+"""Upper limits in bytes of llama.cpp's tables in the state of a sequence."""
 _PER_TOKEN = 400
-"""Bytes that llama.cpp keeps for each token of the vocabulary."""
+"""Bytes of llama.cpp for each token of the vocabulary."""
 
 SMALL_STATE = 4 * 2**20
-"""Maximum size in bytes of a sequence's recurrent state that counts as small."""
-# As llama.cpp spells and counts them (llama-arch.cpp).
+"""Largest recurrent state of a sequence that counts as small, in bytes."""
+# As in llama-arch.cpp.
 TAKES_BACK = {
     "bailingmoe3",
     "deepseek4",
@@ -85,7 +85,7 @@ _RECURRENT = TAKES_BACK | {
 
 
 def program_bytes(n_vocab: int, format: Format = "gguf") -> int:
-    """Return what the processes around a model take, by measurements on Linux: 30 to 130 MB; more for MLX."""
+    """Return the bytes of the processes around a model, as measured on Linux: 30 to 130 MB; more for MLX."""
     return _PROGRAM + _MLX_LM * (format == "mlx") + _PER_TOKEN * n_vocab
 
 
@@ -97,9 +97,9 @@ def layer_cache_bytes(
     n_seq_max: int = 1,
     n_ubatch: int = 512,
 ) -> tuple[int, ...]:
-    """Return the bytes of each layer's keys and values of `n_ctx` tokens; 0 for layers without.
+    """Return the bytes of keys and values of `n_ctx` tokens in each layer; 0 for layers without.
 
-    n_seq_max: sequences that share them. Raises ModelFileError if the header lacks the model's shape.
+    n_seq_max: sequences that share the cache. Raises ModelFileError if the header lacks the model's shape.
     """
     cells = padded(n_ctx)
     window = header.sliding_window
@@ -113,9 +113,9 @@ def layer_cache_bytes(
 
 
 def head_cache_bytes(header: ModelHeader, n_ctx: int, cache_type: CacheType) -> tuple[int, ...]:
-    """Return the bytes of each layer's keys and values in the context in which a model's own layers draft.
+    """Return the bytes of keys and values in each layer of the context in which a model's own layers draft.
 
-    Windows count as full: too much rather than too little.
+    Windows count as full attention: too much rather than too little.
     """
     kind, sizes = _TYPES[cache_type], [0] * header.n_layers
     for layer in stated_layers(header):
@@ -125,19 +125,19 @@ def head_cache_bytes(header: ModelHeader, n_ctx: int, cache_type: CacheType) -> 
 
 
 class CacheRow(NamedTuple):
-    """What one layer stores for one token."""
+    """The cache of one layer for one token."""
 
     layer: int
     windowed: bool
-    """Whether the token is dropped once it is behind the window."""
+    """Whether tokens behind the window are dropped."""
     keys: int
-    """Numbers; not bytes."""
+    """Number of values, not bytes."""
     values: int
-    """0 where they are latent, in the keys."""
+    """0 if latent values are in the keys."""
 
 
 def rows(header: ModelHeader) -> Iterator[CacheRow]:
-    """Yield a row for each layer with keys and values. Raises ModelFileError."""
+    """Yield the row of each layer with keys and values. Raises ModelFileError."""
     if header.is_encoder:
         return
     known: dict[tuple[int, bool], tuple[int, int]] = {}  # most layers are alike
@@ -148,7 +148,7 @@ def rows(header: ModelHeader) -> Iterator[CacheRow]:
 
 
 def layer_recurrent_bytes(header: ModelHeader, n_seq: int, n_rs_seq: int = 0) -> tuple[int, ...]:
-    """Return the bytes of each layer's recurrent states; see `recurrent_bytes`."""
+    """Return the bytes of recurrent states in each layer; see `recurrent_bytes`."""
     state = _state_size(header) * 4 * n_seq * (1 + n_rs_seq)
     keeping = _recurrent_layers(header)
     keeping += [False] * (header.n_layers - len(keeping))
@@ -156,7 +156,7 @@ def layer_recurrent_bytes(header: ModelHeader, n_seq: int, n_rs_seq: int = 0) ->
 
 
 def checkpoint_bytes(header: ModelHeader, params: LoadParams) -> int:
-    """Return the bytes of a checkpoint: a sequence's windows and recurrent states; 0 where it can be cut."""
+    """Return the bytes of a checkpoint: windows and recurrent states; 0 if sequences can be truncated."""
     kind, window = _TYPES[params.cache_type], min(header.sliding_window, params.context)
     windowed = [row for row in rows(header) if row.windowed]
     tables = _PER_CELL * window + _PER_LAYER * len(windowed) if windowed else 0
@@ -166,14 +166,14 @@ def checkpoint_bytes(header: ModelHeader, params: LoadParams) -> int:
 
 
 def cache_bytes_per_token(header: ModelHeader, cache_type: CacheType = "f16") -> int:
-    """Return the bytes of one more token of context, in layers with full attention."""
+    """Return the bytes of one more token of context in layers with full attention."""
     kind = _TYPES[cache_type]
     unwindowed = [row for row in rows(header) if not row.windowed]
     return sum(kind.row_bytes(row.keys) + kind.row_bytes(row.values) for row in unwindowed)
 
 
 def not_in_blocks(header: ModelHeader, size: int) -> str:
-    """Return why keys and values cannot be kept in blocks of so many numbers, or ''."""
+    """Return why keys and values cannot be stored in blocks of `size` values, or ''."""
     odd = [length for length in (header.key_length, header.value_length) if length % size]
     return f"its blocks have {size} values, and this model's heads have {odd[0]}" if odd else ""
 
@@ -181,18 +181,18 @@ def not_in_blocks(header: ModelHeader, size: int) -> str:
 def recurrent_bytes(header: ModelHeader, n_seq: int, n_rs_seq: int = 0) -> int:
     """Return the bytes of the recurrent states (F32) of `n_seq` sequences with `n_rs_seq` snapshots each.
 
-    0 for models without such layers, and for the kinds the formulas do not know (RWKV, KDA).
+    0 without such layers, and for kinds that the formulas do not cover (RWKV, KDA).
     """
     return sum(layer_recurrent_bytes(header, n_seq, n_rs_seq))
 
 
 def padded(n: int) -> int:
-    """Return the cells of so many tokens."""
+    """Return the number of cells for `n` tokens."""
     return (n + CELLS - 1) // CELLS * CELLS
 
 
 def _state_size(header: ModelHeader) -> int:
-    """Return the numbers in one layer's state: of its convolution, and of its recurrence."""
+    """Return the number of values in one layer's state: of its convolution and its recurrence."""
     kernel = header.number("shortconv.l_cache", 0)
     if kernel:
         return header.embedding_length * (kernel - 1)
@@ -215,7 +215,7 @@ def _recurrent_layers(header: ModelHeader) -> list[bool]:
     if header.architecture in _RECURRENT_PERIODS:
         period = header.number("full_attention_interval", _RECURRENT_PERIODS[header.architecture])
         return [(layer + 1) % max(1, period) != 0 for layer in range(n)]
-    # What is left marks them by giving them no key heads; feed-forward layers of Nemotron-H have none either.
+    # Other models mark them with 0 key heads; feed-forward layers of Nemotron-H have none either.
     widths = header.per_layer("feed_forward_length", (0,) * header.n_layers)
     alone = any(width == 0 for width in widths)
     return [
@@ -225,12 +225,12 @@ def _recurrent_layers(header: ModelHeader) -> list[bool]:
 
 
 def _n_layers(header: ModelHeader) -> int:
-    """Return the layers an ordinary context runs: without those that only predict further tokens."""
+    """Return the number of layers in an ordinary context, without those that only predict further tokens."""
     return stated_layers(header).start
 
 
 def _attention_layers(header: ModelHeader) -> Iterator[tuple[int, int, bool]]:
-    """Yield each layer that keeps keys and values: its number, its key heads, whether it has a window."""
+    """Yield each layer with keys and values: its number, its key heads, and whether it has a window."""
     n = _n_layers(header)
     parallel = header.architecture in _PARALLEL
     recurrent = _recurrent_layers(header)
@@ -258,7 +258,7 @@ def _windows(header: ModelHeader, n: int) -> list[bool]:
 
 
 def _widths(header: ModelHeader, heads: int, windowed: bool) -> tuple[int, int]:
-    """Return the numbers of one token in one layer: of its keys, and of its values unless they are latent."""
+    """Return the number of values of one token in one layer: of its keys, and of its values unless latent."""
     keys, values = header.key_length, header.value_length
     if windowed:
         keys = header.number("attention.key_length_swa", keys)
@@ -279,11 +279,11 @@ def compute_bytes(
     n_ubatch: int = 512,
     flash: bool = True,
 ) -> int:
-    """Return the bytes of llama.cpp's compute buffer, with flash attention or without.
+    """Return the bytes of llama.cpp's compute buffer, with or without flash attention.
 
-    It holds the activations of the widest layer and the attention masks, or where that is more the logits:
-    `n_outputs` rows of them, or one for each sequence. Without flash attention it holds the scores of a
-    layer, which may be more: of each head, token and cell.
+    It holds the activations of the widest layer and the attention masks, or the logits if they are larger:
+    `n_outputs` rows, or one for each sequence. Without flash attention it holds the scores of a layer, which
+    may be larger: for each head, token and cell.
     """
     embedding = header.embedding_length
     activations = _FLOAT * n_ubatch * (widest(header) + 4 * embedding)
@@ -300,29 +300,29 @@ def compute_bytes(
 
 
 def output_bytes(header: ModelHeader, n_outputs: int) -> int:
-    """Return the bytes of the buffer in which logits are handed out, so many rows of them."""
+    """Return the bytes of the output buffer, with `n_outputs` rows of logits."""
     return _FLOAT * n_outputs * header.vocab_size
 
 
 def states_bytes(header: ModelHeader, n_rows: int) -> int:
-    """Return the bytes of so many hidden states, from which a model's own layers draft (MTP)."""
+    """Return the bytes of `n_rows` hidden states, from which a model's own layers draft (MTP)."""
     return _FLOAT * n_rows * header.number("embedding_length_out", header.embedding_length)
 
 
 def widest(header: ModelHeader) -> int:
-    """Return the activations of one token inside a feed-forward layer: gate, up and their product."""
+    """Return the activations of one token in a feed-forward layer: gate, up and their product."""
     dense = max(header.per_layer("feed_forward_length", (0,)))
     experts = header.number("expert_used_count", 0) * header.number("expert_feed_forward_length", 0)
     return max(3 * dense, 6 * experts)
 
 
 def has_large_state(header: ModelHeader) -> bool:
-    """Return whether the recurrent state of a sequence takes much memory."""
+    """Return whether the recurrent state of a sequence is large."""
     return recurrent_bytes(header, 1) > SMALL_STATE
 
 
 def is_recurrent(header: ModelHeader) -> bool:
-    """Return whether some layers keep a state that cannot simply be truncated."""
+    """Return whether some layers have a state that cannot be truncated."""
     listed = header.shape_value("attention.recurrent_layers")
     any_listed = isinstance(listed, GgufArray) and any(listed.values or ())
     return header.architecture in _RECURRENT or any_listed or recurrent_bytes(header, 1) > 0

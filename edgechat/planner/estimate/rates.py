@@ -28,7 +28,7 @@ from edgechat.models.formats.quants import GgmlType
 
 _UNMEASURED = (20e9, 100e9)
 _READS = 30.0
-"""A card reads all of its own memory about so many times a second: 8 GB at 260 GB/s, 24 GB at 770."""
+"""How often a card reads all its memory in a second: 8 GB at 260 GB/s, 24 GB at 770."""
 _OPERATIONS: dict[Vendor, float] = {
     "nvidia": 2500.0,
     "amd": 1500.0,
@@ -36,15 +36,15 @@ _OPERATIONS: dict[Vendor, float] = {
     "apple": 1500.0,
     "other": 1000.0,
 }
-"""Operations a second for each byte of its memory, by what llama.cpp reads of prompts on them."""
+"""Operations per second for each byte of a card's memory, from llama.cpp's prefill speeds."""
 _SHARED: dict[Vendor, float] = {"nvidia": 4e12, "amd": 2e12, "intel": 1.2e12, "apple": 1e12, "other": 5e11}
-"""Operations a second of a graphics unit in a processor."""
+"""Operations per second of an integrated GPU."""
 _APPLE = 19.0
-"""Of Apple's, for each byte that the memory gives in a second (llama.cpp discussion 4167: M1 to M2 Ultra)."""
+"""Apple's, for each byte per second of memory bandwidth (llama.cpp discussion 4167: M1 to M2 Ultra)."""
 _SHARED_COMPUTE = 4.0
-"""A graphics unit in the processor multiplies so many times faster than the processor itself."""
+"""Compute speed of an integrated GPU relative to the CPU."""
 _ALONE = 2
-"""Times its share of the bandwidth that a thread reads where the others rest."""
+"""Factor on a thread's share of the bandwidth when the others are idle."""
 
 
 _KERNELS: dict[GgmlType, tuple[float, float]] = {
@@ -67,9 +67,9 @@ _KERNELS: dict[GgmlType, tuple[float, float]] = {
 }
 _OTHER_KERNELS = (0.6, 0.2)
 """Speed of llama.cpp's CPU kernels relative to a product of float32 matrices: for a large batch, and for one
-token, whose weights are unpacked for it only. For types that were not measured here."""
+token, for which all weights are unpacked. Used for types that were not measured here."""
 _ATTENTION, _ATTENTION_ALONE = 0.35, 0.1
-"""The same for the attention to the cache."""
+"""The same for attention to the cache."""
 FAMILIES = (
     (GgmlType.Q4_0, GgmlType.Q8_0),
     (GgmlType.IQ4_NL, GgmlType.Q8_0),
@@ -79,15 +79,15 @@ FAMILIES = (
     (GgmlType.BF16, GgmlType.F32),
     (GgmlType.IQ1_S, GgmlType.IQ2_XS, GgmlType.IQ3_S),
 )
-"""Types that are unpacked alike, by their bits: more are not faster, whatever a noisy measurement says."""
+"""Types that are unpacked in the same way, by bits: more bits are not faster, despite noisy measurements."""
 _MANY = 64
-"""Rows from which on attention is computed in tiles."""
+"""Rows from which attention is computed in tiles."""
 
 
 def guessed(bandwidth: float, compute: float, threads: int = 1) -> DeviceSpeed:
-    """Return the speed of a device of which only this is known.
+    """Return the speed of a device from its bandwidth and compute.
 
-    bandwidth: bytes that it reads in a second; compute: floating-point operations, with whole matrices.
+    bandwidth: bytes per second; compute: floating-point operations per second, with whole matrices.
     """
     alone, together = 1 / (_ATTENTION_ALONE * compute), 1 / (_ATTENTION * compute)
     return DeviceSpeed(
@@ -99,7 +99,7 @@ def guessed(bandwidth: float, compute: float, threads: int = 1) -> DeviceSpeed:
 
 
 def guessed_card(bandwidth: float, compute: float) -> DeviceSpeed:
-    """Return the speed of an accelerator, of which all kernels reach what it can; see `guessed`."""
+    """Return the speed of an accelerator whose kernels all reach its compute; see `guessed`."""
     return DeviceSpeed(
         bandwidth=bandwidth,
         kernels={kind.name: tuple(2 * rows / compute for rows in ROWS) for kind in GgmlType},
@@ -108,9 +108,9 @@ def guessed_card(bandwidth: float, compute: float) -> DeviceSpeed:
 
 
 def rate_of_processor(speed: DeviceSpeed | None, threads: int | None = None) -> DeviceSpeed:
-    """Return what was measured, or the speed of a slow laptop, for every type; threads: fewer than measured.
+    """Return the measured speed, or that of a slow laptop, for every type.
 
-    More gain nothing: it was measured with as many as compute best.
+    threads: if fewer than measured. More gain nothing, as the best number was measured.
     """
     if speed is None:
         return guessed(*_UNMEASURED)
@@ -122,7 +122,7 @@ def rate_of_processor(speed: DeviceSpeed | None, threads: int | None = None) -> 
 def rate_of_card(
     card: Accelerator, processor: DeviceSpeed, measured: DeviceSpeed | None = None
 ) -> DeviceSpeed:
-    """Return what was measured of a card, or what one of this kind usually does."""
+    """Return the measured speed of a card, or the usual speed of its kind."""
     if measured is not None:
         return replace(measured, kernels=_completed(measured.kernels))
     if card.devices and card.devices[0].startswith("RPC"):
@@ -136,7 +136,7 @@ def rate_of_card(
 
 
 def scaled(speed: DeviceSpeed, *, reading: float = 1.0, computing: float = 1.0) -> DeviceSpeed:
-    """Return the speed of a device that reads and computes so many times faster."""
+    """Return a speed with factors on reading and computing."""
     return replace(
         speed,
         bandwidth=reading * speed.bandwidth,
@@ -150,7 +150,7 @@ def scaled(speed: DeviceSpeed, *, reading: float = 1.0, computing: float = 1.0) 
 
 
 def in_order(kernels: dict[str, Seconds]) -> dict[str, Seconds]:
-    """Return the kernels with more bits of a family nowhere faster than fewer: neighbours share their mean.
+    """Return kernels in which more bits of a family are never faster than fewer: neighbours share their mean.
 
     By the pool-adjacent-violators algorithm (Ayer et al. 1955).
     """
@@ -175,13 +175,13 @@ def _mean(values: list[float]) -> float:
 
 
 def compute_of(speed: DeviceSpeed) -> float:
-    """Return the operations a second of a processor, as `guessed` takes them."""
+    """Return the operations per second of a CPU, as for `guessed`."""
     kind = GgmlType.Q4_K
     return _usual(kind)[-1] / speed.kernels[kind.name][-1]
 
 
 def _completed(kernels: Mapping[str, Seconds]) -> dict[str, Seconds]:
-    """Return the kernels of all types: those not measured in the usual proportion to one that was."""
+    """Return the kernels of all types; unmeasured ones are in the usual proportion to a measured one."""
     measured = [kind for kind in GgmlType if kind.name in kernels]
     if not measured:
         return guessed(*_UNMEASURED).kernels
@@ -196,7 +196,7 @@ def _completed(kernels: Mapping[str, Seconds]) -> dict[str, Seconds]:
 
 @cache
 def _usual(kind: GgmlType) -> Seconds:
-    """Return the seconds for each weight, in calls of `ROWS`, where a float32 operation takes one."""
+    """Return the seconds for each weight in calls of `ROWS`, if a float32 operation takes one second."""
     large, alone = _KERNELS.get(kind, _OTHER_KERNELS)
     return tuple(max(2 / alone, 2 * rows / large) for rows in ROWS)
 
@@ -211,36 +211,36 @@ def _scaled(seconds: Seconds, factor: float) -> Seconds:
 
 
 TIME_LIMIT = 60.0
-"""Seconds; for the common types a machine of two cores takes 6 to 8, with the oldest kernels 27."""
+"""Seconds; with the common types, a machine of two cores takes 6 to 8, or 27 with the oldest kernels."""
 ATTENTION_LIMIT = 30.0
-"""Seconds for one shape of attention; on an idle machine of two cores it takes two."""
+"""Seconds for one shape of attention; an idle machine of two cores takes two."""
 _MAX_SHAPES = 32
-"""Shapes of attention that are stored, the newest."""
+"""Number of stored shapes of attention, the newest."""
 USUAL = 2**27
-"""Bytes of weights that kernels compute with: they gain nothing from caches that hold all of them."""
+"""Bytes of weights in a test, too many for any cache."""
 COMMON = (GgmlType.Q4_K, GgmlType.Q6_K, GgmlType.Q8_0, GgmlType.Q4_0, GgmlType.Q5_K, GgmlType.F16)
-"""Types that are measured at once; others when a model has them."""
+"""Types that are measured at first; others when a model has them."""
 _LARGEST = 2**29
 
 
 class ProbeTask(msgspec.Struct, frozen=True, kw_only=True):
-    """The request to the child."""
+    """The question to the child."""
 
     threads: tuple[int, ...]
-    """Numbers to compare, the most likely first."""
+    """Thread counts to compare, the most likely first."""
     types: tuple[GgmlType, ...]
     buffer: int
-    """Bytes to read for the bandwidth, more than all caches hold."""
+    """Bytes to read for the bandwidth, too many for any cache."""
     shape: AttentionShape | None = None
-    """Attention to measure, on the processor."""
+    """Attention to measure, on the CPU."""
     before: DeviceSpeed | None = None
-    """What is known already: then only the types and the shape are measured, with its number of threads."""
+    """Known speed: then only the types and the shape are measured, with its number of threads."""
     device: str = ""
-    """llama.cpp's name of an accelerator; none: the processor."""
+    """llama.cpp's name of an accelerator; '': the CPU."""
     rpc: tuple[str, ...] = ()
-    """Servers whose devices may be named."""
+    """RPC servers whose devices may be named."""
     is_processor: bool = False
-    """Whether that device is a processor: many rows of large matrices would take it long."""
+    """Whether the device is a CPU, which would take long for many rows of large matrices."""
 
 
 def measure_speed(
@@ -257,9 +257,9 @@ def measure_speed(
 ) -> DeviceSpeed:
     """Measure for some seconds, and store the result. Raises ChildFailed.
 
-    before: what was measured earlier. It counts where it is better than a disturbed measurement; if it was
-    not disturbed itself, only what it lacks of `types` is measured. device: llama.cpp's name of an
-    accelerator; key: what it is stored by.
+    before: an earlier measurement, whose better figures count if this one is disturbed. If it was not
+    disturbed itself, only missing `types` are measured. device: llama.cpp's name of an accelerator; key: its
+    key in the store.
     """
     extends = before is not None and not before.disturbed
     task = ProbeTask(
@@ -284,9 +284,9 @@ def measure_speed(
 def measure_attention(
     cpu: Cpu, memory: Memory, shape: AttentionShape, before: DeviceSpeed, *, root: Path = Path("/")
 ) -> DeviceSpeed:
-    """Return the speed of the processor with that of a shape of attention, and store it.
+    """Return the CPU's speed with that of a shape of attention, and store it.
 
-    If it cannot be measured the speed says why, and models are planned as if nothing were known of it.
+    If it cannot be measured, the speed says why, and models are planned without it.
     """
     task = ProbeTask(
         threads=(before.threads,),
@@ -308,7 +308,7 @@ def measure_attention(
 
 
 def _newest(speed: DeviceSpeed, shape: AttentionShape) -> dict[str, AttentionCurve]:
-    """Return the curves of the last shapes that were measured, this one last."""
+    """Return the curves of the last measured shapes, ending with this one."""
     names = dict.fromkeys(name.split(",")[0] for name in speed.attentions)
     kept = [*(name for name in names if name != str(shape)), str(shape)][-_MAX_SHAPES:]
     curves = speed.attentions.items()
@@ -316,7 +316,7 @@ def _newest(speed: DeviceSpeed, shape: AttentionShape) -> dict[str, AttentionCur
 
 
 def _answer(task: ProbeTask, limit: float) -> DeviceSpeed:
-    """Return what the child has measured within `limit` seconds. Raises ChildFailed."""
+    """Return the child's measurement within `limit` seconds. Raises ChildFailed."""
     try:
         answer = ask("speed", msgspec.msgpack.encode(task), limit=limit)
         speed = msgspec.msgpack.decode(answer, type=DeviceSpeed)
@@ -328,7 +328,7 @@ def _answer(task: ProbeTask, limit: float) -> DeviceSpeed:
 
 
 def _better(one: DeviceSpeed, other: DeviceSpeed) -> DeviceSpeed:
-    """Return the faster figures of both, with the threads of the latter."""
+    """Return the faster figures of both, with the threads of `other`."""
 
     def faster(a: Seconds, b: Seconds) -> Seconds:
         return tuple(map(min, a, b))
@@ -348,7 +348,7 @@ def _better(one: DeviceSpeed, other: DeviceSpeed) -> DeviceSpeed:
 
 
 def _buffer(memory: Memory, root: Path) -> int:
-    """Return how many bytes to read: several times the last-level cache, at most an eighth of free memory."""
+    """Return the bytes to read: several times the last-level cache, at most an eighth of free memory."""
     text = read_text(root / "sys/devices/system/cpu/cpu0/cache/index3/size").strip()
     last = int(text[:-1]) * 1024 if text.endswith("K") and text[:-1].isdigit() else 64 * 2**20
     return min(max(USUAL, 4 * last), _LARGEST, memory.available // 8)

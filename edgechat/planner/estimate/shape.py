@@ -1,8 +1,7 @@
-"""A model layer by layer: the bytes that lie in each, those that a token reads, and its arithmetic.
+"""Model shape: the bytes of each layer, those that a token reads, and its arithmetic, from the tensor table.
 
-From the table of tensors alone. The input embeddings are rows that are looked up, in the machine's memory;
-the output matrix, tied to them or not, is read whole. Of the experts (MoE) a token reads the few it is
-routed to.
+Rows of the input embeddings are looked up in RAM; the output matrix, tied to them or not, is read completely.
+Of the experts (MoE), a token reads the few it is routed to.
 """
 
 from __future__ import annotations
@@ -24,29 +23,29 @@ _ALIGNMENT = 32
 
 
 class Matrices(NamedTuple):
-    """Weights of one type that tokens are multiplied with."""
+    """Matrices of one type that tokens are multiplied with."""
 
     type: GgmlType
     n: int
-    """Numbers."""
+    """Number of weights."""
     n_bytes: int
 
 
 class Layer(NamedTuple):
-    """One block, or what makes logits of the last block's output."""
+    """One block, or the output that makes logits."""
 
     weights: int = 0
-    """Bytes, without the experts that are chosen among."""
+    """Bytes without routed experts."""
     experts: int = 0
-    """Bytes of those."""
+    """Bytes of routed experts."""
     matrices: tuple[Matrices, ...] = ()
-    """Of `weights`, by type."""
+    """Matrices in `weights`, by type."""
     experts_matrices: tuple[Matrices, ...] = ()
-    """Of all `experts`, by type."""
+    """Matrices in `experts`, by type."""
 
 
 class PlacedPart(NamedTuple):
-    """A part of the model on a device: None is the processor."""
+    """A part of the model on a device; None is the CPU."""
 
     part: Layer
     device: str | None = None
@@ -55,36 +54,36 @@ class PlacedPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """What lies where."""
+    """The layers of a model, with what each takes."""
 
     layers: tuple[Layer, ...]
     output: Layer
     embedding: int
-    """Bytes that are looked up, in the machine's memory whatever the split."""
+    """Bytes of lookup tables, which are in RAM whatever the split."""
     tied: int
-    """Bytes of the input's matrix where the output reads it too: an accelerator gets a copy of it; else 0."""
+    """Bytes of the input matrix if the output reads it too, so that an accelerator gets a copy; else 0."""
     main_type: GgmlType
-    """The type of most of the weights."""
+    """The type with the most bytes."""
     attention: int
-    """Operations for one token and one token of context before it, in all layers that see everything."""
+    """Operations per token and token of context before it, in all layers with full attention."""
     windowed: int
-    """The same in the layers that see no more than the window."""
+    """The same in layers with a window."""
     window: int
-    """Tokens; 0 without such layers."""
+    """Tokens; 0 without windows."""
     routed: float
-    """The share of the experts that a token is routed to; 0 without any."""
+    """Share of the experts that a token is routed to; 0 without experts."""
     width: int = 0
-    """Numbers of a token's hidden state."""
+    """Size of the hidden state of a token."""
     vocabulary: int = 0
-    """Numbers of its logits."""
+    """Size of its logits."""
     heads: AttentionShape | None = None
-    """Of a layer's attention; None where it is of no usual kind."""
+    """Attention of a layer; None if it is of an unusual kind."""
     n_full: int = 0
-    """Layers whose attention sees everything."""
+    """Number of layers with full attention."""
     n_windowed: int = 0
-    """Layers whose attention sees no more than the window."""
+    """Number of layers with a window."""
     n_head: int = 0
-    """The last of the layers, which only predict further tokens (MTP)."""
+    """Number of last layers that only predict further tokens (MTP)."""
 
     @property
     def has_experts(self) -> bool:
@@ -93,19 +92,19 @@ class ModelShape:
 
     @property
     def parts(self) -> tuple[Layer, ...]:
-        """The layers and after them the output: what is split over devices."""
+        """The layers and the output, which are split over devices."""
         return (*self.layers, self.output)
 
     @property
     def without_head(self) -> ModelShape:
-        """The same where the last layers, which only predict further tokens, stay in the file."""
+        """The shape if the last layers, which only predict further tokens, are not loaded."""
         n = len(self.layers) - self.n_head
         return replace(self, layers=(*self.layers[:n], *[Layer()] * self.n_head)) if self.n_head else self
 
     def scaled(self, factor: float, main_type: GgmlType | None = None) -> ModelShape:
-        """Return the shape of the same model in another quantization, its file so many times as large.
+        """Return the shape in another quantization, whose file is `factor` times as large.
 
-        main_type: of that one, where it is known.
+        main_type: its type, if known.
         """
 
         def resized(matrices: tuple[Matrices, ...]) -> tuple[Matrices, ...]:
@@ -137,7 +136,7 @@ class ModelShape:
 
 
 def shape_of(header: ModelHeader) -> ModelShape:
-    """Return the shape. Raises ModelFileError where the header lacks it."""
+    """Return the shape of a model. Raises ModelFileError if the header lacks it."""
     n = header.n_layers
     blocks: list[list[ModelTensor]] = [[] for _ in range(n)]
     ends: list[ModelTensor] = []
@@ -178,7 +177,7 @@ def shape_of(header: ModelHeader) -> ModelShape:
 
 
 def _routed(header: ModelHeader) -> float:
-    """Return the share of the experts that a token is routed to."""
+    """Return the share of the experts that a token uses."""
     experts, used = header.number("expert_count", 0), header.number("expert_used_count", 0)
     return min(1.0, used / experts) if experts else 0.0
 
@@ -205,12 +204,12 @@ def _layer(tensors: list[ModelTensor]) -> Layer:
 
 
 def _attention(header: ModelHeader) -> int:
-    """Return the operations of one query with one key and its value, over all heads of a layer."""
+    """Return the operations of one query with one key and value, over all heads of a layer."""
     return 2 * max(header.heads, default=0) * (header.key_length + header.value_length)
 
 
 def _heads(header: ModelHeader) -> AttentionShape | None:
-    """Return the shape of a layer's attention; None without a cache of keys and values (encoders, MLA)."""
+    """Return the shape of a layer's attention; None without a usual KV cache (encoders, MLA)."""
     latent = header.number("attention.key_length_mla", 0)
     heads, kv_heads = max(header.heads, default=0), max(header.kv_heads, default=0)
     if header.is_encoder or latent or not heads or not kv_heads:

@@ -1,11 +1,10 @@
-"""How fast a load will be: seconds from weights and cache, corrected by what this machine did before.
+"""Speed of a load: seconds from weights and cache, corrected by earlier loads on this machine.
 
-A call multiplies its tokens with every active weight. Each device takes for that what its memory takes to
-read the weights, or what its kernels take to multiply with them, whichever is longer: one token is bound by
-the bandwidth of memory, or on a few cores by the arithmetic of unpacking, many by arithmetic (Williams et al.
-2009, "Roofline"). Speeds are those of `rates.py`, corrected by `calibration.py`. What attention takes grows
-with the tokens before it; it was measured for the model's heads (`kernel_probe.py`), or follows from its
-operations.
+A call multiplies its tokens with every active weight. Each device takes the time to read the weights from
+memory or to multiply with them, whichever is longer: one token is bound by memory bandwidth, or on a few
+cores by the arithmetic of unpacking, many tokens by arithmetic (Williams et al. 2009, "Roofline"). Speeds are
+those of `rates.py`, corrected by `calibration.py`. The time of attention grows with the tokens before a call;
+it was measured for the model's heads, or follows from its operations.
 """
 
 from __future__ import annotations
@@ -29,58 +28,58 @@ from edgechat.planner.estimate.calibration import ChatUse, Correction
 from edgechat.planner.estimate.shape import Matrices, ModelShape, PlacedPart
 
 PROMPT = 1000
-"""Tokens of the prompt whose first token is predicted, and of the context at which decoding is."""
+"""Tokens of the prompt, and before the decoded token, in predictions."""
 _PART = 500
-"""Tokens of the prompts whose speed at a depth is predicted."""
+"""Tokens of a prompt in predictions by depth."""
 
 _BUS = 12e9
-"""Bytes a second to a card: what lies in RAM is sent there for large batches, where that is faster."""
+"""Bytes per second to a card: weights in RAM are sent there for large batches if that is faster."""
 _MICRO_BATCH = ROWS[-1]
 _STEP = 0.2e-3
-"""Seconds of a token outside of llama.cpp: its sampling, and the way to the screen."""
+"""Seconds of a token outside of llama.cpp: sampling, and the way to the screen."""
 _FLOAT = 4
 _LEAST = 1e-9
-"""Seconds of a token of a prompt, at the least."""
+"""Minimum seconds of a prompt token."""
 MASK = 4
-"""Bytes for each token and cell."""
+"""Bytes of the attention mask for each token and cell."""
 GRAPH = 15_000
-"""Bytes of the description of a layer, as the RPC client sends it: some 50 tensors of 296 bytes."""
+"""Bytes of a layer's description from the RPC client: some 50 tensors of 296 bytes."""
 _SAME_GRAPH = 256
-"""Tokens of a prompt after which it is sent again: the cache is looked at in steps of so many cells."""
+"""Tokens of a prompt after which the graph is sent again, as attention covers the cache in such steps."""
 DEPTHS = (0, 1000, 4000, 16000)
-"""Tokens after which speeds are predicted."""
+"""Numbers of tokens before the predicted ones."""
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds before any correction."""
 
     decode: float
-    """Of one token with nothing before it."""
+    """One token with nothing before it."""
     decode_depth: float
-    """More of it for each token before it."""
+    """Additional for each token before it."""
     prefill: float
-    """Of each token of a prompt."""
+    """Each token of a prompt."""
     prefill_depth: float
-    """More of it for each token before it."""
+    """Additional for each token before it."""
     window: int = 0
-    """Tokens that windowed layers look at, at the most."""
+    """Most tokens that windowed layers attend to."""
     decode_window: float = 0.0
-    """More of `decode` for each token before it, up to the window."""
+    """Additional to `decode` for each token before it, up to the window."""
     prefill_window: float = 0.0
-    """More of `prefill` for each token before it, up to the window."""
+    """Additional to `prefill` for each token before it, up to the window."""
     calls: Seconds = ()
-    """Of calls of `ROWS` tokens with nothing before them, with logits of each but in the longest."""
+    """Calls of `ROWS` tokens with nothing before them, with logits of each except in the longest."""
     calls_depth: Seconds = ()
-    """More of `calls` for each token before them."""
+    """Additional to `calls` for each token before them."""
     graph: float = 0.0
-    """Of a call that differs in size from the one before: other machines are sent what their layers are."""
+    """Additional if a call differs in size from the previous one, as graphs are sent to other machines."""
 
     def decoding(self, depth: float) -> float:
         """Return the seconds of a token after `depth` others."""
         return self.decode + self.decode_depth * depth + self.decode_window * min(depth, self.window)
 
     def call(self, n: int, depth: int = 0) -> float:
-        """Return the seconds of a call of `n` tokens after `depth` others, of no more than `ROWS` has."""
+        """Return the seconds of a call of `n` tokens after `depth` others, with `n` up to `ROWS[-1]`."""
         deeper = depth * _at(n, ROWS, self.calls_depth) if self.calls_depth else 0.0
         return _at(n, ROWS, self.calls) + deeper
 
@@ -90,79 +89,79 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
         return n * (self.prefill + self.prefill_depth * (depth + n / 2)) + self.prefill_window * windowed
 
     def _within(self, n: int) -> float:
-        """Return how many tokens before them so many tokens look at in windows, all together."""
+        """Return the sum over `n` tokens of the tokens before each within the window."""
         first = min(n, self.window)
         return first * first / 2 + self.window * (n - first)
 
 
 class Attending(msgspec.Struct, frozen=True):
-    """How a load attends to its cache."""
+    """Attention of a load to its cache."""
 
     kind: AttentionKind
     cache_type: CacheType
     n_seq_max: int
-    """Sequences whose windows share cells."""
+    """Number of sequences whose windows share cells."""
 
 
 class _Layers(NamedTuple):
-    """What the attention of layers takes on a device, in seconds by `ROWS`."""
+    """Seconds of attention of layers on a device, by `ROWS`."""
 
     first: Seconds
-    """Of a call with nothing before it."""
+    """A call with nothing before it."""
     per_cell: Seconds
-    """More of it for each cell before it."""
+    """Additional for each cell before it."""
 
 
 class SpeedAtDepth(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user will see after so many tokens."""
+    """The predicted speed after `depth` tokens."""
 
     depth: int
     decode_tps: float
     prompt_tps: float
-    """Of the next 500 tokens."""
+    """For the next 500 tokens."""
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user will see."""
+    """The predicted speed."""
 
     decode_tps: float
-    """Tokens a second, at 1,000 tokens of context."""
+    """Tokens per second, after 1,000 tokens."""
     prompt_tps: float
-    """Tokens of a prompt of 1,000 a second."""
+    """Tokens per second of a prompt of 1,000."""
     ttft_ms: float
-    """From sending such a prompt to the first token."""
+    """From such a prompt to the first token."""
     basis: str
-    """How we know, in words."""
+    """How the speed is known, in words."""
     by_depth: tuple[SpeedAtDepth, ...] = ()
-    """At `DEPTHS` within the context."""
+    """For `DEPTHS` within the context."""
 
 
 _VERIFIED = 0.25
-"""Share of the calls of a reply that verify a draft, if there are any."""
+"""Share of the calls of a reply that verify a draft, with drafts."""
 _WORTH = 0.95
-"""Share of the time that plain attention may take at most: it needs more memory."""
+"""Largest share of flash attention's time at which plain attention, which needs more memory, is used."""
 
 
 def is_plain_worth(plain: Forecast, flash: Forecast, use: ChatUse, *, drafts: bool) -> bool:
-    """Return whether plain attention takes clearly less time. drafts: whether some calls verify one.
+    """Return whether plain attention is clearly faster. drafts: whether some calls verify drafts.
 
-    It computes the cells of other requests, too, which flash attention skips.
+    Plain attention also computes the cells of other requests, which flash attention skips.
     """
     beside = _using(plain, use, use.depth + use.beside, drafts=drafts)
     return beside < _WORTH * _using(flash, use, use.depth, drafts=drafts)
 
 
 def _using(forecast: Forecast, use: ChatUse, depth: int, *, drafts: bool) -> float:
-    """Return the seconds of what is read and written, all of it at one depth."""
+    """Return the seconds of all reading and writing, at one depth."""
     several = forecast.call(ATTENTION_ROWS[1], depth) - forecast.call(1, depth)
     writing = forecast.decoding(depth) + (_VERIFIED * several if drafts else 0.0)
     return use.read * forecast.prefilling(_PART, depth) / _PART + use.written * writing
 
 
 def predict(forecast: Forecast, correction: Correction, context: int = 0) -> Prediction:
-    """Return what to expect of a load with a context of so many tokens.
+    """Return the expected speed of a load with a context in tokens.
 
-    Nobody reads a prompt slower than by writing it.
+    Reading a prompt is never slower than decoding it.
     """
 
     def reading(n: int, depth: int) -> float:
@@ -194,9 +193,9 @@ def forecast(
     cache_bytes_per_token: int,
     attending: Attending | None = None,
 ) -> Forecast:
-    """Return the seconds of a load whose parts lie so. rates: of each device; None is the processor.
+    """Return the seconds of a load with these placed parts. rates: by device; None is the CPU.
 
-    cache_bytes_per_token: of keys and values, in all layers that see everything. attending: None for MLX.
+    cache_bytes_per_token: in all layers with full attention. attending: None for MLX.
     """
     layers = Counter(part.device for part in placed[:-1]) or Counter([None])
     share = {device: n / layers.total() for device, n in layers.items()}
@@ -226,7 +225,7 @@ def forecast(
     alone = max(cache_bytes_per_token * reading, full.per_cell[0])
     together = min(full.per_cell[-1] / _MICRO_BATCH, alone)
     in_windows = min(windowed.per_cell[-1] / _MICRO_BATCH, windowed.per_cell[0])
-    # Half of a part of a prompt is before each of its tokens.
+    # On average, half of a micro-batch is before each of its tokens.
     prefill = calls[-1] / _MICRO_BATCH - together * _MICRO_BATCH / 2 + graph / _SAME_GRAPH
     return Forecast(
         decode=calls[0],
@@ -243,7 +242,7 @@ def forecast(
 
 
 def _attention(shape: ModelShape, speed: DeviceSpeed, attending: Attending | None) -> _Layers:
-    """Return what the attention of one layer takes on a device: as measured, or by its operations."""
+    """Return the seconds of one layer's attention on a device: as measured, or by its operations."""
     if attending is not None and shape.heads is not None:
         name = attention_name(shape.heads, attending.cache_type, attending.kind)
         if (curve := speed.attentions.get(name)) is not None:
@@ -254,12 +253,12 @@ def _attention(shape: ModelShape, speed: DeviceSpeed, attending: Attending | Non
             return _Layers(first, per_cell)
     operations = shape.attention / max(1, shape.n_full)
     per_cell = tuple(rows * operations * seconds for rows, seconds in zip(ROWS, speed.attention, strict=True))
-    # A part of a prompt looks at all of itself; of fewer tokens that is part of what a layer takes.
+    # A micro-batch attends to itself; for fewer tokens that is part of the layer's time.
     return _Layers((*[0.0] * (len(ROWS) - 1), _MICRO_BATCH * per_cell[-1]), per_cell)
 
 
 def _together(parts: Sequence[tuple[float, _Layers]]) -> _Layers:
-    """Return what so many layers of each kind take, one after the other."""
+    """Return the seconds of (number, layer) pairs, one after the other."""
     first, per_cell = (
         tuple(sum(n * layers[at][row] for n, layers in parts) for row in range(len(ROWS))) for at in (0, 1)
     )
@@ -267,16 +266,16 @@ def _together(parts: Sequence[tuple[float, _Layers]]) -> _Layers:
 
 
 def _window(shape: ModelShape, attending: Attending | None) -> int:
-    """Return the cells that windowed layers look at: there is room for a call besides.
+    """Return the cells that windowed layers attend to, with room for a call.
 
-    Without flash attention those of all sequences are computed, and masked after that.
+    Without flash attention, the cells of all sequences are computed, and then masked.
     """
     n = attending.n_seq_max if attending is not None and attending.kind == "plain" else 1
     return n * shape.window + _MICRO_BATCH
 
 
 def _at(rows: int, known: Sequence[int], values: Sequence[float]) -> float:
-    """Return the value of a call of so many tokens, between those of the nearest that are known."""
+    """Return the value for a call of `rows` tokens, interpolated between the nearest known ones."""
     above = next(at for at, more in enumerate(known) if more >= rows)
     below = max(0, above - 1)
     part = (rows - known[below]) / max(1, known[above] - known[below])
@@ -284,7 +283,7 @@ def _at(rows: int, known: Sequence[int], values: Sequence[float]) -> float:
 
 
 def _links(placed: Sequence[PlacedPart], rates: Mapping[str | None, DeviceSpeed]) -> dict[str | None, Link]:
-    """Return the links to devices of other machines that a load needs."""
+    """Return the links to devices of other machines that a load uses."""
     used = {part.device: rates[part.device].link for part in placed}
     return {device: link for device, link in used.items() if link is not None}
 
@@ -292,11 +291,11 @@ def _links(placed: Sequence[PlacedPart], rates: Mapping[str | None, DeviceSpeed]
 def on_links(
     shape: ModelShape, placed: Sequence[PlacedPart], rates: Mapping[str | None, DeviceSpeed], rows: int
 ) -> float:
-    """Return the seconds that a call of so many tokens spends on links to other machines.
+    """Return the seconds of a call of `rows` tokens on links to other machines.
 
-    Hidden states travel wherever the next part is on another device, through this machine; the output's
-    highest logits come back, each with its token. llama.cpp sends without waiting, and waits once for what
-    it asks back.
+    Hidden states travel through this machine whenever the next part is on another device; the output's
+    highest logits come back, each with its token. llama.cpp sends without waiting, and waits once for the
+    result.
     """
     seconds, before = 0.0, None
     links = _links(placed, rates)
@@ -319,12 +318,12 @@ def on_links(
 def _product(
     matrices: Matrices, device: str | None, rates: Mapping[str | None, DeviceSpeed], row: int
 ) -> float:
-    """Return the seconds of the products of `ROWS[row]` tokens with matrices on a device."""
+    """Return the seconds to multiply `ROWS[row]` tokens with matrices on a device."""
     kind, n, n_bytes = matrices
     speed = rates[device]
     seconds = max(n_bytes / speed.bandwidth, n * speed.kernels[kind.name][row])
     if device is None and ROWS[row] == _MICRO_BATCH and len(rates) > 1:
-        # Large batches may be computed on a card that is sent the weights.
+        # For large batches, the weights may be sent to a card.
         there = min(rate.kernels[kind.name][row] for name, rate in rates.items() if name is not None)
         seconds = min(seconds, n_bytes / _BUS + n * there)
     return seconds
@@ -333,9 +332,9 @@ def _product(
 def _routed(
     matrices: Matrices, device: str | None, rates: Mapping[str | None, DeviceSpeed], row: int, routed: float
 ) -> float:
-    """Return the seconds with the experts that the tokens are routed to; routed: their share for one token.
+    """Return the seconds for routed experts; routed: their share for one token.
 
-    Some of them get several tokens, all the others none.
+    Some experts get several tokens, others none.
     """
     active = 1 - (1 - routed) ** ROWS[row]
     if active <= 0:

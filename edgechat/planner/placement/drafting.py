@@ -12,19 +12,17 @@ where it is still enough.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import msgspec
 
 from edgechat.base.text import mebibytes
-from edgechat.device.speed import DeviceSpeed
 from edgechat.models.formats import mtp
 from edgechat.models.formats.header import Format, ModelHeader
 from edgechat.models.formats.mtp import HeadFile, is_chained, stated_layers
 from edgechat.native.params import CacheType
-from edgechat.planner.estimate.budget import RAM, SPARE, Budget, Layout, Needs, together
+from edgechat.planner.estimate.budget import RAM, SPARE, Layout, Needs, together
 from edgechat.planner.estimate.memory import (
     SMALL_STATE,
     TAKES_BACK,
@@ -35,30 +33,30 @@ from edgechat.planner.estimate.memory import (
     recurrent_bytes,
     states_bytes,
 )
-from edgechat.planner.estimate.shape import ModelShape, shape_of
+from edgechat.planner.estimate.shape import shape_of
 from edgechat.planner.estimate.speed import forecast
-from edgechat.planner.placement.model_on_machine import EXACT, NOBODY, DraftCosts, LoadConfig
+from edgechat.planner.placement.model_on_machine import EXACT, NOBODY, DraftCosts, LoadConfig, ModelOnMachine
 from edgechat.planner.plan import HeadPlan
 from edgechat.planner.request import ENOUGH
 
 AUTO, NONE, NGRAM, MTP = "auto", "none", "ngram", "mtp"
-"""Values of `draft` that name no model."""
+"""Values of `draft` other than models."""
 DRAFTED = 15
-"""Maximum number of drafted tokens in a batch."""
+"""Most drafted tokens in a batch."""
 _SNAPSHOTS, _FEW_SNAPSHOTS = 8, 3
-"""Of a small state, and of a large one."""
+"""Snapshots of a small state, and of a large one."""
 _SHARE = 2
-"""A draft model that was not requested is smaller than the target by more than this factor."""
+"""A draft model that was not requested must be smaller than the target by more than this factor."""
 _MAX_PADDING = 128
-"""Tokens by which the sizes of two vocabularies may differ: some are padded."""
+"""Tokens by which two vocabularies may differ in size, as some are padded."""
 
 _TOKENIZER_KINDS = {"hybriddna": "gpt2", "whitespace": "gpt2", "gemma4": "gpt2"}
-"""Tokenizers that are of another one's kind."""
+"""Tokenizers of the same kind as another one."""
 _UNKNOWN_TOKENIZERS = ("none", "no_vocab")
 
 
 KINDS: dict[Format, str] = {"gguf": "a GGUF file", "mlx": "an MLX model"}
-"""What users call a model of each format."""
+"""Names of models by format, for users."""
 
 
 def asks_for_drafts(wish: str | None) -> bool:
@@ -66,8 +64,8 @@ def asks_for_drafts(wish: str | None) -> bool:
     return wish not in (None, AUTO, NONE)
 
 
-def drafting(header: ModelHeader, wish: str) -> DraftCosts:
-    """Return what drafts for this model take, all but those of its own layers (see `drafting_with_head`).
+def draft_costs(header: ModelHeader, wish: str) -> DraftCosts:
+    """Return the costs of drafts for a model, except those of its own layers (see `head_costs`).
 
     wish: 'auto', 'none', 'ngram', 'mtp' or a draft model.
     """
@@ -93,24 +91,24 @@ def drafting(header: ModelHeader, wish: str) -> DraftCosts:
     )
 
 
-def drafting_with_head(header: ModelHeader, wish: str, *, beside: bool = False) -> DraftCosts:
-    """Return what drafts take with those of the model's own layers; none, and why, if it has no such layers.
+def head_costs(header: ModelHeader, wish: str, *, beside: bool = False) -> DraftCosts:
+    """Return the costs of drafts with the model's own layers; none, and why, if it has no such layers.
 
-    beside: they are in a file of their own, if not in the model's.
+    beside: there are layers in a separate file.
     """
     if wish not in (AUTO, MTP) or header.makes_embeddings:
         return NOBODY
     why_not = mtp.why_no_drafts(header)
-    others = drafting(header, NGRAM)
+    others = draft_costs(header, NGRAM)
     if not others.drafted or (why_not and not beside):
         return DraftCosts(why_not=why_not or others.why_not)
     return replace(others, mtp=not why_not)
 
 
 def misfit(target: ModelHeader, draft: ModelHeader) -> str:
-    """Return why `draft` cannot draft for `target`, as far as headers tell; '' if it can.
+    """Return why `draft` cannot draft for `target`, judging by the headers; '' if it can.
 
-    The tokens themselves are compared once both are loaded.
+    The tokens themselves are compared when both are loaded.
     """
     if draft.format != target.format:
         return f"it is {KINDS[draft.format]}, and the target is {KINDS[target.format]}"
@@ -130,18 +128,18 @@ def misfit(target: ModelHeader, draft: ModelHeader) -> str:
 
 
 def is_much_smaller(draft: ModelHeader, target: ModelHeader) -> bool:
-    """Return whether a model is small enough to be worthwhile as a draft model."""
+    """Return whether a model is small enough for a draft model."""
     return draft.weights_bytes * _SHARE < target.weights_bytes
 
 
 def _tokenizer_kind(header: ModelHeader) -> str:
-    """Return the kind of tokenizer; '' where the header does not say."""
+    """Return the kind of tokenizer; '' if unknown."""
     name = header.text("tokenizer.ggml.model") or ""
     return "" if name in _UNKNOWN_TOKENIZERS else _TOKENIZER_KINDS.get(name, name)
 
 
 def _has_same_token(target: ModelHeader, draft: ModelHeader, name: str) -> bool:
-    """Return whether both models add the same BOS or EOS token; True where a header does not say."""
+    """Return whether both models add the same BOS or EOS token; True if a header does not say."""
     adds = [header.metadata.get(f"tokenizer.ggml.add_{name}_token") for header in (target, draft)]
     if None in adds:
         return True
@@ -150,52 +148,23 @@ def _has_same_token(target: ModelHeader, draft: ModelHeader, name: str) -> bool:
 
 
 ACCEPTED = 0.7
-"""Share of drafted tokens that are expected to stand, before any was."""
+"""Expected share of accepted tokens, before there were any."""
 LONGEST = 8
-"""Tokens of a draft."""
+"""Most tokens of a draft."""
 EAGLE_BATCH = 64
 """Tokens that an EAGLE-3 draft reads in a call."""
 LEAST_GAIN = 1.05
-"""Times as fast as without, below which they are not worth their memory."""
+"""Speed relative to that without, below which they are not worth their memory."""
 WORTH_CONTEXT = 1.25
-"""The same, from which on they are worth some context."""
-
-
-class PlannedModel(Protocol):
-    """What is asked of a model on a machine (`ModelOnMachine`)."""
-
-    @property
-    def header(self) -> ModelHeader:
-        """Its header."""
-
-    @property
-    def shape(self) -> ModelShape:
-        """Its layers."""
-
-    @property
-    def rates(self) -> Mapping[str | None, DeviceSpeed]:
-        """The speed of each device; None is the processor."""
-
-    @property
-    def budget(self) -> Budget:
-        """The memory that it may take."""
-
-    def load(self, context: int, cache_type: CacheType) -> LoadConfig:
-        """Return the fastest load that fits."""
-
-    def fits(self, load: LoadConfig, spare: float = 0.0) -> bool:
-        """Return whether a load fits, with a share of the RAM left over."""
-
-    def seconds(self, load: LoadConfig) -> float:
-        """Return the seconds of a token."""
+"""Speed relative to that without, from which they are worth some context."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadedModel:
-    """A model with its drafting layers: those in its own file, or in one beside it."""
+    """A model with its drafting layers, in its own file or in a separate one."""
 
-    model: PlannedModel
-    """Loads of it have room for rows to verify, and copies of recurrent states."""
+    model: ModelOnMachine
+    """Its loads have room for rows to verify, and copies of recurrent states."""
     file: HeadFile | None = None
 
     def load(self, context: int, cache_type: CacheType) -> LoadConfig:
@@ -204,7 +173,7 @@ class HeadedModel:
         return load if self.file is None else load.beside(self._beside(self.file, load))
 
     def _beside(self, file: HeadFile, load: LoadConfig) -> LoadConfig:
-        """Return the load of the file, by formula: on the device of the output if it fits there."""
+        """Return the load of the file by formula, on the device of the output if it fits there."""
         header = file.header
         own = load.params.of_head()
         if file.kind == "eagle3":  # llama.cpp keeps logits of each token that it may read in a call
@@ -219,12 +188,12 @@ class HeadedModel:
         )
         shape = shape_of(header)
         weights = sum(part.weights + part.experts for part in shape.parts) - shape.tied
-        there = Needs(weights=weights, cache=keys, compute=compute)
+        there = Needs(weights, keys, compute)
         n_states = own.n_seq_max + 2 * load.params.n_batch + own.n_ubatch
         n_rows = own.n_batch if file.kind == "eagle3" else own.n_seq_max
         output = output_bytes(header, n_rows) + states_bytes(header, n_states)
-        here = Needs(weights=shape.embedding, compute=output)
-        left = self.model.budget.less(dict(load.needs))
+        here = Needs(weights_bytes=shape.embedding, compute_bytes=output)
+        left = self.model.budget.less(load.needs)
         device = load.layout.devices[-1:] if load.layout.n else ()
         if device and left.over({device[0]: there}):
             device = ()
@@ -242,18 +211,10 @@ class HeadedModel:
         layout = Layout(params.devices, params.split)
         return replace(load, params=params, layout=layout, needs=needs, buffers=(), draft=None)
 
-    def fits(self, load: LoadConfig, spare: float = 0.0) -> bool:
-        """Return whether a load fits, with a share of the RAM left over."""
-        return self.model.fits(load, spare)
-
-    def seconds(self, load: LoadConfig) -> float:
-        """Return the seconds of a token without drafts."""
-        return self.model.seconds(load)
-
     def expected_gain(self, load: LoadConfig) -> float:
-        """Return how many times as fast replies are expected to be with the best length of a draft.
+        """Return the expected speed of replies with the best draft length, relative to that without drafts.
 
-        A step of so many drafts decodes all of them and one more token, and makes one and those that stand.
+        A step decodes all drafted tokens and one more, and yields the accepted ones and one more.
         """
         n_chained = len(stated_layers(self._header)) if is_chained(self._header) else 1
         limits = [LONGEST, n_chained if n_chained > 1 else LONGEST]
@@ -269,7 +230,7 @@ class HeadedModel:
         return self.model.header if self.file is None else self.file.header
 
     def _draft_seconds(self, load: LoadConfig, n_chained: int) -> float:
-        """Return the seconds of a drafted token; several layers that are chained draft one token each."""
+        """Return the seconds of a drafted token; chained layers draft one token each."""
         if self.file is None or load.draft is None:
             shape, layout = self.model.shape, load.layout
         else:
@@ -281,40 +242,40 @@ class HeadedModel:
 
 @dataclass(frozen=True, slots=True)
 class HeadChoice:
-    """A load with the model's own drafting layers, or without and why."""
+    """A load with the model's own drafting layers, or without them and why."""
 
     load: LoadConfig
     head: HeadPlan | None = None
     why_not: str = ""
-    """A sentence; '' where there are none to speak of."""
+    """A sentence; '' if there are no such layers."""
     why_context: str = ""
-    """Why the context is as long as it is, if that is another now."""
+    """Why the context has its length, if that has changed."""
 
 
 def reserve_head(
-    model: PlannedModel, headed: HeadedModel, load: LoadConfig, reserved: LoadConfig
+    model: ModelOnMachine, headed: HeadedModel, load: LoadConfig, reserved: LoadConfig
 ) -> HeadChoice | None:
-    """Return the load in which memory is set aside for the drafting layers, if it fits.
+    """Return the load with memory reserved for the drafting layers, if it fits.
 
-    headed: the same model with them; reserved: its best load.
+    headed: the model with them; reserved: its best load.
     """
-    if headed.fits(reserved) or not model.fits(load):
+    if headed.model.fits(reserved) or not model.fits(load):
         return HeadChoice(reserved, _plan(model, load, headed, reserved))
     return None
 
 
 def choose_head(
-    model: PlannedModel,
+    model: ModelOnMachine,
     headed: HeadedModel,
     load: LoadConfig,
     shorter: Iterable[tuple[int, CacheType]],
     *,
     requested: bool,
 ) -> HeadChoice:
-    """Return the load with the model's own drafting layers beside it if that pays, or as it is.
+    """Return the load with the model's own drafting layers if they are worth it, or unchanged.
 
-    headed: the same model with them. shorter: contexts that may be taken instead, the longest first.
-    requested: whether they were asked for, and need not pay.
+    headed: the model with them. shorter: contexts that may be chosen instead, the longest first. requested:
+    whether they were requested, and need not be worth it.
     """
     beside = headed.load(load.context, load.params.cache_type)
     if load.source == EXACT != beside.source:
@@ -322,24 +283,24 @@ def choose_head(
     head = _plan(model, load, headed, beside)
     if not requested and head.gain < LEAST_GAIN:
         return HeadChoice(load, why_not=_not_loaded(f"replies would hardly be faster, {_times(head.gain)}"))
-    if headed.fits(beside, SPARE if model.fits(load, SPARE) else 0.0):
+    if headed.model.fits(beside, SPARE if model.fits(load, SPARE) else 0.0):
         return HeadChoice(beside, head)
     if requested or head.gain >= WORTH_CONTEXT:
         for context, cache_type in shorter:
             less = headed.load(context, cache_type)
             plan = _plan(model, load, headed, less)
             pays = context >= ENOUGH and plan.gain >= WORTH_CONTEXT
-            if (requested or pays) and headed.fits(less, SPARE):
+            if (requested or pays) and headed.model.fits(less, SPARE):
                 return HeadChoice(less, plan, why_context=_for_context(load, less, plan))
     return HeadChoice(load, why_not=_not_loaded(f"the {mebibytes(head.total_bytes)} more do not fit"))
 
 
-def _plan(model: PlannedModel, load: LoadConfig, headed: HeadedModel, other: LoadConfig) -> HeadPlan:
-    """Return what the layers take, and the gain over the load without them, whose layout may be better."""
+def _plan(model: ModelOnMachine, load: LoadConfig, headed: HeadedModel, other: LoadConfig) -> HeadPlan:
+    """Return the memory of the layers, and the gain over a load without them, whose layout may be better."""
     context, cache_type = other.context, other.params.cache_type
     is_same = (context, cache_type) == (load.context, load.params.cache_type)
     alone = load if is_same else model.load(context, cache_type)
-    gain = headed.expected_gain(other) * model.seconds(load) / headed.seconds(other)
+    gain = headed.expected_gain(other) * model.seconds(load) / headed.model.seconds(other)
     return HeadPlan(total_bytes=max(0, other.total - alone.total), gain=gain)
 
 

@@ -52,10 +52,10 @@ from edgechat.planner.request import ENOUGH, PlanRequest
 from edgechat.settings import EngineName, EngineProgram, RuntimeQuant, Settings
 
 _PROGRAM, _ON_CARD = 2 * 2**30, 2**30
-"""Bytes beside weights and cache: in RAM of Python and torch, on a card of CUDA's context and activations."""
+"""Bytes besides weights and cache: Python and torch in RAM, CUDA's context and activations on a card."""
 _MOST_SHARE = 0.95
 _MANY_CORES = 8
-"""From which on vLLM may keep a core for its front end, as it does: of two, that is half of the speed."""
+"""Cores from which vLLM may reserve one for its front end: of two, that would be half the speed."""
 _LOOPBACK = "127.0.0.1"
 _CALL_PARSERS = {
     "<function=": "qwen3_coder",
@@ -64,23 +64,23 @@ _CALL_PARSERS = {
     "<|channel|>": "openai",
     "<|tool_call>": "gemma4",
 }
-"""What stands in a chat template -> vLLM's parser of such tool calls; all others get Hermes' and Qwen's."""
+"""Marks in a chat template -> vLLM's parser of such tool calls; others get that of Hermes and Qwen."""
 _FITTING = 1.02
-"""By which a load may exceed a budget: the formulas are no more exact."""
+"""Factor by which a load may exceed a budget, as the formulas are not exact."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Placement:
-    """Where a model goes."""
+    """The place of a model."""
 
     cards: tuple[Accelerator, ...]
-    """Empty: into the RAM."""
+    """Empty: in RAM."""
     context: int
     memory: tuple[DeviceMemory, ...]
 
     @property
     def excess(self) -> int:
-        """Bytes by which the fullest memory is exceeded."""
+        """Excess bytes of the fullest memory."""
         return max(part.total_bytes - int(_FITTING * part.budget_bytes) for part in self.memory)
 
 
@@ -93,9 +93,9 @@ def engine_plan(
     *,
     must_run: bool = True,
 ) -> LoadPlan:
-    """Return how a program runs a model of safetensors. request: with what settings.toml says.
+    """Return how a program runs a safetensors model. request: including settings.toml.
 
-    must_run: raise EngineMissing where the program is not installed, rather than note it. Raises also
+    must_run: raise EngineMissing if the program is not installed, rather than note it. Also raises
     ModelNotFound, ModelFileError, HubError, DoesNotFit, SettingsError.
     """
     start, notes = _start(engine, config, must_run=must_run)
@@ -136,7 +136,7 @@ def engine_plan(
 
 
 def llama_server_plan(local: LoadPlan, config: Settings, *, must_run: bool = True) -> LoadPlan:
-    """Return how llama-server runs a GGUF file that edgechat has planned for itself. Raises EngineMissing."""
+    """Return how llama-server runs a GGUF file, from edgechat's own plan. Raises EngineMissing."""
     start, notes = _start("llama-server", config, must_run=must_run)
     arguments = ["-m", local.model_path, "--host", _LOOPBACK, "--port", PORT, "--alias", local.model_name]
     arguments += [
@@ -177,7 +177,7 @@ def llama_server_plan(local: LoadPlan, config: Settings, *, must_run: bool = Tru
 def _start(
     engine: EngineName, config: Settings, *, must_run: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what the command line begins with, and what users should know about that."""
+    """Return the beginning of the command line, and notes for users."""
     facts = PROGRAMS[engine]
     try:
         start = start_of(engine, config)
@@ -214,7 +214,7 @@ def _check(engine: EngineName, model: SafetensorsModel, request: PlanRequest) ->
 def _placed(
     engine: EngineName, model: SafetensorsModel, request: PlanRequest, profile: DeviceProfile
 ) -> tuple[_Placement, list[str]]:
-    """Return where a model goes and with which context, and why. Raises DoesNotFit."""
+    """Return the place and context of a model, and the reasons. Raises DoesNotFit."""
     trained = model.trained_context
     wanted = request.context
     if wanted is not None and trained is not None and wanted > trained:
@@ -224,7 +224,7 @@ def _placed(
         )
     contexts = [min(one, trained or one) for one in CONTEXTS] if wanted is None else [wanted]
     *on_cards, in_ram = _card_sets(engine, model, profile)
-    # A conversation on fewer cards comes before more context, and any context on cards before the RAM.
+    # Enough context on fewer cards is better than more context, and any context on cards better than RAM.
     short = [one for one in contexts if one < min(ENOUGH, contexts[0])]
     long = [one for one in contexts if one not in short]
     tried = [
@@ -295,9 +295,9 @@ def _placement(
 def _card_sets(
     engine: EngineName, model: SafetensorsModel, profile: DeviceProfile
 ) -> list[tuple[Accelerator, ...]]:
-    """Return the sets of cards to try, the smallest first, and the RAM last.
+    """Return the sets of cards to try, the smallest first, and RAM last.
 
-    Tensor parallelism needs alike cards, whose number divides the heads.
+    Tensor parallelism needs identical cards, whose number divides the heads.
     """
     cards = sorted(filter(_runs_torch, profile.accelerators), key=lambda card: -card.free)
     if engine == "transformers":
@@ -318,7 +318,7 @@ def _name(card: Accelerator, i: int) -> str:
 
 
 def _card_choice(placement: _Placement, profile: DeviceProfile) -> dict[str, str]:
-    """Return the environment that shows a program its cards; numbers are those of the PCI bus."""
+    """Return the environment that selects the cards, by their order on the PCI bus."""
     nvidia = [card for card in profile.accelerators if card.vendor == "nvidia" and card.pci is not None]
     if len(nvidia) < 2 or not all(card in nvidia for card in placement.cards):
         return {}
@@ -328,13 +328,13 @@ def _card_choice(placement: _Placement, profile: DeviceProfile) -> dict[str, str
 
 
 def _share(placement: _Placement) -> str:
-    """Return the share of a card's memory that a program may take: all that is free, less a margin."""
+    """Return the share of a card's memory for a program: free memory less a margin."""
     shares = [Card(card.name, card).budget / card.total for card in placement.cards]
     return f"{math.floor(100 * min(_MOST_SHARE, *shares)) / 100:.2f}"
 
 
 def _of_vllm(model: SafetensorsModel, placement: _Placement, _request: PlanRequest) -> Sequence[str]:
-    # How the weights are quantized it reads itself, and has the faster kernels if it is not told.
+    # vLLM reads the quantization itself, and picks the faster kernels if it is not told.
     arguments = [model.argument, "--host", _LOOPBACK, "--port", PORT, "--served-model-name", model.name]
     arguments += ["--max-model-len", f"{placement.context}"]
     # Without a parser it refuses every request that has tools.
@@ -400,55 +400,55 @@ def _with_program(
 _TIME_LIMIT = 60.0
 _MAX_TOKENIZER = 2**24
 _BYTES: dict[RuntimeQuant, float] = {"nf4": 0.5 + 1 / 64 + 1 / 512, "int8": 1.0}
-"""Of a weight: NF4 with a scale for 64 of them, which is a byte itself (QLoRA, section 3)."""
+"""Bytes of a weight: NF4 with a scale for 64 weights, which takes a byte (QLoRA, section 3)."""
 _SLIDING = ("sliding_attention", "chunked_attention")
 _WITHOUT_CACHE = ("linear_attention", "mamba", "mamba2", "conv", "recurrent")
 
 
 @dataclass(frozen=True, slots=True)
 class SafetensorsModel:
-    """A model, here or on the hub."""
+    """A safetensors model, here or on the hub, with its config.json and the size of its weights."""
 
     name: str
     argument: str
-    """What a program is given: the path of a folder, or owner/repo."""
+    """Argument of the program: the path of a folder, or owner/repo."""
     config: Config
     stored_bytes: int
-    """Of all weights as they are stored."""
+    """Bytes of all stored weights."""
     is_here: bool
     template: str = ""
-    """Its chat template; '' if that is not here."""
+    """The chat template; '' if it is not here."""
 
     @property
     def trained_context(self) -> int | None:
-        """Tokens; None if it does not say."""
+        """Trained context in tokens; None if unknown."""
         return self.config.number("max_position_embeddings", "n_positions", "seq_length", "model_max_length")
 
     @property
     def n_heads(self) -> int:
-        """Attention heads of a layer."""
+        """Number of attention heads of a layer."""
         return max(1, self.config.require("num_attention_heads", "n_head"))
 
     @property
     def quantization(self) -> str:
-        """How its weights are quantized, in capitals: 'AWQ', 'GPTQ', 'FP8'; '' if they are not."""
+        """Quantization of the weights, in capitals: 'AWQ', 'GPTQ', 'FP8'; '' if there is none."""
         stated = self.config.get("quantization_config")
         method = stated.get("quant_method") if isinstance(stated, dict) else None
         return one_line(method, 40).upper() if isinstance(method, str) else ""
 
     @property
     def is_mlx(self) -> bool:
-        """Whether its weights are quantized as MLX alone reads them."""
+        """Whether its weights are quantized for MLX only."""
         return isinstance(self.config.whole.get("quantization"), dict)
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of a number that it computes with, which is what its KV cache has."""
+        """Bytes of a value in computations and in the KV cache."""
         dtype = self.config.get("dtype") or self.config.get("torch_dtype")
         return 4 if dtype == "float32" else 2
 
     def weights_bytes(self, quant: RuntimeQuant = "none") -> int:
-        """Return what the weights take in memory: embeddings and the output stay as they are stored."""
+        """Return the bytes of the weights in memory; embeddings and output stay as they are stored."""
         if quant == "none":
             return self.stored_bytes
         tables = 1 if self.config.get("tie_word_embeddings") else 2
@@ -457,11 +457,11 @@ class SafetensorsModel:
         return int(kept + (self.stored_bytes - kept) / self.element_bytes * _BYTES[quant])
 
     def cache_bytes(self, n_tokens: int) -> int:
-        """Return what keys and values of so many tokens take.
+        """Return the bytes of keys and values of `n_tokens`.
 
-        2 x KV heads x head size x bytes of a number, for each layer; a layer that sees a window keeps no
-        more than that, and one without attention over tokens keeps nothing that grows. With latent attention
-        (MLA), the latent vector and the rotated part instead.
+        2 x KV heads x head size x bytes of a value, for each layer; layers with a window keep no more than
+        that, and layers without attention over tokens keep nothing that grows. With latent attention (MLA),
+        the latent vector and the rotated part instead.
         """
         config = self.config
         latent = config.number("kv_lora_rank")
@@ -481,7 +481,7 @@ class SafetensorsModel:
 
 
 def read_safetensors(name: str, *, offline: bool) -> SafetensorsModel:
-    """Return the model that a folder or owner/repo is; of the hub, its list of files and config are read.
+    """Return the model in a folder or of owner/repo, whose file list and config are read from the hub.
 
     Raises ModelNotFound, ModelFileError, HubError.
     """
@@ -498,7 +498,7 @@ def read_safetensors(name: str, *, offline: bool) -> SafetensorsModel:
 
 
 def _folder(name: str) -> Path | None:
-    """Return the folder of a model that is here."""
+    """Return the folder of a local model."""
     path = Path(os.path.abspath(os.path.expanduser(name))) if "\0" not in name else Path()
     if (path / CONFIG).is_file() and name:
         return path
@@ -525,7 +525,7 @@ def _in_folder(folder: Path) -> SafetensorsModel:
         config = parse_config(bounded(folder / CONFIG, MAX_CONFIG), name)
     except (OSError, ValueError) as error:
         raise ModelFileError(f"{name} cannot be read: {error}.", hint="Check the folder.") from error
-    # From the hub's cache a program takes it by its name, and completes it.
+    # A model in the hub's cache is passed by name; the program completes it.
     in_cache = folder.parent.name == "snapshots" and folder.is_relative_to(hub_cache())
     argument = name if in_cache else str(folder)
     return SafetensorsModel(name, argument, config, _total(sizes.items()), True, _template(folder))
@@ -565,7 +565,7 @@ def _weights(folder: Path) -> dict[str, int]:
 
 
 def _total(sizes: Iterable[tuple[str, int]]) -> int:
-    """Return the size of the weights; some models have them a second time, in the format of their makers."""
+    """Return the size of the weights; some models have them twice, also in the format of their makers."""
     stored = {name: size for name, size in sizes if name.endswith(".safetensors")}
     usual = {name: size for name, size in stored.items() if name.startswith("model")}
     return sum((usual or stored).values())

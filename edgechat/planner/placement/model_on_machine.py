@@ -62,7 +62,7 @@ from edgechat.settings import AttentionWish
 _LONGEST = 32768
 _TRIES = 6
 _CHECKPOINTS, _CHECKPOINT_SHARE = 32, 1 / 8
-"""The most checkpoints, and their share of the RAM that is left beside the load."""
+"""Most checkpoints, and their share of the RAM that remains beside the load."""
 
 LONGEST_TEXT = 8192
 """Maximum context unless more is requested, in tokens: the compute buffers grow with it."""
@@ -70,12 +70,12 @@ LONGEST_TEXT = 8192
 
 @dataclass(frozen=True, slots=True)
 class DraftCosts:
-    """What drafts for a model take, whatever makes them."""
+    """The costs of drafts for a model, whatever makes them."""
 
     drafted: int = 0
-    """Tokens that one call may verify; 0: no drafts."""
+    """Most tokens that a call verifies; 0: no drafts."""
     n_rs_seq: int = 0
-    """Snapshots of the recurrent state of each sequence, which is how many tokens can be undone."""
+    """Snapshots of each sequence's recurrent state: the number of tokens that can be undone."""
     mtp: bool = False
     """Whether the model's own layers (MTP) draft."""
     why_not: str = ""
@@ -94,39 +94,39 @@ class ModelOnMachine:
     shape: ModelShape
     budget: Budget
     rates: Mapping[str | None, DeviceSpeed]
-    """Of the processor (None) and of each card."""
+    """Speed of the CPU (None) and of each card."""
     measure: Measure | None = None
     """None: all sizes are estimated."""
     learned: Calibration = field(default_factory=Calibration)
     processor: str = ""
-    """Its name and the number of threads: a key of the calibration."""
+    """Name of the CPU and number of threads: a key of the calibration."""
     rpc: tuple[str, ...] = ()
-    """Servers whose devices are among the cards."""
+    """RPC servers whose devices are among the cards."""
     drafting: DraftCosts = NOBODY
-    """What drafts for it may take."""
+    """Costs of its drafts."""
     draft: ModelOnMachine | None = None
-    """Its draft model, which gets memory of the same budget first."""
+    """Its draft model, which gets memory from the same budget first."""
     projector: ProjectorFile | None = None
-    """What makes pictures or sound readable for it; it too gets memory of that budget."""
+    """Its projector, which also gets memory from that budget."""
     adapters: tuple[AdapterPlan, ...] = ()
-    """LoRA adapters, each part of which lies beside what it changes."""
+    """LoRA adapters, each part beside the tensor that it changes."""
     attention: AttentionWish = "auto"
-    """Of a chat model that llama.cpp computes: 'auto' is whichever is faster, if it fits as comfortably."""
+    """For chat models with llama.cpp: 'auto' is the faster kind, if it fits as comfortably."""
     least_ubatch: int = 0
-    """Tokens that a micro-batch must have room for."""
+    """Least tokens of a micro-batch."""
     beyond: int = 0
-    """Bytes that the processes of such models took beyond the formula of `program`."""
+    """Bytes of earlier processes of such models beyond the formula of `program`."""
 
     @cached_property
     def footprint(self) -> Footprint:
-        """What its backend takes."""
+        """The formulas of its backend."""
         return footprint_of(self.header.format)
 
     @cached_property
     def n_seq_max(self) -> int:
         """Number of sequences: those that run at once, and those cached for the next turn of a chat.
 
-        They share the cells of full-attention layers; each has its own window and its own recurrent state.
+        They share the cells of full-attention layers; each has its own window and recurrent state.
         """
         if has_large_state(self.header):
             return 2
@@ -142,17 +142,17 @@ class ModelOnMachine:
         return {kind: self.footprint.per_token(self.header, kind) for kind in get_args(CacheType)}
 
     def load(self, context: int, cache_type: CacheType) -> LoadConfig:
-        """Return the fastest load that fits with this context; if none does, that on the CPU alone."""
+        """Return the fastest load that fits with this context, or the CPU-only one if none does."""
         if self.projector is not None:
             return self._seeing(self.projector, context, cache_type)
         if self.draft is None:
             return self._load(context, cache_type)
         beside = self.draft.load_as_draft(context)
-        rest = replace(self, draft=None, budget=self.budget.less(dict(beside.needs)))
+        rest = replace(self, draft=None, budget=self.budget.less(beside.needs))
         return rest.load(context, cache_type).beside(beside)
 
     def _seeing(self, projector: ProjectorFile, context: int, cache_type: CacheType) -> LoadConfig:
-        """Return the load with the projector where it should be (see `placement/projector.py`)."""
+        """Return the load with the projector in the best place (see `companions.py`)."""
         width = self.header.embedding_length
         picture = projector.picture(width, padded(context))
         loads: list[LoadConfig] = []
@@ -180,7 +180,7 @@ class ModelOnMachine:
 
     @property
     def _only_place(self) -> str:
-        """Where all of a model is that cannot be split."""
+        """The place of a model that cannot be split."""
         return self.budget.cards[-1].name if self.budget.cards else ""
 
     def _question_seconds(self, projector: ProjectorFile, picture: Picture, load: LoadConfig) -> float:
@@ -193,10 +193,10 @@ class ModelOnMachine:
         return load.layout.n == len(self.shape.parts) and not load.layout.experts_in_ram
 
     def load_as_draft(self, context: int) -> LoadConfig:
-        """Return the load with a KV cache in 8 bits if possible: drafts are verified anyway.
+        """Return the load with a KV cache in 8 bits if possible, as drafts are verified anyway.
 
-        Not for MLX, where prefill with such a cache takes more memory than the cache saves; nor where plain
-        attention, which cannot read it, writes faster and fits comfortably.
+        Not for MLX, where prefill with such a cache takes more memory than the cache saves; nor if plain
+        attention, which cannot read it, is faster and fits comfortably.
         """
         whole = self.load(context, "f16")
         if self.header.format != "gguf" or not may_quantize(self.header) or self.attention == "plain":
@@ -220,13 +220,13 @@ class ModelOnMachine:
         return plain if self.fits(plain, SPARE) else load
 
     def may_be_plain(self, cache_type: CacheType) -> bool:
-        """Return whether attention can be computed without flash attention, which alone reads 8 bits."""
+        """Return whether plain attention is possible; only flash attention reads 8 bits."""
         return self.header.format == "gguf" and cache_type == "f16" and not self.header.makes_embeddings
 
     def other_attention(self, load: LoadConfig) -> Forecast | None:
-        """Return the forecast with the other kind of attention, where the choice is ours and both are known.
+        """Return the forecast with the other kind of attention, if there is a choice and both are known.
 
-        Layers on accelerators keep flash attention, which was written for them.
+        Layers on accelerators always use flash attention, which was written for them.
         """
         if self.attention != "auto" or load.layout.n or not self.may_be_plain(load.params.cache_type):
             return None
@@ -236,12 +236,12 @@ class ModelOnMachine:
         return self._forecast(load.layout, other)
 
     def _placed(self, cells: int, cache_type: CacheType, *, flash: bool) -> LoadConfig:
-        """Return the load with the fastest layout that fits; if none does, that on the CPU alone."""
+        """Return the load with the fastest layout that fits, or the CPU-only one if none does."""
         params = self._params(cells, cache_type, Layout(), flash=flash)
         extras = self._extras(params)
         tried: list[LoadConfig] = []
         layouts = self.footprint.layouts(self._loaded(self.drafting.mtp), extras, self.budget)
-        # Stable: the plainest of equals stays first.
+        # Stable: of equals, the simplest stays first.
         for layout in sorted(layouts, key=lambda way: self._forecast(way, params).decode):
             load = self._fitted(params, layout, extras)
             tried.append(load)
@@ -250,7 +250,7 @@ class ModelOnMachine:
         return tried[-1]
 
     def _loaded(self, mtp: bool) -> ModelShape:
-        """Return what is loaded: the layers that only predict further tokens if they are to draft."""
+        """Return the loaded shape: layers that only predict further tokens are included if they draft."""
         return self.shape if mtp else self.shape.without_head
 
     def _extras(self, params: LoadParams) -> Extras:
@@ -269,7 +269,7 @@ class ModelOnMachine:
         )
 
     def with_layers_on(self, devices: Collection[str], load: LoadConfig) -> Forecast | None:
-        """Return the best forecast with layers on one of these devices; None if none fits there."""
+        """Return the best forecast with layers on any of these devices; None if none fits there."""
         extras = self._extras(load.params)
         layouts = self.footprint.layouts(self._loaded(load.params.mtp), extras, self.budget)
         forecasts = [
@@ -280,12 +280,12 @@ class ModelOnMachine:
         return min(forecasts, key=lambda one: one.decoding(PROMPT), default=None)
 
     def _fitted(self, base: LoadParams, layout: Layout, extras: Extras) -> LoadConfig:
-        """Return the load with layers moved off or onto cards according to llama.cpp's dry run."""
+        """Return the load after moving layers off or onto cards according to llama.cpp's dry run."""
         best: LoadConfig | None = None
         for _ in range(_TRIES):
             params = self._params(base.context, base.cache_type, layout, flash=base.flash_attention)
             load = self._measured(self._estimated(params, layout, extras))
-            over, shape = self.budget.over(dict(load.needs)), self._loaded(load.params.mtp)
+            over, shape = self.budget.over(load.needs), self._loaded(load.params.mtp)
             if not self.footprint.splits:
                 return load
             if not over and (best is None or load.layout.reach > best.layout.reach):
@@ -300,13 +300,13 @@ class ModelOnMachine:
         return best or load
 
     def _room(self, load: LoadConfig) -> dict[str, int]:
-        """Return the bytes that are left on the cards in use by the dry run; nothing for estimates."""
+        """Return the free bytes of the used cards by the dry run; nothing for estimates."""
         used = (card for card in self.budget.cards if card.name in load.layout.devices)
-        left = {card.name: card.budget - load.needs[card.name].total for card in used}
+        left = {card.name: card.budget - load.needs[card.name].total_bytes for card in used}
         return left if load.source == EXACT else {}
 
     def exactly(self, params: LoadParams, projector: ProjectorPlan | None = None) -> LoadConfig:
-        """Return what a load with these parameters and this projector takes, whether it fits or not."""
+        """Return the load with exactly these parameters and this projector, whether it fits or not."""
         layout = Layout(params.devices, params.split, params.experts_in_ram)
         plain = LoadParams.of(msgspec.structs.replace(params, threads=1))
         load = self._measured(self._estimated(plain, layout, self._extras(plain)))
@@ -343,7 +343,7 @@ class ModelOnMachine:
         )
 
     def _measured(self, load: LoadConfig) -> LoadConfig:
-        """Return the load with the sizes of llama.cpp's dry run, if that is possible."""
+        """Return the load with the sizes of llama.cpp's dry run, if possible."""
         if self.measure is None:
             return load
         if recurrent_bytes(self.header, self.n_seq_max, load.params.n_rs_seq) > MEMORY_LIMIT // 2:
@@ -354,9 +354,11 @@ class ModelOnMachine:
             return replace(load, source=f"estimated: {failed.message.removesuffix('.')}")
         needs = together(needs_of(breakdown, self.program), self._adapter_needs(load.layout))
         if not load.layout.n and not any(buffer.name == amx.NAME for buffer in breakdown.buffers):
-            # A matrix that input and output share may be counted twice; mapped, it is in memory once. Laid
-            # out for AMX, weights take more than in the file.
-            needs[RAM] = replace(needs[RAM], weights=min(needs[RAM].weights, self.header.weights_bytes))
+            # A matrix shared by input and output may be counted twice, but is mapped once. Weights in
+            # AMX's layout take more than in the file.
+            needs[RAM] = msgspec.structs.replace(
+                needs[RAM], weights_bytes=min(needs[RAM].weights_bytes, self.header.weights_bytes)
+            )
         return replace(load, needs=needs, source=EXACT, buffers=breakdown.buffers)
 
     def _adapter_needs(self, layout: Layout) -> dict[str, Needs]:
@@ -364,39 +366,39 @@ class ModelOnMachine:
         return adapter_needs(self.adapters, devices, layout.experts_in_ram)
 
     def with_draft(self, draft: ModelOnMachine) -> ModelOnMachine:
-        """Return the same model with a draft model that memory is reserved for."""
+        """Return the model with reserved memory for a draft model."""
         return replace(self, draft=draft.as_draft)
 
     @property
     def as_draft(self) -> ModelOnMachine:
-        """The same model inside the process of another one."""
+        """The model inside the process of another one."""
         return replace(self, beyond=-program_bytes(0, self.header.format))
 
     def beside(self, load: LoadConfig, draft: ModelOnMachine) -> LoadConfig | None:
-        """Return the load with a draft model in the memory that is left; None if that is not enough."""
-        left = replace(draft.as_draft, budget=self.budget.less(dict(load.needs)))
+        """Return the load with a draft model in the remaining memory; None if that is not enough."""
+        left = replace(draft.as_draft, budget=self.budget.less(load.needs))
         both = load.beside(left.load_as_draft(load.context))
         return both if self.fits(both, SPARE if self.fits(load, SPARE) else 0.0) else None
 
     def checkpoint_bytes(self, load: LoadConfig) -> int:
-        """Return the bytes that checkpoints of chats may take: a modest share of the RAM that a load leaves.
+        """Return the limit in bytes for checkpoints of chats: a modest share of the RAM that a load leaves.
 
-        One, which every next turn may need, is more important than that share.
+        There is room for at least one, which every next turn may need.
         """
         size = self.footprint.checkpoint(self.header, load.params)
-        if not size and is_recurrent(self.header):  # of a kind that the formulas do not know
-            size = sum(needs.cache for needs in load.needs.values()) // load.params.n_seq_max
-        left = self.budget.ram - self.budget.charged(dict(load.needs))
+        if not size and is_recurrent(self.header):  # of a kind that the formulas do not cover
+            size = sum(needs.cache_bytes for needs in load.needs.values()) // load.params.n_seq_max
+        left = self.budget.ram - self.budget.charged(load.needs)
         if not size or left < size or load.params.embeddings:
             return 0
         return size * max(1, min(_CHECKPOINTS, int(_CHECKPOINT_SHARE * left) // size))
 
     def correction(self, load: LoadConfig) -> Correction:
-        """Return the correction of this load's speed by earlier ones."""
+        """Return the correction of this load's speed from earlier loads."""
         return self.learned.correction(self.where_of(load))
 
     def where_of(self, load: LoadConfig) -> RunConditions:
-        """Return what the speed of a load depends on."""
+        """Return the conditions of a load's speed."""
         workers = {card.name: card.accelerator.worker for card in self.budget.cards}
         kinds = {workers.get(name) or name.rstrip("0123456789") for name in load.layout.devices}
         if not kinds or load.layout.n < len(self.shape.parts) or load.layout.experts_in_ram:
@@ -404,7 +406,7 @@ class ModelOnMachine:
         return self.conditions("+".join(sorted(kinds)))
 
     def conditions(self, backend: str) -> RunConditions:
-        """Return what the speed of loads on such devices depends on."""
+        """Return the conditions of loads on such devices."""
         return RunConditions(
             machine=self.processor,
             build=calibration.build(self.header.format),
@@ -415,15 +417,15 @@ class ModelOnMachine:
         )
 
     def fits(self, load: LoadConfig, spare: float = 0.0) -> bool:
-        """Return whether a load fits the budget, with a share of the RAM left over."""
-        return self.budget.fits(dict(load.needs), spare=spare)
+        """Return whether a load fits the budget; spare: share of the RAM to leave free."""
+        return self.budget.fits(load.needs, spare=spare)
 
     def seconds(self, load: LoadConfig) -> float:
         """Return the seconds of a token."""
         return self.correction(load).decode * load.forecast.decoding(0)
 
     def longest(self, cache_type: CacheType) -> int:
-        """Return the longest context that fits, in tokens; 0 if none does."""
+        """Return the longest context in tokens that fits; 0 if none does."""
         contexts = range(CELLS, (self.header.context_length or _LONGEST) + 1, CELLS)
         n = bisect_left(contexts, True, key=lambda context: not self.fits(self.load(context, cache_type)))
         return n * CELLS
@@ -471,28 +473,28 @@ def model_on_machine(
 
 EXACT = "exact, by llama.cpp's own allocator"
 Measure = Callable[[LoadParams], Breakdown]
-"""What a load takes by llama.cpp's own account, or DryRunFailed: `DryRun.ask`."""
+"""Returns the memory of a load, or raises DryRunFailed: `DryRun.ask`."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadConfig:
-    """One way of loading the model."""
+    """One way of loading a model: its parameters, layout, memory and speed."""
 
     params: LoadParams
     layout: Layout
     needs: Mapping[str, Needs]
-    """Of each memory: 'RAM' and the cards by name."""
+    """By memory: 'RAM', and cards by name."""
     forecast: Forecast
     source: str
-    """How we know what it takes, in words."""
+    """How the sizes are known, in words."""
     buffers: tuple[Buffer, ...] = ()
-    """By type of buffer; empty where it is estimated."""
+    """Sizes by buffer type; empty if estimated."""
     draft: LoadConfig | None = None
-    """Of the model that drafts for it; what that takes is in `needs` too."""
+    """The load of its drafter, included in `needs`."""
     projector: ProjectorPlan | None = None
-    """Of the file that makes pictures or sound readable for it; what that takes is in `needs` too."""
+    """Its projector, included in `needs`."""
     why_there: str = ""
-    """Why that is where it is, as the end of a sentence."""
+    """Why the projector is in its place, as the end of a sentence."""
 
     @property
     def context(self) -> int:
@@ -506,20 +508,20 @@ class LoadConfig:
 
     @property
     def total(self) -> int:
-        """Bytes altogether."""
-        return sum(needs.total for needs in self.needs.values())
+        """Bytes of all memories."""
+        return sum(needs.total_bytes for needs in self.needs.values())
 
     def keeping(self, n_bytes: int) -> LoadConfig:
-        """Return this load with so many bytes of checkpoints, which lie in RAM wherever the cache does."""
-        return replace(self, needs=together(self.needs, {RAM: Needs(checkpoints=n_bytes)}))
+        """Return the load with `n_bytes` of checkpoints, which are in RAM even if the cache is not."""
+        return replace(self, needs=together(self.needs, {RAM: Needs(checkpoint_bytes=n_bytes)}))
 
     def seeing(self, projector: ProjectorPlan, why_there: str = "") -> LoadConfig:
-        """Return this load with a projector."""
+        """Return the load with a projector."""
         needs = together(self.needs, projector.needs)
         return replace(self, needs=needs, projector=projector, why_there=why_there)
 
     def beside(self, draft: LoadConfig) -> LoadConfig:
-        """Return this load with that of a model that drafts for it."""
+        """Return the load with that of a drafter."""
         return replace(self, needs=together(self.needs, draft.needs), draft=draft)
 
 
@@ -527,9 +529,9 @@ _Params = TypeVar("_Params", bound=LoadParams)
 
 
 def for_embeddings(params: _Params, header: ModelHeader) -> _Params:
-    """Return the parameters of a load for embeddings of texts of up to `context` tokens.
+    """Return parameters to load a model for embeddings of texts of up to `context` tokens.
 
-    Where all tokens of a text attend to each other, or all are pooled, one call computes the whole text.
+    If all tokens of a text attend to each other, or are pooled, one call computes the whole text.
     """
     size = min(params.n_batch, params.context) if header.reads_in_parts else params.context
     return msgspec.structs.replace(

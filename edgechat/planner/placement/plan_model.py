@@ -9,8 +9,9 @@ must stay in memory, and those of the file that the kernel has cached already ar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -23,14 +24,13 @@ from edgechat.models.formats.gguf import read_header
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.mtp import HeadFile, can_draft, is_head_alone
 from edgechat.models.formats.mtp import misfit as head_misfit
-from edgechat.models.local.ollama_store import NO_DEFAULTS, ModelDefaults
+from edgechat.models.local.ollama_store import ModelDefaults
 from edgechat.models.local.resolve import entry_of
 from edgechat.models.quality import loss_of_file
 from edgechat.native.params import CacheType
 from edgechat.planner.candidates import Variant, local_of, of_path, recommended
-from edgechat.planner.companions import ProjectorFile, plan_adapters
+from edgechat.planner.companions import plan_adapters
 from edgechat.planner.estimate.budget import RAM, SPARE
-from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.footprint import footprint_of, may_quantize
 from edgechat.planner.estimate.memory import CELLS
 from edgechat.planner.estimate.speed import predict
@@ -44,8 +44,8 @@ from edgechat.planner.placement.drafting import (
     HeadChoice,
     HeadedModel,
     choose_head,
-    drafting,
-    drafting_with_head,
+    draft_costs,
+    head_costs,
     is_much_smaller,
     misfit,
     reserve_head,
@@ -53,92 +53,109 @@ from edgechat.planner.placement.drafting import (
 from edgechat.planner.placement.model_on_machine import (
     LONGEST_TEXT,
     LoadConfig,
-    Measure,
     ModelOnMachine,
     model_on_machine,
 )
 from edgechat.planner.placement.reasons import LONGEST, USUAL
-from edgechat.planner.plan import DeviceMemory, Divergence, DraftPlan, LoadPlan, params_of
+from edgechat.planner.plan import DeviceMemory, Divergence, DraftKind, DraftPlan, LoadPlan, params_of
 from edgechat.planner.request import BACKENDS, DEFAULT_REQUEST, ENOUGH, PlanRequest
 
 CONTEXTS = (LONGEST, USUAL, 8192, 4096, 2048)
-"""Contexts that are tried, in tokens."""
+"""Contexts to try, in tokens."""
 _PATIENCE = 60.0
-"""Seconds that filling a context of more than the usual length may take."""
+"""Most seconds for filling a context of more than the usual length."""
 _SLOWER = 1.15
-"""Times as slow as with a context that is enough: no longer one may push so many layers off a card."""
+"""Largest slowdown relative to a context that is enough: longer ones push layers off cards."""
 
 
-@dataclass(frozen=True, slots=True)
-class DraftCandidate:
-    """A small model to draft for another one."""
-
-    name: str
-    header: ModelHeader
-    measure: Measure | None = None
-    path: str = ""
-    requested: bool = False
-    """Whether it was requested by name: then memory is reserved for it, else it gets only what is left."""
-
-
-def plan(
-    name: str,
-    header: ModelHeader,
-    profile: DeviceProfile,
+def plan_variant(
+    variant: Variant,
+    machine: Machine,
     request: PlanRequest = DEFAULT_REQUEST,
-    measure: Measure | None = None,
-    history: Calibration | None = None,
     *,
-    path: str = "",
-    draft: DraftCandidate | None = None,
+    draft: Variant | None = None,
+    reserves: bool = False,
     head: HeadFile | None = None,
-    projector: ProjectorFile | None = None,
-    no_vision: str = "",
     nearest: bool = True,
 ) -> LoadPlan:
-    """Return how to load this model here; without `measure` all sizes are estimated.
+    """Return the plan for a file; without a dry run all sizes are estimated.
 
-    draft: a draft model for the same budget, if drafts are possible. head: its drafting layers in a file of
-    their own, for a model that has none in its own. projector: what makes pictures or sound
-    readable for it, for that budget too; it is left out where the model fits only without. no_vision: why
-    there is none. nearest: if it does not fit, name the
-    longest context that does. Raises DoesNotFit, and SettingsError for invalid requests.
+    draft: a draft model for the same budget, if drafts are possible. reserves: memory is reserved for it,
+    because it was requested; otherwise it gets what is left. head: drafting layers instead of those in a file
+    beside the model. nearest: if nothing fits, name the longest context that does. Raises DoesNotFit, and
+    SettingsError for invalid requests.
     """
+    header, own, no_head = variant.header(), variant.defaults(), ""
+    if head is None and (request.draft or AUTO) in (AUTO, MTP) and not can_draft(header):
+        head, no_head = variant.head()
+    request = with_own_adapters(request, own)
+    planned_with = partial(
+        _planned, variant, machine, draft=draft, reserves=reserves, head=head, nearest=nearest
+    )
+    try:
+        plan = planned_with(with_own_context(request, own))
+    except DoesNotFit:
+        if own.context is None or request.context is not None:
+            raise
+        plan = planned_with(request)
+    quant = variant.quant or plan.quant
+    figure = loss_of_file(quant, variant.path)
+    divergence = None
+    if figure is not None:
+        divergence = Divergence(value=figure.value, source=figure.source, measured=figure.measured)
+    return msgspec.structs.replace(
+        plan,
+        quant=quant,
+        file_bytes=header.file_size or variant.size,
+        kl_divergence=divergence,
+        defaults=own,
+        notes=(*plan.notes, *own.unread, *([no_head] if no_head else [])),
+        reasons=(*plan.reasons, *reasons.own_defaults(own, header)),
+    )
+
+
+def _planned(
+    variant: Variant,
+    machine: Machine,
+    request: PlanRequest,
+    *,
+    draft: Variant | None,
+    reserves: bool,
+    head: HeadFile | None,
+    nearest: bool,
+) -> LoadPlan:
+    """Return the plan by the header alone; see `plan_variant`."""
+    header, profile = variant.header(), machine.profile
     request, notes = checked(request, header)
+    asked = "the model's full context length" if notes else "as requested"
     threads, why_threads = threads_for(header, profile, request)
-    if header.format == "mlx" and request.attention not in (None, "auto"):
-        notes = (*notes, f"MLX has its own attention: attention = {request.attention} has no effect.")
-    if header.format == "mlx" and request.threads is not None:
-        notes = (*notes, f"MLX manages its own threads: threads = {request.threads} has no effect.")
-    how = drafting(header, request.draft or AUTO)
     adapters, left_out = plan_adapters(request.adapters or (), request.usual_adapters, header)
+    ends, odd_ends = header.listed_ends
+    refused = profile.refused if header.format == "gguf" else ""
+    notes = (*notes, *_without_effect(header, request), *left_out, *filter(None, (odd_ends, refused)))
+    sees = request.vision and not header.makes_embeddings
+    projector, no_vision = variant.projector() if sees else (None, "")
+    attention = request.attention or "auto"
     model = model_on_machine(
-        name,
+        variant.model,
         header,
         profile,
-        measure,
-        history,
+        machine.measuring(header),
+        machine.history,
         threads=threads,
-        drafting=how,
+        drafting=draft_costs(header, request.draft or AUTO),
         projector=projector,
         adapters=adapters,
-        attention=request.attention or "auto",
+        attention=attention,
     )
     helper = None
-    if draft is not None and how.drafted:
+    if draft is not None and model.drafting.drafted:
+        small = draft.header()
+        measure = machine.measuring(small)
         helper = model_on_machine(
-            draft.name,
-            draft.header,
-            profile,
-            draft.measure,
-            history,
-            threads=threads,
-            attention=request.attention or "auto",
+            draft.model, small, profile, measure, machine.history, threads=threads, attention=attention
         )
-        model = model.with_draft(helper) if draft.requested else model
-    asked = "as requested" if not notes else "the model's full context length"
-    ends, odd_ends = header.listed_ends
-    notes = (*notes, *left_out, *([odd_ends] if odd_ends else []))
+        model = model.with_draft(helper) if reserves else model
     load, why_context = _chosen_load(model, request, asked)
     if projector is not None and not model.fits(load):
         model = replace(model, projector=None)
@@ -155,33 +172,18 @@ def plan(
         both = model.beside(load, helper)
         no_draft = "" if both else f"The draft model {helper.name} does not fit in addition."
         load = both or load
-    if profile.refused and header.format == "gguf":
-        notes = (*notes, profile.refused)
-    drafter, draft_plan = head if chosen.head is not None else draft, None
-    if drafter is not None and load.draft is not None:
-        draft_plan = DraftPlan(
-            **(params_of(load.draft.params) | {"threads": threads}),
-            kind=head.kind if chosen.head is not None and head is not None else "model",
-            model_path=drafter.path,
-            model_name=drafter.name,
-            quant=drafter.header.quant,
-            file_bytes=drafter.header.file_size,
-            total_bytes=load.draft.total,
-            forecast=load.draft.forecast,
-        )
     incomplete = LoadPlan(
         context=load.context,
         threads=threads,
-        model_path=path,
-        model_name=name,
+        model_path=str(variant.path or ""),
+        model_name=variant.model,
         backend=BACKENDS[header.format],
         quant=header.quant,
-        file_bytes=header.file_size,
         n_layers=header.n_layers,
         end_tokens=ends,
         notes=(*notes, *reasons.clients(header, model.budget, load, request)),
         anyway=request.anyway,
-        draft=draft_plan,
+        draft=_draft_plan(load, head if chosen.head is not None else draft, threads),
         head=chosen.head,
         ngrams=model.drafting.drafted > 0,
         no_draft=no_draft,
@@ -191,26 +193,62 @@ def plan(
         checkpoint_bytes=model.checkpoint_bytes(load),
     )
     complete = completed(incomplete, model, load)
-    sentences = (
-        why_context,
-        *reasons.backend(header, model.budget, request),
-        *reasons.split(header, model.budget, load),
-        *reasons.workers(model.budget, load, model.rates, model.with_layers_on),
-        reasons.links(model.shape, load, model.rates),
-        reasons.memory(model.budget, complete, load.source),
-        reasons.attention(model.shape, load, model.other_attention(load), model.learned.use(), request),
-        reasons.sequences(header, load),
-        reasons.vision(complete, load.why_there),
-        reasons.adapters(complete),
-        reasons.drafts(complete),
-        *why_threads,
-        reasons.speed(complete),
-    )
+    sentences = (why_context, *_reasons(complete, model, load, request, why_threads))
     return msgspec.structs.replace(complete, reasons=tuple(filter(None, sentences)))
 
 
+def _without_effect(header: ModelHeader, request: PlanRequest) -> Iterator[str]:
+    """Yield notes on options that MLX ignores."""
+    if header.format != "mlx":
+        return
+    if request.attention not in (None, "auto"):
+        yield f"MLX has its own attention: attention = {request.attention} has no effect."
+    if request.threads is not None:
+        yield f"MLX manages its own threads: threads = {request.threads} has no effect."
+
+
+def _draft_plan(load: LoadConfig, drafter: Variant | HeadFile | None, threads: int) -> DraftPlan | None:
+    """Return the plan of the file that drafts, if there is one."""
+    if drafter is None or load.draft is None:
+        return None
+    kind: DraftKind = "model"
+    if isinstance(drafter, HeadFile):
+        header, name, path, kind = drafter.header, drafter.name, drafter.path, drafter.kind
+    else:
+        header, name, path = drafter.header(), drafter.model, str(drafter.path or "")
+    return DraftPlan(
+        **(params_of(load.draft.params) | {"threads": threads}),
+        kind=kind,
+        model_path=path,
+        model_name=name,
+        quant=header.quant,
+        file_bytes=header.file_size,
+        total_bytes=load.draft.total,
+        forecast=load.draft.forecast,
+    )
+
+
+def _reasons(
+    plan: LoadPlan, model: ModelOnMachine, load: LoadConfig, request: PlanRequest, why_threads: Iterable[str]
+) -> Iterator[str]:
+    """Yield the reasons of a plan, some of which are empty."""
+    header, budget, other = model.header, model.budget, model.other_attention(load)
+    yield from reasons.backend(header, budget, request)
+    yield from reasons.split(header, budget, load)
+    yield from reasons.workers(budget, load, model.rates, model.with_layers_on)
+    yield reasons.links(model.shape, load, model.rates)
+    yield reasons.memory(budget, plan, load.source)
+    yield reasons.attention(model.shape, load, other, model.learned.use(), request)
+    yield reasons.sequences(header, load)
+    yield reasons.vision(plan, load.why_there)
+    yield reasons.adapters(plan)
+    yield reasons.drafts(plan)
+    yield from why_threads
+    yield reasons.speed(plan)
+
+
 def checked(request: PlanRequest, header: ModelHeader) -> tuple[PlanRequest, tuple[str, ...]]:
-    """Return the request limited to what this model can do, and a sentence about each limitation.
+    """Return the request limited to the abilities of the model, and a sentence about each limitation.
 
     Raises SettingsError for invalid requests, DoesNotFit for a cache type that the model cannot use.
     """
@@ -230,79 +268,13 @@ def checked(request: PlanRequest, header: ModelHeader) -> tuple[PlanRequest, tup
     return msgspec.structs.replace(request, context=trained), (note,)
 
 
-def plan_variant(
-    variant: Variant,
-    machine: Machine,
-    request: PlanRequest,
-    *,
-    nearest: bool = True,
-    draft: DraftCandidate | None = None,
-    head: HeadFile | None = None,
-) -> LoadPlan:
-    """Return the plan for a file, with what its quantization loses; see `plan`.
-
-    head: instead of what lies beside the file.
-    """
-    header = variant.header()
-    sees = request.vision and not header.makes_embeddings
-    projector, no_vision = variant.projector() if sees else (None, "")
-    wish = request.draft or AUTO
-    no_head = ""
-    if head is None and wish in (AUTO, MTP) and not can_draft(header):
-        head, no_head = variant.head()
-    own = variant.defaults()
-
-    def planned_with(request: PlanRequest) -> LoadPlan:
-        return plan(
-            variant.model,
-            header,
-            machine.profile,
-            request,
-            machine.measuring(header),
-            machine.history,
-            path=str(variant.path or ""),
-            draft=draft,
-            head=head,
-            projector=projector,
-            no_vision=no_vision,
-            nearest=nearest,
-        )
-
-    request = with_own_adapters(request, own)
-    try:
-        planned = planned_with(with_own_context(request, own))
-    except DoesNotFit:
-        if own.context is None or request.context is not None:
-            raise
-        planned = planned_with(request)
-    if own != NO_DEFAULTS:
-        planned = msgspec.structs.replace(
-            planned,
-            defaults=own,
-            notes=(*planned.notes, *own.unread),
-            reasons=(*planned.reasons, *reasons.own_defaults(own, header)),
-        )
-    if no_head:
-        planned = msgspec.structs.replace(planned, notes=(*planned.notes, no_head))
-    quant = variant.quant or planned.quant
-    figure = loss_of_file(quant, variant.path)
-    return msgspec.structs.replace(
-        planned,
-        quant=quant,
-        file_bytes=header.file_size or variant.size,
-        kl_divergence=Divergence(value=figure.value, source=figure.source, measured=figure.measured)
-        if figure
-        else None,
-    )
-
-
 def with_own_context(request: PlanRequest, own: ModelDefaults) -> PlanRequest:
-    """Return the request with the context that is kept beside the file, where no other is requested."""
-    return msgspec.structs.replace(request, context=request.context or own.context)
+    """Return the request with the context of the file's defaults, unless there is another."""
+    return request if request.context is not None else msgspec.structs.replace(request, context=own.context)
 
 
 def with_own_adapters(request: PlanRequest, own: ModelDefaults) -> PlanRequest:
-    """Return the request with the adapters that belong to the file, where no others are requested."""
+    """Return the request with the adapters of the file's defaults, unless there are others."""
     if request.adapters is not None:
         return request
     return msgspec.structs.replace(request, usual_adapters=(*own.adapters, *request.usual_adapters))
@@ -311,7 +283,7 @@ def with_own_adapters(request: PlanRequest, own: ModelDefaults) -> PlanRequest:
 def threads_for(
     header: ModelHeader, profile: DeviceProfile, request: PlanRequest
 ) -> tuple[int, tuple[str, ...]]:
-    """Return how many threads compute, and why; MLX has its own."""
+    """Return the number of threads, and why; MLX has its own."""
     threads, why_threads = best_threads(profile.cpu, profile.speed)
     if header.format == "mlx":
         return threads, ()
@@ -321,26 +293,16 @@ def threads_for(
 
 
 def completed(plan: LoadPlan, model: ModelOnMachine, load: LoadConfig) -> LoadPlan:
-    """Return the plan with everything that follows from a way of loading it; not its reasons."""
+    """Return the plan with everything that follows from a load, except its reasons."""
     budgets = {RAM: model.budget.ram} | {card.name: card.budget for card in model.budget.cards}
-    memory = (
-        DeviceMemory(
-            name=name,
-            budget_bytes=budgets.get(name, 0),
-            weights_bytes=needs.weights,
-            cache_bytes=needs.cache,
-            compute_bytes=needs.compute,
-            program_bytes=needs.program,
-            checkpoint_bytes=needs.checkpoints,
-            projector_bytes=needs.projector,
-            adapter_bytes=needs.adapters,
-        )
+    memory = tuple(
+        DeviceMemory(name=name, budget_bytes=budgets.get(name, 0), **msgspec.structs.asdict(needs))
         for name, needs in load.keeping(plan.checkpoint_bytes).needs.items()
     )
     return msgspec.structs.replace(
         plan,
         **(params_of(load.params) | {"threads": plan.threads}),
-        memory=tuple(memory),
+        memory=memory,
         buffers=load.buffers,
         forecast=load.forecast,
         predicted=predict(load.forecast, model.correction(load), load.context),
@@ -349,7 +311,7 @@ def completed(plan: LoadPlan, model: ModelOnMachine, load: LoadConfig) -> LoadPl
 
 
 def types(model: ModelOnMachine, request: PlanRequest) -> tuple[CacheType, ...]:
-    """Return the types of cache that may be chosen, the best one first."""
+    """Return the possible cache types, the best one first."""
     if request.cache_type is not None:
         return (request.cache_type,)
     if model.header.makes_embeddings:
@@ -360,7 +322,7 @@ def types(model: ModelOnMachine, request: PlanRequest) -> tuple[CacheType, ...]:
 
 
 def _chosen_load(model: ModelOnMachine, request: PlanRequest, asked: str) -> tuple[LoadConfig, str]:
-    """Return the load with the requested context or the best one, and why it is as it is."""
+    """Return the load with the requested or the best context, and the reason for it."""
     if request.context:
         return _requested_context(model, request, request.context, asked)
     return _best_context(model, request)
@@ -369,9 +331,9 @@ def _chosen_load(model: ModelOnMachine, request: PlanRequest, asked: str) -> tup
 def _with_head(
     model: ModelOnMachine, file: HeadFile | None, request: PlanRequest, load: LoadConfig, asked: str
 ) -> tuple[ModelOnMachine, HeadChoice]:
-    """Return the model, with its own drafting layers (MTP) if they are loaded, and its load."""
+    """Return the model, with its own drafting layers (MTP) if they are loaded, and the load."""
     wish = request.draft or AUTO
-    costs = drafting_with_head(model.header, wish, beside=file is not None)
+    costs = head_costs(model.header, wish, beside=file is not None)
     if not costs.drafted:
         is_told = wish == MTP or model.shape.n_head
         return model, HeadChoice(load, why_not=costs.why_not if is_told else "")
@@ -389,7 +351,7 @@ def _with_head(
 def _requested_context(
     model: ModelOnMachine, request: PlanRequest, context: int, asked: str
 ) -> tuple[LoadConfig, str]:
-    """Return the load with the requested context, and why it is as it is."""
+    """Return the load with the requested context, and the reason for it."""
     allowed = types(model, request)
     loads = (model.load(context, cache_type) for cache_type in allowed)
     load = next(load for load in loads if model.fits(load) or load.params.cache_type == allowed[-1])
@@ -400,7 +362,7 @@ def _requested_context(
 
 
 def _best_context(model: ModelOnMachine, request: PlanRequest) -> tuple[LoadConfig, str]:
-    """Return the load with the longest comfortable context, and why it is that one."""
+    """Return the load with the longest comfortable context, and the reason for it."""
     allowed = types(model, request)
     guess = replace(model, measure=None)  # precise enough for its speed
     usual = guess.load(min(ENOUGH, model.header.context_length or ENOUGH), allowed[0])
@@ -428,7 +390,7 @@ def _best_context(model: ModelOnMachine, request: PlanRequest) -> tuple[LoadConf
 def _candidates(
     model: ModelOnMachine, cache_types: tuple[CacheType, ...], contexts: list[int]
 ) -> list[tuple[int, CacheType]]:
-    """Return what may be chosen, the best first: 8 bits of cache cost less than half of the context."""
+    """Return the possible choices, the best first: a cache in 8 bits is better than half the context."""
     trained = model.header.context_length
     longest = min(trained or math.inf, LONGEST_TEXT if model.header.makes_embeddings else math.inf)
     possible = [context for context in contexts if context <= longest] or [trained]
@@ -438,7 +400,7 @@ def _candidates(
 def _shorter(
     model: ModelOnMachine, request: PlanRequest, load: LoadConfig
 ) -> Iterator[tuple[int, CacheType]]:
-    """Yield what might be chosen instead of a load, to leave more memory; see `_candidates`."""
+    """Yield smaller choices than a load; see `_candidates`."""
     may_shrink = load.params.cache_type == "f16"
     for context, cache_type in _candidates(model, types(model, request), list(CONTEXTS)):
         if context < load.context or (context == load.context and may_shrink and cache_type != "f16"):
@@ -448,7 +410,7 @@ def _shorter(
 def _first_good(
     model: ModelOnMachine, candidates: list[tuple[int, CacheType]], is_good: Callable[[LoadConfig], bool]
 ) -> LoadConfig:
-    """Return the first load that is good, or the last one; each takes less memory than the one before."""
+    """Return the first good load, or the last one; each takes less memory than the one before."""
     first, last = 0, len(candidates) - 1
     load = model.load(*candidates[first])
     if first == last or is_good(load):
@@ -467,7 +429,7 @@ def _first_good(
 
 
 def _does_not_fit(model: ModelOnMachine, load: LoadConfig, nearest: bool) -> DoesNotFit:
-    """Return the error for a load that is too large, naming the nearest context that is not."""
+    """Return the error for a load that is too large; nearest: name the longest context that fits."""
     longest = min(model.longest(load.params.cache_type), load.context - CELLS) if nearest else 0
     hint = "Close other programs, or choose a smaller model."
     if longest >= CELLS:
@@ -498,9 +460,9 @@ def with_draft(
 ) -> LoadPlan:
     """Return the plan with a draft model: the requested one, or the catalogue's.
 
-    None is needed where the model's own layers draft (MTP). insists: what drafts was requested now, so it is
-    an error if it cannot: ModelFileError, NotADraft or DoesNotFit. Otherwise the plan says why it does not.
-    elsewhere: also consider models of the catalogue that are not on this machine.
+    None is needed if the model's own layers draft (MTP). insists: the drafter was requested now, so it is an
+    error if it cannot draft: ModelFileError, NotADraft or DoesNotFit. Otherwise the plan says why there is
+    none. elsewhere: also consider models of the catalogue that are not on this machine.
     """
     wish = request.draft or AUTO
     if (head := _head_file(wish)) is not None:
@@ -518,10 +480,8 @@ def with_draft(
         small = _catalogue_draft(variant, elsewhere) if wish == AUTO else _requested(wish, variant, elsewhere)
         if small is None or not plan.ngrams:
             return plan
-        header, path = small.header(), str(small.path or "")
-        timed = machine.timed_for([header])
-        draft = DraftCandidate(small.model, header, timed.measuring(header), path, requested=wish != AUTO)
-        return drafted(plan, variant, timed, request, draft)
+        timed = machine.timed_for([small.header()])
+        return drafted(plan, variant, timed, request, small, requested=wish != AUTO)
     except (DoesNotFit, ModelFileError, ModelNotFound, NotADraft) as error:
         if insists and wish != AUTO:
             raise
@@ -529,7 +489,7 @@ def with_draft(
 
 
 def _head_file(wish: str) -> HeadFile | None:
-    """Return the layers in the file that was requested, if it is one of such layers alone."""
+    """Return the requested file if it contains only drafting layers."""
     path = Path(wish)
     if not (path.suffix.lower() == ".gguf" and path.is_file()):
         return None
@@ -540,7 +500,7 @@ def _head_file(wish: str) -> HeadFile | None:
 def _with_head_file(
     plan: LoadPlan, variant: Variant, machine: Machine, request: PlanRequest, head: HeadFile
 ) -> LoadPlan:
-    """Return the plan with layers in a file of their own. Raises NotADraft or DoesNotFit."""
+    """Return the plan with drafting layers in a separate file. Raises NotADraft or DoesNotFit."""
     header = variant.header()
     if can_draft(header):
         raise NotADraft(f"{plan.model_name} drafts with layers of its own file.", hint="Use --draft mtp.")
@@ -554,30 +514,35 @@ def _with_head_file(
 
 
 def check_head(plan: LoadPlan, variant: Variant) -> None:
-    """Raise NotADraft or DoesNotFit where the model's own layers (MTP) were requested and do not draft."""
+    """Raise NotADraft or DoesNotFit if the model's own layers (MTP) do not draft, which were requested."""
     if plan.head is not None:
         return
     beside = variant.head()[0] is not None
-    why = drafting_with_head(variant.header(), MTP, beside=beside).why_not
+    why = head_costs(variant.header(), MTP, beside=beside).why_not
     if why:
         raise NotADraft(f"{plan.model_name} cannot draft with its own layers. {why}", hint=_NO_HEAD_HINT)
     raise DoesNotFit(plan.no_draft, hint="Choose a shorter context, for example --ctx 4096.")
 
 
 def drafted(
-    plan: LoadPlan, variant: Variant, machine: Machine, request: PlanRequest, draft: DraftCandidate
+    plan: LoadPlan,
+    variant: Variant,
+    machine: Machine,
+    request: PlanRequest,
+    draft: Variant,
+    *,
+    requested: bool,
 ) -> LoadPlan:
     """Return the plan with this draft model. Raises NotADraft or DoesNotFit."""
-    header = variant.header()
-    problem = misfit(header, draft.header)
-    if problem:
-        raise _refusal(draft.name, plan.model_name, problem)
-    if not (draft.requested or is_much_smaller(draft.header, header)):
+    header, small = variant.header(), draft.header()
+    if problem := misfit(header, small):
+        raise _refusal(draft.model, plan.model_name, problem)
+    if not (requested or is_much_smaller(small, header)):
         raise NotADraft(
-            f"{draft.name} is not used as a draft model: it has more than half as many weights. To use it "
-            f"anyway: --draft {draft.name}"
+            f"{draft.model} is not used as a draft model: it has more than half as many weights. To use it "
+            f"anyway: --draft {draft.model}"
         )
-    both = plan_variant(variant, machine, request, nearest=False, draft=draft)
+    both = plan_variant(variant, machine, request, nearest=False, draft=draft, reserves=requested)
     before = plan.reasons[: len(plan.reasons) - len(both.reasons)]  # why this file, of several
     return msgspec.structs.replace(both, alternatives=plan.alternatives, reasons=(*before, *both.reasons))
 
@@ -612,7 +577,7 @@ def _requested(wish: str, variant: Variant, elsewhere: bool) -> Variant:
 
 
 def _catalogue_draft(variant: Variant, elsewhere: bool) -> Variant | None:
-    """Return the draft model that the catalogue names; None if the target is not in the catalogue.
+    """Return the catalogue's draft model; None if the target is not in the catalogue.
 
     If the target is on this machine, its draft model must be too; otherwise both would be downloaded.
     """

@@ -1,4 +1,4 @@
-"""The programs that edgechat can start to run a model: where they are, and what they are called with."""
+"""Programs that edgechat can start to run a model: where they are, and how they are called."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _NO_REPORTS = {"DO_NOT_TRACK": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 @dataclass(frozen=True, slots=True)
 class ProgramFacts:
-    """What is known of a program."""
+    """Facts about a program."""
 
     label: str
     executable: str
     subcommand: tuple[str, ...]
     install: str
-    """How users install it."""
+    """The command to install it."""
     packages: tuple[str, ...] = ()
-    """With which `uvx` runs it; none: it is no Python program."""
+    """Packages for `uvx`; none: not a Python program."""
     key_variable: str = ""
-    """The environment variable in which it takes an API key; '': it takes none there."""
+    """The environment variable for its API key; '': none."""
 
 
 PROGRAMS: Mapping[EngineName, ProgramFacts] = {
@@ -62,21 +62,21 @@ PROGRAMS: Mapping[EngineName, ProgramFacts] = {
 
 
 def split_engine(model: str) -> tuple[EngineName | None, str]:
-    """Return the engine and the model of a name ENGINE:MODEL; None and the name if it is another one."""
+    """Split a name ENGINE:MODEL into engine and model; the engine of other names is None."""
     head, colon, rest = model.partition(":")
     engine = next((name for name in ENGINES if name == head), None)
     return (engine, rest) if engine is not None and colon and rest else (None, model)
 
 
 def effective(engine: EngineName) -> tuple[str, ...]:
-    """Return the fields of a `PlanRequest` that have an effect on what a program runs."""
+    """Return the fields of a `PlanRequest` that have an effect on a program."""
     if engine == "llama-server":  # its plan is edgechat's own
         return ("context", "anyway", "vision", "threads")
     return ("context", "anyway")
 
 
 def start_of(engine: EngineName, config: Settings) -> tuple[str, ...]:
-    """Return what the command line of a program begins with. Raises EngineMissing."""
+    """Return the beginning of a program's command line. Raises EngineMissing."""
     facts, own = PROGRAMS[engine], config.engines.get(engine, EngineProgram())
     if own.command is not None:
         first, *rest = shlex.split(own.command)
@@ -107,18 +107,18 @@ def start_of(engine: EngineName, config: Settings) -> tuple[str, ...]:
 
 
 def is_uvx(start: tuple[str, ...]) -> bool:
-    """Return whether `uvx` runs the program, and downloads it the first time."""
+    """Return whether `uvx` runs the program, which downloads it the first time."""
     return os.path.basename(start[0]).removesuffix(".exe") == "uvx"
 
 
 def variables_of(engine: EngineName, config: Settings) -> tuple[str, ...]:
-    """Return the names of the environment variables that a program gets, if they are set."""
+    """Return the environment variables that a program inherits."""
     own = config.engines.get(engine, EngineProgram()).env
     return (*_CARDS, "LD_LIBRARY_PATH", *(() if is_offline(config) else _NETWORK), *_HUB, *own)
 
 
 def settings_of(engine: EngineName, config: Settings) -> dict[str, str]:
-    """Return environment variables that a program is given values of."""
+    """Return the environment variables that are set for a program."""
     return {
         **_NO_REPORTS,
         **({"VLLM_NO_USAGE_STATS": "1"} if engine == "vllm" else {}),
@@ -127,5 +127,5 @@ def settings_of(engine: EngineName, config: Settings) -> dict[str, str]:
 
 
 def is_offline(config: Settings) -> bool:
-    """Return whether programs are to stay off the network."""
+    """Return whether programs must not use the network."""
     return config.offline or offline_by() is not None

@@ -1,4 +1,4 @@
-"""The reasons of a plan, as sentences."""
+"""Reasons of a plan, as sentences."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from edgechat.planner.plan import LoadPlan
 from edgechat.planner.request import BACKENDS, PlanRequest
 
 LONGEST, USUAL = 32768, 16384
-"""Tokens: more than the one is never taken by itself, more than the other only where filling it is quick."""
+"""Longest context that is chosen without a request, and the longest that need not be quick to fill, in
+tokens."""
 
 _VLLM = 7 * 2**29
 """Bytes that vLLM takes on a processor beside unquantized weights, with 1 GiB for its KV cache."""
 _SLOWS = 0.9
-"""Share of the speed below which that of a longer chat is told."""
+"""Share of the speed below which the speed of a longer chat is mentioned."""
 
 
 def context(header: ModelHeader, budget: Budget, load: LoadConfig, slower: bool) -> str:
-    """Return why the context is as long as it is; slower: a longer one would have been slower."""
+    """Return the reason for the context; slower: a longer one would have been slower."""
     trained = header.context_length
     cache = "" if load.params.cache_type == "f16" else f", with the KV cache in {load.params.cache_type}"
     if trained and load.context >= min(trained, LONGEST):
@@ -45,7 +46,7 @@ def context(header: ModelHeader, budget: Budget, load: LoadConfig, slower: bool)
 
 
 def own_defaults(own: ModelDefaults, header: ModelHeader) -> Iterator[str]:
-    """Yield what is taken over of what Ollama keeps beside a model."""
+    """Yield the defaults from Ollama's store."""
     if words := in_words(own):
         yield f"Ollama's parameters for this model hold where nothing else is set: {words}."
     if own.system:
@@ -55,7 +56,7 @@ def own_defaults(own: ModelDefaults, header: ModelHeader) -> Iterator[str]:
 
 
 def backend(header: ModelHeader, budget: Budget, request: PlanRequest) -> Iterator[str]:
-    """Yield what computes the model, where that does not go without saying."""
+    """Yield the backend, unless it is obvious."""
     name = BACKENDS[header.format]
     asked = name in (request.backend, request.prefers)
     if name != "mlx" and not asked:
@@ -70,7 +71,7 @@ def backend(header: ModelHeader, budget: Budget, request: PlanRequest) -> Iterat
 
 
 def split(header: ModelHeader, budget: Budget, load: LoadConfig) -> Iterator[str]:
-    """Yield where the layers are, if there is a choice."""
+    """Yield the devices of the layers, if there is a choice."""
     layers, parts = load.layout, header.n_layers + 1
     if header.format == "mlx" or not budget.cards:
         return
@@ -93,7 +94,7 @@ def workers(
     rates: Mapping[str | None, DeviceSpeed],
     with_layers_on: Callable[[Collection[str], LoadConfig], Forecast | None],
 ) -> Iterator[str]:
-    """Yield what each worker is for, or why it is not used."""
+    """Yield the link of each worker, or why it is not used."""
     for address, cards in _by_worker(budget).items():
         link = rates[cards[0]].link
         assert link is not None
@@ -113,13 +114,13 @@ def workers(
 
 
 def links(shape: ModelShape, load: LoadConfig, rates: Mapping[str | None, DeviceSpeed]) -> str:
-    """Return what the links to workers cost; '' without any."""
+    """Return the cost of the links to workers; '' without workers."""
     seconds = on_links(shape, load.layout.placed(shape), rates, 1)
     return f"Of each token, {figure(1000 * seconds)} ms pass on links to other machines." if seconds else ""
 
 
 def _by_worker(budget: Budget) -> dict[str, list[str]]:
-    """Return llama.cpp's names of the devices of each worker."""
+    """Return llama.cpp's device names by worker."""
     names: dict[str, list[str]] = {}
     for card in budget.cards:
         if card.accelerator.worker:
@@ -128,7 +129,7 @@ def _by_worker(budget: Budget) -> dict[str, list[str]]:
 
 
 def memory(budget: Budget, plan: LoadPlan, source: str) -> str:
-    """Return what is needed where, how we know, and what is free."""
+    """Return the needed memory, how it is known, and the free memory."""
     texts = []
     for part in plan.memory:
         sizes = (
@@ -153,9 +154,9 @@ def memory(budget: Budget, plan: LoadPlan, source: str) -> str:
 def attention(
     shape: ModelShape, load: LoadConfig, other: Forecast | None, use: ChatUse, request: PlanRequest
 ) -> str:
-    """Return why attention is computed as it is; '' where there was no choice.
+    """Return the reason for the kind of attention; '' if there was no choice.
 
-    other: the forecast with the other kind. use: what chats read and write.
+    other: the forecast with the other kind. use: tokens of chats.
     """
     params, wish = load.params, request.attention
     if wish == params.attention:
@@ -172,7 +173,7 @@ def attention(
 
 
 def _faster(one: Forecast, other: Forecast, kind: AttentionKind) -> str:
-    """Return in which of both, writing or reading, one is how much faster than the other kind."""
+    """Return how much faster one kind is than the other, in writing or in reading."""
     writes = other.decoding(PROMPT) / one.decoding(PROMPT)
     reads = other.prefilling(PROMPT) / one.prefilling(PROMPT)
     if reads > writes:
@@ -181,7 +182,7 @@ def _faster(one: Forecast, other: Forecast, kind: AttentionKind) -> str:
 
 
 def sequences(header: ModelHeader, load: LoadConfig) -> str:
-    """Return how many sequences there are and what they cost."""
+    """Return the number of sequences and their cost."""
     state = recurrent_bytes(header, 1)
     n = load.params.n_seq_max
     if header.makes_embeddings:
@@ -208,7 +209,7 @@ def clients(header: ModelHeader, budget: Budget, load: LoadConfig, request: Plan
 
 
 def vision(plan: LoadPlan, why_there: str) -> str:
-    """Return what the projector is for and where it is; or why there is none."""
+    """Return the purpose and place of the projector, or why there is none."""
     projector = plan.projector
     if projector is None:
         return plan.no_vision
@@ -220,7 +221,7 @@ def vision(plan: LoadPlan, why_there: str) -> str:
 
 
 def adapters(plan: LoadPlan) -> str:
-    """Return which LoRA adapters are applied."""
+    """Return the applied LoRA adapters."""
     named = [
         f"{one_line(one.name)} (rank {one.rank}, {mebibytes(one.total_bytes)}"
         f"{f', scale {one.scale:g}' if one.scale != 1 else ''})"
@@ -230,7 +231,7 @@ def adapters(plan: LoadPlan) -> str:
 
 
 def drafts(plan: LoadPlan) -> str:
-    """Return what drafts, or why nothing does."""
+    """Return the drafters, or why there are none."""
     if plan.head is not None:
         size, gain = mebibytes(plan.head.total_bytes), f"{plan.head.gain:.1f} times as fast"
         where = f" in {one_line(plan.draft.model_name)}, about" if plan.draft is not None else ","
@@ -248,7 +249,7 @@ def drafts(plan: LoadPlan) -> str:
 
 
 def speed(plan: LoadPlan) -> str:
-    """Return how fast it will be and how we know."""
+    """Return the speed, and how it is known."""
     predicted = plan.predicted
     assert predicted is not None
     if plan.embeddings:

@@ -54,17 +54,28 @@ from edgechat.planner.estimate.rates import COMMON
 from edgechat.planner.machine import (
     LARGE,
     Machine,
-    MachineDescription,
     current_profile,
     in_words,
     machine_for,
 )
 from edgechat.planner.placement.drafting import AUTO, MTP, NGRAM, NONE, asks_for_drafts
-from edgechat.planner.placement.plan_model import DraftCandidate, check_head, drafted, without_draft
+from edgechat.planner.placement.plan_model import check_head, drafted, without_draft
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.ranking.ranking import RankedFile, choose, first_that_fits, rate, rated
 from edgechat.planner.request import PlanRequest, with_settings
 from edgechat.settings import Backend
+
+_DRAFT_QUANTS = ("Q8_0", "Q4_K_M", "Q4_0")
+"""Preferred quantizations of a draft model without a recommended one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepoSource:
+    """A repository as listed by the hub, and the requested models in it."""
+
+    want: ModelRequest
+    remote: RemoteModel
+    choices: tuple[ModelChoice, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +85,18 @@ class PullPart:
     source: RepoSource
     choice: ModelChoice
     projector: RemoteFile | None = None
-    """What comes with it, to make pictures or sound readable for it."""
+    """Its projector, which is downloaded too."""
     head: RemoteFile | None = None
-    """Its drafting layers in a file of their own (MTP), which come with it too."""
+    """Its separate drafting layers (MTP), which are downloaded too."""
 
     @property
     def files(self) -> tuple[RemoteFile, ...]:
-        """Its files, and what comes with it: last, and so is linked into the cache first."""
+        """Its files, followed by those that come with it, which are linked into the cache first."""
         return (*self.choice.files, *filter(None, (self.projector, self.head)))
 
     @property
     def model_path(self) -> Path:
-        """Where the model is, or will be: its first file, or the folder of one for MLX."""
+        """The path of the model, now or later: its first file, or the folder of an MLX model."""
         first = self.path(self.choice.files[0])
         return first.parent if self.choice.format == "mlx" else first
 
@@ -95,22 +106,22 @@ class PullPart:
         return HubStore(self.source.remote.listing)
 
     def path(self, file: RemoteFile) -> Path:
-        """Return where a file is, or will be."""
+        """Return the path of a file, now or later."""
         return _own_copy(self.source.want, file) or self.store.path(file)
 
     def missing(self) -> tuple[RemoteFile, ...]:
-        """Return the files that are not in their places now."""
+        """Return the missing files."""
         own = [file for file in self.files if _own_copy(self.source.want, file)]
         return tuple(file for file in self.files if file not in own and not self.store.is_here(file))
 
     def needed(self) -> int:
-        """Return the bytes that have to come."""
+        """Return the bytes to download."""
         left = (file for file in self.missing() if not self.store.has_bytes(file))
         return sum(file.size - self.store.n_kept(file) for file in left)
 
     @property
     def name(self) -> str:
-        """How to refer to it once it is here: its name in the catalogue or on the hub, else its path."""
+        """Its name once it is here: in the catalogue or on the hub, else its path."""
         path, want, quant = self.model_path, self.source.want, self.choice.quant
         for name in (want.name, f"{want.name}:{quant}", f"{want.hub.repo}:{quant}", want.hub.repo):
             with contextlib.suppress(EdgechatError, OSError):
@@ -120,43 +131,74 @@ class PullPart:
 
 
 @dataclass(frozen=True, slots=True)
+class DownloadChoice:
+    """The model to download."""
+
+    source: RepoSource
+    """The repository."""
+    choice: ModelChoice
+    machine: str
+    """The machine, in words."""
+    plan: LoadPlan | None = None
+    """None if it does not fit."""
+    why_not: str = ""
+    """Why it does not fit."""
+    instead: str | None = None
+    """Name of a model of the catalogue that fits instead."""
+    draft: PullPart | None = None
+    no_draft: str = ""
+    """Why there is no draft although one was wanted."""
+    projector: RemoteFile | None = None
+    """The projector of the model."""
+    head: RemoteFile | None = None
+    """The model's separate drafting layers, if they are used."""
+    modalities: tuple[Modality, ...] = ()
+    """The input of the projector."""
+    no_vision: str = ""
+    """Why there is no projector although the repository has one."""
+
+
+@dataclass(frozen=True, slots=True)
 class PullDecision:
-    """What a pull brings."""
+    """The result of `decide`: what a pull downloads."""
 
     parts: tuple[PullPart, ...]
-    """The model, and its draft where one comes too."""
+    """The model, and its draft model if there is one."""
     missing: tuple[tuple[RemoteFile, ...], ...]
-    """The files of each part that were not here."""
+    """The missing files of each part."""
     picked: DownloadChoice | None = None
-    """The choice with its plan; None where the hub could not be asked, and all is here."""
-    no_draft: str = ""
-    """Why no draft comes although one was wanted."""
+    """The choice with its plan; None if the hub could not be asked and everything is here."""
+
+    @property
+    def no_draft(self) -> str:
+        """Why there is no draft although one was wanted."""
+        return self.picked.no_draft if self.picked is not None else ""
 
     @property
     def no_vision(self) -> str:
-        """Why no projector comes although there is one."""
+        """Why there is no projector although the repository has one."""
         return self.picked.no_vision if self.picked is not None else ""
 
     @property
     def fits(self) -> bool:
-        """Whether this machine carries it, as far as anyone knows."""
+        """Whether it fits this machine, as far as is known."""
         return self.picked is None or self.picked.plan is not None
 
     @property
     def kind(self) -> ModelKind:
-        """What the model is made for, as far as anyone knows."""
+        """The kind of model, as far as is known."""
         entry, plan = self.parts[0].source.want.entry, self.picked.plan if self.picked is not None else None
         return plan.kind if plan is not None else entry.kind if entry is not None else "chat"
 
     @property
     def total(self) -> int:
-        """Bytes of the files that were not here."""
+        """Bytes of the missing files."""
         return sum(file.size for files in self.missing for file in files)
 
 
 @dataclass(frozen=True, slots=True)
 class LocalModelEntry:
-    """A model of the catalogue that is on this machine, while nothing is known of its repository."""
+    """A local model of the catalogue, if its repository is unknown."""
 
     want: ModelRequest
     quant: str
@@ -171,13 +213,12 @@ def decide(
     vision: bool = True,
     tell: Callable[[str], None] = lambda _what: None,
 ) -> PullDecision | LocalModelEntry:
-    """Return what a pull would download; `tell` is called with the progress.
+    """Decide what to download; `tell` is called with the progress.
 
     draft: 'auto', 'none', 'mtp', 'ngram' or the name of a model; None: as settings.toml says, else auto.
-    backend: must match `want`; None: the one that suits this machine best. vision: the model's projector
-    too, if it has one.
+    backend: must match `want`; None: the best for this machine. vision: include the model's projector.
     Raises HubError, ModelNotFound, ModelFileError, BackendMissing, SettingsError; NotADraft or DoesNotFit
-    where 'mtp' was requested and the model does not draft with layers of its own.
+    if 'mtp' was requested and the model does not draft with its own layers.
     """
     config = settings.load()
     wish = draft or (config.draft if config.draft in (NONE, NGRAM, MTP) else AUTO)
@@ -190,22 +231,15 @@ def decide(
     if sources[0].remote.unasked is not None:
         return _from_memory(sources, sources[0].remote.unasked, vision=vision)
     tell("inspecting this machine and the model's header")
-    picked = pick(
-        sources,
-        _begun,
-        _projector,
-        lambda format: _draft(wish, want, format, config.offline),
-        request,
-        insists=draft is not None,
-    )
+    picked = _pick(sources, want, request, insists=draft is not None, offline=config.offline)
     parts = [PullPart(picked.source, picked.choice, picked.projector, picked.head)]
     if picked.draft is not None:
-        parts.append(PullPart(*picked.draft))
-    return PullDecision(tuple(parts), tuple(part.missing() for part in parts), picked, picked.no_draft)
+        parts.append(picked.draft)
+    return PullDecision(tuple(parts), tuple(part.missing() for part in parts), picked)
 
 
 def _wants(want: ModelRequest, request: PlanRequest) -> list[ModelRequest]:
-    """Return the repositories to consider: a model of the catalogue may have several."""
+    """Return the repositories to consider, as models of the catalogue may have several."""
     entry = want.entry
     if entry is None or want.quant is not None or want.hub.revision is not None or not entry.mlx:
         return [want]
@@ -219,7 +253,7 @@ def _wants(want: ModelRequest, request: PlanRequest) -> list[ModelRequest]:
 def bring(
     decided: PullDecision, observer: DownloadObserver, stop: threading.Event | None = None
 ) -> tuple[tuple[FetchedFile, ...], ...]:
-    """Download what is missing; return the files of each part. `stop`: see `download`.
+    """Download the missing files; return the files of each part. `stop`: see `download`.
 
     Raises DiskError if there is not enough disk space; HubError, DownloadStopped.
     """
@@ -233,7 +267,7 @@ def bring(
 
 
 def _sources(wants: Sequence[ModelRequest], offline: bool, tell: Callable[[str], None]) -> list[RepoSource]:
-    """Ask the hub for repositories. Raises the first error if none of them can be listed."""
+    """List repositories on the hub. Raises the first error if none can be listed."""
     sources: list[RepoSource] = []
     failure: HubError | ModelNotFound | None = None
     for want in wants:
@@ -253,7 +287,7 @@ def _source(want: ModelRequest, offline: bool) -> RepoSource:
 
 
 def _draft(wish: str, want: ModelRequest, format: Format, offline: bool) -> tuple[RepoSource | None, str]:
-    """Return the repository of the draft model, in the model's own format, or why there is none."""
+    """Return the repository of the draft model, in the model's format, or why there is none."""
     if wish in (NONE, NGRAM, MTP):
         return None, ""
     if wish != AUTO:
@@ -267,19 +301,19 @@ def _draft(wish: str, want: ModelRequest, format: Format, offline: bool) -> tupl
 
 
 def _begun(source: RepoSource, choice: ModelChoice) -> int:
-    """Return 2 for a model that is on this machine, 1 for one that is partly downloaded, or 0."""
+    """Return 2 for a local model, 1 for a partly downloaded one, or 0."""
     part = PullPart(source, choice)
     if any(file.digest is None for file in choice.files):
         return 0
-    # A tokenizer may be another model's as well.
+    # Small files such as tokenizers may belong to another model.
     small = sum(file.size for file in choice.files if file.sha256 is None)
     return 2 if not part.needed() else 1 if part.needed() < choice.total_bytes - small else 0
 
 
 def _projector(source: RepoSource, choice: ModelChoice) -> RemoteFile | None:
-    """Return the projector to take: the best one, or that of which most is here already.
+    """Return the best projector, or the one of which most is already here.
 
-    None for a model in edgechat's own folder: it is found only if it lies there too.
+    None for a model in edgechat's own folder, where the projector would have to be too.
     """
     if any(_own_copy(source.want, file) for file in choice.files):
         return None
@@ -291,7 +325,7 @@ def _projector(source: RepoSource, choice: ModelChoice) -> RemoteFile | None:
 
 
 def _without_hub(wants: Sequence[ModelRequest], why: HubError) -> LocalModelEntry:
-    """Return what is here of a model of the catalogue. Raises `why` where nothing is."""
+    """Return the local file of a model of the catalogue. Raises `why` if there is none."""
     by_format = {want.format: want for want in wants}
     files = local_files(wants[0].entry) if wants[0].entry else {}
     for quant, path in files.items():
@@ -302,7 +336,7 @@ def _without_hub(wants: Sequence[ModelRequest], why: HubError) -> LocalModelEntr
 
 
 def _from_memory(sources: Sequence[RepoSource], why: HubError, *, vision: bool) -> PullDecision:
-    """Return what is here of repositories that cannot be asked now. Raises `why` where none is all here."""
+    """Return a complete local model of repositories that cannot be asked. Raises `why` if there is none."""
     for source in sources:
         for choice in source.choices:
             part = PullPart(source, choice)
@@ -313,74 +347,26 @@ def _from_memory(sources: Sequence[RepoSource], why: HubError, *, vision: bool) 
 
 
 def _own_copy(want: ModelRequest, file: RemoteFile) -> Path | None:
-    """Return the file in edgechat's own folder, where a model of the catalogue may have been put by hand."""
+    """Return the file in edgechat's own folder, if a model of the catalogue was put there by hand."""
     if want.entry is None or want.format == "mlx":
         return None
     path = paths.data_dir() / "models" / file.name.rpartition("/")[2]
     return path if path.is_file() and path.stat().st_size == file.size else None
 
 
-_DRAFT_QUANTS = ("Q8_0", "Q4_K_M", "Q4_0")
-"""Of a draft that no catalogue recommends one for, the first that there is."""
-
-
-@dataclass(frozen=True, slots=True)
-class RepoSource:
-    """A repository as the hub listed it, and the models in it that are meant."""
-
-    want: ModelRequest
-    remote: RemoteModel
-    choices: tuple[ModelChoice, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DownloadChoice:
-    """The model to download."""
-
-    source: RepoSource
-    """Where it is."""
-    choice: ModelChoice
-    machine: str
-    """What it is planned for, in words."""
-    plan: LoadPlan | None = None
-    """None where it does not fit."""
-    why_not: str = ""
-    """Why it does not."""
-    instead: str | None = None
-    """Name of a model of the catalogue that does."""
-    draft: tuple[RepoSource, ModelChoice] | None = None
-    no_draft: str = ""
-    """Why there is none although one was wanted."""
-    projector: RemoteFile | None = None
-    """What makes pictures or sound readable for the model."""
-    head: RemoteFile | None = None
-    """The model's drafting layers in a file of their own, if they draft for it."""
-    modalities: tuple[Modality, ...] = ()
-    """Which of them it is for."""
-    no_vision: str = ""
-    """Why there is none although the repository has one."""
-
-
-def pick(
-    sources: Sequence[RepoSource],
-    begun: Callable[[RepoSource, ModelChoice], int],
-    projector_of: Callable[[RepoSource, ModelChoice], RemoteFile | None],
-    draft_of: Callable[[Format], tuple[RepoSource | None, str]],
-    request: PlanRequest,
-    *,
-    insists: bool = False,
+def _pick(
+    sources: Sequence[RepoSource], want: ModelRequest, request: PlanRequest, *, insists: bool, offline: bool
 ) -> DownloadChoice:
     """Choose among the models of repositories.
 
-    begun: how far an earlier download of a model came; of those with the best verdict the one that came
-    furthest is taken. projector_of: which projector a model would get. draft_of: where the draft model for a
-    format is, or why there is none; it is taken if it fits in addition, and, unless it was requested, is much
-    smaller and the model does not draft by itself (MTP). insists: see `draft_plan.with_draft`.
-    Raises NotADraft, DoesNotFit, HubError, ModelFileError, BackendMissing, SettingsError.
+    Of those with the best verdict, the one is taken whose earlier download got furthest. The draft model is
+    taken if it fits in addition, and, unless it was requested, is much smaller and the model does not draft
+    by itself (MTP). insists: see `with_draft`. Raises NotADraft, DoesNotFit, HubError, ModelFileError,
+    BackendMissing, SettingsError.
     """
     with DryRun() as dry:
         large = any(choice.total_bytes >= LARGE for source in sources for choice in source.choices)
-        machine = machine_for(MachineDescription(), dry, request.workers or (), COMMON if large else ())
+        machine = machine_for(dry, workers=request.workers or (), types=COMMON if large else ())
         variants: list[Variant] = []
         origins: dict[int, tuple[RepoSource, ModelChoice]] = {}
         for source in sources:
@@ -389,7 +375,7 @@ def pick(
                 origins[id(variant)] = source, choice
         options = rated(runnable(variants, machine.profile, request), machine, request)
         described = in_words(machine.profile)
-        chosen = _chosen(options, request, lambda option: begun(*origins[id(option.variant)]))
+        chosen = _chosen(options, request, lambda option: _begun(*origins[id(option.variant)]))
         if chosen is None:
             smallest = min(options, key=lambda option: option.variant.size)
             fitting = first_that_fits(machine, request)
@@ -399,7 +385,7 @@ def pick(
         source, choice = origins[id(chosen.variant)]
         header = source.remote.header(choice)
         variant = replace(chosen.variant, header=lambda: header)
-        file = projector_of(source, choice) if request.vision else None
+        file = _projector(source, choice) if request.vision else None
         projector, no_vision = remote_projector(source.remote, file, header) if file else (None, "")
         if choice.format == "mlx" and request.vision:
             projector, no_vision = variant.projector()
@@ -417,7 +403,7 @@ def pick(
             check_head(picked.plan, variant)
         if picked.plan is not None and picked.plan.head is not None:
             return replace(picked, head=drafting if picked.plan.draft is not None else None)
-        small, no_draft = draft_of(choice.format)
+        small, no_draft = _draft(request.draft or AUTO, want, choice.format, offline)
         if small is None:
             without_head = picked.plan.no_draft if picked.plan and request.draft == MTP else ""
             return replace(picked, no_draft=no_draft or without_head)
@@ -425,7 +411,7 @@ def pick(
 
 
 def _replanned(chosen: RankedFile, again: RankedFile) -> RankedFile:
-    """Return the choice with the plan by the file's own header, and the reasons for choosing it."""
+    """Return the choice with the plan by the file's own header, and the reasons for the choice."""
     plan, before = again.plan, chosen.plan
     if plan is not None and before is not None:
         n = max(0, len(before.reasons) - len(plan.reasons))
@@ -435,13 +421,13 @@ def _replanned(chosen: RankedFile, again: RankedFile) -> RankedFile:
 
 
 def _variants(source: RepoSource) -> list[tuple[Variant, ModelChoice]]:
-    """Return the models whose headers are shipped with edgechat, or else all."""
+    """Return the models whose headers are shipped with edgechat, or else all models."""
     shipped = [pair for choice in source.choices if (pair := _shipped(source, choice)) is not None]
     return shipped or of_choices(source.remote, source.choices, source.want.name)
 
 
 def _shipped(source: RepoSource, choice: ModelChoice) -> tuple[Variant, ModelChoice] | None:
-    """Return a model of the catalogue whose header comes with edgechat, or about that; else None."""
+    """Return a model of the catalogue with a shipped header; else None."""
     entry, size = source.want.entry, choice.total_bytes
     if entry is None:
         return None
@@ -487,19 +473,19 @@ def _drafted(
     request: PlanRequest,
     source: RepoSource,
 ) -> DownloadChoice:
-    """Return the same with the draft, where it fits beside."""
+    """Return the choice with the draft model, if it fits in addition."""
     if picked.plan is None or not picked.plan.ngrams:
         return replace(picked, no_draft=picked.plan.no_draft if picked.plan else "")
     choice, requested = _draft_of(source), asks_for_drafts(request.draft)
     try:
         header = source.remote.header(choice)
-        candidate = DraftCandidate(source.want.name, header, machine.measuring(header), requested=requested)
-        plan = drafted(picked.plan, variant, machine, request, candidate)
+        small = Variant(source.want.name, choice.quant, choice.total_bytes, lambda: header)
+        plan = drafted(picked.plan, variant, machine, request, small, requested=requested)
     except (DoesNotFit, HubError, ModelFileError, NotADraft) as error:
         if requested and isinstance(error, HubError | ModelFileError):
             raise
         return replace(picked, no_draft=error.message, plan=without_draft(picked.plan, error.message))
-    draft = (source, choice) if plan.draft else None
+    draft = PullPart(source, choice) if plan.draft else None
     return replace(picked, draft=draft, no_draft=plan.no_draft, plan=plan)
 
 

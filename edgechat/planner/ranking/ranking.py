@@ -28,52 +28,52 @@ from edgechat.planner.estimate.budget import SPARE
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.speed import Prediction, predict
 from edgechat.planner.machine import Machine
-from edgechat.planner.placement.drafting import AUTO, drafting
+from edgechat.planner.placement.drafting import AUTO, draft_costs
 from edgechat.planner.placement.model_on_machine import LoadConfig, ModelOnMachine, model_on_machine
 from edgechat.planner.placement.plan_model import plan_variant, threads_for, types
 from edgechat.planner.plan import LABELS, Alternative, LoadPlan
 from edgechat.planner.request import DEFAULT_REQUEST, ENOUGH, READABLE, PlanRequest
 
 FLUENT = 20.0
-"""Tokens per second: more is hardly noticed."""
+"""Tokens per second, beyond which more is hardly noticed."""
 PROMPT_PATIENCE = 4000.0
-"""Time to the first token that nobody minds, in milliseconds."""
+"""Acceptable time to the first token, in milliseconds."""
 THINKING = 2.0
-"""A model that thinks before it answers generates so many times as much, and users wait for half of it."""
+"""Factor on the speed of a model that thinks before it answers: users wait for half of its output."""
 _PER_HALVING, _PER_DOUBLING = 0.05, 0.03
-"""Nats: for half of the fluent speed, and for twice the patience."""
+"""Nats for half the fluent speed, and for twice the acceptable time."""
 _PER_SHORTENING = 0.15
-"""Nats for half of the usual context: 2048 tokens, which one long answer fills, cost more than a class."""
+"""Nats for half the usual context: 2048 tokens, which one long answer fills, cost more than a class."""
 _EIGHT_BITS = 0.001
 _PER_CLASS = 0.25
-"""Nats between two neighbouring classes of published quality, from which models are chosen."""
+"""Nats between neighbouring classes of published quality."""
 _IN_CLASS = 0.5
-"""Share of a class between its first and its last model in the catalogue."""
+"""Share of a class between its first and last model in the catalogue."""
 _UNKNOWN = 0.05
 """Assumed divergence of unmeasured quantizations: worse than Q4_K_M."""
 _NEAR = 0.01
 """Nats by which a guess may be too optimistic."""
 _MAX_PLANS = 4
-"""Maximum number of files that are planned if only a short context fits."""
+"""Most files that are planned if only a short context fits."""
 _MAX_REMOTE_HEADERS = 3
-"""Headers of a hub repository that are read: each costs some megabytes of download."""
+"""Most headers of a hub repository that are read: each costs some megabytes of download."""
 _EASY_TO_READ = 5 * 2**30
-"""Size in bytes of an ideal sample: neither split, nor of an unusual quantization."""
+"""Size in bytes of an ideal sample: neither split nor in an unusual quantization."""
 _GUESSED: tuple[tuple[int, CacheType], ...] = (
     (ENOUGH, "f16"),
     (ENOUGH, "q8_0"),
     (4096, "q8_0"),
     (2048, "q8_0"),
 )
-"""Contexts to guess with; the last one may barely fit."""
+"""Contexts for guesses; the last one may barely fit."""
 _FELT = 1.05
-"""Speeds that differ by less than this factor are called the same."""
+"""Speeds that differ by less than this factor count as equal."""
 _SEEN = 0.002
 """Nats."""
 
 
 class Verdict(IntEnum):
-    """The better is the greater."""
+    """The verdict on a file; greater is better."""
 
     TOO_LARGE = 0
     SHORT = 1
@@ -83,7 +83,7 @@ class Verdict(IntEnum):
 
     @property
     def label(self) -> str:
-        """The word that users read."""
+        """The verdict for users."""
         return ("too large", "short", "too lossy", "slow", "fits")[self.value]
 
 
@@ -94,25 +94,25 @@ class RankedFile:
     variant: Variant
     verdict: Verdict
     worth: float
-    """Nats; the greater the better."""
+    """Nats; greater is better."""
     plan: LoadPlan | None = None
-    """None where it does not fit."""
+    """None if it does not fit."""
     why_not: str = ""
-    """Why it does not."""
+    """Why it does not fit."""
 
     @property
     def rank(self) -> tuple[Verdict, float]:
-        """What options are compared by."""
+        """Sort key of options."""
         return self.verdict, self.worth
 
     @property
     def quant(self) -> str | None:
-        """The quantization, as the file's name says, or else its header."""
+        """The quantization by the name of the file, or else by its header."""
         return self.variant.quant or (self.plan.quant if self.plan else None)
 
     @property
     def predicted(self) -> Prediction:
-        """The speed of one that fits."""
+        """The speed, if it fits."""
         assert self.plan is not None
         assert self.plan.predicted is not None
         return self.plan.predicted
@@ -123,17 +123,17 @@ class SurveyFindings:
     """The result of a survey."""
 
     name: str | None
-    """Of the model that was asked about; None for the whole catalogue."""
+    """The name of the model; None for the whole catalogue."""
     machine: str
-    """In words."""
+    """The machine, in words."""
     options: tuple[RankedFile, ...]
-    """Files from large to small, or one of each model, best first; never empty."""
+    """Files of a model from large to small, or one of each model, best first; never empty."""
     chosen: RankedFile | None
-    """With its alternatives; None where nothing fits."""
+    """The best option, with alternatives; None if nothing fits."""
     instead: RankedFile | None = None
-    """The best of the catalogue that fits, where nothing does that was asked about."""
+    """The best model of the catalogue that fits, if no option does."""
     unread: int = 0
-    """Files of a repository on the hub that were not looked at: they seemed to be the worse choice."""
+    """Number of files of a hub repository that were not examined, as they seemed worse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,19 +142,19 @@ class SurveyOverview:
 
     profile: DeviceProfile
     found: SurveyFindings
-    """Of the whole catalogue."""
+    """The findings for the whole catalogue."""
     local: Mapping[Path, RankedFile]
-    """Of the files that are here, by path; those that cannot be read, or computed here, are left out."""
+    """Local files by path, without those that cannot be read or computed here."""
     history: Calibration
 
     def has_measured(self, option: RankedFile) -> bool:
-        """Return whether loads of such a model in such a quantization were measured on this machine."""
+        """Return whether loads of this model and quantization were measured on this machine."""
         plan = option.plan
         return plan is not None and plan.where is not None and self.history.knows(plan.where)
 
 
 def rate(variant: Variant, machine: Machine, request: PlanRequest) -> RankedFile:
-    """Return a file with its plan and its worth. Raises HubError, and ModelFileError where it is damaged."""
+    """Plan and rate a file. Raises HubError, or ModelFileError for a damaged file."""
     header = variant.header()
     try:
         plan = plan_variant(variant, machine, request, nearest=False)
@@ -169,7 +169,7 @@ def rate(variant: Variant, machine: Machine, request: PlanRequest) -> RankedFile
 
 
 def best_of(variants: Sequence[Variant], machine: Machine, request: PlanRequest) -> RankedFile | None:
-    """Return the best file of one model, planning few of them; None where no header can be read."""
+    """Return the best file of a model, planning only a few; None if no header can be read."""
     candidates = (_best_of(files, machine, request) for files in _by_format(variants))
     options = [option for option in candidates if option is not None]
     best = max(options, key=lambda option: option.rank, default=None)
@@ -177,14 +177,14 @@ def best_of(variants: Sequence[Variant], machine: Machine, request: PlanRequest)
 
 
 def _best_of(variants: Sequence[Variant], machine: Machine, request: PlanRequest) -> RankedFile | None:
-    """Return the same of files of one format."""
+    """Return the best file of one format."""
     options: list[RankedFile] = []
     for variant, guess in likeliest(variants, machine, request):
         large = guess[0] is Verdict.TOO_LARGE
         best = max(options, key=lambda option: option.rank, default=None)
         if best is not None and (large or (best.verdict, best.worth + _NEAR) >= guess):
             plan = best.plan
-            # Where only a short context fits, a file that is hardly smaller may be worth far more.
+            # If only a short context fits, a hardly smaller file may be worth far more.
             cramped = plan is not None and request.context is None and plan.context < ENOUGH
             if large or not cramped or len(options) >= _MAX_PLANS:
                 break
@@ -195,7 +195,7 @@ def _best_of(variants: Sequence[Variant], machine: Machine, request: PlanRequest
 
 
 def rated(files: Sequence[Variant], machine: Machine, request: PlanRequest) -> list[RankedFile]:
-    """Rate the files of one model; of a repository only the likeliest, as reading a header is a download.
+    """Rate the files of a model; of a repository only the likeliest, as headers have to be downloaded.
 
     Raises HubError or ModelFileError if no header can be read.
     """
@@ -215,7 +215,7 @@ def rated(files: Sequence[Variant], machine: Machine, request: PlanRequest) -> l
 
 
 def _unreadable(files: Sequence[Variant]) -> ModelFileError:
-    """Return the error for files of which none can be read, with what is wrong with one of them."""
+    """Return the error if no file can be read, with the reason for one of them."""
     why = ""
     try:
         min(files, key=lambda file: abs(file.size - _EASY_TO_READ)).header()
@@ -228,7 +228,7 @@ def _unreadable(files: Sequence[Variant]) -> ModelFileError:
 
 
 def first_that_fits(machine: Machine, request: PlanRequest) -> RankedFile | None:
-    """Return the best model of the catalogue that fits; None where none does."""
+    """Return the best model of the catalogue that fits; None if none does."""
     models = everything(mlx=weighs_mlx(machine.profile, request))
     for files in runnable_models(models, machine.profile, request):
         best = best_of(files, machine, request)
@@ -240,7 +240,7 @@ def first_that_fits(machine: Machine, request: PlanRequest) -> RankedFile | None
 def runnable_models(
     models: Sequence[Sequence[Variant]], profile: DeviceProfile, request: PlanRequest
 ) -> list[list[Variant]]:
-    """Return the files that may be chosen of each model that has any. Raises BackendMissing."""
+    """Return the runnable files of each model, without models that have none. Raises BackendMissing."""
     if request.backend == "mlx" and not profile.mlx:
         raise without_mlx("MLX is not available.")
     result: list[list[Variant]] = []
@@ -251,7 +251,7 @@ def runnable_models(
 
 
 def choose(options: Iterable[RankedFile], request: PlanRequest = DEFAULT_REQUEST) -> RankedFile | None:
-    """Return the best option that fits, the first of equals, with the next best as its alternatives."""
+    """Return the best option that fits, with the next best as its alternatives; the first of equals."""
     ranked = sorted(options, key=lambda option: option.rank, reverse=True)
     if not ranked or ranked[0].plan is None:
         return None
@@ -272,13 +272,13 @@ def choose(options: Iterable[RankedFile], request: PlanRequest = DEFAULT_REQUEST
 def likeliest(
     variants: Sequence[Variant], machine: Machine, request: PlanRequest
 ) -> list[tuple[Variant, tuple[Verdict, float]]]:
-    """Return the files of one model with their likely ranks by one header of each format, best first."""
+    """Return the files of a model with guessed ranks, best first, by one header of each format."""
     guesses: list[tuple[Variant, tuple[Verdict, float]]] = []
     for files in _by_format(variants):
         sample, header = next(samples(files), (None, None))
         if sample is None or header is None:
             continue
-        how = drafting(header, request.draft or AUTO)
+        how = draft_costs(header, request.draft or AUTO)
         profile = machine.profile
         threads, _ = threads_for(header, profile, request)
         model = model_on_machine(
@@ -296,7 +296,7 @@ def _by_format(variants: Iterable[Variant]) -> list[list[Variant]]:
 
 
 def samples(variants: Sequence[Variant]) -> Iterator[tuple[Variant, ModelHeader]]:
-    """Yield the readable files of one model with their headers, those that are easy to read first."""
+    """Yield the readable files of a model with their headers, easy ones first."""
     for sample in sorted(variants, key=lambda file: abs(file.size - _EASY_TO_READ)):
         with contextlib.suppress(ModelFileError):
             yield sample, sample.header()
@@ -305,7 +305,7 @@ def samples(variants: Sequence[Variant]) -> Iterator[tuple[Variant, ModelHeader]
 def _guess(
     variant: Variant, sample: ModelOnMachine, factor: float, request: PlanRequest
 ) -> tuple[Verdict, float]:
-    """Return the likely rank of a file, by formula; factor: its size over the sample's."""
+    """Return the guessed rank of a file; factor: its size relative to the sample's."""
     shape = sample.shape.scaled(factor, type_of(variant.quant))
     model = replace(sample, shape=shape)
     load = _guessed(model, request)
@@ -318,7 +318,7 @@ def _guess(
 
 
 def _guessed(model: ModelOnMachine, request: PlanRequest) -> LoadConfig | None:
-    """Return approximately the load that `plan_model.plan` would choose; None if none fits."""
+    """Return roughly the load that `plan_variant` would choose; None if none fits."""
     trained = model.header.context_length or ENOUGH
     allowed = types(model, request)
     if request.context is not None:
@@ -359,7 +359,7 @@ def verdict_of(
 def worth_of(
     variant: Variant, quant: str | None, context: int, cache_type: str, predicted: Prediction
 ) -> float:
-    """Return the worth of a file that fits, in nats; the greater the better."""
+    """Return the worth of a file that fits, in nats; greater is better."""
     fluent = FLUENT * _waiting(variant)
     worth = -loss_of(quant, variant.path)
     worth -= _PER_HALVING * max(0.0, math.log2(fluent / predicted.decode_tps))
@@ -370,7 +370,7 @@ def worth_of(
 
 
 def score(variant: Variant) -> float:
-    """Return the class of published quality plus the place within it; 0 if unknown."""
+    """Return the class of published quality plus the position in it; 0 if unknown."""
     entry = variant.entry
     if entry is None or entry.quality is None:
         return 0.0
@@ -380,13 +380,13 @@ def score(variant: Variant) -> float:
 
 
 def loss_of(quant: str | None, path: Path | None = None) -> float:
-    """Return the loss of a quantization in nats, or of the file at `path`; an assumption if it is unknown."""
+    """Return the loss of a quantization, or of the file at `path`, in nats; an assumption if unknown."""
     figure = loss_of_file(quant, path)
     return figure.value if figure else _UNKNOWN
 
 
 def thinks(variant: Variant) -> bool:
-    """Return whether a model thinks before it answers unless that is switched off."""
+    """Return whether a model thinks before it answers by default."""
     return variant.entry is not None and variant.entry.thinking in ("always", "default-on")
 
 
@@ -395,7 +395,7 @@ def _waiting(variant: Variant) -> float:
 
 
 def alternative(option: RankedFile, first: RankedFile, request: PlanRequest) -> Alternative:
-    """Return an option that was not chosen, and why the first one was chosen instead."""
+    """Return an option that was not chosen, with the reason."""
     plan = option.plan
     return Alternative(
         model=option.variant.model,
@@ -415,13 +415,13 @@ def rival(first: RankedFile, others: Iterable[RankedFile]) -> RankedFile | None:
 
 
 def weighed(first: RankedFile, others: Iterable[RankedFile]) -> RankedFile:
-    """Return the chosen option with the reason for its backend, if another one would be possible."""
+    """Return the chosen option with the reason for its backend, if there is another one."""
     other = rival(first, others)
     if other is None or first.plan is None:
         return first
     label, other_label = (LABELS[option.variant.backend] for option in (first, other))
     best = f", for which {other.quant} would be the best choice" if other.quant else ""
-    # Options that are ruled out are described with their speed, too: it is why most users choose MLX.
+    # Options that are ruled out are described with their speed too, as it is why most users choose MLX.
     why_not_it = _compared(other, first) if other.plan is not None else other.why_not
     reason = f"{label} rather than {other_label}{best}. {why_not_it}"
     return replace(first, plan=msgspec.structs.replace(first.plan, reasons=(reason, *first.plan.reasons)))
@@ -469,7 +469,7 @@ def _unfit(option: RankedFile, plan: LoadPlan, request: PlanRequest) -> str:
 
 
 def _differences(option: RankedFile, first: RankedFile) -> Iterator[tuple[str, bool]]:
-    """Yield what users would notice, and whether the option is the better one in that respect."""
+    """Yield the noticeable differences, and whether the option is better in each."""
     plan, chosen = option.plan, first.plan
     assert plan is not None
     assert chosen is not None

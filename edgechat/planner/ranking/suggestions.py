@@ -19,30 +19,29 @@ from edgechat.models.local.locations import Place
 from edgechat.models.local.resolve import entry_of, find_models
 from edgechat.models.shipped import mlx_header_of, shipped_size
 from edgechat.planner.candidates import Variant, check, recommended
-from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.listing import ModelRow, glances
-from edgechat.planner.machine import Machine, beside, current_profile
+from edgechat.planner.machine import machine_for
 from edgechat.planner.placement.plan_model import plan_variant
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.ranking.ranking import RankedFile, SurveyOverview, Verdict
 from edgechat.planner.request import PlanRequest
 
 ASSUMED_RATE = 100e6 / 8
-"""Bytes per second of a download where nothing was measured: 100 Mbit/s."""
+"""Assumed download speed in bytes per second: 100 Mbit/s."""
 FIRST_TOKEN = 30.0
-"""Seconds to the first token of a prompt of 1,000 tokens, beyond which nothing is recommended."""
+"""Most seconds to the first token of a prompt of 1,000 tokens for a recommended model."""
 _FAST, _BALANCED = 60.0, 300.0
-"""Seconds within which a model of that role is downloaded, if there is one."""
+"""Most seconds for downloading a model of that role."""
 _DECENT = 2
-"""The least published quality (6 to 1) of a model that is recommended."""
+"""Minimum published quality (1 to 6) of a recommended model."""
 _BILLION, _PER_DOUBLING = 2.1, 0.6
-"""The quality of a model with a billion parameters, and what twice as many add: least squares of the
-catalogue's 37 models for chat. It stands in for quality that is not published."""
+"""Quality of a model with a billion parameters, and for each doubling, by least squares over the catalogue's
+37 chat models. Used if no quality is published."""
 
 
 class Role(Enum):
-    """What speaks for a model; the values are for users."""
+    """Role of a model; the values are for users."""
 
     FAST = "Fast"
     BALANCED = "Balanced"
@@ -55,11 +54,11 @@ class FirstModel:
 
     roles: tuple[Role, ...]
     file: RankedFile
-    """It has a plan."""
+    """With a plan."""
     download: int
-    """Bytes to download, its draft model included; 0 if it is on this machine."""
+    """Bytes to download, including its draft model; 0 if it is on this machine."""
     is_recommended: bool = False
-    """Whether it is usable and quick; at most one is."""
+    """Whether it is usable and quick; true for at most one."""
 
 
 def first_models(options: Iterable[RankedFile], rate: float = ASSUMED_RATE) -> tuple[FirstModel, ...]:
@@ -98,9 +97,9 @@ def first_models(options: Iterable[RankedFile], rate: float = ASSUMED_RATE) -> t
 
 
 def standing(row: ModelRow, option: RankedFile | None) -> tuple[Verdict, bool, float, float]:
-    """Return what the models on this machine are compared by: the first to begin with is the greatest.
+    """Return the sort key of local models; the best one to begin with is the greatest.
 
-    option: as it was compared with this machine. Before that it counts as fitting if it fits into RAM.
+    option: its rating for this machine. Without one, it fits if it fits into RAM.
     """
     entry, n_params = row.model.entry, max(1, row.glance.n_params)
     sized = _BILLION + _PER_DOUBLING * math.log2(n_params / 1e9)
@@ -112,12 +111,12 @@ def standing(row: ModelRow, option: RankedFile | None) -> tuple[Verdict, bool, f
 
 
 def is_quick(option: RankedFile) -> bool:
-    """Return whether a file is fluent here and soon begins to answer a prompt of 1,000 tokens."""
+    """Return whether a file is fast enough, and soon begins to answer a prompt of 1,000 tokens."""
     return option.verdict is Verdict.FITS and option.predicted.ttft_ms <= 1000 * FIRST_TOKEN
 
 
 def download_bytes(option: RankedFile) -> int:
-    """Return what a pull downloads: the model, and its draft model if that may be of use."""
+    """Return the bytes of a pull: the model, and its draft model if it may be useful."""
     variant, plan = option.variant, option.plan
     if variant.path is not None:
         return 0
@@ -150,11 +149,11 @@ class StandIn:
     is_here: bool
     """Whether it is on this machine; if not, it would be downloaded."""
     what: str = "sees images"
-    """What speaks for it."""
+    """Its advantage."""
 
     @property
     def sentence(self) -> str:
-        """What to tell about it."""
+        """A sentence for users."""
         where = "and is on this machine" if self.is_here else "and can be downloaded"
         return f"{one_line(self.name, 60)} {self.what}, {where}."
 
@@ -162,10 +161,11 @@ class StandIn:
 def seeing_model(
     inventory: Callable[[], Sequence[ModelRow]], overview: Callable[[Sequence[ModelRow]], SurveyOverview]
 ) -> StandIn | None:
-    """Return the local model that was used last, or else the best of the catalogue; None if none fits.
+    """Return a model that sees: the last used local one, or else the best of the catalogue; None if none
+    fits.
 
-    inventory, overview: see `edgechat.tui.models.library`; the second one, which may take seconds, is called
-    only where the first one is not enough.
+    inventory, overview: see `edgechat.tui.models.library`; `overview`, which may take seconds, is called only
+    if `inventory` is not enough.
     """
     rows = inventory()
     seeing = [row for row in rows if "vision" in row.glance.modalities and not row.glance.damage]
@@ -185,9 +185,9 @@ def seeing_model(
 
 
 def local_model(rows: Sequence[ModelRow]) -> StandIn | None:
-    """Return the local model that was used last and fits, the guide only where there is no other; or None.
+    """Return the last used local model that fits, or None; the guide only if there is no other.
 
-    rows: of this machine, most recently used first.
+    rows: local models, most recently used first.
     """
     fitting = [row.model for row in rows if row.fits and not row.glance.damage and row.glance.kind == "chat"]
     fitting.sort(key=lambda model: model.place is Place.SHIPPED)
@@ -195,21 +195,20 @@ def local_model(rows: Sequence[ModelRow]) -> StandIn | None:
 
 
 EMBEDDING = PlanRequest(context=512, draft="none", vision=False, adapters=())
-"""How a model is loaded for documents: a passage is a paragraph or two.
+"""Request for embedding models: a passage is a paragraph or two.
 
-llama.cpp reserves logits for every token of a call: with 262,144 tokens in the vocabulary, a MiB for each.
+llama.cpp reserves logits for every token of a call: a MiB each, with a vocabulary of 262,144 tokens.
 """
 
 
 def recommended_embedder(staying: Sequence[LoadPlan] = ()) -> Variant | None:
     """Return the first embedding model of the catalogue that fits here; None if none does.
 
-    staying: plans of models that stay loaded beside it. Takes as long as planning a model.
+    staying: plans of models that stay loaded. Takes as long as planning a model.
     """
     entries = [entry for entry in catalogue() if entry.embedding is not None]
     with DryRun() as dry:
-        profile = beside(current_profile(dry), staying)
-        machine = Machine(profile, history=Calibration.read(), dry=dry)
+        machine = machine_for(dry, types=None, staying=staying)
         for entry in entries:
             variant = recommended(entry)
             if variant is not None:
@@ -220,10 +219,10 @@ def recommended_embedder(staying: Sequence[LoadPlan] = ()) -> Variant | None:
 
 
 def installed_embedder(named: str | None = None) -> LocalModel | None:
-    """Return the embedding model of this machine that comes first; None if there is none.
+    """Return the first local embedding model; None if there is none.
 
-    The catalogue's come first, in its order and in the recommended quantization. named: what
-    `embedding_model` in settings.toml says instead. Raises ModelNotFound or ModelFileError for that.
+    Models of the catalogue come first, in its order and in the recommended quantization. named:
+    `embedding_model` of settings.toml. Raises ModelNotFound or ModelFileError for that.
     """
     if named is not None:
         return _named(named, "embedding")
@@ -248,9 +247,9 @@ def _named(name: str, kind: ModelKind) -> LocalModel:
 
 
 def prefixes_of(model: LocalModel) -> EmbeddingPrefixes:
-    """Return what the makers of a model put before texts; nothing if the catalogue does not know it.
+    """Return the prefixes that the makers of a model put before texts; empty for unknown models.
 
-    Copies of a model that the catalogue has from elsewhere are known by their own or their file's name.
+    Copies of a catalogue model from elsewhere are recognized by their own or their file's name.
     """
     entry = model.entry or _namesake(model)
     return entry.embedding if entry is not None and entry.embedding is not None else EmbeddingPrefixes()
@@ -262,7 +261,7 @@ def _embedders(models: Sequence[LocalModel]) -> Iterator[LocalModel]:
 
 
 def _place(model: LocalModel) -> tuple[int, bool, int]:
-    """Return what models are sorted by: the order of the catalogue, others by size."""
+    """Return the sort key of models: the order of the catalogue, then by size."""
     entry = model.entry
     known = [entry.name for entry in catalogue() if entry.kind != "chat"]
     if entry is None or entry.name not in known:

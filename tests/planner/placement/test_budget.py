@@ -1,8 +1,9 @@
 """The memory that a load may use: by hand, in bytes that are all different."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
+from msgspec.structs import astuple
 
 from edgechat.device.memory import Memory
 from edgechat.native.params import Breakdown, Buffer
@@ -11,9 +12,7 @@ from tests.planner.headers import GIB, machine
 from tests.planner.placement.test_layout import card, with_cards
 
 MIB = 2**20
-NEEDS = Needs(
-    weights=1, cache=20, compute=300, program=4000, checkpoints=50_000, projector=600_000, adapters=7
-)
+NEEDS = Needs(1, 20, 300, 4000, 50_000, 600_000, 7)
 
 
 def budget(*cards, available=1000, bound=None):
@@ -27,12 +26,10 @@ def byte_card(name, free, *, own=None, taken=0):
 
 
 def test_needs_are_added_each_to_its_own():
-    assert NEEDS.total == 654_328
-    assert Needs().total == 0
+    assert NEEDS.total_bytes == 654_328
+    assert Needs().total_bytes == 0
     double = NEEDS + NEEDS
-    assert [getattr(double, one.name) for one in fields(Needs)] == [
-        2 * getattr(NEEDS, one.name) for one in fields(Needs)
-    ]
+    assert astuple(double) == tuple(2 * n for n in astuple(NEEDS))
     assert together({"A": NEEDS, RAM: Needs(1)}, {RAM: Needs(2), "B": Needs(3)}) == {
         "A": NEEDS,
         RAM: Needs(3),
@@ -87,7 +84,7 @@ def test_mlx_has_the_card_of_the_processor():
 
 def test_what_a_load_leaves():
     before = budget(byte_card("A", 500), byte_card("B", 600, taken=5))
-    after = before.less({RAM: Needs(300), "B": Needs(cache=50), "C": Needs(9)})
+    after = before.less({RAM: Needs(300), "B": Needs(cache_bytes=50), "C": Needs(9)})
     assert (after.ram, [one.taken for one in after.cards], after.memory.total) == (700, [0, 55], 2000)
     assert before.less({RAM: Needs(1001)}).ram == 0
     assert before.less({}) == before
@@ -125,7 +122,7 @@ def test_buffers_are_needs_of_their_memory():
         Buffer("CUDA0_Split", False, weights=600_000, device="CUDA0"),
     )
     assert needs_of(Breakdown(buffers, output=7_000_000, n_ctx=1), 80_000_000) == {
-        RAM: Needs(weights=1, compute=7_000_020, program=80_000_000),
+        RAM: Needs(1, 0, 7_000_020, 80_000_000),
         "CUDA0": Needs(600_300, 4000, 50_000),
     }
-    assert needs_of(Breakdown((), output=0, n_ctx=1), 3) == {RAM: Needs(program=3)}
+    assert needs_of(Breakdown((), output=0, n_ctx=1), 3) == {RAM: Needs(program_bytes=3)}

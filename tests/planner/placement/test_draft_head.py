@@ -23,9 +23,8 @@ from edgechat.planner.estimate.memory import recurrent_bytes
 from edgechat.planner.estimate.speed import Forecast
 from edgechat.planner.fallback import reduce_to_fit, step_down
 from edgechat.planner.machine import Machine
-from edgechat.planner.placement.drafting import ACCEPTED, DRAFTED, HeadedModel, drafting_with_head
+from edgechat.planner.placement.drafting import ACCEPTED, DRAFTED, HeadedModel, head_costs
 from edgechat.planner.placement.model_on_machine import DraftCosts, model_on_machine
-from edgechat.planner.placement.plan_model import plan
 from edgechat.planner.plan import as_json
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
@@ -33,6 +32,7 @@ from tests.kit import tiny
 from tests.kit.heads import gemma4_pair, split_head, with_head
 from tests.planner.headers import GIB, headed, machine
 from tests.planner.placement.test_layout import card, with_cards
+from tests.planner.planning import plan
 
 MIB = 2**20
 
@@ -55,9 +55,9 @@ def made(gib, request=None, header=None):
 
 def test_it_drafts_where_it_may():
     for wish in ("auto", "mtp"):
-        assert drafting_with_head(qwen(), wish) == DraftCosts(DRAFTED, 3, mtp=True)
+        assert head_costs(qwen(), wish) == DraftCosts(DRAFTED, 3, mtp=True)
     for wish in ("none", "ngram", "a-model"):
-        assert not drafting_with_head(qwen(), wish).mtp
+        assert not head_costs(qwen(), wish).mtp
         assert not made(16, PlanRequest(draft=wish)).mtp
 
 
@@ -115,9 +115,7 @@ def test_it_is_left_out_where_it_is_hardly_faster(monkeypatch):
 
 def test_the_gain_follows_from_the_forecast(monkeypatch):
     header = qwen()
-    model = model_on_machine(
-        "a", header, machine(16 * GIB), threads=4, drafting=drafting_with_head(header, "mtp")
-    )
+    model = model_on_machine("a", header, machine(16 * GIB), threads=4, drafting=head_costs(header, "mtp"))
     load = model.load(4096, "f16")
     free = replace(
         load, forecast=Forecast(decode=1, decode_depth=0, prefill=1, prefill_depth=0, calls=(1.0,) * 7)
@@ -274,7 +272,7 @@ def test_one_that_is_asked_for_and_does_not_fit(monkeypatch):
         profile = real(*args)
         return replace(profile, memory=Memory(profile.memory.total, alone.total_bytes))
 
-    monkeypatch.setattr(planning, "current_profile", look)
+    monkeypatch.setattr("edgechat.planner.machine.current_profile", look)
     with pytest.raises(DoesNotFit, match=r"MTP\) are not loaded: the .* more do not fit"):
         prepare(path, PlanRequest(context=4096, draft="mtp"))
 

@@ -20,9 +20,8 @@ from edgechat.planner.fallback import (
     replan_for_more,
     step_down,
 )
-from edgechat.planner.placement.drafting import AUTO, drafting
+from edgechat.planner.placement.drafting import AUTO, draft_costs
 from edgechat.planner.placement.model_on_machine import for_embeddings
-from edgechat.planner.placement.plan_model import plan
 from edgechat.planner.plan import DeviceMemory
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
@@ -30,6 +29,7 @@ from tests.kit import tiny
 from tests.kit.published import published
 from tests.planner.headers import GIB, LLAMA_8B, header, machine, projector_file, wide
 from tests.planner.placement.test_layout import card, with_cards
+from tests.planner.planning import plan
 from tests.properties import examples
 
 LLAMA = published("llama-3.1-8b")
@@ -351,7 +351,7 @@ def test_no_step_is_left():
 def test_the_drafting_layers_go_as_if_they_had_never_been():
     why = "Its own drafting layers (MTP) are not loaded, to save memory."
     for changes in ({"mtp": True, "draft": SimpleNamespace(model_name="mtp")}, {"head": SimpleNamespace()}):
-        plain = drafting(LLAMA, AUTO)
+        plain = draft_costs(LLAMA, AUTO)
         then = least(
             no_draft=why,
             n_rs_seq=plain.n_rs_seq,

@@ -88,8 +88,8 @@ def test_a_tied_matrix_lies_twice_only_where_a_card_has_the_output():
     shape = uniform(2, GIB, tied=GIB)
     alone = estimated(shape, extras(2), Layout())
     split = estimated(shape, extras(2), Layout(("A",), (1,)))
-    assert alone == {RAM: Needs(weights=3 * GIB)}
-    assert split == {RAM: Needs(weights=3 * GIB), "A": Needs(weights=GIB)}
+    assert alone == {RAM: Needs(weights_bytes=3 * GIB)}
+    assert split == {RAM: Needs(weights_bytes=3 * GIB), "A": Needs(weights_bytes=GIB)}
 
 
 @given(st.integers(1, 60), st.floats(0.1, 30), st.floats(0.1, 30), st.integers(0, 2 * GIB))
@@ -100,17 +100,17 @@ def test_what_is_laid_out_fits_and_nothing_is_lost(n, a, b, experts):
     for layout in layouts(shape, more, budget):
         needs = estimated(shape, more, layout)
         assert not budget.over(needs)
-        assert sum(one.weights for one in needs.values()) == whole
-        assert sum(one.cache for one in needs.values()) == n * 50 * MIB
+        assert sum(one.weights_bytes for one in needs.values()) == whole
+        assert sum(one.cache_bytes for one in needs.values()) == n * 50 * MIB
         assert layout.n <= n + 1
 
 
 def test_shared_memory_is_charged_once():
     budget = Budget.of(with_cards(10, card("igpu", 9, shares_ram=True, own=1)))
-    needs = {RAM: Needs(weights=2 * GIB), "igpu": Needs(weights=5 * GIB)}
+    needs = {RAM: Needs(weights_bytes=2 * GIB), "igpu": Needs(weights_bytes=5 * GIB)}
     assert budget.charged(needs) == 6 * GIB
     assert budget.fits(needs)
-    assert not budget.fits({RAM: Needs(weights=7 * GIB), "igpu": Needs(weights=5 * GIB)})
+    assert not budget.fits({RAM: Needs(weights_bytes=7 * GIB), "igpu": Needs(weights_bytes=5 * GIB)})
 
 
 @pytest.mark.parametrize(("free", "margin"), [(24, 0.5), (2, 0.2)])

@@ -9,12 +9,12 @@ from edgechat.base.errors import DoesNotFit
 from edgechat.device.memory import Memory
 from edgechat.planner.fallback import step_down
 from edgechat.planner.machine import without_loads
-from edgechat.planner.placement.plan_model import plan
 from edgechat.planner.plan import as_json
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
 from tests.kit.published import published
 from tests.planner.headers import GIB, machine, projector_file
 from tests.planner.placement.test_layout import card, with_cards
+from tests.planner.planning import plan
 
 LLAMA, GEMMA = published("llama-3.1-8b"), published("gemma-3-12b")
 EYES = projector_file("gemma3")

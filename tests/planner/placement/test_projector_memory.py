@@ -63,8 +63,8 @@ def test_every_part_is_in_the_plan():
     assert picture.pixels == 4096 * 32 * 32
     assert on_card.host_bytes == 15 * picture.pixels + 4 * 4096 * 4096
     assert set(on_card.needs) == {"RAM", "CUDA0"}
-    assert sum(needs.total for needs in on_card.needs.values()) == on_card.total_bytes
-    assert sum(needs.total for needs in in_ram.needs.values()) == in_ram.total_bytes
+    assert sum(needs.total_bytes for needs in on_card.needs.values()) == on_card.total_bytes
+    assert sum(needs.total_bytes for needs in in_ram.needs.values()) == in_ram.total_bytes
     assert set(in_ram.needs) == {"RAM"}
 
 

@@ -8,10 +8,10 @@ import pytest
 from edgechat.device.memory import Memory
 from edgechat.native.params import Buffer
 from edgechat.planner.machine import beside, is_lesser, mapped_bytes, without_loads
-from edgechat.planner.placement.plan_model import plan
 from edgechat.planner.request import PlanRequest
 from tests.planner.headers import GIB, LLAMA_8B, header, machine, projector_file
 from tests.planner.placement.test_layout import card, with_cards
+from tests.planner.planning import plan
 
 LLAMA = header(LLAMA_8B)
 
