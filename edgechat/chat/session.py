@@ -39,12 +39,13 @@ from edgechat.engine.types import (
 )
 from edgechat.models.adapters.reading import AdapterUse, label_of
 from edgechat.planner.plan import LoadPlan
-from edgechat.settings import Backend, Preset, RuntimeQuant, Settings
+from edgechat.settings import Preset, Settings
 from edgechat.tools.consent import NamedPermission, Permission
 
 if TYPE_CHECKING:
     from edgechat.documents.indexing import Progress
     from edgechat.documents.library import DocumentLibrary
+    from edgechat.planner.request import PlanRequest
 
 _TITLE_TOKENS = 32
 _MOST_EMBEDDED = 32
@@ -86,44 +87,27 @@ class SessionServices:
     """Reads settings.toml. Raises SettingsError."""
 
     @classmethod
-    def real(
-        cls,
-        *,
-        context: int | None = None,
-        anyway: bool = False,
-        draft: str | None = None,
-        backend: Backend | None = None,
-        vision: bool = True,
-        adapters: tuple[str, ...] | None = None,
-        workers: tuple[str, ...] | None = None,
-        runtime_quant: RuntimeQuant | None = None,
-    ) -> SessionServices:
-        """Return edgechat's own services, which import planner and engine when called. See `PlanRequest`.
+    def real(cls, request: PlanRequest | None = None) -> SessionServices:
+        """Return edgechat's own services, which import planner and engine when called.
 
-        adapters: for the first planned model; for others, if they fit. Options without effect are refused for
-        the first model, and noted for others.
+        request: for the first model that is planned. Others get its adapters if they fit; what has no effect
+        on the first model is refused, and noted for others.
         """
         planned: list[str] = []
 
         def plan_model(model: str, *, leaving: Sequence[LoadPlan] = ()) -> LoadPlan:
             from edgechat.engine.remote.choice import remote_plan
             from edgechat.planner.prepare import prepare
-            from edgechat.planner.request import PlanRequest
+            from edgechat.planner.request import DEFAULT_REQUEST
 
-            is_first = not planned or planned == [model]
-            request = PlanRequest(
-                context=context,
-                anyway=anyway,
-                draft=draft,
-                backend=backend,
-                vision=vision,
-                runtime_quant=runtime_quant,
-                workers=workers,
-                adapters=adapters if is_first or not adapters else None,
-                usual_adapters=adapters or (),
+            first, is_first = request or DEFAULT_REQUEST, not planned or planned == [model]
+            own = msgspec.structs.replace(
+                first,
+                adapters=first.adapters if is_first or not first.adapters else None,
+                usual_adapters=first.adapters or (),
                 is_strict=is_first,
             )
-            plan = remote_plan(model, settings.load(), request) or prepare(model, request, leaving=leaving)
+            plan = remote_plan(model, settings.load(), own) or prepare(model, own, leaving=leaving)
             planned[:] = planned or [model]
             return plan
 

@@ -31,6 +31,8 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None = None
     min_tps: float | None = None
     """Tokens per second below which a quantization or a model is not chosen."""
+    clients: int | None = None
+    """Number of clients that ask at the same time."""
     quality: QualityClass | None = None
     """Minimum quality of a quantization; None: good, or worse if nothing else fits."""
     draft: str | None = None
@@ -61,6 +63,7 @@ DEFAULT_REQUEST = PlanRequest()
 _OPTIONS: Mapping[str, str] = {
     "context": "--ctx",
     "min_tps": "--min-tps",
+    "clients": "--clients",
     "quality": "--quality",
     "draft": "--draft",
     "backend": "--backend",
