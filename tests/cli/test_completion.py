@@ -127,7 +127,7 @@ def test_older_scripts_get_their_answers(answered):
     assert answered("complete_zsh", _TYPER_COMPLETE_ARGS=line) == (0, told, "")
     assert answered("complete_zsh", _TYPER_COMPLETE_ARGS="edgechat run ./fo") == (0, "_files\n", "")
     word = {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_WORD_TO_COMPLETE": "n"}
-    told = "none:::nobody\nngram:::n-grams of the conversation\n"
+    told = "none:::no drafting\nngram:::n-grams of the conversation\n"
     assert answered("complete_powershell", **word) == answered("complete_pwsh", **word) == (0, told, "")
 
 

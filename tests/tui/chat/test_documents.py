@@ -211,7 +211,7 @@ async def test_the_list_of_documents_fits_on_a_small_screen(scene, tmp_path):
         await pilot.press(*"/docs", "enter")
         await pilot.until(lambda: re.search(r"… and 1\d more", pilot.text) is not None)
         pilot.shows("To add a folder: ", "Esc closes ─╯")
-        await pilot.press("down", see="To index them anew: edgechat docs rm c01")
+        await pilot.press("down", see="To index them again: edgechat docs rm c01")
         pilot.shows("The documents c01 cannot be read: file is not a database.")
 
 
