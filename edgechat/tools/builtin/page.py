@@ -1,4 +1,4 @@
-"""Pages of the public web, as text."""
+"""Tool that fetches pages of the public web as text."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _text_of(found: Fetched) -> str:
 
 
 def _read(html: str, url: str) -> str:
-    """Return what a page says. Python's parser can be made to take hours, so a child process reads it."""
+    """Return the text of a page, parsed in a child process."""
     try:
         return ask("page", html.encode("utf-8", "replace"), limit=_READING_SECONDS).decode()
     except ChildFailed as error:

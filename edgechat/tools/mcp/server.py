@@ -1,4 +1,4 @@
-"""A server of mcp.json as a ToolServer: started at first use, and again if it ends, but not too often."""
+"""Server of mcp.json as a ToolServer: started at first use, and restarted if it ends, but not too often."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from edgechat.tools.mcp.connection import McpConnection
 from edgechat.tools.tool import ToolResult, ToolSpec
 
 MOST_STARTS, STARTS_WITHIN = 3, 600.0
-"""A server that ended is started again so many times in so many seconds."""
+"""Number of starts of a server allowed within so many seconds."""
 _PAUSE = 60.0
-"""Seconds for which a failed start is not tried again."""
+"""Seconds before a failed start is retried."""
 
 
 class McpServer:
@@ -43,7 +43,7 @@ class McpServer:
 
     @property
     def title(self) -> str:
-        """The server's own name and version, and the version of the protocol; '' before it has started."""
+        """Name and version that the server reports, and the protocol's version; '' before it has started."""
         connection = self._connection
         return f"{connection.title}, MCP {connection.protocol}" if connection is not None else ""
 
@@ -73,14 +73,14 @@ class McpServer:
             await self._connection.close()
 
     async def _running(self) -> McpConnection:
-        """Return the connection, after starting the server if it does not run."""
+        """Return the connection, after starting the server if it is not running."""
         async with self._starting:
             if self._connection is not None and self._connection.alive:
                 return self._connection
             self._check_may_start()
             if self._connection is not None:
                 await self._connection.close()
-                if self._closed:  # meanwhile
+                if self._closed:  # in the meantime
                     raise self._was_closed()
             self._start = asyncio.ensure_future(McpConnection.start(self._config.resolved()))
             try:
