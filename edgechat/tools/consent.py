@@ -228,9 +228,9 @@ def _locked(path: Path) -> Iterator[None]:
         with filelock.FileLock(path.with_name(".consents.lock"), timeout=_LOCK_SECONDS, mode=0o600):
             yield
     except filelock.Timeout as error:
-        raise StoreError("Another program is keeping an answer about a tool.", hint="Try again.") from error
+        raise StoreError("Another program is saving an answer about a tool.", hint="Try again.") from error
     except OSError as error:
         raise StoreUnwritable(
-            f"The answer about a tool cannot be kept in {path}: {error.strerror}.",
-            hint="Answer for this call only, or make room on the disk and check the permissions.",
+            f"The answer about a tool cannot be saved in {path}: {error.strerror}.",
+            hint="Answer for this call only, or free some disk space and check the permissions.",
         ) from error

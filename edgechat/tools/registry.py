@@ -137,7 +137,9 @@ class ToolRegistry:
                 server, specs = found
                 if server.name in servers:
                     problems.append(
-                        ToolError(f"The {server.name} tools can be chosen once; the first is used.")
+                        ToolError(
+                            f"The {server.name} tools can be chosen only once; the first choice is used."
+                        )
                     )
                     continue
                 servers[server.name] = server
@@ -238,7 +240,7 @@ def _too_late(tool: ToolSpec, seconds: float) -> ToolError:
     name, server = one_line(tool.name, 60), one_line(tool.server, 60)
     return ToolError(
         f"The tool {name} of {server} did not answer within {seconds:.0f} seconds.",
-        hint=None if tool.built_in else f"To try the server alone: edgechat mcp test {server}",
+        hint=None if tool.built_in else f"To test the server alone: edgechat mcp test {server}",
     )
 
 

@@ -29,7 +29,7 @@ MAX_RESULT = 32 * 1024
 MAX_IMAGES, MAX_IMAGE_BYTES = 4, 8 * 2**20
 """Images of a result and bytes of each; others are left out, and the text says so."""
 CALL_SECONDS = 120.0
-"""For one call."""
+"""Time for one call."""
 
 _MODEL_NAME_LENGTH = 64  # the limit of OpenAI's API, for which templates and clients are made
 _NOT_IN_NAMES = re.compile("[^A-Za-z0-9_-]")

@@ -73,7 +73,9 @@ def files_below(folder: str) -> BuiltInGroup:
         is_folder = False
     if not folder or not is_folder:
         shown = one_line(folder, 120) or "(none)"
-        raise ToolError(f"The folder for the files tool is not there: {shown}.", hint="Name it: files:FOLDER")
+        raise ToolError(
+            f"The folder for the files tool does not exist: {shown}.", hint="Name it: files:FOLDER"
+        )
     below = f"below the folder {flat(str(root))}"
     group = _Files(root)
     return BuiltInGroup(
@@ -171,7 +173,7 @@ class _Files:
         try:
             contents = walk(folder, most=most, seconds=_SECONDS)
         except OSError as error:
-            raise ToolFailure(f"{one_line(name)} is no folder: {error.strerror}.") from error
+            raise ToolFailure(f"{one_line(name)} is not a folder: {error.strerror}.") from error
         return folder, contents.paths, contents.is_complete
 
     def _resolved(self, name: str) -> Path:

@@ -44,9 +44,9 @@ def web_pages(web: PublicWeb | None = None) -> BuiltInGroup:
 def _text_of(found: Fetched) -> str:
     kind = found.content_type.lower()
     if kind and not kind.startswith(_READABLE) and "+json" not in kind and "+xml" not in kind:
-        raise ToolFailure(f"{one_line(found.url)} is no text, but {one_line(kind, 80)}.")
+        raise ToolFailure(f"{one_line(found.url)} is not text, but {one_line(kind, 80)}.")
     if is_binary(found.data):
-        raise ToolFailure(f"{one_line(found.url)} is no text.")
+        raise ToolFailure(f"{one_line(found.url)} is not text.")
     text = decoded(found.data, kind)
     if "html" in kind or (not kind and "<html" in text[:2048].lower()):
         text = _read(text, found.url)

@@ -58,6 +58,13 @@ _READ_SECONDS = 3600.0
 """For one request; the parent waits less and then cancels it."""
 _SESSIONLESS = "2026-07-28"
 """The first version of the protocol in which servers send no messages on their own."""
+_MEMORY = 512 * 2**20
+"""Memory limit of the child. The SDK alone takes some 80 MiB."""
+_POLL_SECONDS = 1.0
+_BUSY_WINDOW, _BUSY_SECONDS = 10.0, 4.0
+"""A child that uses this much processor time in a window is being flooded, or is stuck in a schema."""
+_LOG_BYTES = 2**20
+_TAIL_BYTES, _TAIL_SECONDS = 2048, 0.3
 
 
 class Bridge:
@@ -137,7 +144,7 @@ class Bridge:
             self._send(RequestFailed(request.id, str(error)))
         except Exception as error:  # from pydantic, jsonschema or anything else that an answer provokes
             why = f"{type(error).__name__}: {_said(error)}"
-            self._send(RequestFailed(request.id, f"sent an answer that is not valid ({why})"))
+            self._send(RequestFailed(request.id, f"sent an invalid answer ({why})"))
 
     async def _list(self, client: Client, id: int) -> ToolsListed:
         now = time.monotonic()
@@ -230,15 +237,6 @@ def main() -> None:
     asyncio.run(Bridge(spawn.adopt_pipe()).run())
 
 
-_MEMORY = 512 * 2**20
-"""Memory limit of the child. The SDK alone takes some 80 MiB."""
-_POLL_SECONDS = 1.0
-_BUSY_WINDOW, _BUSY_SECONDS = 10.0, 4.0
-"""A child that uses this much processor time in a window is being flooded, or is stuck in a schema."""
-_LOG_BYTES = 2**20
-_TAIL_BYTES, _TAIL_SECONDS = 2048, 0.3
-
-
 class Watch:
     """Ends the child when it uses too much memory or time, or its server has ended."""
 
@@ -288,9 +286,9 @@ class Watch:
             while now - used[0][0] > _BUSY_WINDOW:
                 used.popleft()
             if used[-1][1] - used[0][1] > _BUSY_SECONDS:
-                self.end("sends more than edgechat can read, and was ended")
+                self.end("sends more than edgechat can read, and was stopped")
             if resident_bytes(os.getpid()) > _MEMORY:
-                self.end(f"made edgechat take more than {_MEMORY // 2**20} MiB of memory, and was ended")
+                self.end(f"made edgechat take more than {_MEMORY // 2**20} MiB of memory, and was stopped")
             if self._server is not None and not psutil.pid_exists(self._server):
                 self.end("has ended")
 

@@ -28,6 +28,81 @@ GRACE_SECONDS = 1.5
 _CLOSE_SECONDS = GRACE_SECONDS + 2.0
 
 
+class StartServer(msgspec.Struct, frozen=True, tag=True):
+    """Start a server or connect to it. The first message, sent once."""
+
+    config: ServerConfig
+    """With variables replaced by their values."""
+
+
+class ListTools(msgspec.Struct, frozen=True, tag=True):
+    """List the tools, asking the server again if it has announced changes."""
+
+    id: int
+
+
+class CallTool(msgspec.Struct, frozen=True, tag=True):
+    """Call a tool."""
+
+    id: int
+    name: str
+    arguments: str
+    """A JSON object."""
+
+
+class CancelCall(msgspec.Struct, frozen=True, tag=True):
+    """Cancel a request; unknown ones are ignored."""
+
+    id: int
+
+
+class ServerStarted(msgspec.Struct, frozen=True, tag=True):
+    """The server speaks MCP."""
+
+    title: str
+    """The name and version that it reports."""
+    protocol: str
+
+
+class ToolsListed(msgspec.Struct, frozen=True, tag=True):
+    """The tools, sorted by name."""
+
+    id: int
+    tools: tuple[ToolSpec, ...]
+    left_out: tuple[str, ...]
+    """Why other tools are missing: a line for each."""
+
+
+class ToolCalled(msgspec.Struct, frozen=True, tag=True):
+    """A result; see ToolResult."""
+
+    id: int
+    text: str
+    failed: bool
+    images: tuple[bytes, ...] = ()
+
+
+class RequestFailed(msgspec.Struct, frozen=True, tag=True):
+    """A request has no result."""
+
+    id: int
+    why: str
+    """Completes 'The tool server NAME ...'."""
+
+
+class ServerLost(msgspec.Struct, frozen=True, tag=True):
+    """The server could not be started, or has ended. The last message."""
+
+    why: str
+    """Completes 'The tool server NAME ...'."""
+    said: str = ""
+    """The end of its stderr."""
+
+
+ToChild = StartServer | ListTools | CallTool | CancelCall
+FromChild = ServerStarted | ToolsListed | ToolCalled | RequestFailed | ServerLost
+
+
 class McpConnection:
     """A running server. It ends with `close`, by itself, or when it exceeds its limits."""
 
@@ -113,7 +188,7 @@ class McpConnection:
         last = f" It last said: {lines[-1].rstrip('.')}." if lines else ""
         return ToolError(
             f"{_named(self._config)} {why.rstrip('.')}.{last}",
-            hint=f"To try it alone, with all that it says: edgechat mcp test {self._config.name}",
+            hint=f"To test it and see its output: edgechat mcp test {self._config.name}",
         )
 
     async def _request(self, make: Callable[[int], ToChild]) -> ToolsListed | ToolCalled:
@@ -182,7 +257,7 @@ def _named(config: ServerConfig) -> str:
 
 
 def log_path(config: ServerConfig) -> Path:
-    """Return the path of a server's log, which is its stderr. Raises FolderError."""
+    """Return the path of the log of a server's stderr. Raises FolderError."""
     return paths.log_dir() / f"mcp-{config.name.replace(' ', '-')}.log"
 
 
@@ -192,78 +267,3 @@ def _open_log(config: ServerConfig) -> int:
         return paths.private(log_path(config), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     except (OSError, FolderError):
         return os.open(os.devnull, os.O_WRONLY)
-
-
-class StartServer(msgspec.Struct, frozen=True, tag=True):
-    """Start a server or connect to it. The first message, sent once."""
-
-    config: ServerConfig
-    """With variables replaced by their values."""
-
-
-class ListTools(msgspec.Struct, frozen=True, tag=True):
-    """List the tools, asking the server again if it has announced changes."""
-
-    id: int
-
-
-class CallTool(msgspec.Struct, frozen=True, tag=True):
-    """Call a tool."""
-
-    id: int
-    name: str
-    arguments: str
-    """A JSON object."""
-
-
-class CancelCall(msgspec.Struct, frozen=True, tag=True):
-    """Cancel a request; unknown ones are ignored."""
-
-    id: int
-
-
-class ServerStarted(msgspec.Struct, frozen=True, tag=True):
-    """The server speaks MCP."""
-
-    title: str
-    """The name and version that it reports."""
-    protocol: str
-
-
-class ToolsListed(msgspec.Struct, frozen=True, tag=True):
-    """The tools, sorted by name."""
-
-    id: int
-    tools: tuple[ToolSpec, ...]
-    left_out: tuple[str, ...]
-    """Why other tools are missing: a line for each."""
-
-
-class ToolCalled(msgspec.Struct, frozen=True, tag=True):
-    """A result; see ToolResult."""
-
-    id: int
-    text: str
-    failed: bool
-    images: tuple[bytes, ...] = ()
-
-
-class RequestFailed(msgspec.Struct, frozen=True, tag=True):
-    """A request has no result."""
-
-    id: int
-    why: str
-    """Completes 'The tool server NAME ...'."""
-
-
-class ServerLost(msgspec.Struct, frozen=True, tag=True):
-    """The server could not be started, or has ended. The last message."""
-
-    why: str
-    """Completes 'The tool server NAME ...'."""
-    said: str = ""
-    """The end of its stderr."""
-
-
-ToChild = StartServer | ListTools | CallTool | CancelCall
-FromChild = ServerStarted | ToolsListed | ToolCalled | RequestFailed | ServerLost

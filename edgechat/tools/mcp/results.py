@@ -112,7 +112,7 @@ def _text(block: Any) -> str:
         case "resource":
             uri = one_line(str(block.resource.uri), 500)
             text = getattr(block.resource, "text", None)
-            return f"{uri}\n{text}" if text is not None else f"[{uri} is left out: it is no text.]"
+            return f"{uri}\n{text}" if text is not None else f"[{uri} is left out: it is not text.]"
     return f"[Something of the kind {one_line(str(block.type), 40)} is left out.]"
 
 

@@ -17,7 +17,7 @@ from edgechat.tools.mcp.connection import McpConnection
 from edgechat.tools.tool import ToolResult, ToolSpec
 
 MOST_STARTS, STARTS_WITHIN = 3, 600.0
-"""Number of starts of a server allowed within so many seconds."""
+"""Maximum number of starts within a period, in seconds."""
 _PAUSE = 60.0
 """Seconds before a failed start is retried."""
 
@@ -59,7 +59,7 @@ class McpServer:
         connection = await self._running()
         if tool not in (await connection.list()).tools:  # the user consented to another one
             name = one_line(tool.name, 60)
-            raise connection.error(f"has changed its tool {name} since it was offered, which is not called")
+            raise connection.error(f"has changed its tool {name} since it was offered, so it is not called")
         called = await connection.call(tool.name, arguments)
         return ToolResult(text=called.text, images=called.images, failed=called.failed)
 
@@ -106,7 +106,7 @@ class McpServer:
             raise ToolError(
                 f"The tool server {self.name} has ended {MOST_STARTS} times in {STARTS_WITHIN / 60:.0f} "
                 "minutes and is not started again.",
-                hint=f"To see what it says: {test}",
+                hint=f"To see its output: {test}",
             )
         if find_spec("mcp") is None:
             hint = None if frozen() else 'To install them: pip install "edgechat[tools]"'

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 _MOST_BYTES, _MOST_LINES = 32 * 2**20, 10_000
 """Limits of a server's output between two messages to it."""
+_MOST_RESPONSE = 32 * 2**20
+"""Maximum size of one response over HTTP."""
+_CONNECT_SECONDS, _READ_SECONDS = 30.0, 3600.0
 _POLL_SECONDS = 0.02
 
 
@@ -88,7 +91,7 @@ async def _read(
             while True:
                 data = await process.stdout.receive()
                 if allowance.take(data):
-                    on_misuse("writes without end, and was ended")
+                    on_misuse("writes endlessly, and was stopped")
                 *ends, rest = data.split(b"\n")
                 for end in ends:
                     line += end
@@ -96,7 +99,7 @@ async def _read(
                         try:
                             message = jsonrpc_message_adapter.validate_json(bytes(line), by_name=False)
                         except ValueError:
-                            on_misuse("sent a message that is not valid, and was ended")
+                            on_misuse("sent an invalid message, and was stopped")
                         else:
                             await to_session.send(SessionMessage(message))
                     line.clear()
@@ -128,11 +131,6 @@ async def _spawn(config: ServerConfig, log: int) -> ServerProcess:
         )
 
 
-_MOST_RESPONSE = 32 * 2**20
-"""Maximum size of one response."""
-_CONNECT_SECONDS, _READ_SECONDS = 30.0, 3600.0
-
-
 class _BoundedStream(httpx2.AsyncByteStream):
     """The body of a response, with a limit on its size."""
 
@@ -145,7 +143,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
         async for data in self._stream:
             left -= len(data)
             if left < 0:
-                self._on_misuse("writes without end, and was ended")
+                self._on_misuse("writes endlessly, and was stopped")
             yield data
 
     async def aclose(self) -> None:
