@@ -26,8 +26,8 @@ _PIECE = 1 << 16
 
 def serve(hub: Hub, model: Path, mbit: float) -> None:
     """Let a hub have what the first screen may offer, and send it at a rate."""
-    from edgechat.planner.ranking.first_models import first_models
-    from edgechat.planner.ranking.ranked_file import Verdict
+    from edgechat.planner.ranking.ranking import Verdict
+    from edgechat.planner.ranking.suggestions import first_models
     from edgechat.tui.models.library import ModelLibrary
 
     hub.fail("store", Fault(pause=8 * _PIECE / (mbit * 1e6), piece=_PIECE))

@@ -23,9 +23,9 @@ from pathlib import Path
 
 from benchmarks.prompts import prompt
 from edgechat.engine.types import ChatRequest, Finished, Message, ModelInfo, Sampling
+from edgechat.engine.worker.load_report import differences
 from edgechat.engine.worker.supervisor import EngineSupervisor
-from edgechat.native.buffers import Buffer
-from edgechat.planner.estimate.actual_load import differences
+from edgechat.native.params import Buffer
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest

@@ -30,9 +30,9 @@ import pynvml
 from benchmarks import batching
 from benchmarks.streaming import Bare
 from edgechat.engine.types import ChatRequest, Finished, Message, ModelInfo, Sampling
+from edgechat.engine.worker.load_report import differences
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.native import ggml
-from edgechat.planner.estimate.actual_load import differences
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest

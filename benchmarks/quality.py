@@ -22,12 +22,17 @@ from pathlib import Path
 
 import psutil
 
-from edgechat.cli.bench.asking import ask
-from edgechat.cli.bench.quality.base_file import scored
-from edgechat.cli.bench.quality.divergence import summary
-from edgechat.cli.bench.quality.score_file import ScoreFile
-from edgechat.cli.bench.quality.task import QualityTask, ScoredModel, ScoringAnswer
-from edgechat.cli.bench.quality.text import read_text, shipped_text
+from edgechat.bench.divergence import summary
+from edgechat.bench.process import ask
+from edgechat.bench.quality_files import (
+    QualityTask,
+    ScoredModel,
+    ScoreFile,
+    ScoringAnswer,
+    read_text,
+    scored,
+    shipped_text,
+)
 from edgechat.planner.plan import LoadPlan
 
 THREADS = os.cpu_count() or 1

@@ -25,9 +25,8 @@ from pathlib import Path
 import numpy as np
 
 from edgechat.base import paths
-from edgechat.cli.quantize.allocation import allocate
-from edgechat.cli.quantize.levels import LEVELS
-from edgechat.cli.quantize.making import (
+from edgechat.models.formats.gguf import read_header
+from edgechat.quantize.making import (
     PLAIN_LEVELS,
     Source,
     chosen_types,
@@ -36,8 +35,8 @@ from edgechat.cli.quantize.making import (
     sizes_of,
     take_step,
 )
-from edgechat.cli.quantize.steps import ImatrixStep, MeasureStep, ProbeStep, WriteStep
-from edgechat.models.formats.gguf import read_header
+from edgechat.quantize.mixtures import LEVELS, allocate
+from edgechat.quantize.steps import ImatrixStep, MeasureStep, ProbeStep, WriteStep
 
 PIECE = 2400
 

@@ -39,13 +39,13 @@ from edgechat.engine.backends.base import Backend, BatchPart
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.sampling import Sampler
-from edgechat.engine.scheduling.draft import MOST, Draft, Source
+from edgechat.engine.scheduling.sequence import Draft
 from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.controller import Controller, DraftChoice, DraftOffer, Rounds
 from edgechat.engine.speculative.drafters import DraftRequest, ModelDrafter
+from edgechat.engine.speculative.estimates import StepCost
 from edgechat.engine.speculative.speculation import verify
-from edgechat.engine.speculative.step_cost import StepCost
-from edgechat.engine.types import ChatRequest, Finished, Message, Sampling
+from edgechat.engine.types import LONGEST_DRAFT, ChatRequest, Finished, Message, Sampling, Source
 from tests.engine.runtimes import GPU, plan
 from tests.engine.runtimes import load as opened
 from tests.kit import MODELS_DIR, NOT_PRINTABLE, Shape, Spec, build
@@ -235,9 +235,8 @@ def record(weights: str, pair: str, temperature: float, positions: int) -> dict[
         stream.tokens.append(sampler.choose(rows[0], stream.tokens))
         for _ in range(positions):
             guess = Draft("model")
-            drafter.draft(
-                [DraftRequest(stream, guess, MOST["model"], lambda _classes: True, lambda _classes: True)]
-            )
+            longest = LONGEST_DRAFT["model"]
+            drafter.draft([DraftRequest(stream, guess, longest, lambda _: True, lambda _: True)])
             at = len(stream.tokens) - 1
             rows = backend.decode(
                 [BatchPart(0, at, [stream.tokens[-1], *guess.tokens], 1 + len(guess.tokens))]
@@ -403,7 +402,7 @@ class Forced(Sampler):
 
 
 def copy(weights: str, rounds: int) -> None:
-    from edgechat.engine.speculative.ngram_drafter import NgramDrafter
+    from edgechat.engine.speculative.drafters import NgramDrafter
 
     target, _ = models(weights, "0.05")
     backend = load(target)

@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from edgechat.base.errors import EdgechatError
+from edgechat.base.process.child import RestartingChild
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.prompt.prompts import Prompts
-from edgechat.engine.prompt.template import ChatTemplate, TemplateProcess
-from edgechat.engine.prompt.thinking import Marks
+from edgechat.engine.prompt.template import ChatTemplate, Marks, template_process
 from edgechat.engine.types import ChatRequest, Message
 from tests.scripted.backend import ScriptedVocabulary
 
@@ -109,7 +109,7 @@ def turns(template: ChatTemplate, vocabulary: Vocabulary, n: int, *, ruled: bool
     return found
 
 
-def table(folder: Path, vocabulary: Vocabulary, process: TemplateProcess, n: int) -> None:
+def table(folder: Path, vocabulary: Vocabulary, process: RestartingChild, n: int) -> None:
     """Print a line for every template and kind of chat."""
     print(f"{'template':42} system thinks {'question':>8} {'kept':>20} {'settled':>20}")
     for path in sorted(folder.glob("*.jinja")):
@@ -125,7 +125,7 @@ def table(folder: Path, vocabulary: Vocabulary, process: TemplateProcess, n: int
             print(f"{row}{found[0].new:8} {kept:>20} {settled:>20}")
 
 
-def speed(folder: Path, vocabulary: Vocabulary, process: TemplateProcess) -> None:
+def speed(folder: Path, vocabulary: Vocabulary, process: RestartingChild) -> None:
     """Print the milliseconds that the prompts of a long chat take."""
     columns = ("render", "tokens", "first of", "of", "next")
     print(f"\n{f'ms, a chat of {LONG} tokens':42} " + " ".join(f"{column:>8}" for column in columns))
@@ -172,7 +172,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--speed", action="store_true", help="time a chat of 16,000 tokens, too")
     options = parser.parse_args()
-    process = TemplateProcess()
+    process = template_process()
     with vocabulary_of(options.vocab) as vocabulary:
         table(options.templates, vocabulary, process, options.turns)
         if options.speed:

@@ -34,17 +34,17 @@ from edgechat.device.remote import workers
 from edgechat.device.speed import store_speed
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Prefill, Sampling
 from edgechat.engine.worker.supervisor import EngineSupervisor
-from edgechat.models.formats.header_reading import read_model
+from edgechat.models.formats.mlx.contents import read_model
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.estimate.rates import guessed
 from edgechat.planner.estimate.shape import shape_of
 from edgechat.planner.estimate.speed import GRAPH, MASK
+from edgechat.planner.lending import KEY
 from edgechat.planner.machine import current_profile, with_speeds
-from edgechat.planner.model_on_machine import model_on_machine
-from edgechat.planner.placement.lending import KEY
+from edgechat.planner.placement.model_on_machine import model_on_machine
+from edgechat.planner.placement.plan_model import completed
 from edgechat.planner.plan import LoadPlan
-from edgechat.planner.plan_model import completed
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
 from tests.kit import TINYLLAMA, Spec, build

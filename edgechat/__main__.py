@@ -12,9 +12,9 @@ from edgechat.base.process.spawn import ROLE_FLAG
 # Roles of child processes, with the modules whose main() they run.
 ROLES = {
     "engine": "edgechat.engine.worker.worker",
-    "bench": "edgechat.cli.bench.child",
-    "quality": "edgechat.cli.bench.quality.child",
-    "quantize": "edgechat.cli.quantize.child",
+    "bench": "edgechat.bench.speed_child",
+    "quality": "edgechat.bench.quality_child",
+    "quantize": "edgechat.quantize.child",
     "template": "edgechat.engine.prompt.template_child",
     "grammar": "edgechat.engine.reply.grammar_child",
     "image": "edgechat.base.images.decoding_child",
@@ -26,10 +26,10 @@ ROLES = {
     "amx": "edgechat.native.amx_trial",
     "devices": "edgechat.native.accelerators.devices",
     "projector": "edgechat.native.multimodal.probe",
-    "gpu": "edgechat.device.gpu.sources",
+    "gpu": "edgechat.device.gpu_readings",
     "lend": "edgechat.device.remote.lending",
     "speed": "edgechat.planner.estimate.kernel_probe_child",
-    "xet": "edgechat.models.hub.xet_child",
+    "xet": "edgechat.models.hub.xet",
     "dryrun": "edgechat.planner.estimate.dry_run_child",
 }
 

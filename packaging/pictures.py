@@ -28,9 +28,9 @@ _PATIENCE = 60.0
 
 async def draw_app(path: Path) -> None:
     """Ask the guide, open the conversations and the engine room, and draw what is there."""
-    from edgechat.tui.app import EdgechatApp
+    from edgechat.tui.app import EdgechatApp, StartOptions
 
-    app = EdgechatApp("guide", theme="dark")
+    app = EdgechatApp(StartOptions("guide"), theme="dark")
     async with app.run_test(size=_SIZE) as pilot:
         await _until(pilot, "tokens")
         for chat in _CHATS:

@@ -126,8 +126,8 @@ def hub(monkeypatch, tmp_path):
 @pytest.fixture
 def impatient(monkeypatch):
     """Wait for one second of silence from the hub, not eight: for tests of hubs that fall silent."""
-    monkeypatch.setattr("edgechat.models.hub.http.transfer.IDLE", 1.0)
-    monkeypatch.setattr("edgechat.models.hub.http.transfer.SPARE", 0.3)
+    monkeypatch.setattr("edgechat.models.hub.client.IDLE", 1.0)
+    monkeypatch.setattr("edgechat.models.hub.client.SPARE", 0.3)
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import numpy as np
 
 from edgechat.base.errors import EdgechatError, EngineClosed, EngineCrashed, EngineGone
 from edgechat.engine.kv.snapshot import Snapshot
-from edgechat.engine.kv.state_folder import check_id
-from edgechat.engine.protocol import EngineState
+from edgechat.engine.kv.state_files import check_id
+from edgechat.engine.protocol import EngineState, cannot_embed
 from edgechat.engine.types import (
     ChatRequest,
     Delta,
@@ -32,7 +32,6 @@ from edgechat.engine.types import (
     Translated,
     Usage,
 )
-from edgechat.engine.worker.kinds import cannot_embed
 from edgechat.planner.plan import LoadPlan
 
 if TYPE_CHECKING:

@@ -56,13 +56,9 @@ _MODULES = (
     "edgechat.cli.main",
     *(
         f"edgechat.cli.commands.{name}"
-        for name in ("chats", "doctor", "listing", "models", "plan", "pull", "run")
+        for name in ("chats", "device", "doctor", "documents", "mcp", "models", "plan", "pull", "show")
     ),
-    *(
-        f"edgechat.cli.declarations.{name}_commands"
-        for name in ("chat", "document", "machine", "model", "tool")
-    ),
-    "edgechat.cli.declarations.run_command",
+    "edgechat.cli.chat.run",
     "edgechat.device.survey",
     "edgechat.engine.prompt.template_child",
     "edgechat.engine.reply.grammar_child",

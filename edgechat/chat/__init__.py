@@ -1,1 +1,1 @@
-"""Keep the conversation: turns, and the store that holds them."""
+"""Conversations: their turns, the store that holds them, and the replies that are added to them."""

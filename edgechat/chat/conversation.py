@@ -16,16 +16,15 @@ import msgspec
 
 from edgechat.base.errors import ChatBusy, ChatNotFound, EdgechatError, PromptTooLong, StoreError
 from edgechat.base.text import one_line
+from edgechat.chat.attachments import ChatImages
 from edgechat.chat.generation_options import GenerationOptions
-from edgechat.chat.messages import messages_of, messages_of_rounds, title_of
+from edgechat.chat.messages import messages_around, title_of
 from edgechat.chat.model_choice import lasting_name
 from edgechat.chat.records import AttachedImage, Attachment, Chat, ChatSettings, Front, Role, Turn, TurnState
 from edgechat.chat.reply.calls import ToolAccess
-from edgechat.chat.reply.images import ChatImages, FindImage
-from edgechat.chat.reply.reply_loop import ReplyEvent, ReplyLoop
-from edgechat.chat.reply.reply_saver import ReplySaver
+from edgechat.chat.reply.reply import ReplyEvent, ReplyLoop, ReplySaver
 from edgechat.chat.storage.store import TITLE_LENGTH, Store
-from edgechat.chat.tree import Tree, has_words, left_out
+from edgechat.chat.tree import Tree, left_out
 from edgechat.engine.protocol import Engine
 from edgechat.engine.types import ChatRequest, Message
 
@@ -330,23 +329,12 @@ class Conversation:
             reply = msgspec.structs.replace(last, state="streaming", error=None)
         else:
             reply = self._turn("assistant", "", last.id, state="streaming")
-        request = ChatRequest(
-            id=uuid.uuid4().hex if last.is_cut else reply.id,
-            sampling=options.sampling,
-            adapters=options.adapters,
-            sampling_set=options.sampling_set,
-            max_tokens=options.max_tokens,
-            stop=options.stop,
-            think=options.think,
-            overflow=options.overflow,
-            date=self.chat.date,
-            chat=self.chat.id,
-        )
+        request = options.request(uuid.uuid4().hex if last.is_cut else reply.id, self.chat)
         saver = self._saver = ReplySaver(self._store, reply, before=last if last.is_cut else None)
         images = ChatImages(lambda: self.images)
         self._running = ReplyLoop(engine, saver, access or ToolAccess(), images, on_progress)
         try:
-            messages, begun = self._messages(await images.find(self.turns, engine.model))
+            messages, begun = messages_around(self.turns, await images.find(self.turns, engine.model))
             request = msgspec.structs.replace(request, messages=(*messages, *begun))
             async with aclosing(self._write(self._running, saver, request, messages)) as events:
                 async for event in events:
@@ -390,23 +378,7 @@ class Conversation:
         Returns True if the stream ends by itself. Returns False if it has not begun (it loads the model,
         say); then the reader should close the stream.
         """
-        running = self._running
-        if running is None:
-            return False
-        running.stopping = True
-        if running.begun:
-            await running.stop()
-        return running.begun
-
-    def _messages(self, find_image: FindImage) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
-        """Return the messages before the reply, and those of a reply that is continued."""
-        last = self.turns[-1]
-        if not last.is_cut:
-            return messages_of(self.turns, find_image), ()
-        begun = messages_of_rounds(last.rounds, find_image)
-        if last.content or last.thinking:
-            begun.append(Message("assistant", last.content, last.thinking))
-        return messages_of(self.turns[:-1], find_image), tuple(begun)
+        return await self._running.stop() if self._running is not None else False
 
     async def _write(
         self, loop: ReplyLoop, saver: ReplySaver, request: ChatRequest, messages: tuple[Message, ...]
@@ -436,7 +408,7 @@ class Conversation:
                 if not self._stored:
                     loop.engine.forget(chat_id)
                 return
-        state = _end_state(loop, saver.turn, error)
+        state = loop.end_state(saver.turn, error)
         try:
             if saver.continues and not saver.has_grown and state != "complete":
                 await saver.restore()
@@ -536,14 +508,6 @@ class Conversation:
             parent_id=parent_id,
             created_at=time.time(),
         )
-
-
-def _end_state(loop: ReplyLoop, turn: Turn, error: EdgechatError | None) -> TurnState:
-    if loop.is_complete:
-        return "complete"
-    if loop.stopping or (loop.finished is not None and loop.finished.reason == "cancelled"):
-        return "stopped"
-    return "interrupted" if error is None or has_words(turn) else "failed"
 
 
 def nothing_to_continue() -> ChatNotFound:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from edgechat.chat.records import ChatSettings
-from edgechat.engine.types import ModelInfo, Overflow, Sampling
-from edgechat.models.adapters.use import AdapterUse
+from edgechat.chat.records import Chat, ChatSettings
+from edgechat.engine.types import ChatRequest, ModelInfo, Overflow, Sampling
+from edgechat.models.adapters.reading import AdapterUse
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import SamplingDefaults, Settings
 
@@ -21,6 +21,10 @@ class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
     think: bool | None = None
     overflow: Overflow = "window"
     adapters: tuple[AdapterUse, ...] = ()
+
+    def request(self, id: str, chat: Chat) -> ChatRequest:
+        """Return the request for a reply in a chat, still without messages."""
+        return ChatRequest(id=id, date=chat.date, chat=chat.id, **msgspec.structs.asdict(self))
 
 
 class CommandLineOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -73,6 +73,19 @@ def messages_of_rounds(
     return messages
 
 
+def messages_around(
+    turns: Sequence[Turn], find_image: Callable[[str], Image | None]
+) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+    """Return the messages before a reply, and those that it has begun with if the last turn is continued."""
+    last = turns[-1]
+    if not last.is_cut:
+        return messages_of(turns, find_image), ()
+    begun = messages_of_rounds(last.rounds, find_image)
+    if last.content or last.thinking:
+        begun.append(Message("assistant", last.content, last.thinking))
+    return messages_of(turns[:-1], find_image), tuple(begun)
+
+
 def _result(use: ToolUse, find_image: Callable[[str], Image | None]) -> Message:
     """Return the result of a call as the model is told it."""
     if use.outcome == "open":

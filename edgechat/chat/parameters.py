@@ -13,7 +13,7 @@ import msgspec
 
 from edgechat.base.errors import DocumentError, SettingsError, SwitchUnknown
 from edgechat.base.text import one_line
-from edgechat.chat.attachments.mentions import path_exists
+from edgechat.chat.attachments import path_exists
 from edgechat.chat.records import ChatSettings, apply_preset
 from edgechat.chat.reply.chat_tools import choice
 from edgechat.chat.session import ChatSession
@@ -199,8 +199,8 @@ async def _choose_adapters(session: ChatSession, conversation: Adjustable, argum
 def _check_adapters(texts: tuple[str, ...], plan: LoadPlan | None) -> None:
     """Raise NotAnAdapter unless these adapters are here, and fit the model if it is known."""
     from edgechat.models.adapters.local import adapter_uses
-    from edgechat.models.adapters.opening import open_adapter
-    from edgechat.models.formats.header_reading import read_model
+    from edgechat.models.adapters.peft import open_adapter
+    from edgechat.models.formats.mlx.contents import read_model
 
     uses = adapter_uses(texts)
     if plan is not None:

@@ -201,6 +201,11 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
         return (*self.images, *(image for use in uses for image in use.images))
 
     @property
+    def has_words(self) -> bool:
+        """Whether it is not empty."""
+        return bool(self.content or self.thinking or self.attachments or self.images or self.rounds)
+
+    @property
     def is_cut(self) -> bool:
         """Whether it is a reply that can be continued: stopped, interrupted, or ended by a limit."""
         if self.role != "assistant" or not (self.content or self.thinking or self.rounds):
@@ -263,7 +268,10 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     """A conversation as a list shows it."""
 
     chat: Chat
-    prefix: str
-    """The shortest prefix of its id that is unique, but at least eight characters."""
     n_messages: int
     """How many questions and replies it has; versions count as one."""
+
+    @property
+    def prefix(self) -> str:
+        """The beginning of its id, enough to name it."""
+        return self.chat.id[:8]

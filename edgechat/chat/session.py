@@ -26,7 +26,7 @@ from edgechat.chat.model_choice import DEFAULT_MODEL, choose_model, remember, re
 from edgechat.chat.records import Attachment, ChatSettings, Front
 from edgechat.chat.reply.calls import ToolAccess
 from edgechat.chat.reply.chat_tools import ChatTools, missing_tool
-from edgechat.chat.reply.reply_loop import ReplyEvent
+from edgechat.chat.reply.reply import ReplyEvent
 from edgechat.chat.storage.store import Store, store_path
 from edgechat.engine.protocol import Engine, EngineState
 from edgechat.engine.types import (
@@ -37,7 +37,7 @@ from edgechat.engine.types import (
     Message,
     Sampling,
 )
-from edgechat.models.adapters.use import AdapterUse, label_of
+from edgechat.models.adapters.reading import AdapterUse, label_of
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Backend, Preset, RuntimeQuant, Settings
 from edgechat.tools.consent import NamedPermission, Permission
@@ -320,7 +320,7 @@ class ChatSession:
         names = self.chosen_documents(conversation.settings)
         if not names:
             return []
-        from edgechat.chat.attachments.documents import attached_passage, room_for, sources_in
+        from edgechat.chat.attachments import attached_passage, room_for, sources_in
 
         engine = await self.engine()
         assert self.plan is not None

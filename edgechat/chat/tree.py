@@ -9,7 +9,7 @@ import msgspec
 
 from edgechat.chat.messages import grouped, n_letters
 from edgechat.chat.records import Role, Turn
-from edgechat.engine.kv.window import turns_of
+from edgechat.engine.prompt.window import turns_of
 from edgechat.engine.types import Usage
 
 
@@ -82,11 +82,11 @@ class Tree:
         if turn is None:
             return []
         siblings = [self._turns[name] for name in self._children[turn.parent_id, turn.role]]
-        return [sibling for sibling in siblings if sibling is turn or has_words(sibling)]
+        return [sibling for sibling in siblings if sibling is turn or sibling.has_words]
 
     def is_answered(self, turn_id: str) -> bool:
         """Return whether a turn has a reply with text."""
-        return any(has_words(self._turns[name]) for name in self._children.get((turn_id, "assistant"), ()))
+        return any(self._turns[name].has_words for name in self._children.get((turn_id, "assistant"), ()))
 
     def has_others(self, turn_id: str) -> bool:
         """Return whether there are turns, besides the system prompt, outside a turn's subtree."""
@@ -106,11 +106,6 @@ class Tree:
             index.clear()
         for turn in turns:
             self.put(turn)
-
-
-def has_words(turn: Turn) -> bool:
-    """Return whether a turn is not empty."""
-    return bool(turn.content or turn.thinking or turn.attachments or turn.images or turn.rounds)
 
 
 def left_out(turns: Sequence[Turn]) -> list[Turn]:

@@ -1,1 +1,1 @@
-"""The command line."""
+"""Command line: one file for each command or group of commands, in `commands/` and `chat/run.py`."""

@@ -1,8 +1,8 @@
-"""Shell completion of values: names and ids from this machine alone.
+"""Shell completion of values: names and ids on this machine.
 
-Shells evaluate what is offered, and names come from strangers (a file, a title): values that would need
-quoting are not offered. Errors are ignored, since whatever is printed would land in the line that is being
-typed. Where nothing is offered, the shell completes paths.
+Shells evaluate completions, and names are untrusted (a file, a title): values that would need quoting are
+omitted. Errors are ignored, since their text would land in the line that is being typed. Without
+completions, the shell completes paths.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from edgechat.cli.parameters import Completer
+from edgechat.cli.declaring import Completer
 
 VARIABLE = "_EDGECHAT_COMPLETE"
 """Environment variable with which a shell asks; see `shell_completion`."""
-# A value that begins with - would be taken for an option.
+# Values that begin with - would be taken for options.
 _SAFE_VALUE = re.compile(r"[\w./:@+][\w./:@+-]*")
 _UNSAFE_IN_DESCRIPTION = re.compile(r"[^\w ,.;!?/+-]+")
 _MOST = 100
-"""Conversations that are offered, and characters of a description."""
+"""Limit of conversations, and of the characters of a description."""
 _DRAFTERS = (
     ("auto", "whatever is on this machine and fits"),
     ("none", "nobody"),
@@ -69,17 +69,17 @@ def _catalogue() -> Iterator[tuple[str, str]]:
     from edgechat.models.catalogue import catalogue
 
     for entry in catalogue():
-        if entry.repo is not None:  # else it comes with edgechat
+        if entry.repo is not None:  # otherwise it ships with edgechat
             yield entry.name, entry.description
 
 
 def _chats(*, trashed: bool = False) -> Iterator[tuple[str, str]]:
     from edgechat.base.sqlite_file import open_read_only
-    from edgechat.chat.storage import lists
+    from edgechat.chat.storage import statements
     from edgechat.chat.storage.file import store_path
 
     with contextlib.closing(open_read_only(store_path(), seconds=0.1)) as db:
-        for listed in lists.listed(db, _MOST, trashed=trashed):
+        for listed in statements.listed(db, _MOST, trashed=trashed):
             yield listed.prefix, listed.chat.title
 
 
@@ -91,8 +91,8 @@ def _qualities() -> Iterator[tuple[str, str]]:
 
 
 def _quants() -> Iterator[tuple[str, str]]:
-    from edgechat.cli.quantize.levels import LEVELS
     from edgechat.models.quality import quality_class
+    from edgechat.quantize.mixtures import LEVELS
 
     for level in LEVELS:
         quality = quality_class(level)
@@ -100,7 +100,7 @@ def _quants() -> Iterator[tuple[str, str]]:
 
 
 def _agents() -> Iterator[tuple[str, str]]:
-    from edgechat.server.agents import AGENTS
+    from edgechat.cli.agents import AGENTS
 
     for agent in AGENTS.values():
         yield agent.name, agent.install
@@ -121,7 +121,7 @@ def _remotes() -> Iterator[tuple[str, str]]:
 
 
 def _remote_models() -> Iterator[tuple[str, str]]:
-    """Yield the models of other servers that have answered before: nobody is asked now."""
+    """Yield models of other servers that have answered before; no server is asked now."""
     from edgechat import settings
     from edgechat.models.remote.measured import measured_speeds
 
@@ -145,4 +145,4 @@ trashed_chats = _completer(lambda: _chats(trashed=True))
 quants = _completer(_quants)
 qualities = _completer(_qualities)
 paths = _completer()
-"""Offers nothing, so that the shell completes paths; by default, it would be offered what was typed."""
+"""No completions, so that the shell completes paths; click's default would repeat the typed text."""

@@ -1,6 +1,6 @@
-"""The `edgechat` command: its options, and the one place where errors become text and exit codes.
+"""Command `edgechat`: its options, and the one place where errors become text and exit codes.
 
-Commands are imported when they are used, and import what they need when they run.
+The module of a command is imported when it is called.
 """
 
 from __future__ import annotations
@@ -19,46 +19,103 @@ from edgechat import __version__
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import printable
 from edgechat.cli import completion
-from edgechat.cli.group import INTERRUPTED, CommandGroup
-from edgechat.cli.options import (
+from edgechat.cli.declaring import (
+    INTERRUPTED,
+    CommandGroup,
     Debug,
-    adapters_of,
+    LazyCommands,
+    debug_option,
+    offline_option,
+    option,
+)
+from edgechat.cli.options import (
     anyway_option,
     backend_option,
-    debug_option,
     draft_option,
     lora_option,
     no_vision_option,
-    offline_option,
     screen_reader_option,
     workers_option,
 )
-from edgechat.cli.parameters import DeclaredCommands, option
 from edgechat.cli.terminal_io import USAGE_ERROR, complain, is_interactive
 
 ENGINE_FAILURE = 3
-_COMMANDS = DeclaredCommands(
-    "edgechat.cli.declarations",
+_COMMANDS = LazyCommands(
+    "edgechat.cli",
     {
-        "run": "run_command.run",
-        "serve": "server_commands.serve",
-        "launch": "server_commands.launch",
-        "device": "machine_commands.device",
-        "plan": "machine_commands.plan",
-        "pull": "machine_commands.pull",
-        "bench": "machine_commands.bench",
-        "doctor": "machine_commands.doctor",
-        "worker": "machine_commands.worker",
-        "list": "model_commands.list_models",
-        "show": "model_commands.show",
-        "rm": "model_commands.rm",
-        "import": "model_commands.import_file",
-        "verify": "model_commands.verify",
-        "quantize": "model_commands.quantize",
-        "chats": "chat_commands.chats",
-        "mcp": "tool_commands.mcp",
-        "remote": "remote_commands.remote",
-        "docs": "document_commands.docs",
+        "run": ("chat.run.run", "Ask a model, and print the answer as it is generated."),
+        "serve": (
+            "commands.serve.serve",
+            "Serve models to editors, scripts and agents on this machine, as OpenAI, Anthropic and "
+            "Ollama do.",
+        ),
+        "launch": (
+            "commands.launch.launch",
+            "Start a coding agent on a model of this machine; its configuration files are not changed.",
+        ),
+        "device": (
+            "commands.device.device",
+            "Show the hardware of this machine: CPU, memory, GPUs, speed, disk, and the llama.cpp build.",
+        ),
+        "plan": (
+            "commands.plan.plan",
+            "Show which models fit and how fast they would be, without downloading or loading anything.",
+        ),
+        "pull": (
+            "commands.pull.pull",
+            "Download a model in the best quantization for this machine, into the hub's cache.",
+        ),
+        "bench": (
+            "commands.bench.bench",
+            "Measure a model on this machine: speed, memory and drafts, or what its quantizations lose.",
+        ),
+        "doctor": ("commands.doctor.doctor", "Look for problems on this machine, and say how to fix them."),
+        "worker": (
+            "commands.device.worker",
+            "Lend this machine's memory to another one: `edgechat run MODEL --with ssh://HOST` there "
+            "starts this.",
+        ),
+        "list": (
+            "commands.models.list_models",
+            "List the models on this machine, whichever tool downloaded them, and whether they fit now.",
+        ),
+        "show": (
+            "commands.show.show",
+            "Show what a model is, where it is stored, and how it would be loaded.",
+        ),
+        "rm": (
+            "commands.models.rm",
+            "Remove a model from edgechat's folder or the hub's cache; models of other tools are left to "
+            "them.",
+        ),
+        "import": (
+            "commands.models.import_file",
+            "Add your own model to edgechat's folder, sharing the file's disk space where possible.",
+        ),
+        "verify": (
+            "commands.models.verify_models",
+            "Check that models on disk are undamaged, by their hashes where those are known.",
+        ),
+        "quantize": (
+            "commands.quantize.quantize",
+            "Make a smaller model of one in 16 or 32 bits, into edgechat's folder.",
+        ),
+        "chats": (
+            "commands.chats.chats",
+            "List stored conversations, latest first; search, show, export or delete them.",
+        ),
+        "mcp": (
+            "commands.mcp.mcp",
+            "Add, list and try tool servers (MCP), whose tools a model can call in a chat.",
+        ),
+        "remote": (
+            "commands.remote.remote",
+            "Add, list and try other servers, whose models answer as NAME/MODEL (vLLM, Ollama, ...).",
+        ),
+        "docs": (
+            "commands.documents.docs",
+            "Add, list and search documents, about which models can be asked.",
+        ),
     },
 )
 
@@ -88,6 +145,7 @@ def _show_completion(context: click.Context, _param: click.Parameter, requested:
 @click.group(
     "edgechat",
     cls=CommandGroup,
+    debug=False,
     commands=_COMMANDS,
     invoke_without_command=True,
     help="Chat with a language model on your own machine.",
@@ -137,7 +195,7 @@ def app(
     model: str | None,
     last: bool,
     draft: str | None,
-    lora: tuple[str, ...],
+    lora: tuple[str, ...] | None,
     backend: Literal["llama.cpp", "mlx"] | None,
     no_vision: bool,
     workers: tuple[str, ...] | None,
@@ -155,7 +213,7 @@ def app(
             )
         for_app = (("--draft", draft), ("--backend", backend), ("--lora", lora), ("--with", workers))
         for option, given in for_app:
-            if given:
+            if given is not None:
                 raise click.BadParameter("must follow the command", param_hint=option)
         if last:
             where = "applies to the app, or to run: edgechat run MODEL --continue"
@@ -168,22 +226,26 @@ def app(
         return
     if screen_reader or _settings_ask_for_plain_mode():
         from edgechat.chat.generation_options import CommandLineOptions
-        from edgechat.cli.chat.conversation import ConversationChoice
-        from edgechat.cli.commands import run as command
+        from edgechat.cli.chat.conversation import ConversationChoice, RunOptions
+        from edgechat.cli.chat.run import run_with
+        from edgechat.planner.request import PlanRequest
 
-        options = command.RunOptions(
+        options = RunOptions(
             model,
             choice=ConversationChoice(last=last),
-            generation=CommandLineOptions(adapters=adapters_of(lora)),
-            draft=draft,
-            backend=backend,
-            vision=not no_vision,
-            workers=workers,
-            anyway=load_anyway,
+            generation=CommandLineOptions(adapters=lora),
+            request=PlanRequest(
+                draft=draft,
+                backend=backend,
+                vision=not no_vision,
+                adapters=lora,
+                workers=workers,
+                anyway=load_anyway,
+            ),
             screen_reader=True,
             interactive=True,
         )
-        command.run(options)
+        run_with(options)
         return
     if os.environ.get("TERM") == "dumb" and sys.stdout.isatty():
         complain(
@@ -191,30 +253,29 @@ def app(
             "Chat line by line instead: edgechat --screen-reader",
         )
         raise Exit(USAGE_ERROR)
-    if not is_interactive() or not sys.stderr.isatty():  # it is drawn on stderr
+    if not is_interactive() or not sys.stderr.isatty():  # the app is drawn on stderr
         complain(
             "The app needs a terminal, and there is none.",
             'To ask a single question: edgechat run guide "What is edgechat?"',
         )
         raise Exit(USAGE_ERROR)
-    from edgechat.tui.app import run_app
+    from edgechat.tui.app import StartOptions, run_app
 
-    raise Exit(
-        run_app(
-            model,
-            last=last,
-            anyway=load_anyway,
-            draft=draft,
-            backend=backend,
-            vision=not no_vision,
-            adapters=adapters_of(lora),
-            workers=workers,
-        )
+    start = StartOptions(
+        model,
+        last=last,
+        anyway=load_anyway,
+        draft=draft,
+        backend=backend,
+        vision=not no_vision,
+        adapters=lora,
+        workers=workers,
     )
+    raise Exit(run_app(start))
 
 
 def _settings_ask_for_plain_mode() -> bool:
-    """Return whether the settings ask for the plain mode; the app reports what is wrong with them."""
+    """Return whether the settings request the plain mode; the app reports errors in them."""
     from edgechat import settings
 
     with contextlib.suppress(EdgechatError):
@@ -228,7 +289,7 @@ def run_cli() -> int:
         if getattr(sys, name) is None:  # the parent process has closed it
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  (for the life of the process)
     for stream in (sys.stdout, sys.stderr):
-        # Letters that a terminal cannot show become question marks.
+        # Characters that a terminal cannot show become question marks.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     return translated(_run)
@@ -244,7 +305,7 @@ def _run() -> None:
 
 
 def translated(work: Callable[[], object]) -> int:
-    """Run `work`; errors become text on stderr and an exit code, with --debug after their traceback."""
+    """Run `work`; report errors on stderr, with --debug after their traceback; return the exit code."""
     try:
         try:
             work()
@@ -281,7 +342,7 @@ def _report(error: Exception) -> int:
 
         from edgechat.base import logs
 
-        logs.to_file()  # again: the error may have come before any command
+        logs.to_file()  # the error may have come before any command
         logging.getLogger(__name__).error("a fault of edgechat's own", exc_info=error)
         complain(
             f"Internal error in edgechat: {type(error).__name__}: {error}",
@@ -291,12 +352,12 @@ def _report(error: Exception) -> int:
 
 
 def _output_closed() -> int:
-    """End successfully when the reader of our output has closed it, for the sake of `set -o pipefail`."""
+    """End successfully if the reader of the output has closed it, for `set -o pipefail`."""
     _discard_stdout()
     return 0
 
 
 def _discard_stdout() -> None:
-    # What is still buffered would fail once more as Python exits, with a traceback.
+    # Buffered output would fail again at exit, with a traceback.
     with contextlib.suppress(OSError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())  # type: ignore[union-attr]

@@ -2,61 +2,22 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
-from edgechat.base.network.offline import OFFLINE, OFFLINE_OPTION
 from edgechat.cli import completion
-from edgechat.cli.parameters import argument, option
-from edgechat.cli.terminal_io import as_text
+from edgechat.cli.declaring import TEXT, argument, option
 
 MOST = 2**31 - 1
-"""The most tokens or conversations; settings.toml has the same bound."""
+"""Largest number of tokens or conversations, as in settings.toml."""
 
 
-def adapters_of(lora: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return the adapters of `--lora`; None if it was not given."""
-    if not lora:
-        return None
-    return () if lora == ("off",) else tuple(map(as_text, lora))
+def _adapters(
+    _context: click.Context, _param: click.Parameter, given: tuple[str, ...]
+) -> tuple[str, ...] | None:
+    """Return the adapters; None for those of the settings."""
+    return () if given == ("off",) else given or None
 
 
-class Debug:
-    """Whether --debug was given, before or after the command."""
-
-    on = False
-
-
-def _debug(_context: click.Context, _param: click.Parameter, given: bool) -> None:
-    Debug.on = Debug.on or given
-
-
-def _offline(context: click.Context, _param: click.Parameter, given: bool) -> None:
-    """Keep this command and its child processes off the network."""
-    if not given:
-        return
-    before = os.environ.get(OFFLINE)
-    os.environ[OFFLINE] = OFFLINE_OPTION
-
-    @context.call_on_close
-    def _restore() -> None:
-        if before is None:
-            os.environ.pop(OFFLINE, None)
-        else:
-            os.environ[OFFLINE] = before
-
-
-offline_option = option(
-    "--offline",
-    is_flag=True,
-    expose_value=False,
-    callback=_offline,
-    help="Do not use the network; use only local models and stored information about the hub.",
-)
-debug_option = option(
-    "--debug", is_flag=True, expose_value=False, callback=_debug, help="Show the traceback of an error."
-)
 json_option = option("--json", is_flag=True, help="Print JSON.")
 model_argument = argument(
     "model",
@@ -88,6 +49,8 @@ lora_option = option(
     metavar="FILE[:SCALE]",
     help="Apply a LoRA adapter: a GGUF file, a folder saved by PEFT, or a name shown by `edgechat list`; "
     "can be repeated. off: none, not even those of the settings.",
+    type=TEXT,
+    callback=_adapters,
     complete=completion.paths,
 )
 anyway_option = option("--load-anyway", is_flag=True, help="Load the model even if it does not seem to fit.")
@@ -96,7 +59,7 @@ anyway_option = option("--load-anyway", is_flag=True, help="Load the model even 
 def checked_workers(
     _context: click.Context, _param: click.Parameter, given: tuple[str, ...]
 ) -> tuple[str, ...] | None:
-    """Check the addresses of workers; None: there is no such option."""
+    """Check the addresses of workers; return None if there are none."""
     from edgechat.base.network import lenders
 
     for address in given:
@@ -119,12 +82,3 @@ screen_reader_option = option(
     is_flag=True,
     help="Chat line by line in plain sentences, without colours or animation; /help lists commands.",
 )
-
-
-def runs_elsewhere(model: str) -> bool:
-    """Return whether edgechat does not load a model itself: ENGINE:MODEL, or NAME/MODEL of a remote."""
-    from edgechat import settings
-    from edgechat.models.remote.model import split_remote
-    from edgechat.planner.placement.engines.programs import split_engine
-
-    return split_engine(model)[0] is not None or split_remote(model, settings.load().remotes) is not None

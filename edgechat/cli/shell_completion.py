@@ -1,8 +1,8 @@
-"""What a shell asks after Tab, and the scripts with which it asks.
+"""Shell completion: answers to shells, and the scripts that ask.
 
-The protocol is typer's, of which the command line was made once: its scripts are on users' machines. A script
-sets _EDGECHAT_COMPLETE to complete_SHELL, and other variables to the line. Those that are written now, in
-`base/data/completion`, all ask as fish does: a line for each value, with its description after a tab.
+The protocol is that of typer, whose scripts are on users' machines. A script sets _EDGECHAT_COMPLETE to
+complete_SHELL, and other variables to the line. The present scripts, in `base/data/completion`, all ask as
+fish does: the answer has a line for each value, with its description after a tab.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ SCRIPTS = tuple(dict.fromkeys(_SCRIPTS.values()))
 
 
 def script(name: str) -> str:
-    """Return a script by the name of its file."""
+    """Return a script by its file name."""
     return paths.shipped(f"completion/{name}").read_text(encoding="utf-8")
 
 
 def answer(group: click.Command, program: str, instruction: str) -> int:
-    """Print what a shell asks for; return the exit code."""
+    """Print the answer to a shell; return the exit code."""
     action, found, shell = instruction.partition("_")
     if not found:
         return _refuse("Invalid completion instruction.")
@@ -60,7 +60,7 @@ def _refuse(message: str) -> int:
 
 
 def _words(shell: str) -> tuple[list[str], str]:
-    """Return the words of the line without the program, and the beginning of the last one."""
+    """Return the complete words after the program, and the incomplete last one."""
     if shell == "bash":
         words, at = split_arg_string(os.environ["COMP_WORDS"]), int(os.environ["COMP_CWORD"])
         return words[1:at], words[at] if at < len(words) else ""
@@ -83,13 +83,13 @@ def _for_fish(items: list[CompletionItem[Any]]) -> str:
 
 
 def _for_zsh(items: list[CompletionItem[Any]]) -> str:
-    """Return a command: the older script evaluates what it is given."""
+    """Return a command, which the older script evaluates."""
     lines = [":".join(f'"{_quoted(text)}"' for text in (item.value, item.help) if text) for item in items]
     return "_arguments '*: :(({}))'".format("\n".join(lines)) if lines else "_files"
 
 
 def _quoted(text: str) -> str:
-    # A backslash is undone twice: by the quotes, then by _arguments.
+    # Backslashes are unescaped twice: by the quotes, then by _arguments.
     for character, quoted in (
         ("\\", 4 * "\\"),
         ('"', '""'),
@@ -120,7 +120,7 @@ _FORMATS = {
 
 
 def show() -> None:
-    """Print the script of the shell that edgechat was started from."""
+    """Print the script for the shell that edgechat was started from."""
     shell = _shell()
     if shell not in _SCRIPTS:
         raise Exit(_refuse(f"Shell {shell or ''} not supported."))
@@ -149,7 +149,7 @@ def _shell() -> str | None:
 
 
 def _install(shell: str, text: str) -> Path:
-    """Write a script to where the shell finds it, and what makes it look there; return the path."""
+    """Write a script where the shell finds it, and configure the shell if needed; return the path."""
     home = Path.home()
     if shell == "bash":
         path = home / ".bash_completions" / "edgechat.sh"

@@ -1,27 +1,38 @@
-"""Arguments from a terminal, and what is printed besides answers: errors, notes, questions, JSON."""
+"""Terminal input and output: errors, notes, sheets, tables, JSON, a status line, questions, pipes."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Self, TextIO
 
 from click.exceptions import Exit
 
-from edgechat.base.text import escaped_json, flat
+from edgechat.base.text import escaped_json, flat, one_line, printable
 
+WIDTH = 79
+BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
+_INTERVAL = 0.1
+_CLEAR = "\r\x1b[K"
 USAGE_ERROR = 2
+SIGNAL_EXIT = 128  # shells add it to the number of the signal that ended a program
 _PATIENCE = 2.0
-"""Seconds after which it is told that standard input is waited for."""
+"""Seconds until a note says that standard input is awaited."""
 
 
 def as_text(argument: str) -> str:
-    """Return an argument with bytes that are no UTF-8 replaced: models are sent text."""
+    """Return an argument with bytes that are not UTF-8 replaced."""
     return argument.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def complain(message: str, hint: str | None) -> None:
-    """Print an error for people on stderr: what happened, in a line, and what to do next.
+    """Print an error on stderr: what happened, in a line, and what to do next.
 
-    Lines of the hint that begin with two spaces, commands to copy, stay lines; no name in it makes another.
+    Only lines of the hint that begin with two spaces (commands to copy) stay separate.
     """
     print(f"error: {flat(message)}", file=sys.stderr)
     if hint:
@@ -30,27 +41,49 @@ def complain(message: str, hint: str | None) -> None:
 
 
 def note(text: str) -> None:
-    """Print on stderr what someone may want to know."""
+    """Print a note on stderr."""
     print(f"note: {flat(text)}", file=sys.stderr)
 
 
 def read_piped(limit: int) -> bytes:
-    """Return what is piped in, `limit` bytes at most, however slow its source.
+    """Return at most `limit` bytes of standard input, however slow its source.
 
-    A program that starts this one may leave a pipe open that nobody writes to: then it is told what is
-    waited for.
+    A parent process may leave a pipe open to which nobody writes: then a note says what is awaited.
     """
     import threading
 
     nothing = "NUL" if sys.platform == "win32" else "/dev/null"
     text = f"still reading standard input, which has not ended. To do without: <{nothing}"
     waiting = threading.Timer(_PATIENCE, note, [text])
-    waiting.daemon = True  # Ctrl+C does not wait for it
+    waiting.daemon = True  # Ctrl+C need not wait for it
     waiting.start()
     try:
         return sys.stdin.buffer.read(limit)
     finally:
         waiting.cancel()
+
+
+@contextlib.contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the program as Ctrl+C does, with everything saved."""
+    # Windows has no SIGHUP, and nohup ignores it.
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {number: signal.getsignal(number) for number in numbers}
+    handled = [number for number in numbers if before[number] is not signal.SIG_IGN]
+
+    def leave(number: int, _: object) -> None:
+        # Both the shell and the kernel signal a closed terminal; the second must not interrupt the saving.
+        for other in handled:
+            signal.signal(other, signal.SIG_IGN)
+        raise SystemExit(SIGNAL_EXIT + number)
+
+    for number in handled:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number in handled:
+            signal.signal(number, before[number])
 
 
 def print_json(value: object) -> None:
@@ -61,15 +94,14 @@ def print_json(value: object) -> None:
 
 
 def is_interactive() -> bool:
-    """Say whether a person can be asked."""
+    """Return whether a person can be asked."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def confirm(question: str, nothing: str, without: str) -> None:
-    """Ask a person before something is deleted for good.
+    """Ask before something is deleted permanently. Raises Exit: 1 after a no, 2 without a terminal.
 
-    nothing: what was not done; without: how to do it unasked. Raises Exit, with 1 after a no, with 2
-    where there is no terminal to ask in.
+    nothing: what was not done. without: how to do it without a question.
     """
     if not is_interactive():
         complain(f"{nothing}: there is no terminal to confirm in.", without)
@@ -85,3 +117,85 @@ def answers_yes(question: str) -> bool:
         return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:
         return False
+
+
+def styled(stream: TextIO) -> bool:
+    """Return whether to write escape sequences: to a terminal, unless NO_COLOR (no-color.org) is set."""
+    return can_render(stream) and not os.environ.get("NO_COLOR")
+
+
+def can_render(stream: TextIO) -> bool:
+    """Return whether a stream is a terminal that understands escape sequences, if only without colours."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def sheet(rows: Iterable[tuple[str, str]], *, bold: bool = False, width: int = 11) -> str:
+    """Return rows (label, text) with the texts in a column; each line of a text is wrapped separately.
+
+    Lines that begin with two spaces are not wrapped: they are commands to copy.
+    """
+    lines: list[str] = []
+    for label, text in rows:
+        first = f"{label:<{width}}"
+        if bold and label:
+            first = first.replace(label, f"{BOLD}{label}{PLAIN}", 1)
+        for line in printable(text).split("\n"):
+            whole = line.startswith("  ")
+            for part in [line[2:]] if whole else _wrapped(line, WIDTH - width):
+                lines.append((first + part).rstrip())
+                first = " " * width
+    return "\n".join(lines)
+
+
+def table(lines: Sequence[Sequence[str]], *, indent: str = "") -> str:
+    """Return lines with equally many cells, aligned in columns.
+
+    indent: before each line; two spaces keep a `sheet` from wrapping it.
+    """
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        indent + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    import textwrap  # 2 ms
+
+    # Paths stay whole, however long, so that they can be copied.
+    return textwrap.wrap(line, width, break_on_hyphens=False, break_long_words=False) or [""]
+
+
+class StatusLine:
+    """A line that is overwritten, on a terminal only. As a context manager, it clears the line at the end."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._on = stream.isatty()
+        self._shown = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def show(self, text: str) -> None:
+        """Show `text`, unless the line has just changed."""
+        if self._on and time.monotonic() - self._shown > _INTERVAL:
+            self._stream.write(f"{_CLEAR}{one_line(text, 78)}")
+            self._stream.flush()
+            self._shown = time.monotonic()
+
+    def say(self, sentence: str) -> None:
+        """Do nothing: only screen readers need a separate sentence."""
+
+    def heard(self) -> None:
+        """Note other input or output, which matters only for screen readers."""
+
+    def clear(self) -> None:
+        """Clear the line."""
+        if self._shown:
+            self._stream.write(_CLEAR)
+            self._stream.flush()
+            self._shown = 0.0

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from edgechat.device.accelerators import Accelerator
 from edgechat.device.cpu import Cpu, read_cpu
-from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.load import Disturbance, slowed_now
 from edgechat.device.memory import Memory, read_memory
 from edgechat.device.mlx import missing

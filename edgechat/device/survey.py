@@ -15,11 +15,9 @@ from typing import Literal, TypeVar
 from edgechat import settings
 from edgechat.base.errors import FolderError, ServerRefused, SettingsError
 from edgechat.base.process.ask import ChildFailed
+from edgechat.device.accelerators import GpuReading, ggml_readings, merge
 from edgechat.device.cpu import read_instruction_sets
-from edgechat.device.gpu import amdgpu
-from edgechat.device.gpu.accelerators import GpuReading, merge, sightings_of
-from edgechat.device.gpu.mac import mac_sightings
-from edgechat.device.gpu.sources import read_source
+from edgechat.device.gpu_readings import kernel_readings, mac_readings, read_source
 from edgechat.device.profile import DeviceProfile, probe
 from edgechat.native import amx
 from edgechat.native.accelerators.devices import Build, DeviceInventory, read_inventory
@@ -59,11 +57,11 @@ def survey(measure: Callable[[DeviceProfile], DeviceProfile] | None = None) -> S
         from_driver: tuple[GpuReading, ...] = driver.result() or ()
     # Looked at only now: the children have given back what they took.
     profile = probe()
-    sightings = sightings_of(inventory.devices) if inventory else []
-    sightings += [*from_driver, *amdgpu.sightings(), *mac_sightings()]
-    if _is_unclear(sightings):
-        sightings += _query(failures, "torch", lambda: read_source("torch")) or ()
-    profile = replace(profile, accelerators=merge(sightings, profile.memory))
+    readings = ggml_readings(inventory.devices) if inventory else []
+    readings += [*from_driver, *kernel_readings(), *mac_readings()]
+    if _is_unclear(readings):
+        readings += _query(failures, "torch", lambda: read_source("torch")) or ()
+    profile = replace(profile, accelerators=merge(readings, profile.memory))
     if measure is not None:
         found = profile
         profile = _query(failures, "speed", lambda: measure(found)) or profile
@@ -93,13 +91,11 @@ def _query(failures: list[Failure], source: SurveySource, question: Callable[[],
         return None
 
 
-def _is_unclear(sightings: list[GpuReading]) -> bool:
+def _is_unclear(readings: list[GpuReading]) -> bool:
     """Say whether a card is here whose own memory nobody has told: torch may know, at a cost of seconds.
 
     On Windows there may be a card although neither ggml nor NVML has seen one.
     """
-    known = {
-        sighting.pci or sighting.vendor for sighting in sightings if sighting.total or sighting.shares_ram
-    }
-    unknown = any((sighting.pci or sighting.vendor) not in known for sighting in sightings)
-    return unknown or (sys.platform == "win32" and not sightings)
+    known = {reading.pci or reading.vendor for reading in readings if reading.total or reading.shares_ram}
+    unknown = any((reading.pci or reading.vendor) not in known for reading in readings)
+    return unknown or (sys.platform == "win32" and not readings)

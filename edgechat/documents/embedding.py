@@ -21,11 +21,11 @@ from edgechat import settings
 from edgechat.base.errors import EngineClosed, ModelFileError
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.models.catalogue import EmbeddingPrefixes
-from edgechat.models.local.fingerprint import fingerprint_of
 from edgechat.models.local.inventory import LocalModel
+from edgechat.models.local.stores import fingerprint_of
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
-from edgechat.planner.ranking.embedders import EMBEDDING, installed_embedder, prefixes_of
+from edgechat.planner.ranking.suggestions import EMBEDDING, installed_embedder, prefixes_of
 
 if TYPE_CHECKING:
     import numpy as np

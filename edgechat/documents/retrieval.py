@@ -22,7 +22,7 @@ from edgechat.base.errors import EngineError
 from edgechat.documents.collection import UNSPACED, Collection, Found
 from edgechat.documents.embedding import SearchModel, closed, plan_beside
 from edgechat.planner.plan import LoadPlan
-from edgechat.planner.ranking.embedders import named_reranker
+from edgechat.planner.ranking.suggestions import named_reranker
 
 CANDIDATES = 100
 """Passages of each ranking that are fused."""

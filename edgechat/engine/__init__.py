@@ -1,4 +1,4 @@
-"""Run it: one step loop over several backends, in a process of its own.
+"""Engine: one step loop over several backends, in a worker process.
 
-In come a LoadPlan and requests, out come events. Read `engine.py` first, then `scheduling/` and `worker/`.
+Takes a LoadPlan and requests, returns events. Read `engine.py` first, then `scheduling/` and `worker/`.
 """

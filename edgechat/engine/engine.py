@@ -1,9 +1,10 @@
-"""The engine: submit requests, then step(): plan a batch, decode it, accept the results."""
+"""Engine core: requests are submitted, and each step plans a batch, decodes it and accepts the results."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from functools import partial
 
 import msgspec
@@ -26,9 +27,10 @@ from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.media_tokens import MediaTokens, decoded
 from edgechat.engine.prompt.prompts import Prompt, Prompts
 from edgechat.engine.prompt.template import ChatTemplate
-from edgechat.engine.prompt.translation import translate
-from edgechat.engine.reply.constraints import Constraints
-from edgechat.engine.reply.generation import Generation, Logprobs, grammar_of, reply_of
+from edgechat.engine.prompt.token_counts import translate
+from edgechat.engine.reply.constraints import Constraint, Constraints
+from edgechat.engine.reply.generation import Generation, Logprobs, reply_of
+from edgechat.engine.reply.grammar import grammar_of
 from edgechat.engine.reply.reply import ReplyPart
 from edgechat.engine.sampling import Sampler, check_bias
 from edgechat.engine.scheduling.chat_cache import ChatCache
@@ -37,10 +39,9 @@ from edgechat.engine.scheduling.preparation import Preparation, explained, fault
 from edgechat.engine.scheduling.scheduler import Planned, Scheduler
 from edgechat.engine.scheduling.sequence import Sequence
 from edgechat.engine.speculative.controller import Controller
-from edgechat.engine.speculative.drafters import HeadDrafter, ModelDrafter
-from edgechat.engine.speculative.ngram_drafter import NgramDrafter
+from edgechat.engine.speculative.drafters import HeadDrafter, ModelDrafter, NgramDrafter
+from edgechat.engine.speculative.estimates import StepCost
 from edgechat.engine.speculative.speculation import Speculation, verify
-from edgechat.engine.speculative.step_cost import StepCost
 from edgechat.engine.tool_calls import tools
 from edgechat.engine.types import (
     CachePolicy,
@@ -77,7 +78,7 @@ class EngineCore:
         ngrams: bool = False,
         controller: Controller | None = None,
     ) -> None:
-        """`states` None: no KV states on disk. controller: decides how much to draft."""
+        """states: KV states on disk, if any. controller: decides how much to draft."""
         self.backend = backend
         self.template = template
         self.media_tokens = MediaTokens(backend.media_encoder, decoded, why_not=backend.no_vision)
@@ -101,25 +102,25 @@ class EngineCore:
         )
         self.constraints = Constraints(backend.vocabulary)
         self.last_usage: Usage | None = None
-        """Of the request that finished last."""
+        """Usage of the request that finished last."""
         marks = template.marks
         self._marks = self._control_tokens((marks.open, marks.close, *marks.skip) if marks else ())
         self._call_marks = self._control_tokens(template.calls.marks)
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to compute, now or once the disk, a grammar or a prompt is ready."""
+        """Whether there is nothing to compute, now or after background work."""
         return self.scheduler.is_idle and self.chat_cache.is_idle and not self.n_waiting
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nothing can be done until the disk, a grammar or a prompt is ready."""
+        """Whether nothing can be done until background work is done."""
         if not self.scheduler.is_idle:
             return self._waits_for_media
-        return self.chat_cache.is_waiting or (self.chat_cache.is_idle and self.n_waiting > 0)
+        return self.n_waiting > 0 or self.chat_cache.is_waiting
 
     def submit(self, request: ChatRequest) -> list[Event]:
-        """Prepare a request now, and queue it.
+        """Prepare and queue a request.
 
         Raises TemplateError, SwitchUnknown, PromptTooLong, SchemaError or BadRequest.
         """
@@ -128,12 +129,12 @@ class EngineCore:
     def begin(self, request: ChatRequest) -> None:
         """Prepare a request in the background; a later step queues it, or returns Failed."""
         work = partial(self._prepare, request, time.perf_counter())
-        self.preparation.begin(request, work, self._prepared)
+        self.preparation.wait_for(self.preparation.submit(work), request, self._prepared)
 
     def translate(self, command: Translate) -> None:
         """Convert text to tokens or back in the background; a later step returns Translated or Failed."""
-        work = partial(self._translate, command)
-        self.preparation.begin(ChatRequest(id=command.request_id), work, lambda _, translated: [translated])
+        work = self.preparation.submit(partial(self._translate, command))
+        self.preparation.wait_for(work, ChatRequest(id=command.request_id), lambda _, done: [done.result()])
 
     def _translate(self, command: Translate) -> Translated:
         if not isinstance(command.what, ChatRequest):
@@ -143,7 +144,7 @@ class EngineCore:
         return Translated(command.request_id, tuple(prompt.tokens), b"")
 
     def _next_prompt(self, request: ChatRequest, reply: Message, cells: int) -> list[int]:
-        """Return the tokens that every next turn of a chat begins with; none where they are not known."""
+        """Return the tokens that every possible next turn of a chat begins with, [] if unknown."""
         try:
             prompt = self.prompts.next(request, reply, cells)
         except Exception as error:  # the chat works without prewarming
@@ -152,7 +153,7 @@ class EngineCore:
         return prompt.tokens if prompt is not None else []
 
     def _prepare(self, request: ChatRequest, arrived: float) -> tuple[Generation, str | None]:
-        """Return the sequence of a request, and the grammar of its reply if it has one."""
+        """Return the sequence of a request and the grammar of its reply, if any."""
         vocabulary = self.backend.vocabulary
         check_bias(request.sampling, vocabulary.size)
         tools.check(request)
@@ -184,7 +185,8 @@ class EngineCore:
 
     def _queue(self, sequence: Sequence, grammar: str | None) -> list[Event]:
         if grammar is not None:
-            self.constraints.begin(sequence, grammar)
+            then = partial(self._begin_constrained, sequence)
+            self.preparation.wait_for(self.constraints.of(grammar), sequence.request, then, sequence)
         else:
             self.chat_cache.begin(sequence)
         return [Dropped(sequence.id, sequence.dropped)] if sequence.dropped else []
@@ -194,12 +196,7 @@ class EngineCore:
         job = self.preparation.give_up(request_id)
         if job is not None and job.sequence is None:
             return [Finished(request_id, "cancelled", Usage(0, 0, 0), Timings(0.0, 0.0, 0.0))]
-        sequence = (
-            (job.sequence if job else None)
-            or self.scheduler.find(request_id)
-            or self.chat_cache.give_up(request_id)
-            or self.constraints.give_up(request_id)
-        )
+        sequence = job.sequence if job is not None else self.scheduler.find(request_id)
         if not isinstance(sequence, Generation):
             return []
         events = self._finish(sequence, "cancelled")
@@ -211,9 +208,8 @@ class EngineCore:
         self.chat_cache.persist(chat)
 
     def forget(self, chat: str) -> None:
-        """Delete everything kept of a chat, in memory and on disk."""
+        """Delete a chat's cache, in memory and on disk."""
         self.preparation.forget(chat)
-        self.constraints.forget(chat)
         self.chat_cache.forget(chat)
         self.speculation.forget_chat(chat)
 
@@ -224,13 +220,13 @@ class EngineCore:
 
     @property
     def n_waiting(self) -> int:
-        """Number of requests that wait for preparation, for the disk, or for their grammar."""
-        return self.chat_cache.n_waiting + self.constraints.n_waiting + self.preparation.n_waiting
+        """Number of requests that wait for their prompt, their grammar or the disk."""
+        return self.preparation.n_waiting
 
     def warm_up(self, *, whole: bool = False) -> None:
-        """Compute one token, which pages the weights in and measures the cost of a call.
+        """Compute one token to page in the weights and measure the cost of a call.
 
-        whole: a full batch first, so that an accelerator makes its late allocations now.
+        whole: compute a full batch first, so that accelerators make their late allocations now.
         """
         token = self.backend.vocabulary.tokenize("a", bos=False, special=False)[:1]
         if whole:
@@ -247,10 +243,10 @@ class EngineCore:
         self.speculation.warm_up(token, seconds, whole=whole)
 
     def step(self) -> list[Event]:
-        """Compute one batch and return its events; none if there is nothing to do.
+        """Compute one batch and return its events, [] if there is nothing to do.
 
-        An internal error fails one request, with a traceback in the log, and the others go on. It is raised
-        if there is no request to fail.
+        An internal error fails one request and is logged with its traceback; other requests continue. Without
+        a request to fail, it is raised.
         """
         events: list[Event] = []
         try:
@@ -262,9 +258,8 @@ class EngineCore:
         return events
 
     def _advance(self, events: list[Event]) -> None:
-        """Do a step, adding its events to `events`."""
+        """Do a step and add its events to `events`."""
         events += self._finish_jobs()
-        events += self._queue_constrained()
         events += self.chat_cache.poll()
         events += self._handle_overflows()
         events += self._encode_media()
@@ -296,7 +291,7 @@ class EngineCore:
         events += self._finish_prewarming()
 
     def _encode_media(self) -> Iterator[Event]:
-        """Have the media encoded that are needed next; fail the requests of those that cannot be."""
+        """Start encoding the media needed next; fail requests whose media could not be encoded."""
         if self.backend.media_encoder is None:
             return
         failed: dict[tuple[int, ...], EdgechatError | None] = {}
@@ -315,7 +310,7 @@ class EngineCore:
         """Continue requests whose background work is done."""
         for job in self.preparation.ready():
             try:
-                yield from job.then(job.request, job.future.result())
+                yield from job.then(job.request, job.future)
             except Exception as error:
                 failed = explained(error)
                 if job.sequence is not None:
@@ -323,26 +318,21 @@ class EngineCore:
                 else:
                     yield Failed(job.request.id, ErrorInfo.of(failed))
 
-    def _prepared(self, request: ChatRequest, prepared: tuple[Generation, str | None]) -> list[Event]:
-        sequence, grammar = prepared
+    def _prepared(self, request: ChatRequest, prepared: Future[tuple[Generation, str | None]]) -> list[Event]:
+        sequence, grammar = prepared.result()
         if request.chat is None:  # the chat may have been deleted meanwhile
             sequence.request = msgspec.structs.replace(sequence.request, chat=None)
         return self._queue(sequence, grammar)
 
-    def _queue_constrained(self) -> Iterator[Event]:
-        """Queue the requests whose grammar has been compiled."""
-        for sequence, constraint in self.constraints.ready():
-            if isinstance(constraint, EdgechatError):
-                yield Failed(sequence.id, ErrorInfo.of(constraint))
-                continue
-            sequence.sampler.constraint = constraint
-            try:
-                self.chat_cache.begin(sequence)
-            except Exception as error:
-                yield from self._fail(sequence, fault(error))
+    def _begin_constrained(
+        self, sequence: Sequence, _: ChatRequest, constraint: Future[Constraint]
+    ) -> list[Event]:
+        sequence.sampler.constraint = constraint.result()
+        self.chat_cache.begin(sequence)
+        return []
 
     def _with_drafts(self, planned: Planned) -> Planned:
-        """Return the batch with drafted tokens added; if drafting fails, it is switched off."""
+        """Add drafted tokens to the batch. Drafting is switched off if it fails."""
         try:
             return self.speculation.draft(planned)
         except Exception as error:
@@ -378,7 +368,7 @@ class EngineCore:
         return logits
 
     def _compute(self, planned: Planned) -> Logits:
-        """Return the rows of logits that the batch asks for; none if the backend sampled the token itself."""
+        """Return the logits of the batch, empty if the backend sampled the token itself."""
         stream, part = planned[0]
         if self.backend.adapters is not None:
             self.backend.adapters.use(stream.adapters)
@@ -400,9 +390,7 @@ class EngineCore:
 
     def _compute_media(self, part: BatchPart) -> Logits:
         made = self.encoding.made(key_of(part.tokens))
-        if (
-            made is None or self.backend.media_encoder is None
-        ):  # it has just been dropped: it is encoded again
+        if made is None or self.backend.media_encoder is None:  # dropped a moment ago: encode it again
             raise Interrupted((0,))
         self.backend.media_encoder.decode(part.seq, part.start, *made)
         return _NO_LOGITS
@@ -437,7 +425,7 @@ class EngineCore:
             self.speculation.stop()
 
     def _sample(self, sequence: Generation, rows: Logits) -> list[int]:
-        """Return the next tokens: the drafted ones that are accepted, then a sampled one."""
+        """Return the next tokens: accepted drafted tokens, then a sampled token."""
         draft, sequence.draft = sequence.draft, None
         drawn, sequence.drawn = sequence.drawn, None
         if drawn is not None:
@@ -450,7 +438,7 @@ class EngineCore:
         return chosen
 
     def _extend_by(self, sequence: Generation, tokens: list[int]) -> list[Event]:
-        """Add sampled tokens to their sequence, up to the one that ends it or moves its window."""
+        """Add sampled tokens to their sequence until it ends or its window moves."""
         events: list[Event] = []
         sequence.note_tokens(len(tokens), time.perf_counter())
         for token in tokens:
@@ -460,7 +448,7 @@ class EngineCore:
         return events
 
     def _extend(self, sequence: Generation, token: int) -> list[Event]:
-        """Add a sampled token to its sequence; return the events of its text, and of the reply's end."""
+        """Add a sampled token to its sequence; return the events for its text and the end of the reply."""
         if self.backend.vocabulary.is_end(token):
             return self._finish(sequence, "stop")
         special = token in self._marks and sequence.reply.where is not ReplyPart.ANSWER
@@ -476,7 +464,7 @@ class EngineCore:
         return events
 
     def _overflow(self, sequence: Generation) -> list[Event]:
-        """Drop older turns for a reply that has filled the context, or end it."""
+        """Drop older turns to make room for a reply that has filled the context, or end the reply."""
         request = sequence.request
         if request.overflow != "window":
             return self._finish(sequence, "context")
@@ -488,10 +476,14 @@ class EngineCore:
             dropped=sequence.dropped,
             generated=sequence.n_generated,
         )
-        self.preparation.begin(request, work, partial(self._resume_shortened, sequence), sequence)
+        then = partial(self._resume_shortened, sequence)
+        self.preparation.wait_for(self.preparation.submit(work), request, then, sequence)
         return []
 
-    def _resume_shortened(self, sequence: Generation, _: ChatRequest, shorter: Prompt | None) -> list[Event]:
+    def _resume_shortened(
+        self, sequence: Generation, _: ChatRequest, shortened: Future[Prompt | None]
+    ) -> list[Event]:
+        shorter = shortened.result()
         if shorter is None:
             return self._finish(sequence, "context")
         sequence.tokens = shorter.tokens + sequence.tokens[sequence.n_prompt :]
@@ -504,7 +496,7 @@ class EngineCore:
         return [Dropped(sequence.id, shorter.dropped)]
 
     def _handle_overflows(self) -> Iterator[Event]:
-        """Shorten or end sequences that no longer fit because the backend has fewer cells than it said."""
+        """Shorten or end sequences that no longer fit: the backend turned out to have fewer cells."""
         for sequence in self.scheduler.sequences:
             if len(sequence.tokens) <= self.scheduler.cells:
                 continue
@@ -546,13 +538,13 @@ class EngineCore:
                 yield from self._fail(sequence, fault(error))
 
     def _control_tokens(self, marks: tuple[str, ...]) -> frozenset[int]:
-        """Return the control tokens that marks consist of, which have no text of their own."""
+        """Return the control tokens, which have no text, among the tokens of marks."""
         vocabulary = self.backend.vocabulary
         ids = {token for text in marks for token in vocabulary.tokenize(text, bos=False, special=True)}
         return frozenset(token for token in ids if not vocabulary.piece(token))
 
     def close(self) -> None:
-        """Free the template's process and the backend."""
+        """Stop all background work and free the backend."""
         self.preparation.close()
         self.encoding.close()
         self.chat_cache.close()
@@ -567,5 +559,5 @@ def _key(sequence: Sequence, run: MediaRun) -> tuple[int, ...]:
 
 
 def _youngest(sequences: Iterable[Sequence]) -> Sequence:
-    """Return the sequence that arrived last, the likeliest cause of an error that belongs to none."""
+    """Return the newest sequence, the likeliest cause of an error of unknown origin."""
     return max(sequences, key=lambda sequence: (not sequence.generates, sequence.arrived))

@@ -1,1 +1,1 @@
-"""What could run: the catalogue, GGUF headers, and the files on this machine."""
+"""Models: the catalogue, headers, files on this machine and on the hub."""

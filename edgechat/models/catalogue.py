@@ -1,4 +1,4 @@
-"""The catalogue: models that can be asked for by name. models.toml says what its fields mean."""
+"""Catalogue of models with short names. models.toml documents the fields."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from msgspec import Meta
 from edgechat import __version__
 from edgechat.base import paths
 from edgechat.base.errors import FolderError, SettingsError
-from edgechat.models.formats.modalities import Modality, ModelKind, modalities
+from edgechat.models.formats.header import Modality, ModelKind, modalities
 from edgechat.models.formats.quants import canonical
 from edgechat.models.hub.names import valid_repo
 from edgechat.settings import SamplingDefaults, checked, read_toml
@@ -32,12 +32,12 @@ Thinking = Literal["none", "always", "default-on", "default-off"]
 
 
 class EmbeddingPrefixes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a model's makers put before texts, so that their embeddings can be compared."""
+    """Prefixes of texts, as the model's makers require for comparable embeddings."""
 
     query: Annotated[str, Meta(max_length=1000)] = ""
-    """Before what is searched for."""
+    """Prefix of a query."""
     passage: Annotated[str, Meta(max_length=1000)] = ""
-    """Before what is searched."""
+    """Prefix of a text to be found."""
 
 
 class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -50,42 +50,42 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     gated: bool = False
     """Whether its terms must be accepted on the hub before a download."""
     repo: str | None = None
-    """Its repository on the hub; None for a model that comes with edgechat."""
+    """Repository on the hub; None for a model that comes with edgechat."""
     file: str
-    """Name of its file, in which '{quant}' stands for the quantization."""
+    """Name of the file, with '{quant}' in place of the quantization."""
     quants: tuple[str, ...] = ()
-    """The quantizations known to be in the repository, spelled as there."""
+    """Quantizations in the repository, spelled as there."""
     quant: str | None = None
-    """The recommended one, spelled as there."""
+    """Recommended quantization, spelled as in the repository."""
     mlx: dict[str, str] = {}
-    """Repositories of it for MLX, by quantization ('4bit'), the recommended one first."""
+    """MLX repositories by quantization ('4bit'), the recommended one first."""
     context: Annotated[int, Meta(ge=1)] | None = None
-    """Context length that it was trained with, in tokens."""
+    """Context length in training, in tokens."""
     draft: str | None = None
-    """Name of the entry that is its draft model."""
+    """Name of the draft model's entry."""
     no_draft: str | None = None
-    """Why there is none."""
+    """Reason for having no draft model."""
     thinking: Thinking = "none"
     vision: bool = False
-    """Whether it sees, with the projector that is in its repository."""
+    """Whether the model sees, with the projector in its repository."""
     audio: bool = False
-    """Whether it hears, with that."""
+    """Whether the model hears, with the projector in its repository."""
     quality: Annotated[int, Meta(ge=1, le=6)] | None = None
-    """6 is the best; None for a model that is not meant for chat by itself."""
+    """6 is the best; None for a model that is not for chat by itself."""
     unverified: bool = False
     """Whether some of its sampling values lack a source."""
     sampling: SamplingDefaults = SamplingDefaults()
-    """Recommended by its makers, for the default of the thinking switch."""
+    """Sampling recommended by the makers, for the default of the thinking switch."""
     switched_sampling: SamplingDefaults | None = None
-    """Recommended for the other position of the switch; None if it is the same."""
+    """Sampling for the other position of the switch; None if it is the same."""
     embedding: EmbeddingPrefixes | None = None
-    """Of a model that makes embeddings; None for others."""
+    """Prefixes of an embedding model; None for others."""
     reranks: bool = False
-    """Whether it scores texts as answers to a query, and nothing else."""
+    """Whether it only scores texts as answers to a query."""
     checked: date | None = None
-    """When it was last compared with its repository and with newer models."""
+    """Date of the last comparison with its repository and with newer models."""
     superseded: str | None = None
-    """Name of the entry that took its place: it is proposed only where it is on this machine."""
+    """Name of the entry that replaced it: then it is proposed only if it is on this machine."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -94,12 +94,12 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     @property
     def kind(self) -> ModelKind:
-        """What it is made for."""
+        """Purpose of the model."""
         return "reranking" if self.reranks else "chat" if self.embedding is None else "embedding"
 
     @property
     def modalities(self) -> tuple[Modality, ...]:
-        """What it takes besides text."""
+        """Kinds of input besides text."""
         return modalities(vision=self.vision, audio=self.audio)
 
     @property
@@ -109,24 +109,24 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The quantizations known to be in the repository, as everyone spells them: 'Q4_K_M', 'F16'."""
+        """Quantizations in the repository in canonical spelling: 'Q4_K_M', 'F16'."""
         return tuple(canonical(quant) for quant in self.quants)
 
     def file_for(self, quant: str) -> str:
-        """Return the name of the file with this quantization, which may be spelled in any way."""
+        """Return the name of the file with this quantization, in any spelling."""
         labels = {
             canonical(quant_in_repo): quant_in_repo for quant_in_repo in (*self.quants, self.quant or "")
         }
         return self.file.replace(_QUANT, labels.get(canonical(quant), quant))
 
     def mlx_repo(self, quant: str) -> str | None:
-        """Return the MLX repository with this quantization, which may be spelled in any way, or None."""
+        """Return the MLX repository with this quantization, in any spelling; None without one."""
         return next((repo for label, repo in self.mlx.items() if canonical(label) == canonical(quant)), None)
 
     def quant_of(self, file_name: str) -> str | None:
-        """Return the quantization of a file, in canonical spelling; None if the file is not this model's.
+        """Return the quantization of a file in canonical spelling; None if the file is not this model's.
 
-        Case does not matter. Any shard of a split model will do.
+        Case is ignored. Any shard of a split model will do.
         """
         before, has_quant, after = self.file.partition(_QUANT)
         if not has_quant:
@@ -166,10 +166,10 @@ def read_catalogue(path: Path) -> tuple[CatalogueEntry, ...]:
 
 
 class _ParsedCatalogue(msgspec.Struct, frozen=True, array_like=True):
-    """The shipped catalogue as it is cached: parsing TOML takes 20 ms, a third of `edgechat list`."""
+    """The shipped catalogue as cached: parsing TOML takes 20 ms, a third of `edgechat list`."""
 
     version: str
-    """Of edgechat: another one's entries may have other fields."""
+    """Version of edgechat; another version's entries may have other fields."""
     stamp: tuple[str, int, int]
     """Path, size and modification time of models.toml."""
     entries: tuple[CatalogueEntry, ...]
@@ -194,7 +194,7 @@ def _shipped_catalogue() -> tuple[CatalogueEntry, ...]:
 
 @cache
 def _with_own(own: Path, _changed_at: int) -> tuple[CatalogueEntry, ...]:
-    """Return the shipped entries, some with fields of the user's, and then the user's new ones."""
+    """Return the shipped entries, with the user's changes, followed by the user's own entries."""
     entries = {entry.name: entry for entry in _shipped_catalogue()}
     for table, where in _read_tables(own):
         name = table.get("name")
@@ -216,7 +216,7 @@ def _table_of(entry: CatalogueEntry) -> dict[str, Any]:
 
 
 def _read_tables(path: Path) -> list[tuple[dict[str, Any], str]]:
-    """Return the [[model]] tables of a file, each with its place, for messages."""
+    """Return the [[model]] tables of a file, each with its place for messages."""
     table = read_toml(path)
     tables = table.get("model", [])
     if set(table) - {"model"} or not isinstance(tables, list):
@@ -234,7 +234,7 @@ def _read_tables(path: Path) -> list[tuple[dict[str, Any], str]]:
 
 
 def _check_names(entries: Iterable[CatalogueEntry], path: Path) -> tuple[CatalogueEntry, ...]:
-    """Return the entries. Raises SettingsError for ambiguous names and for those of no entry."""
+    """Return the entries. Raises SettingsError for ambiguous names, and for names without an entry."""
     checked_entries = tuple(entries)
     name_owner: dict[str, str] = {}
     for entry in checked_entries:

@@ -1,4 +1,9 @@
-"""The language models among the files of a repository, by name: quants, split sets, and what to skip."""
+"""Language models among the files of a repository or folder, recognized by name.
+
+Recognizes quantizations and split models, and the projectors and drafting layers (MTP) that belong to each
+model. Projectors are called mmproj-MODEL-F16.gguf or MODEL-mmproj-F16.gguf, or have no model's name where a
+repository has only one. They lie beside the models, in a folder above, or in their own folder.
+"""
 
 from __future__ import annotations
 
@@ -7,27 +12,26 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
-from edgechat.models.formats.header import Format
-from edgechat.models.formats.limits import MAX_PARTS
+from edgechat.models.formats.header import MAX_PARTS, Format
 from edgechat.models.formats.quants import canonical, type_of
-from edgechat.models.projector_names import is_projector, projectors_of
+from edgechat.models.local.files import CONFIG, MLX_WEIGHTS, TOKENIZER, needed_by_mlx
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """One file of a repository, as the hub lists it."""
+    """File of a repository, as listed by the hub."""
 
     name: str
     """With its folders: 'BF16/model-00001-of-00002.gguf'."""
     size: int
     sha256: str | None = None
-    """64 hexadecimal digits in lower case; None for a small file that is stored in git itself."""
+    """64 hexadecimal digits in lower case; None for a small file, which is stored in git itself."""
     git_sha1: str | None = None
     """Git's hash of such a small file, 40 digits."""
 
     @property
     def digest(self) -> str | None:
-        """The hash that it is verified and stored by; None where the hub gives none."""
+        """Hash that verifies the file and names its blob; None if the hub states none."""
         return self.sha256 or self.git_sha1
 
 
@@ -42,34 +46,34 @@ class RepoListing:
     commit: str
     """40 hexadecimal digits."""
     gated: bool
-    """Its files can be downloaded only after its terms have been accepted."""
+    """Whether its terms must be accepted before a download."""
     licence: str | None
-    """As the repository states it: 'apache-2.0'."""
+    """As stated by the repository: 'apache-2.0'."""
     files: tuple[RemoteFile, ...]
     listed: float
-    """When the hub was asked, in seconds since 1970."""
+    """Time of the listing, in seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """One model of a repository, in one quantization."""
+    """Model of a repository, in one quantization."""
 
     name: str
-    """The file's name without ending and number, with its folder; of an MLX model its folder, '' for none."""
+    """File name without extension and number, with its folder; for an MLX model its folder, '' for none."""
     quant: str | None
-    """The label in its name: 'Q4_K_M', 'UD-Q4_K_M', 'BF16', '4bit'; None where the name has none."""
+    """Label in the name: 'Q4_K_M', 'UD-Q4_K_M', 'BF16', '4bit'; None without one."""
     files: tuple[RemoteFile, ...]
-    """A file, or the parts of a split set in their order; of an MLX model config.json, then the weights, then
-    the rest of what it needs."""
+    """A file, or the parts of a split model in order; for an MLX model, config.json, the weights, then the
+    other needed files."""
     format: Format = "gguf"
     projectors: tuple[RemoteFile, ...] = ()
-    """Files that make pictures or sound readable for it, by their names: one is used, the first is best."""
+    """Files that encode pictures or sound for it, recognized by name, best first; one of them is used."""
     heads: tuple[RemoteFile, ...] = ()
-    """Files of its drafting layers alone (MTP), by their names: one is used, the first is best."""
+    """Files of its drafting layers (MTP), recognized by name, best first; one of them is used."""
 
     @property
     def shown(self) -> str:
-        """Its label, for users: what distinguishes it from the others of its repository."""
+        """Label for users, which distinguishes it from other models of the repository."""
         return self.quant or self.name or "an MLX model whose name does not state its quantization"
 
     @property
@@ -98,34 +102,15 @@ _LABEL = re.compile(
     re.VERBOSE | re.IGNORECASE | re.ASCII,
 )
 
-CONFIG, TOKENIZER = "config.json", "tokenizer.json"
-"""Files that every MLX model has."""
-_MLX_WEIGHTS = re.compile(r"model[A-Za-z0-9._-]*\.safetensors", re.ASCII)
-"""As mlx-lm takes them."""
-_MLX_FILES = {
-    CONFIG,
-    TOKENIZER,
-    "added_tokens.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    "generation_config.json",
-    "merges.txt",
-    "model.safetensors.index.json",
-    "preprocessor_config.json",
-    "processor_config.json",
-    "special_tokens_map.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "vocab.json",
-}
 _MLX_LABEL = re.compile(
     r"""(?<![A-Za-z0-9])(?:(?P<bits>[2-8])[-_]?bits?|q(?P<q>[2-8])|mxfp[48]|nvfp4|bf16|fp?16|fp?32)
         (?![A-Za-z0-9])""",
     re.VERBOSE | re.IGNORECASE | re.ASCII,
 )
 
-# GGUF files that are neither language models nor projectors: importance matrices, drafts that only work with
-# their target, bare vocabularies. llama.cpp has such a list too (common/download.cpp).
+# GGUF files that are neither language models nor projectors: importance matrices, drafts for a certain
+# target,
+# bare vocabularies. llama.cpp has a similar list (common/download.cpp).
 _NO_MODEL = re.compile(
     r"""(?:mmproj|imatrix|draft-|ggml-vocab-).* | .*[-._]imatrix
       | (?:mtp|(?:.*[-._])?(?:eagle3|dflash|dspark))(?:[-._].*)?""",
@@ -133,23 +118,24 @@ _NO_MODEL = re.compile(
 )
 _HEAD_QUANTS = ("Q8_0", "Q4_0")
 _MTP = re.compile(r"[-._]mtp(?![A-Za-z0-9])", re.IGNORECASE)
-"""In the name of a model that drafts with layers of its own, or of a file of such layers alone."""
+"""Mark in the name of a model with its own drafting layers, or of a file with such layers only."""
 _LARGER = 4
-"""Times as large as its drafting layers alone a model is at least."""
+"""Smallest ratio of a model's size to that of its drafting layers."""
 _PROJECTOR_QUANTS = ("Q8_0", "F16", "BF16", "F32")
-"""Of a projector, the best first, for a model of at most 8 bits: that loses more by itself than Q8_0 does,
-which is half as large as F16 (llama.cpp chooses alike). For a model of more bits Q8_0 comes third. F32 holds
-the same numbers in twice the space; BF16 is slow where no hardware computes with it."""
+"""Quantizations of a projector, best first, for a model of at most 8 bits. Such a model loses more than
+its projector does in Q8_0, which is half as large as F16 (llama.cpp chooses alike). For a model of more
+bits, Q8_0 comes third. F32 holds the same numbers in twice the space; BF16 is slow without hardware
+support."""
 
 
 def model_choices(
     files: Iterable[RemoteFile], repo: str = "", *, mixed: bool = False
 ) -> tuple[ModelChoice, ...]:
-    """Return the language models among the files of a repository or folder: GGUF files, then those for MLX.
+    """Return the language models among the files of a repository or folder: GGUF files, then MLX models.
 
-    repo: its name, which states the quantization of an MLX model. mixed: a folder of files of many origins.
-    Incomplete split models are left out. Whether safetensors hold a language model is known only from their
-    header.
+    repo: its name, which states the quantization of an MLX model. mixed: the folder holds files of many
+    origins. Incomplete split models are omitted. Only the headers show whether safetensors are a language
+    model.
     """
     listed = list(files)
     return (*_with_companions(_gguf_choices(listed), listed, mixed), *_mlx_choices(listed, repo))
@@ -158,15 +144,13 @@ def model_choices(
 def _with_companions(
     choices: Sequence[ModelChoice], files: Iterable[RemoteFile], mixed: bool
 ) -> Iterator[ModelChoice]:
-    """Yield the models with the projectors and the drafting layers that belong to each."""
+    """Yield the models with their projectors and drafting layers."""
     models = list(_without_heads(choices))
     known = {choice.name for choice in models}
     stems = {stem: file for file in files if file.size > 0 and (stem := _stem(file.name))}
     projectors = {stem: file for stem, file in stems.items() if _is_projector(stem)}
     heads = {stem: file for stem, file in stems.items() if stem not in known and _is_head(stem)}
-    projectors_by, heads_by = (
-        projectors_of(known, found, without_label, mixed=mixed) for found in (projectors, heads)
-    )
+    projectors_by, heads_by = (_companions_of(known, found, mixed=mixed) for found in (projectors, heads))
     for choice in models:
         seeing = [(stem, projectors[stem]) for stem in projectors_by.get(choice.name, ())]
         seeing.sort(key=lambda pair: (_projector_rank(pair[0], choice.quant), pair[1].size, pair[0]))
@@ -180,13 +164,13 @@ def _with_companions(
 
 
 def _head_rank(stem: str) -> int:
-    """Return the rank of drafting layers by their name; 0 is the best: little is lost in 8 bits."""
+    """Return the rank of drafting layers by name; 0 is the best: 8 bits lose little."""
     label = quant_label(stem)
     return _HEAD_QUANTS.index(label) if label in _HEAD_QUANTS else len(_HEAD_QUANTS)
 
 
 def _projector_rank(stem: str, quant: str | None) -> int:
-    """Return the rank of a projector by its name, for a model in this quantization; 0 is the best."""
+    """Return the rank of a projector by name, for a model in this quantization; 0 is the best."""
     label, kind = quant_label(stem), type_of(quant)
     order = list(_PROJECTOR_QUANTS)
     if kind is not None and kind.name in order[1:]:
@@ -214,7 +198,7 @@ def _gguf_choices(files: Iterable[RemoteFile]) -> tuple[ModelChoice, ...]:
 
 
 def _without_heads(choices: Sequence[ModelChoice]) -> Iterator[ModelChoice]:
-    """Yield the models without files of drafting layers alone (MTP), beside which lies a far larger model."""
+    """Yield the models, omitting drafting layers (MTP): files much smaller than a model of the same name."""
     smallest: dict[str, int] = {}
     for choice in choices:
         if not _MTP.search(choice.name):
@@ -227,7 +211,7 @@ def _without_heads(choices: Sequence[ModelChoice]) -> Iterator[ModelChoice]:
 
 
 def _family(choice: ModelChoice) -> str:
-    """Return what the names of all quantizations of a model have in common."""
+    """Return the common part of the names of a model's quantizations."""
     name = _MTP.sub("", without_label(choice.name.rpartition("/")[2]))
     return name.strip("-._ ").casefold()
 
@@ -239,12 +223,12 @@ def quant_label(name: str) -> str | None:
 
 
 def without_label(name: str) -> str:
-    """Return a file's name without the quantizations in it."""
+    """Return a file's name without its quantizations."""
     return _LABEL.sub("", name)
 
 
 def mlx_label(name: str) -> str | None:
-    """Return the quantization that the name of an MLX model's repository or folder states, or None."""
+    """Return the quantization in the name of an MLX repository or folder, or None."""
     match = _MLX_LABEL.search(name.rpartition("/")[2])
     if match is None:
         return None
@@ -260,7 +244,7 @@ def _mlx_choices(files: Sequence[RemoteFile], repo: str) -> Iterator[ModelChoice
         if needed_by_mlx(name):
             folders.setdefault(folder, {})[name] = file
     for folder, names in sorted(folders.items()):
-        weights = sorted(name for name in names if _MLX_WEIGHTS.fullmatch(name))
+        weights = sorted(name for name in names if MLX_WEIGHTS.fullmatch(name))
         if CONFIG not in names or TOKENIZER not in names or not _all_there(weights):
             continue
         rest = sorted(set(names) - set(weights) - {CONFIG})
@@ -268,13 +252,8 @@ def _mlx_choices(files: Sequence[RemoteFile], repo: str) -> Iterator[ModelChoice
         yield ModelChoice(folder, label, tuple(names[name] for name in (CONFIG, *weights, *rest)), "mlx")
 
 
-def needed_by_mlx(name: str) -> bool:
-    """Return whether a file of this name is part of an MLX model. Code never is."""
-    return name in _MLX_FILES or _MLX_WEIGHTS.fullmatch(name) is not None
-
-
 def _all_there(weights: Sequence[str]) -> bool:
-    """Return whether there are weights, and no shard of them is missing."""
+    """Return whether there are weights, with all their shards."""
     sets: dict[tuple[str, int], set[int]] = {}
     for name in weights:
         match = _PART.fullmatch(name.removesuffix(".safetensors"))
@@ -285,7 +264,7 @@ def _all_there(weights: Sequence[str]) -> bool:
 
 
 def _stem(name: str) -> str | None:
-    """Return the name of a GGUF file without its extension, or None for another one."""
+    """Return the name of a GGUF file without its extension; None for another file."""
     stem = name[: -len(".gguf")] if name.lower().endswith(".gguf") else ""
     return stem if stem.rpartition("/")[2] else None
 
@@ -296,12 +275,12 @@ def _is_no_model(stem: str) -> bool:
 
 
 def _is_projector(stem: str) -> bool:
-    """Return whether this is a projector; libmtmd loads none that is split."""
+    """Return whether this is a projector; libmtmd cannot load a split one."""
     return is_projector(stem.rpartition("/")[2]) and not _PART.fullmatch(stem)
 
 
 def _is_head(stem: str) -> bool:
-    """Return whether a file that is no model holds drafting layers alone, by its name."""
+    """Return whether a file that is not a model holds drafting layers only, judged by its name."""
     base = stem.rpartition("/")[2]
     return _MTP.search(f"-{base}") is not None and not (is_projector(base) or _PART.fullmatch(stem))
 
@@ -309,3 +288,93 @@ def _is_head(stem: str) -> bool:
 def _is_complete(numbers: Collection[int], count: int) -> bool:
     """Return whether these are the numbers of all shards of a model that is split into `count`."""
     return 0 < count <= MAX_PARTS and set(numbers) == set(range(1, count + 1))
+
+
+_PROJECTOR = re.compile(r"(?:.*[-._])?mmproj(?:[-._].*)?", re.IGNORECASE | re.DOTALL)
+_WORD = re.compile(r"mmproj|(?<![^-._])mtp(?![^-._])", re.IGNORECASE)
+_SEPARATORS = re.compile(r"[-._ ]+")
+_NAMELESS = ("ggml-model", "model", "ggml", "gguf")
+"""Names that converters give to files of any model."""
+
+
+def is_projector(stem: str) -> bool:
+    """Return whether a file with this name, without folder and extension, is a projector."""
+    return _PROJECTOR.fullmatch(stem) is not None
+
+
+def _companions_of(
+    models: Collection[str], projectors: Collection[str], *, mixed: bool
+) -> dict[str, list[str]]:
+    """Return the projectors, or drafting layers, of each model that has any: the best matches, in any order.
+
+    Names have folders but no extension. mixed: the outermost folder holds models of many origins, where a
+    projector with another name belongs to another model; elsewhere, it belongs to the only model.
+    """
+    keys = {model: _key(without_label(_base(model))) for model in models}
+    folders = [_folder(model) for model in models]
+    found: dict[str, list[str]] = {}
+    best: dict[str, tuple[int, int, int]] = {}
+    for projector in sorted(projectors):
+        folder = _folder(projector)
+        while folder and not any(_is_within(other, folder) for other in folders):
+            folder = _folder(folder)
+        beneath = [model for model in models if _is_within(_folder(model), folder)]
+        key = _key(_WORD.sub("", without_label(_base(projector))))
+        alone = _are_one([keys[model] for model in beneath])
+        for model in beneath:
+            likeness = _likeness(key, keys[model], alone=alone, anything=bool(folder) or not mixed)
+            if likeness is None:
+                continue
+            rank = (folder.count("/") + bool(folder), *likeness)
+            if rank > best.get(model, (-1, 0, 0)):
+                best[model], found[model] = rank, []
+            if rank == best[model]:
+                found[model].append(projector)
+    return found
+
+
+def _likeness(projector: str, model: str, *, alone: bool, anything: bool) -> tuple[int, int] | None:
+    """Return how well two names match, higher is better; None if they do not.
+
+    alone: there is only one model. anything: any projector here belongs to that model.
+    """
+    if projector and projector == model:
+        return 3, 0
+    if projector and model and (_contains(model, projector) or _contains(projector, model)):
+        return 2, min(len(projector), len(model))
+    if alone and not (projector and model):
+        return 1, 0
+    return (0, 0) if alone and anything else None
+
+
+def _are_one(keys: Sequence[str]) -> bool:
+    """Return whether these may be names of one model, some more detailed than others."""
+    shortest = min(keys, key=len, default="")
+    return all(key == shortest or not shortest or _contains(key, shortest) for key in keys)
+
+
+def _contains(longer: str, shorter: str) -> bool:
+    """Return whether a name begins or ends with the words of another."""
+    return longer.startswith(shorter + "-") or longer.endswith("-" + shorter)
+
+
+def _key(name: str) -> str:
+    """Return the words of a name; '' if it does not name a model."""
+    key = _SEPARATORS.sub("-", name).strip("-").casefold()
+    for nameless in _NAMELESS:
+        if key == nameless:
+            return ""
+        key = key.removesuffix("-" + nameless)
+    return key
+
+
+def _base(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _is_within(folder: str, other: str) -> bool:
+    return not other or folder == other or folder.startswith(other + "/")

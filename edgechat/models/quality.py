@@ -1,10 +1,10 @@
-"""What a quantization costs in quality, in figures that carry their source: published, or measured here.
+"""Quality loss of quantizations, in figures with their source: published, or measured here.
 
-Kullback-Leibler divergence of the next token's distribution from the unquantized model's, in nats: 0 is no
-loss. It was measured for one model. Larger ones lose less and newer, denser ones more, so it ranks the
-quantizations of any model and is the measure of none; among the nearly lossless ones it does not even rank
-(arXiv 2606.19558). What was measured of a file itself takes its place, but not in classes, whose limits are
-those of the published figures: small models lose more by the same quantization.
+The figures are the Kullback-Leibler divergence of the next token's distribution from the unquantized model's,
+in nats: 0 is no loss. They were published for one model. Larger models lose less, newer and denser ones more:
+the figures rank the quantizations of any model but measure none, and do not even rank nearly lossless ones
+(arXiv 2606.19558). A file's own measurement replaces them, except in classes, whose limits belong to the
+published figures: small models lose more by the same quantization.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from edgechat.base import paths
 from edgechat.base.errors import FolderError
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.quants import canonical, is_mlx_bits
-from edgechat.models.local.fingerprint import fingerprint_of
+from edgechat.models.local.stores import fingerprint_of
 
 LARGE = 30_000_000_000
 """Number of weights from which a poor quantization is acceptable: Q2_K costs 70B what Q3_K_M costs 8B."""
 BLOCK = 256
-"""Weights in a block of the K-quants. Rows that are no multiple get larger types, and files hardly shrink."""
+"""Weights in a block of K-quants. Rows that are not a multiple get larger types, so files hardly shrink."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number and where it is from."""
+    """Number with its origin."""
 
     value: float
     source: str
     measured: bool = False
-    """On this machine, of the file itself."""
+    """Whether it was measured on this machine, for the file itself."""
 
 
 class QualityClass(IntEnum):
-    """How close a quantization is to the unquantized model; greater is better."""
+    """Closeness of a quantization to the unquantized model; greater is better."""
 
     POOR = 1
     REDUCED = 2
@@ -52,7 +52,7 @@ class QualityClass(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name that users see: 'near-lossless'."""
+        """Name for users: 'near-lossless'."""
         return self.name.lower().replace("_", "-")
 
 
@@ -89,11 +89,11 @@ _WITH_IMATRIX = {
     "IQ2_XXS": 0.812022,
 }
 _NEAREST = {"8BIT": "Q8_0", "6BIT": "Q6_K", "5BIT": "Q5_1", "4BIT": "Q4_1"}
-"""MLX's quantizations and the one of llama.cpp that is made most like them. Q4_1 and Q5_1 too give a group a
-scale and a minimum of 16 bits, but of 32 weights where MLX takes 64, so MLX may lose a little more.
+"""MLX's quantizations and llama.cpp's most similar ones. Q4_1 and Q5_1 also have a scale and a minimum of 16
 
-No divergence was published for MLX. That they rank so is confirmed by MMLU-Pro in mlx-lm's BENCHMARKS.md, of
-Qwen3-4B-2507: 64.05 in bf16, 63.85 in 8 bits, 63.53 in 6, 62.38 in 5, 60.72 in 4."""
+No divergence was published for MLX. The order is confirmed by MMLU-Pro in mlx-lm's BENCHMARKS.md for
+Qwen3-4B-2507: 64.05 in bf16, 63.85 in 8 bits, 63.53 in 6, 62.38 in 5, 60.72 in 4.
+"""
 _LIKE = "of {0}, the most similar one; none was published for MLX: {1}"
 _LIMITS = (
     (0.002, QualityClass.REFERENCE),
@@ -102,13 +102,13 @@ _LIMITS = (
     (0.040, QualityClass.GOOD),
     (0.120, QualityClass.REDUCED),
 )
-"""Our cuts, where the figures leave gaps. Perplexity at 8B grows by 0.4 %, 2 %, 4 % and 12 % at them."""
+"""Our limits, at gaps between the figures: perplexity at 8B grows by 0.4 %, 2 %, 4 % and 12 %."""
 
 
 def loss_of_file(quant: str | None, path: Path | None) -> Figure | None:
-    """Return the divergence of a file in nats: as it was measured here, else that of its quantization.
+    """Return the divergence of a file in nats: measured here, else that of its quantization.
 
-    path: where the file is on this machine.
+    path: the file on this machine.
     """
     loss = measured_loss(path) if path is not None else None
     if loss is None:
@@ -118,10 +118,10 @@ def loss_of_file(quant: str | None, path: Path | None) -> Figure | None:
 
 
 def kl_divergence(quant: str | None) -> Figure | None:
-    """Return the published divergence of a quantization in nats, or None where no figure was found.
+    """Return the published divergence of a quantization in nats, or None without a figure.
 
-    MXFP4 is that of gpt-oss, which was trained in it; other models' files of that name lose something. An
-    uploader's own mixture counts as the plain one that it is most like.
+    For MXFP4 it is gpt-oss's, which was trained in it; other models lose something in MXFP4. An uploader's
+    own mixture counts as the most similar plain quantization.
     """
     label = _plain_label(quant)
     if label == "MXFP4":
@@ -137,7 +137,7 @@ def kl_divergence(quant: str | None) -> Figure | None:
 
 
 def quality_class(quant: str | None) -> QualityClass | None:
-    """Return the class of a quantization; None where nothing is known of it."""
+    """Return the class of a quantization; None for an unknown one."""
     if _plain_label(quant) in ("F32", "BF16"):
         return QualityClass.REFERENCE
     figure = kl_divergence(quant)
@@ -147,10 +147,10 @@ def quality_class(quant: str | None) -> QualityClass | None:
 
 
 def worth_offering(header: ModelHeader, quant: str | None) -> bool:
-    """Return whether a sensible person would run this model in this quantization if it fits.
+    """Return whether this quantization of a model is worth proposing if it fits.
 
-    Not a poor one below 30B; and of GGUF files nothing below Q4_K_M where rows are no multiple of 256, since
-    such files hardly shrink any more: gemma-3-1b takes 0.69 GB in Q2_K, 0.81 in Q4_K_M.
+    Poor ones are not below 30B weights, nor are GGUF files below Q4_K_M whose rows are not a multiple of 256:
+    they hardly shrink (gemma-3-1b takes 0.69 GB in Q2_K, 0.81 in Q4_K_M).
     """
     figure = kl_divergence(quant)
     if figure is None:
@@ -167,12 +167,12 @@ def _plain_label(quant: str | None) -> str:
 _FILE = "quality.json"
 _FORMAT = 1
 _MOST = 256
-"""Measurements that are kept, the newest."""
+"""Most measurements that are stored; the newest stay."""
 _MOST_BYTES = 1 << 20
 
 
 class MeasuredLoss(msgspec.Struct, frozen=True, kw_only=True):
-    """The mean Kullback-Leibler divergence of a model file from a base, in nats."""
+    """Mean Kullback-Leibler divergence of a model file from a base, in nats."""
 
     fingerprint: str
     size: int
@@ -180,7 +180,7 @@ class MeasuredLoss(msgspec.Struct, frozen=True, kw_only=True):
     value: float
     error: float
     base: str
-    """What it was compared with: 'F16'."""
+    """Base of the comparison: 'F16'."""
     n_tokens: int
 
 
@@ -190,9 +190,9 @@ class _MeasuredFile(msgspec.Struct, frozen=True):
 
 
 def measured_loss(path: Path) -> MeasuredLoss | None:
-    """Return what a model on this machine was measured to lose; None if that was not measured.
+    """Return the measured loss of a model on this machine; None if it was not measured.
 
-    Quick unless something of the same size was measured; then its fingerprint takes some milliseconds, once.
+    Quick unless a file of the same size was measured; then its fingerprint takes some milliseconds, once.
     """
     try:
         file = paths.cache_dir() / _FILE
@@ -207,7 +207,7 @@ def measured_loss(path: Path) -> MeasuredLoss | None:
 
 
 def keep(path: Path, value: float, error: float, base: str, n_tokens: int) -> None:
-    """Note what a model file was measured to lose. Failures are ignored: it can be measured again."""
+    """Store the measured loss of a model file. Failures are ignored, as it can be measured again."""
     with contextlib.suppress(OSError, FolderError):
         file = paths.cache_dir() / _FILE
         loss = MeasuredLoss(

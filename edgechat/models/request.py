@@ -1,4 +1,4 @@
-"""Requests for models on the hub: from a name that a user typed to the models of one repository."""
+"""Requests for models on the hub, parsed from names that users type."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from edgechat.models.local.resolve import entry_of, resolve
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """A repository, and which of its models are requested."""
+    """A repository, and the requested models in it."""
 
     hub: HubName
     entry: CatalogueEntry | None
     quant: str | None
-    """The label that was asked for, as `quants.canonical` spells it."""
+    """Requested label, in the spelling of `quants.canonical`."""
     format: Format | None = None
-    """The format that was asked for, or that the repository is for; None: either."""
+    """Requested format, or the repository's; None: either."""
 
     @property
     def name(self) -> str:
@@ -35,7 +35,7 @@ class ModelRequest:
 
     @property
     def revision(self) -> str:
-        """The branch, tag or commit."""
+        """Branch, tag or commit."""
         return self.hub.revision or "main"
 
 
@@ -44,8 +44,8 @@ def parse_request(
 ) -> ModelRequest:
     """Parse a name or alias of the catalogue, owner/repo[:QUANT], or a hub URL.
 
-    format: 'mlx', or a quantization that only MLX models have, selects the MLX repository of a model of the
-    catalogue; of another repository, the models in that format. Raises ModelNotFound; SettingsError for
+    format: 'mlx', like a quantization that only MLX has, selects the MLX repository of a model of the
+    catalogue; in other repositories, the models in that format. Raises ModelNotFound, and SettingsError for
     contradictory arguments.
     """
     entry = entry_of(name)
@@ -67,7 +67,7 @@ def parse_request(
         )
     if revision is not None and not valid_revision(revision):
         raise SettingsError(f"{one_line(revision)!r} is not a valid branch, tag or commit.")
-    # What a quantization is chosen by, the speed of generating, does not matter to others than chat models.
+    # The default quantization is chosen for the speed of generation, which matters to chat models only.
     usual = entry.quant if entry is not None and entry.kind != "chat" else None
     label = quant or hub.quant or usual
     hub = replace(hub, quant=None, revision=revision or hub.revision)
@@ -97,7 +97,7 @@ def matching_choices(want: ModelRequest, remote: RemoteModel) -> tuple[ModelChoi
 
 
 def _mlx_repo(entry: CatalogueEntry, quant: str | None) -> str:
-    """Return the repository for MLX of a model of the catalogue. Raises ModelNotFound."""
+    """Return the MLX repository of a model of the catalogue. Raises ModelNotFound."""
     if not entry.mlx:
         raise ModelNotFound(
             f"The catalogue has no MLX repository for {entry.name}.",
@@ -113,7 +113,7 @@ def _mlx_repo(entry: CatalogueEntry, quant: str | None) -> str:
 
 
 def _belongs_to(entry: CatalogueEntry, choice: ModelChoice) -> bool:
-    """Return whether a model of the entry's repository is the entry's, and not another one."""
+    """Return whether a model of the entry's repository belongs to the entry."""
     names = choice.file_names
     if entry.quant is None:
         return names == (entry.file,)
@@ -121,12 +121,12 @@ def _belongs_to(entry: CatalogueEntry, choice: ModelChoice) -> bool:
 
 
 def _raise_not_remote(name: str) -> ModelRequest:
-    """Raise ModelNotFound for a name that is not the hub's."""
+    """Raise ModelNotFound for a name that is not on the hub."""
     if Path(name).expanduser().exists():
         raise ModelNotFound(
             f"{one_line(name)} is already on this machine.", hint=f"To run it: edgechat run {one_line(name)}"
         )
-    resolve(name)  # which says what is wrong with a name that is unknown here, too
+    resolve(name)  # explains what is wrong with an unknown name
     raise ModelNotFound(
         f"{one_line(name)} is on this machine already, and not a name of the catalogue.",
         hint=f"To run it: edgechat run {one_line(name)}. To download another model: edgechat pull OWNER/NAME",

@@ -1,10 +1,10 @@
-"""The headers that ship with edgechat, to plan every model of the catalogue before it is downloaded.
+"""Headers that ship with edgechat, to plan each model of the catalogue before its download.
 
-`skeletons.bin` holds one skeleton for each model, and for each of its quantizations a byte for each tensor:
-its type. packaging/catalogue writes it, with the types that llama.cpp's own quantizer gives.
+`skeletons.bin` holds a skeleton of each model and, for each quantization, one byte per tensor: its type.
+packaging/catalogue writes it, with the types that llama.cpp's quantizer chooses.
 
     "ECSK", uint32 n, n bytes of index (msgpack: _Index); then for each model, zlib:
-    uint32 s, s bytes of skeleton, and of each quantization the types, in the order of the skeleton's tensors
+    uint32 s, s bytes of skeleton, and the types of each quantization, in the order of the skeleton's tensors
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _U32 = struct.Struct("<I")
 
 
 class _Model(msgspec.Struct, frozen=True, array_like=True):
-    """Where one model's part is, and its file sizes by quantization, in the order of their types."""
+    """Place of a model's part, and the file sizes by quantization, in the order of their types."""
 
     name: str
     repo: str
@@ -47,19 +47,19 @@ class _Index(msgspec.Struct, frozen=True, array_like=True):
 
 
 def shipped_quants(entry: CatalogueEntry) -> tuple[str, ...]:
-    """Return the quantizations of which a header is shipped, from small to large. Raises ModelFileError."""
+    """Return the quantizations with a shipped header, from small to large. Raises ModelFileError."""
     model = _indexed_model(entry)
     return tuple(sorted(model.sizes, key=model.sizes.__getitem__)) if model else ()
 
 
 def shipped_size(entry: CatalogueEntry, quant: str) -> int | None:
-    """Return the bytes of a file of this model, or None where no header of it is shipped."""
+    """Return the size in bytes of a file of this model; None without a shipped header."""
     model = _indexed_model(entry)
     return model.sizes.get(canonical(quant)) if model else None
 
 
 def shipped_header(entry: CatalogueEntry, quant: str) -> ModelHeader | None:
-    """Return the header of a file of this model as it is in its repository, without the tokenizer, or None.
+    """Return the header of a file in this model's repository, without the tokenizer; None if not shipped.
 
     None also if the user's own catalogue names another repository. Raises ModelFileError if the shipped file
     is damaged.
@@ -74,7 +74,7 @@ def shipped_header(entry: CatalogueEntry, quant: str) -> ModelHeader | None:
     tensors, offset = [], 0
     for tensor, kind in zip(base.tensors, map(GgmlType, types[number * n : (number + 1) * n]), strict=True):
         n_bytes = kind.row_bytes(tensor.n_elements)
-        # Not replace(), which takes four times as long: `edgechat plan` reads thirty thousand of them.
+        # replace() takes four times as long, and `edgechat plan` reads thirty thousand tensors.
         tensors.append(ModelTensor(tensor.name, tensor.shape, kind, offset, n_bytes))
         offset += aligned(n_bytes, base.alignment)
     return replace(
@@ -125,7 +125,7 @@ def _index() -> tuple[dict[str, _Model], bytes]:
 
 @lru_cache(maxsize=4)
 def _base(name: str) -> tuple[ModelHeader, bytes]:
-    """Return a model's header, for its shapes only, and the types of all its quantizations."""
+    """Return a model's header, for its shapes only, and the types of all quantizations."""
     models, data = _index()
     model = models[name]
     try:
@@ -143,14 +143,14 @@ def _damaged_installation(what: str) -> ModelFileError:
 GROUP = 64
 """Weights that share a scale and a bias."""
 _SCALE_AND_BIAS = 4
-"""Bytes of those."""
+"""Bytes of a scale and a bias."""
 
 
 def mlx_header_of(entry: CatalogueEntry, quant: str) -> ModelHeader | None:
     """Return the header of a model's MLX repository in this quantization, with estimated sizes.
 
-    quant: '4bit', 'mxfp4', 'bf16'. None if the catalogue names no such repository, or if no shapes of the
-    model are shipped. Raises ModelFileError if the shipped file is damaged.
+    quant: '4bit', 'mxfp4', 'bf16'. None if the catalogue has no such repository, or no shapes of the model
+    are shipped. Raises ModelFileError if the shipped file is damaged.
     """
     repo, quants = entry.mlx_repo(quant), shipped_quants(entry)
     base = shipped_header(entry, quants[0]) if repo and quants else None

@@ -16,6 +16,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -83,6 +84,11 @@ def computes_right(folder: Path) -> bool:
 def _may_be_there() -> bool:
     if sys.platform != "linux" or platform.machine() != "x86_64" or os.environ.get(VARIABLE) == "0":
         return False
+    return _processor_has_it()
+
+
+@cache
+def _processor_has_it() -> bool:
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="ascii", errors="replace") as lines:
         flags = next((line for line in lines if line.startswith("flags")), "")
         return " amx_int8" in flags

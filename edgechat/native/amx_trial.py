@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgechat.base.process.ask import answer
-from edgechat.native import amx, ggml
-from edgechat.native.quantization import tensors
+from edgechat.native import amx, ggml, tensors
 
 _TYPES = {
     "F16": lib.GGML_TYPE_F16,
@@ -73,17 +72,7 @@ def _product(kind: int, weights: Floats, given: Floats, layout: int) -> Floats:
     result = ggml.call("ggml_mul_mat", ctypes.c_void_p, used, matrix, column)
     held = [_allocate(stored, layout), _allocate(used, ggml.cpu_buffers())]
     packed = np.empty(ggml.call("ggml_nbytes", ctypes.c_size_t, matrix), np.uint8)
-    ggml.call(
-        "ggml_quantize_chunk",
-        ctypes.c_size_t,
-        ctypes.c_int(kind),
-        ctypes.c_void_p(weights.ctypes.data),
-        ctypes.c_void_p(packed.ctypes.data),
-        ctypes.c_int64(0),
-        ctypes.c_int64(weights.shape[0]),
-        ctypes.c_int64(weights.shape[1]),
-        ctypes.c_void_p(None),
-    )
+    tensors.pack(weights, kind, packed)
     tensors.write(tensors.at(matrix.value), packed)
     tensors.write(tensors.at(column.value), given)
     graph = ctypes.c_void_p(ggml.call("ggml_new_graph", ctypes.c_void_p, used))

@@ -15,11 +15,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
-import llama_cpp.llama_cpp as lib
-
 from edgechat.native import ggml
-from edgechat.native.buffers import Breakdown, Buffer
 from edgechat.native.handles import Context, Model
+from edgechat.native.params import Breakdown, Buffer
 
 _SYMBOL = "_Z26llama_get_memory_breakdownPK13llama_context"
 _MOST_TYPES = 256
@@ -81,12 +79,12 @@ class _Node(StdMapNode):
 
 def has_map() -> bool:
     """Say whether `from_map` works with this build of llama.cpp."""
-    return sys.platform == "linux" and hasattr(lib._lib, _SYMBOL)
+    return sys.platform == "linux" and ggml.exported(_SYMBOL) is not None
 
 
 def from_map(model: Model, context: Context) -> Breakdown:
     """Return the breakdown as llama.cpp keeps it; only where `has_map`. The map's few nodes are leaked."""
-    read = getattr(lib._lib, _SYMBOL)
+    read = ggml.exported(_SYMBOL)
     read.argtypes, read.restype = [ctypes.c_void_p], StdMap
     buffers = [_buffer(node) for node in nodes(read(context.pointer), _Node, most=_MOST_TYPES)]
     buffers.sort(key=lambda buffer: buffer.name)

@@ -1,6 +1,6 @@
-"""The functions of ggml that llama_cpp does not bind, found through llama.cpp's own library.
+"""ggml's functions that llama_cpp does not bind, called through llama.cpp's own library.
 
-Devices, registries and buffer types are ggml's own pointers, as int.
+Devices, registries and buffer types are ggml's pointers, as int.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import itertools
 import os
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,14 @@ from edgechat.native import amx
 
 CPU = "CPU"
 _CPU, _ACCELERATED_CPU = 0, 3  # of ggml_backend_dev_type
+library: ctypes.CDLL = lib._lib
+"""The shared library of llama.cpp, which exports ggml too; llama_cpp has no public name for it."""
 _MODULES = {"cuda": "CUDA", "hip": "ROCm", "metal": "MTL", "sycl": "SYCL", "vulkan": "Vulkan"}
 
 
 def call(name: str, result: Any, *args: Any) -> Any:
     """Call a function of ggml; arguments are ctypes values. Raises AttributeError if it does not exist."""
-    function = getattr(lib._lib, name)
+    function = getattr(library, name)
     function.restype = result
     function.argtypes = [type(arg) for arg in args]
     return function(*args)
@@ -34,6 +37,17 @@ def call(name: str, result: Any, *args: Any) -> Any:
 def ask(name: str, result: Any, pointer: int) -> Any:
     """Call a function whose one argument is a pointer."""
     return call(name, result, ctypes.c_void_p(pointer))
+
+
+def exported(*names: str) -> Any:
+    """Return the first of these functions that this build exports; None without any."""
+    return next((found for name in names if (found := getattr(library, name, None))), None)
+
+
+def registered(registry: Any, name: bytes) -> Any:
+    """Return the address of a function that a backend gives out by name; None if it has none."""
+    handle, function = ctypes.c_void_p(registry), ctypes.c_char_p(name)
+    return registry and call("ggml_backend_reg_get_proc_address", ctypes.c_void_p, handle, function)
 
 
 def text(raw: bytes | None) -> str:
@@ -79,9 +93,8 @@ def _lay_out() -> None:
 def weight_layouts() -> list[int]:
     """Return the buffer types that the CPU may repack weights to; the first call decides which they are."""
     device = ctypes.c_void_p(_cpu_device())
-    registry = ctypes.c_void_p(call("ggml_backend_dev_backend_reg", ctypes.c_void_p, device))
-    name = ctypes.c_char_p(b"ggml_backend_dev_get_extra_bufts")
-    choose = call("ggml_backend_reg_get_proc_address", ctypes.c_void_p, registry, name)
+    registry = call("ggml_backend_dev_backend_reg", ctypes.c_void_p, device)
+    choose = registered(registry, b"ggml_backend_dev_get_extra_bufts")
     if not choose:
         return []
     chosen = ctypes.CFUNCTYPE(ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p)(choose)(device)
@@ -101,7 +114,7 @@ def start_cpu() -> int:
 
 def _folder() -> Path:
     """Return the folder of llama.cpp's library and modules."""
-    return Path(lib._lib._name).parent
+    return Path(library._name).parent
 
 
 def modules() -> list[str]:
@@ -120,6 +133,25 @@ def devices() -> list[int]:
     """Return all devices of ggml."""
     count = call("ggml_backend_dev_count", ctypes.c_size_t)
     return [call("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t(index)) for index in range(count)]
+
+
+def device_handles(names: Sequence[str]) -> list[int]:
+    """Return the devices with these names. Raises LoadFailed if one is missing."""
+    known = {device_name(device): device for device in devices()}
+    if missing := [name for name in names if name not in known]:
+        raise LoadFailed(
+            f"llama.cpp has no device {', '.join(missing)} here; it has {', '.join(known)}.",
+            hint="The devices may have changed: `edgechat device` lists them.",
+        )
+    return [known[name] for name in names]
+
+
+def device_memory(device: int) -> int:
+    """Return the free bytes of a device, according to its driver."""
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    places = map(ctypes.pointer, (free, total))
+    call("ggml_backend_dev_memory", None, ctypes.c_void_p(device), *places)
+    return free.value
 
 
 def registry_name(registry: int) -> str:

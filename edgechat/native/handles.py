@@ -21,7 +21,7 @@ import psutil
 from edgechat.base.errors import DecodeFailed, LoadFailed
 from edgechat.native import ggml, logs
 from edgechat.native.accelerators import rpc
-from edgechat.native.accelerators.placement import Placement, device_handles, layer_devices
+from edgechat.native.accelerators.placement import Placement, layer_devices
 from edgechat.native.batches import Candidates, EmbeddingBatch, TokenBatch, pointer, sends_candidates
 from edgechat.native.params import N_CANDIDATES, LoadParams
 
@@ -272,7 +272,7 @@ class Context:
                 f"llama.cpp cannot create a context of {params.context} tokens: {logs.cause()}",
                 hint="Try a shorter context: --ctx 4096.",
             )
-        self._remote = device_handles(params.devices) if params.rpc else ()
+        self._remote = ggml.device_handles(params.devices) if params.rpc else ()
         self.n_vocab = model.n_vocab
         """Width of a row of logits."""
         self._suppressed = model.suppressed

@@ -21,13 +21,11 @@ from edgechat.base.errors import FolderError, ModelFileError, ModelNotFound
 from edgechat.device.memory import read_memory
 from edgechat.device.mlx import missing_vision
 from edgechat.models.adapters.local import states_adapter
-from edgechat.models.formats.header import ModelHeader
-from edgechat.models.formats.modalities import Modality, ModelKind
-from edgechat.models.local.inventory import Inventory, LocalModel, inventory
+from edgechat.models.formats.header import Modality, ModelHeader, ModelKind
+from edgechat.models.local.inventory import Inventory, LocalModel, inventory, models_nearby
 from edgechat.models.local.locations import Place
-from edgechat.models.local.nearby import models_nearby
 from edgechat.models.local.resolve import find_models
-from edgechat.models.local.usage import ModelUse, uses
+from edgechat.models.local.upkeep import ModelUse, uses
 
 if TYPE_CHECKING:
     from edgechat.native.params import CacheType
@@ -111,10 +109,10 @@ def glances(
 
 
 def _summarize(model: LocalModel) -> HeaderSummary:
-    from edgechat.models.formats.header_reading import read_model
+    from edgechat.models.formats.importable import VisionInside
+    from edgechat.models.formats.mlx.contents import read_model
     from edgechat.models.formats.mtp import can_draft
-    from edgechat.models.formats.vision_inside import VisionInside
-    from edgechat.planner.placement.projector import header_beside
+    from edgechat.planner.companions import header_beside
 
     try:
         header = read_model(model.path)
@@ -141,12 +139,12 @@ def _summarize(model: LocalModel) -> HeaderSummary:
 def _needs(header: ModelHeader) -> list[tuple[int, int]]:
     """Return what a load takes with each context that the planner tries, as little as it may."""
     from edgechat.device.memory import Memory
+    from edgechat.planner.estimate.budget import Budget
     from edgechat.planner.estimate.footprint import may_quantize
     from edgechat.planner.estimate.rates import rate_of_processor
     from edgechat.planner.estimate.shape import shape_of
-    from edgechat.planner.model_on_machine import ModelOnMachine
-    from edgechat.planner.placement.budget import Budget
-    from edgechat.planner.plan_model import CONTEXTS
+    from edgechat.planner.placement.model_on_machine import ModelOnMachine
+    from edgechat.planner.placement.plan_model import CONTEXTS
 
     trained = header.context_length
     budget, speed = Budget(Memory(0, 0)), rate_of_processor(None)

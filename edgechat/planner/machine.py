@@ -1,4 +1,4 @@
-"""The machine to plan for: this one as it is now, or a described one."""
+"""Machine: what a model is planned for. This one as it is now, a described one, or one beside other loads."""
 
 from __future__ import annotations
 
@@ -15,25 +15,24 @@ from edgechat import settings
 from edgechat.base.errors import DryRunFailed, WorkerRefused
 from edgechat.base.process.ask import ChildFailed
 from edgechat.base.text import mebibytes
-from edgechat.device.gpu import amdgpu
-from edgechat.device.gpu.accelerators import Accelerator, merge, sightings_of
-from edgechat.device.gpu.mac import mac_sightings, metal
+from edgechat.device.accelerators import Accelerator, ggml_readings, merge
+from edgechat.device.gpu_readings import kernel_readings, mac_readings, metal
 from edgechat.device.load import Disturbance
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile, probe
-from edgechat.device.remote.tunnel import Tunnel
-from edgechat.device.remote.workers import LostWorker, accelerators, connect
+from edgechat.device.remote.workers import LostWorker, Tunnel, accelerators, connect
 from edgechat.device.speed import AttentionShape, DeviceSpeed, cached_speed
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.quants import GgmlType
+from edgechat.native import amx
 from edgechat.native.accelerators.devices import Build
-from edgechat.native.buffers import Breakdown
-from edgechat.native.params import LoadParams
+from edgechat.native.params import Breakdown, LoadParams
+from edgechat.planner.estimate.budget import RAM
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
-from edgechat.planner.estimate.kernel_probe import COMMON, measure_attention, measure_speed
-from edgechat.planner.estimate.rates import rate_of_processor
+from edgechat.planner.estimate.rates import COMMON, measure_attention, measure_speed, rate_of_processor
 from edgechat.planner.estimate.shape import shape_of
+from edgechat.planner.plan import DeviceMemory, LoadPlan
 
 SIMULATED = "GPU0"
 """The name of a described card."""
@@ -64,7 +63,7 @@ def current_profile(dry: DryRun | None = None, workers: Sequence[str] = ()) -> D
     """
     profile = probe()
     # MLX's GPU is found without llama.cpp.
-    alone = replace(profile, accelerators=merge(mac_sightings(), profile.memory))
+    alone = replace(profile, accelerators=merge(mac_readings(), profile.memory))
     if dry is None:
         return alone
     config = settings.load()
@@ -81,8 +80,8 @@ def current_profile(dry: DryRun | None = None, workers: Sequence[str] = ()) -> D
     except DryRunFailed:  # then nothing can be loaded on them either
         return alone
     devices = found.devices
-    sightings = [*sightings_of(devices), *amdgpu.sightings(), *mac_sightings()]
-    cards = merge(sightings, profile.memory)
+    readings = [*ggml_readings(devices), *kernel_readings(), *mac_readings()]
+    cards = merge(readings, profile.memory)
     measured = {
         card.devices[0]: speed
         for card in cards
@@ -344,3 +343,68 @@ def in_words(profile: DeviceProfile) -> str:
             shared = " shared with the CPU" if card.shares_ram else ""
             text += f"\n{card.name}: {mebibytes(card.total)}, {mebibytes(card.free)} free{shared}"
     return "\n".join((text, *(_SLOWED[disturbance] for disturbance in profile.slowed)))
+
+
+_COPIED = ("_REPACK", amx.NAME)
+"""Suffixes of the names of buffers whose weights are not pages of the file."""
+
+
+def beside(profile: DeviceProfile, staying: Iterable[LoadPlan]) -> DeviceProfile:
+    """Return the machine without the memory that loads which stay need although it counts as free.
+
+    Mapped weights count as free (see `device.memory`), but are read for every token.
+    """
+    taken = sum(mapped_bytes(plan) for plan in staying)
+    return replace(profile, memory=_less(profile.memory, taken))
+
+
+def without_loads(profile: DeviceProfile, leaving: Iterable[LoadPlan]) -> DeviceProfile:
+    """Return the machine as it would be after these loads are unloaded."""
+    memory, cards = profile.memory, profile.accelerators
+    for plan in leaving:
+        for part in plan.memory:
+            # Checkpoints may not have been taken yet, nor memory for pictures and adapters.
+            unused = part.checkpoint_bytes + part.adapter_bytes
+            unused += plan.projector.unused_bytes(part.name) if plan.projector is not None else 0
+            if part.name == RAM:
+                memory = _less(memory, mapped_bytes(plan) + unused - part.total_bytes)
+            else:
+                cards = tuple(_freed(card, part, part.total_bytes - unused) for card in cards)
+    return replace(profile, memory=memory, accelerators=cards)
+
+
+def mapped_bytes(plan: LoadPlan) -> int:
+    """Return the bytes of RAM that hold weights as pages of the model's file, according to the plan."""
+    in_ram = next((entry.weights_bytes for entry in plan.memory if entry.name == RAM), 0)
+    copied = sum(entry.weights for entry in plan.buffers if entry.is_host and entry.name.endswith(_COPIED))
+    return max(0, in_ram - copied)
+
+
+def is_lesser(plan: LoadPlan, other: LoadPlan) -> bool:
+    """Return whether a plan has a shorter context, fewer layers on accelerators, or other weights.
+
+    Or if it reads text alone, and the other one does not.
+    """
+    return (
+        (plan.projector is None and other.projector is not None)
+        or plan.context < other.context
+        or plan.gpu_layers < other.gpu_layers
+        or (plan.quant, plan.model_path) != (other.quant, other.model_path)
+        or plan.cache_type != other.cache_type
+    )
+
+
+def _less(memory: Memory, taken: int) -> Memory:
+    most = memory.total if memory.limit is None else min(memory.total, memory.limit)
+    return replace(memory, available=min(max(0, memory.available - taken), most))
+
+
+def _freed(card: Accelerator, memory: DeviceMemory, n_bytes: int) -> Accelerator:
+    if memory.name not in card.devices:
+        return card
+    free, own = card.free + n_bytes, card.own + n_bytes
+    return replace(
+        card,
+        free=min(card.total or free, free),
+        own=card.own if card.shares_ram else min(card.total or own, own),
+    )

@@ -1,4 +1,6 @@
-"""The LoadPlan: everything a load needs, decided before the load, with the reasons."""
+"""LoadPlan: everything a load needs, decided before the load, with the reasons; and how a real load
+differs.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +8,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from edgechat.models.formats.modalities import ModelKind
-from edgechat.models.local.ollama.defaults import ModelDefaults
+from edgechat.models.formats.header import ModelKind
+from edgechat.models.local.ollama_store import ModelDefaults
 from edgechat.models.remote.model import HostedModel
-from edgechat.native.buffers import Buffer
-from edgechat.native.params import LoadParams
+from edgechat.native.params import Buffer, LoadParams
+from edgechat.planner.companions import AdapterPlan, ProjectorPlan
 from edgechat.planner.estimate.calibration import RunConditions
 from edgechat.planner.estimate.speed import Forecast, Prediction
-from edgechat.planner.placement.adapters import AdapterPlan
-from edgechat.planner.placement.projector import ProjectorPlan
 from edgechat.settings import Backend, EngineName, SamplingDefaults
 
 LABELS: dict[Backend, str] = {"llama.cpp": "llama.cpp", "mlx": "MLX"}

@@ -1,30 +1,50 @@
-"""From what a user typed to a LoadPlan: find the model, read its header, examine the machine, choose."""
+"""The planner's front door: from a model name to a LoadPlan, or to a survey of all files it may mean."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 
 from edgechat import settings
-from edgechat.base.errors import ModelFileError
+from edgechat.base.errors import BackendMissing, ModelFileError
 from edgechat.base.text import one_line
 from edgechat.device.survey import survey
+from edgechat.models.formats.header import ModelHeader
+from edgechat.models.local.inventory import LocalModel
 from edgechat.models.local.resolve import resolve
-from edgechat.planner.draft_plan import with_draft
+from edgechat.planner.candidates import Variant, check, everything, of_local, runnable, variants, weighs_mlx
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
-from edgechat.planner.machine import Machine, MachineDescription, current_profile
-from edgechat.planner.placement.backends import runnable
-from edgechat.planner.placement.embedding import check
-from edgechat.planner.placement.engines.engine_plan import engine_plan, llama_server_plan
-from edgechat.planner.placement.engines.programs import PROGRAMS, effective, split_engine
-from edgechat.planner.placement.residents import beside, without_loads
+from edgechat.planner.estimate.rates import COMMON
+from edgechat.planner.machine import (
+    Machine,
+    MachineDescription,
+    beside,
+    current_profile,
+    in_words,
+    machine_for,
+    without_loads,
+)
+from edgechat.planner.placement.engine_plan import engine_plan, llama_server_plan
+from edgechat.planner.placement.plan_model import plan_variant, with_draft
+from edgechat.planner.placement.programs import PROGRAMS, effective, split_engine
 from edgechat.planner.plan import LoadPlan
-from edgechat.planner.plan_model import plan_variant
-from edgechat.planner.ranking.candidates import Variant, variants
-from edgechat.planner.ranking.ranking import choose, rate
+from edgechat.planner.ranking.ranking import (
+    RankedFile,
+    SurveyFindings,
+    SurveyOverview,
+    best_of,
+    choose,
+    first_that_fits,
+    rate,
+    rated,
+    runnable_models,
+    samples,
+)
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest, with_settings, without_effect
 
 
@@ -96,3 +116,90 @@ def _best(files: Sequence[Variant], machine: Machine, request: PlanRequest) -> t
         if chosen is not None and chosen.plan is not None:
             return chosen.plan, chosen.variant
     return plan_variant(files[0], machine, request), files[0]
+
+
+_SURE = 5
+"""Number of the best models of the catalogue that get a dry run; what others take is estimated."""
+
+
+def one_model(
+    name: str, request: PlanRequest, described: MachineDescription, *, offline: bool, insists: bool = True
+) -> SurveyFindings:
+    """Rate every file of a model for a machine. insists: see `draft_plan.with_draft`.
+
+    Raises ModelNotFound, ModelFileError, BackendMissing, HubError, SettingsError; for a requested draft model
+    also NotADraft and DoesNotFit.
+    """
+    with DryRun() as dry:  # starts while the files are looked for
+        files = variants(name, offline=offline)
+        machine = machine_for(described, dry, request.workers or ())
+        files = runnable(files, machine.profile, request)
+        machine = machine.timed_for(_headers(files))
+        options = rated(files, machine, request)
+        chosen = choose(options, request)
+        if chosen is not None and chosen.plan is not None:
+            variant = chosen.variant
+            plan = with_draft(chosen.plan, variant, machine, request, insists=insists, elsewhere=True)
+            chosen = replace(chosen, plan=plan)
+        instead = None if chosen else first_that_fits(machine, request)
+    options.sort(key=lambda option: option.variant.size, reverse=True)
+    unread = len(files) - len(options)
+    return SurveyFindings(name, in_words(machine.profile), tuple(options), chosen, instead, unread)
+
+
+def _headers(files: Sequence[Variant]) -> Iterator[ModelHeader]:
+    for file in files:
+        with contextlib.suppress(ModelFileError, OSError):  # it is reported where it is rated
+            yield file.header()
+
+
+def all_models(request: PlanRequest, described: MachineDescription) -> SurveyFindings:
+    """Rate the best file of every model of the catalogue for a machine, without using the network.
+
+    Raises BackendMissing.
+    """
+    with _catalogue_on(described, request) as (models, machine):
+        options = _ranked(models, machine, request)
+    return SurveyFindings(None, in_words(machine.profile), tuple(options), choose(options, request))
+
+
+def overview(local: Sequence[LocalModel], request: PlanRequest) -> SurveyOverview:
+    """Rate the catalogue and these models for this machine, without using the network."""
+    with _catalogue_on(MachineDescription(), request) as (models, machine):
+        options = _ranked(models, machine, request)
+        here: dict[Path, RankedFile] = {}
+        for model in local:
+            with contextlib.suppress(ModelFileError, BackendMissing, OSError):
+                (variant,) = runnable([of_local(model)], machine.profile, request)
+                here[model.path] = rate(variant, machine.without_dry_run, request)
+    findings = SurveyFindings(None, in_words(machine.profile), tuple(options), choose(options, request))
+    return SurveyOverview(machine.profile, findings, here, machine.history)
+
+
+@contextlib.contextmanager
+def _catalogue_on(
+    described: MachineDescription, request: PlanRequest
+) -> Iterator[tuple[list[list[Variant]], Machine]]:
+    with DryRun() as dry:
+        models = everything(mlx=weighs_mlx(current_profile(), request))
+        for files in models:  # read while the process starts
+            next(samples(files), None)
+        machine = machine_for(described, dry, request.workers or (), COMMON)
+        yield runnable_models(models, machine.profile, request), machine
+
+
+def _ranked(models: Sequence[Sequence[Variant]], machine: Machine, request: PlanRequest) -> list[RankedFile]:
+    """Return the best file of each model, best first; of equals the one that the catalogue names first."""
+    best = {
+        number: option
+        for number, files in enumerate(models)
+        if (option := best_of(files, machine.without_dry_run, request)) is not None
+    }
+    sure: set[int] = set()
+    while True:
+        order = sorted(best, key=lambda number: best[number].rank, reverse=True)
+        doubtful = next((number for number in order[:_SURE] if number not in sure), None)
+        if doubtful is None:
+            return [best[number] for number in order]
+        best[doubtful] = best_of(models[doubtful], machine, request) or best[doubtful]
+        sure.add(doubtful)

@@ -1,132 +1,568 @@
-"""The server's paths, over the models behind them."""
+"""The server's operations, in one table, and the ASGI app that routes requests to them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TypeVar
 
+import msgspec
+from msgspec import UNSET, Raw
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response as HttpResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from edgechat.chat.storage.response_store import ResponseStore
-from edgechat.server.documents.finding import RequestDocuments
-from edgechat.server.endpoints.anthropic import AnthropicEndpoints
-from edgechat.server.endpoints.base import AsgiEndpoint, Work
-from edgechat.server.endpoints.ollama import OllamaEndpoints
-from edgechat.server.endpoints.openai import OpenAIEndpoints, ResponseEndpoints, VectorStoreEndpoints
-from edgechat.server.endpoints.service import ServiceEndpoints
-from edgechat.server.http.access_log import AccessLog
-from edgechat.server.http.access_policy import AccessPolicy, AccessRules
-from edgechat.server.http.refusal import ERROR_BODY, Refusal
-from edgechat.server.media.request_media import RequestMedia
-from edgechat.server.pool.models import ModelPool
-from edgechat.server.protocol.anthropic.answer import error_body as anthropic_error
-from edgechat.server.protocol.ollama.answer import error_body as ollama_error
+from edgechat.base.errors import ModelNotFound
+from edgechat.engine.types import ChatRequest
+from edgechat.server import openapi
+from edgechat.server.access import AccessLog, AccessPolicy, AccessRules, KnownPaths
+from edgechat.server.documents import AskedDocuments, asked_documents
+from edgechat.server.exchange import TRUSTED, ClientDisconnected, Exchange
+from edgechat.server.operation import Operation, Services, embed, generate, load, path_id, translate
+from edgechat.server.pool.metrics import CONTENT_TYPE
+from edgechat.server.pool.models import State
+from edgechat.server.protocol.anthropic import CountBody, MessagesBody, TokenCount
+from edgechat.server.protocol.anthropic_answer import AnswerBlocks, MessagesAnswers
+from edgechat.server.protocol.body import not_heeded, off_loop
+from edgechat.server.protocol.fields import vector_json
+from edgechat.server.protocol.listing import (
+    FoundPage,
+    Health,
+    ModelEntry,
+    ModelList,
+    ModelsQuery,
+    ShowBody,
+    ShownModelBody,
+    StoreSearchBody,
+    StoresQuery,
+    TagList,
+    VectorStoreBody,
+    VectorStorePage,
+    VersionBody,
+    found_page,
+    vector_store,
+)
+from edgechat.server.protocol.ollama import (
+    EmbedAnswer,
+    EmbedBody,
+    EmbeddingsAnswer,
+    EmbeddingsBody,
+    GenerateAnswers,
+    GenerateBody,
+    GenerateLine,
+    OllamaAnswers,
+    OllamaChatAnswers,
+    OllamaChatBody,
+    OllamaChatLine,
+    embed_answer,
+    model_of,
+    unloads,
+)
+from edgechat.server.protocol.openai_answers import ChatAnswers, ChatCompletion
+from edgechat.server.protocol.openai_chat import ChatBody
+from edgechat.server.protocol.openai_texts import (
+    Completion,
+    CompletionAnswers,
+    CompletionBody,
+    DetokenizeBody,
+    EmbeddingBody,
+    EmbeddingList,
+    RerankBody,
+    RerankList,
+    TokenizeBody,
+    TokenList,
+    TokensText,
+    embedding_list,
+)
+from edgechat.server.protocol.responses_answer import ResponseAnswers
+from edgechat.server.protocol.responses_items import references_of
+from edgechat.server.protocol.responses_request import InputBody, ResponseBody, toolbox_of
+from edgechat.server.protocol.responses_store import (
+    DeletedResponse,
+    InputItems,
+    InputTokens,
+    ItemsQuery,
+    Response,
+    ResponseQuery,
+    StoredResponses,
+)
+from edgechat.server.refusal import ErrorBody, Refusal, error_format, refusal_of
 
-_ERRORS: dict[str, Callable[[Refusal], bytes]] = {"/v1/messages": anthropic_error, "/api/": ollama_error}
-"""How errors are written, by the beginnings of paths; elsewhere as OpenAI does."""
+_ABOUT = b"""edgechat serves models of this machine by the protocols of OpenAI, Anthropic and Ollama.
+
+POST /v1/chat/completions   an answer in a chat
+POST /v1/responses          ... as OpenAI's newer clients ask for it
+                            GET and DELETE /v1/responses/ID: of those that are stored
+POST /v1/messages           ... as Anthropic's clients ask for it
+POST /v1/completions        text that goes on
+GET  /v1/vector_stores      the documents that a request may name; POST /v1/vector_stores/ID/search
+POST /v1/embeddings         embeddings, of models made for that
+POST /v1/rerank             documents ranked for a query, by models made for that
+POST /api/chat              ... as Ollama's clients ask for it; /api/generate, /api/embed, /api/tags
+POST /tokenize              the tokens of a text; POST /detokenize goes back; /v1/responses/input_tokens
+                            and /v1/messages/count_tokens count those of a chat
+GET  /v1/models             the models that may be asked for
+GET  /health                loading, ready, degraded or draining
+GET  /metrics               figures, for Prometheus
+GET  /openapi.json          all of it, described
+
+Paths are the same without /v1, and with a slash at their end.
+Where it has a key, all but this page and /health want it: 'Authorization: Bearer KEY' or
+'x-api-key: KEY'.
+"""
+_RETRY: dict[State, str] = {"loading": "1", "draining": "5"}
+"""Seconds after which a server that is not ready may be."""
 
 
-def make_app(
-    models: ModelPool,
-    rules: AccessRules,
-    media: RequestMedia,
-    documents: RequestDocuments,
-    *,
-    think: bool | None = None,
-    strict: bool = False,
-    store: ResponseStore | None = None,
-) -> ASGIApp:
-    """Return the app, guarded. media: where those of requests go. documents: those that clients may use.
+async def _embed(exchange: Exchange, services: Services, body: EmbeddingBody) -> bytes:
+    sent = body.model or "", body.texts()
+    name, embedded, _ = await embed(exchange, services, *sent, dimensions=body.dimensions)
+    return await asyncio.to_thread(embedding_list, body, name, embedded)
 
-    think: what the settings say. strict: fields that would have no effect are refused. store: where
-    responses are stored, if they are.
-    """
-    service = ServiceEndpoints(models, media, documents, think, strict=strict)
-    openai = OpenAIEndpoints(models, media, documents, think, strict=strict)
-    responses = ResponseEndpoints(models, media, documents, think, strict=strict, store=store)
-    vector_stores = VectorStoreEndpoints(models, media, documents, think, strict=strict)
-    anthropic = AnthropicEndpoints(models, media, documents, think, strict=strict)
-    ollama = OllamaEndpoints(models, media, documents, think, strict=strict)
+
+async def _rerank(exchange: Exchange, services: Services, body: RerankBody) -> RerankList:
+    name, scored, _ = await embed(exchange, services, body.model or "", body.texts, query=body.query)
+    return RerankList.of(body, name, scored)
+
+
+async def _convert(
+    exchange: Exchange, services: Services, body: TokenizeBody | DetokenizeBody
+) -> TokenList | TokensText:
+    return body.response(await translate(exchange, services, body.model, body.what, **body.how))
+
+
+Counted = tuple[str | None, ChatRequest, AskedDocuments | None]
+"""The model, the chat, and documents whose passages it gets."""
+
+
+def _counted(body: CountBody, _think: bool | None) -> Counted:
+    return body.model, body.asked(), asked_documents(body.docs)
+
+
+async def _count(exchange: Exchange, services: Services, counted: Counted) -> TokenCount:
+    return TokenCount(len((await translate(exchange, services, *counted)).tokens))
+
+
+B = TypeVar("B", bound=InputBody)
+References = dict[str, str]
+"""The stored items that an input refers to: their ids, by the paths of the references."""
+
+
+def _with_references(body: B, _think: bool | None) -> tuple[B, References]:
+    return body, references_of(body.input or ())
+
+
+async def _respond(exchange: Exchange, services: Services, sent: tuple[ResponseBody, References]) -> None:
+    body, references = sent
+    stored = StoredResponses(services.store)
+    keep = stored.keeper(body.store)
+    if services.strict and body.store and keep is None:
+        raise not_heeded("store")
+    earlier = await stored.earlier(body.previous_response_id, references)
+    size = exchange.body_bytes + earlier.size
+    answers = await off_loop(size, lambda: ResponseAnswers(body, services.think, earlier, keep))
+    await generate(exchange, services, answers)
+
+
+async def _count_input(
+    exchange: Exchange, services: Services, sent: tuple[InputBody, References]
+) -> InputTokens:
+    body, references = sent
+    earlier = await StoredResponses(services.store).earlier(body.previous_response_id, references)
+
+    def counted() -> Counted:
+        box = toolbox_of(body.tools or ())
+        return body.model, body.asked(box, earlier), body.documents(box)
+
+    asked = await off_loop(exchange.body_bytes + earlier.size, counted)
+    return InputTokens(input_tokens=len((await translate(exchange, services, *asked)).tokens))
+
+
+async def _response(exchange: Exchange, services: Services, _query: ResponseQuery) -> bytes:
+    return await StoredResponses(services.store).response(path_id(exchange))
+
+
+async def _delete_response(exchange: Exchange, services: Services) -> DeletedResponse:
+    return await StoredResponses(services.store).delete(path_id(exchange))
+
+
+async def _input_items(exchange: Exchange, services: Services, query: ItemsQuery) -> InputItems:
+    return await StoredResponses(services.store).input_items(path_id(exchange), query)
+
+
+async def _vector_stores(_: Exchange, services: Services, query: StoresQuery) -> VectorStorePage:
+    return VectorStorePage.of(list(map(vector_store, await services.documents.usable())), query)
+
+
+async def _vector_store(exchange: Exchange, services: Services) -> VectorStoreBody:
+    name = path_id(exchange)
+    await services.documents.check([name], status=404)
+    return vector_store(await services.documents.facts(name))
+
+
+async def _search_vector_store(exchange: Exchange, services: Services, body: StoreSearchBody) -> FoundPage:
+    name = path_id(exchange)
+    await services.documents.check([name], status=404)
+    await services.documents.prepare(AskedDocuments((name,)))
+    return found_page(body, await services.documents.search(name, body.text, body.max_num_results))
+
+
+async def _ollama(exchange: Exchange, services: Services, answers: OllamaAnswers) -> bytes | None:
+    model, keep_alive = answers.requested_model, answers.body.keep_alive
+    if not answers.body.is_empty:
+        try:
+            await generate(exchange, services, answers)
+        finally:
+            await _unload_after(services, keep_alive, model)
+        return None
+    if not unloads(keep_alive):
+        answers.model = await load(exchange, services, model)
+        return answers.empty("load")
+    answers.model = await services.models.unload(model)
+    exchange.record_model(answers.model)
+    return answers.empty("unload")
+
+
+async def _unload_after(services: Services, keep_alive: str | float | None, model: str) -> None:
+    """Unload the model of an answer if the client wants that; it stays until its last request has left."""
+    if unloads(keep_alive):
+        with suppress(ModelNotFound):  # the answer says so
+            await services.models.unload(model)
+
+
+async def _ollama_embed(exchange: Exchange, services: Services, body: EmbedBody) -> bytes:
+    began, model = time.monotonic(), model_of(body.model)
+    try:
+        name, embedded, load_seconds = await embed(
+            exchange, services, model, body.texts, dimensions=body.dimensions, cut=body.truncate is True
+        )
+    finally:
+        await _unload_after(services, body.keep_alive, model)
+    seconds = {"total": time.monotonic() - began, "load": load_seconds}
+    return await asyncio.to_thread(embed_answer, name, embedded, **seconds)
+
+
+async def _ollama_embeddings(
+    exchange: Exchange, services: Services, body: EmbeddingsBody
+) -> EmbeddingsAnswer:
+    """Embed a text. Without one, only load the model, as clients do to warm it up."""
+    model = model_of(body.model)
+    try:
+        if not body.prompt:
+            await load(exchange, services, model)
+            return EmbeddingsAnswer(embedding=Raw(b"[]"))
+        _, embedded, _ = await embed(exchange, services, model, [body.prompt])
+    finally:
+        await _unload_after(services, body.keep_alive, model)
+    return EmbeddingsAnswer(embedding=vector_json(embedded.vectors[0]))
+
+
+async def _show(_: Exchange, services: Services, body: ShowBody) -> ShownModelBody:
+    name = model_of(body.model or body.name)
+    return await asyncio.to_thread(lambda: ShownModelBody.of(services.models.card(name)))
+
+
+async def _tags(_: Exchange, services: Services) -> TagList:
+    return TagList.of(await asyncio.to_thread(services.models.names))
+
+
+async def _loaded(_: Exchange, services: Services) -> TagList:
+    cards = await asyncio.to_thread(services.models.names)
+    return TagList.of([card for card in cards if card.loaded])
+
+
+async def _version(_: Exchange, _services: Services) -> VersionBody:
+    return VersionBody()
+
+
+async def _models(_: Exchange, services: Services, query: ModelsQuery) -> ModelList:
+    return ModelList.of(await asyncio.to_thread(services.models.names), query)
+
+
+async def _model(exchange: Exchange, services: Services) -> ModelEntry:
+    return ModelEntry.of(await asyncio.to_thread(services.models.card, path_id(exchange)))
+
+
+async def _health(exchange: Exchange, services: Services) -> Health | None:
+    state, sentence = services.models.state
+    health = Health(state, sentence if exchange.scope[TRUSTED] else UNSET)
+    if state not in _RETRY:
+        return health
+    await exchange.answer(503, msgspec.json.encode(health), ("retry-after", _RETRY[state]))
+    return None
+
+
+async def _metrics(exchange: Exchange, services: Services) -> None:
+    await exchange.answer(200, await services.models.metrics_text(), kind=CONTENT_TYPE)
+
+
+async def _about(exchange: Exchange, _: Services) -> None:
+    await exchange.answer(200, _ABOUT, kind="text/plain; charset=utf-8")
+
+
+async def _describe(_: Exchange, _services: Services) -> bytes:
+    return openapi.description(OPERATIONS)
+
+
+_CHUNKS = "A {}, an ErrorBody, or [DONE] at the end."
+_RESPONSE_EVENTS = (
+    "An event of the Responses API, from response.created to response.completed, response.incomplete or "
+    "response.failed."
+)
+_MESSAGE_EVENTS = "An event of the Messages API, from message_start to message_stop, or error."
+_LINES = "A line of the same form, as JSON, or an OllamaError; the last one has done: true."
+_NDJSON = "application/x-ndjson"
+_STORED = {"503": (openapi.STATUSES["503"], ErrorBody)}
+
+OPERATIONS = (
+    Operation(
+        "POST",
+        "/v1/chat/completions",
+        generate,
+        "chat",
+        "Create a chat completion.",
+        ChatCompletion,
+        body=ChatBody,
+        make=ChatAnswers,
+        stream=_CHUNKS.format("ChatChunk"),
+    ),
+    Operation(
+        "POST",
+        "/v1/completions",
+        generate,
+        "complete",
+        "Create a text completion.",
+        Completion,
+        body=CompletionBody,
+        make=lambda body, _think: CompletionAnswers(body),
+        stream=_CHUNKS.format("Completion"),
+    ),
+    Operation(
+        "POST",
+        "/v1/responses",
+        _respond,
+        "respond",
+        "Create a response.",
+        Response,
+        body=ResponseBody,
+        make=_with_references,
+        stream=_RESPONSE_EVENTS,
+    ),
+    Operation(
+        "POST",
+        "/v1/responses/input_tokens",
+        _count_input,
+        "countInput",
+        "Return the number of tokens of an input.",
+        InputTokens,
+        body=InputBody,
+        make=_with_references,
+    ),
+    Operation(
+        "GET",
+        "/v1/responses/{id}",
+        _response,
+        "response",
+        "Return a stored response.",
+        Response,
+        query=ResponseQuery,
+        also=_STORED,
+    ),
+    Operation(
+        "DELETE",
+        "/v1/responses/{id}",
+        _delete_response,
+        "deleteResponse",
+        "Delete a stored response.",
+        DeletedResponse,
+        also=_STORED,
+    ),
+    Operation(
+        "GET",
+        "/v1/responses/{id}/input_items",
+        _input_items,
+        "inputItems",
+        "Return the input of a stored response.",
+        InputItems,
+        query=ItemsQuery,
+        also=_STORED,
+    ),
+    Operation(
+        "GET",
+        "/v1/vector_stores",
+        _vector_stores,
+        "vectorStores",
+        "List the documents that may be used.",
+        VectorStorePage,
+        query=StoresQuery,
+        also=_STORED,
+    ),
+    Operation(
+        "GET",
+        "/v1/vector_stores/{id}",
+        _vector_store,
+        "vectorStore",
+        "Return how much there is of documents.",
+        VectorStoreBody,
+        also=_STORED,
+    ),
+    Operation(
+        "POST",
+        "/v1/vector_stores/{id}/search",
+        _search_vector_store,
+        "searchVectorStore",
+        "Search in documents.",
+        FoundPage,
+        body=StoreSearchBody,
+    ),
+    Operation(
+        "POST",
+        "/v1/messages",
+        generate,
+        "message",
+        "Create a message.",
+        AnswerBlocks,
+        body=MessagesBody,
+        make=MessagesAnswers,
+        stream=_MESSAGE_EVENTS,
+    ),
+    Operation(
+        "POST",
+        "/v1/messages/count_tokens",
+        _count,
+        "countMessages",
+        "Return the number of tokens of a chat.",
+        TokenCount,
+        body=CountBody,
+        make=_counted,
+    ),
+    Operation(
+        "POST",
+        "/api/chat",
+        _ollama,
+        "ollamaChat",
+        "Answer in a chat.",
+        OllamaChatLine,
+        body=OllamaChatBody,
+        make=OllamaChatAnswers,
+        stream=_LINES,
+        stream_type=_NDJSON,
+    ),
+    Operation(
+        "POST",
+        "/api/generate",
+        _ollama,
+        "ollamaGenerate",
+        "Answer a prompt.",
+        GenerateLine,
+        body=GenerateBody,
+        make=GenerateAnswers,
+        stream=_LINES,
+        stream_type=_NDJSON,
+    ),
+    Operation(
+        "POST", "/api/embed", _ollama_embed, "ollamaEmbed", "Create embeddings.", EmbedAnswer, body=EmbedBody
+    ),
+    Operation(
+        "POST",
+        "/api/embeddings",
+        _ollama_embeddings,
+        "ollamaEmbeddings",
+        "Create an embedding.",
+        EmbeddingsAnswer,
+        body=EmbeddingsBody,
+    ),
+    Operation("POST", "/api/show", _show, "ollamaShow", "Return one model.", ShownModelBody, body=ShowBody),
+    Operation("GET", "/api/tags", _tags, "ollamaTags", "List the models.", TagList),
+    Operation("GET", "/api/ps", _loaded, "ollamaPs", "List the loaded models.", TagList),
+    Operation("GET", "/api/version", _version, "ollamaVersion", "Return the version.", VersionBody),
+    Operation(
+        "POST", "/v1/embeddings", _embed, "embed", "Create embeddings.", EmbeddingList, body=EmbeddingBody
+    ),
+    Operation(
+        "POST", "/v1/rerank", _rerank, "rerank", "Rank documents for a query.", RerankList, body=RerankBody
+    ),
+    Operation(
+        "POST",
+        "/tokenize",
+        _convert,
+        "tokenize",
+        "Return the tokens of a text.",
+        TokenList,
+        body=TokenizeBody,
+    ),
+    Operation(
+        "POST",
+        "/detokenize",
+        _convert,
+        "detokenize",
+        "Return the text of tokens.",
+        TokensText,
+        body=DetokenizeBody,
+    ),
+    Operation("GET", "/v1/models", _models, "models", "List the models.", ModelList, query=ModelsQuery),
+    Operation("GET", "/v1/models/{id:path}", _model, "model", "Return one model.", ModelEntry),
+    Operation(
+        "GET",
+        "/health",
+        _health,
+        "health",
+        "Return whether the server is loading, ready, degraded or draining.",
+        Health,
+        also={"503": ("The model is being loaded, or the server is stopping.", Health)},
+        is_open=True,
+    ),
+    Operation("GET", "/metrics", _metrics, "metrics", "Return metrics in the Prometheus text format."),
+    Operation("GET", "/", _about, "about", "Return an overview of the endpoints.", is_open=True),
+    Operation("GET", "/openapi.json", _describe),
+)
+
+
+def make_app(services: Services, rules: AccessRules) -> ASGIApp:
+    """Return the app, guarded by rules."""
+    by_path: dict[str, dict[str, Operation]] = {}
+    for operation in OPERATIONS:
+        by_path.setdefault(operation.path, {})[operation.method] = operation
+    # One route for a path, so that a wrong method is told of all others.
     routes = [
-        _get("/", service.about),
-        _get("/health", service.health),
-        _get("/metrics", service.metrics),
-        _get("/openapi.json", service.describe),
-        _post("/tokenize", service.tokenize),
-        _post("/detokenize", service.detokenize),
-        _get("/v1/models", openai.models),
-        _get("/v1/models/{id:path}", openai.one_model),
-        _post("/v1/chat/completions", openai.chat),
-        _post("/v1/responses", responses.respond),
-        _post("/v1/responses/input_tokens", responses.count_input),
-        # One route, so that a wrong method is told of both.
-        Route("/v1/responses/{id}", AsgiEndpoint(responses.stored), methods=["GET", "DELETE"]),
-        _get("/v1/responses/{id}/input_items", responses.input_items),
-        _post("/v1/completions", openai.completions),
-        _post("/v1/embeddings", openai.embeddings),
-        _post("/v1/rerank", service.rerank),
-        _get("/v1/vector_stores", vector_stores.stores),
-        _get("/v1/vector_stores/{id}", vector_stores.one_store),
-        _post("/v1/vector_stores/{id}/search", vector_stores.search),
-        _post("/v1/messages", anthropic.messages),
-        _post("/v1/messages/count_tokens", anthropic.count),
-        _post("/api/chat", ollama.chat),
-        _post("/api/generate", ollama.generate),
-        _post("/api/embed", ollama.embed),
-        _post("/api/embeddings", ollama.embeddings),
-        _post("/api/show", ollama.show),
-        _get("/api/tags", ollama.tags),
-        _get("/api/ps", ollama.loaded),
-        _get("/api/version", ollama.version),
+        Route(path, _Endpoint(operations, services), methods=list(operations))
+        for path, operations in by_path.items()
     ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _handle_http_exception})
     app.router.redirect_slashes = False
-    paths = [route.path for route in routes]
-    return _PathNormalizer(AccessLog(AccessPolicy(app, rules), models, paths), paths)
+    return AccessLog(AccessPolicy(app, rules), services.models, KnownPaths(by_path))
 
 
-def _get(path: str, work: Work) -> Route:
-    return Route(path, AsgiEndpoint(work), methods=["GET"])
+class _Endpoint:
+    """The operations of one path, as an ASGI app: Starlette's own responses would buffer the bytes."""
 
-
-def _post(path: str, work: Work) -> Route:
-    return Route(path, AsgiEndpoint(work), methods=["POST"])
-
-
-class _PathNormalizer:
-    """Rewrites each path to its canonical form, before anything else looks at it; knows its protocol."""
-
-    def __init__(self, app: ASGIApp, paths: Sequence[str]) -> None:
-        self._app = app
-        self._paths = frozenset(path for path in paths if "{" not in path)
-        self._folders = tuple(path.partition("{")[0] for path in paths if "{" in path)
+    def __init__(self, operations: Mapping[str, Operation], services: Services) -> None:
+        self._operations = operations
+        self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        scope["path"] = path = self._canonical(scope["path"])
-        write = next((write for prefix, write in _ERRORS.items() if path.startswith(prefix)), None)
-        if write is not None:
-            scope[ERROR_BODY] = write
-        await self._app(scope, receive, send)
-
-    def _canonical(self, path: str) -> str:
-        """Return the canonical form of a known path, and other paths as they are."""
-        path = path.rstrip("/") or "/"
-        for candidate in (path, f"/v1{path}", path.removeprefix("/v1")):
-            if candidate in self._paths or candidate.startswith(self._folders):
-                return candidate
-        return path
+        exchange = Exchange(scope, receive, send)
+        operation = self._operations["GET" if scope["method"] == "HEAD" else scope["method"]]
+        with suppress(ClientDisconnected):
+            try:
+                await operation.answer_to(exchange, self._services)
+            except Exception as error:
+                if isinstance(error, ClientDisconnected) or exchange.status:
+                    raise
+                await exchange.refuse(refusal_of(error))
 
 
-async def _handle_http_exception(request: Request, error: Exception) -> Response:
+async def _handle_http_exception(request: Request, error: Exception) -> HttpResponse:
     """Answer requests for unknown paths and methods."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     what = "No such path" if status == 404 else "This path does not accept this method"
-    refusal = Refusal(f"{what}; GET / lists the paths.", status=status)
     headers = error.headers if isinstance(error, HTTPException) else None
-    write = request.scope.get(ERROR_BODY, Refusal.body)
-    return Response(write(refusal), status, dict(headers or {}), "application/json")
+    _, encode = error_format(request.scope["path"])
+    body = encode(Refusal(f"{what}; GET / lists the paths.", status=status))
+    return HttpResponse(body, status, dict(headers or {}), "application/json")

@@ -1,60 +1,21 @@
-"""The description of the server in OpenAPI 3.1, made of the Structs that it decodes and encodes."""
+"""The server's description in OpenAPI 3.1: /openapi.json, made of the operations and their Structs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 import msgspec
 
 from edgechat import __version__
-from edgechat.server.documents.vector_stores import (
-    FoundPage,
-    StoreSearchBody,
-    StoresQuery,
-    VectorStoreBody,
-    VectorStorePage,
-)
-from edgechat.server.http.refusal import ErrorBody
-from edgechat.server.protocol.anthropic.answer import AnswerBlocks, MessagesError
-from edgechat.server.protocol.anthropic.request import CountBody, MessagesBody, TokenCount
-from edgechat.server.protocol.ollama.answer import GenerateLine, OllamaChatLine, OllamaError
-from edgechat.server.protocol.ollama.models import (
-    EmbedAnswer,
-    EmbedBody,
-    EmbeddingsAnswer,
-    EmbeddingsBody,
-    ShowBody,
-    ShownModelBody,
-    TagList,
-    VersionBody,
-)
-from edgechat.server.protocol.ollama.request import GenerateBody, OllamaChatBody
-from edgechat.server.protocol.openai.chat import ChatBody
-from edgechat.server.protocol.openai.chat_answer import ChatChunk, ChatCompletion
-from edgechat.server.protocol.openai.completions import Completion, CompletionBody
-from edgechat.server.protocol.openai.embeddings import EmbeddingBody, EmbeddingList
-from edgechat.server.protocol.openai.listing import Health, ModelEntry, ModelList, ModelsQuery
-from edgechat.server.protocol.openai.reranking import RerankBody, RerankList
-from edgechat.server.protocol.responses.items import CallItem, CallOutputItem, MessageItem, ReasoningItem
-from edgechat.server.protocol.responses.output import InputTokens, Response
-from edgechat.server.protocol.responses.request import InputBody, ResponseBody
-from edgechat.server.protocol.responses.storing import (
-    DeletedResponse,
-    InputItems,
-    ItemsQuery,
-    ResponseQuery,
-)
-from edgechat.server.protocol.responses.tools import (
-    CustomToolParam,
-    FileSearchParam,
-    FunctionToolParam,
-    NamespaceParam,
-)
-from edgechat.server.protocol.translating import DetokenizeBody, TokenizeBody, TokenList, TokensText
+from edgechat.server.operation import Operation
+from edgechat.server.protocol.openai_answers import ChatChunk
+from edgechat.server.protocol.responses_request import ITEMS, TOOLS
+from edgechat.server.refusal import error_format
 
 _REF = "#/components/schemas/{name}"
-_STATUSES = {
+STATUSES = {
     "400": "The request is not valid, or does not fit into the context.",
     "401": "The API key is missing or not valid.",
     "403": "The Host or Origin is not allowed, or the server gives no access to documents.",
@@ -69,220 +30,73 @@ _STATUSES = {
     "503": "The model cannot be loaded now, its engine has crashed, the stored responses or the documents "
     "cannot be read, or the server is stopping.",
 }
-_CHUNKS = "A {}, an ErrorBody, or [DONE] at the end."
-_RESPONSE_EVENTS = (
-    "An event of the Responses API, from response.created to response.completed, response.incomplete or "
-    "response.failed."
-)
-_MESSAGE_EVENTS = "An event of the Messages API, from message_start to message_stop, or error."
-_LINES = "A line of the same form, as JSON, or an OllamaError; the last one has done: true."
 _GET = ("400", "401", "403", "404", "500")
-_STORED = (*_GET, "503")
-_POST = tuple(_STATUSES)
+_NAMED = (ChatChunk, *ITEMS, *TOOLS)
+"""Types that other schemas name only in words, or by reference."""
 
 
 @cache
-def description() -> bytes:
-    """Return the JSON of it."""
-    return msgspec.json.encode(_described())
+def description(operations: tuple[Operation, ...]) -> bytes:
+    """Return the description as JSON."""
+    paths: dict[str, dict[str, Any]] = {}
+    structs: list[type[msgspec.Struct]] = []
+    for operation in operations:
+        if operation.name:
+            path = operation.path.replace(":path}", "}")
+            paths.setdefault(path, {})[operation.method.lower()] = _described(operation)
+            structs += filter(None, (operation.body, operation.answer, error_format(path)[0]))
+    _, schemas = msgspec.json.schema_components([*structs, *_NAMED], ref_template=_REF)
+    return msgspec.json.encode(
+        {
+            "openapi": "3.1.0",
+            "info": {"title": "edgechat", "version": __version__},
+            "paths": paths,
+            "components": {
+                "schemas": schemas,
+                "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            },
+            "security": [{"key": []}],
+        }
+    )
 
 
-def _described() -> dict[str, Any]:
-    structs = (
-        ChatBody,
-        ChatCompletion,
-        ChatChunk,
-        CompletionBody,
-        Completion,
-        EmbeddingBody,
-        EmbeddingList,
-        RerankBody,
-        RerankList,
-        TokenizeBody,
-        TokenList,
-        DetokenizeBody,
-        TokensText,
-        ModelList,
-        ModelEntry,
-        Health,
-        ErrorBody,
-        ResponseBody,
-        InputBody,
-        MessageItem,
-        CallItem,
-        CallOutputItem,
-        ReasoningItem,
-        FunctionToolParam,
-        CustomToolParam,
-        NamespaceParam,
-        Response,
-        InputTokens,
-        DeletedResponse,
-        InputItems,
-        FileSearchParam,
-        VectorStoreBody,
-        VectorStorePage,
-        StoreSearchBody,
-        FoundPage,
-        MessagesBody,
-        CountBody,
-        AnswerBlocks,
-        TokenCount,
-        MessagesError,
-        OllamaChatBody,
-        OllamaChatLine,
-        GenerateBody,
-        GenerateLine,
-        EmbedBody,
-        EmbedAnswer,
-        EmbeddingsBody,
-        EmbeddingsAnswer,
-        ShowBody,
-        ShownModelBody,
-        TagList,
-        VersionBody,
-        OllamaError,
-    )
-    _, schemas = msgspec.json.schema_components(structs, ref_template=_REF)
-    health = _operation(
-        "health", "Return whether the server is loading, ready, degraded or draining.", Health, _GET
-    )
-    health["responses"]["503"] = _answer("The model is being loaded, or the server is stopping.", Health)
-    health["security"] = []
-    entry = _of_one(_operation("model", "Return one model.", ModelEntry, _GET))
-    models = _with_query(_operation("models", "List the models.", ModelList, _GET), ModelsQuery)
-    response = _with_query(
-        _operation("response", "Return a stored response.", Response, _STORED), ResponseQuery
-    )
-    deletion = _operation("deleteResponse", "Delete a stored response.", DeletedResponse, _STORED)
-    items = _with_query(
-        _operation("inputItems", "Return the input of a stored response.", InputItems, _STORED), ItemsQuery
-    )
-    stores = _with_query(
-        _operation("vectorStores", "List the documents that may be used.", VectorStorePage, _STORED),
-        StoresQuery,
-    )
-    store = _operation("vectorStore", "Return how much there is of documents.", VectorStoreBody, _STORED)
-    search = _post("searchVectorStore", "Search in documents.", StoreSearchBody, FoundPage)
-    about = _plain("about", "Return an overview of the endpoints.")
-    about["security"] = []
-    paths = {
-        "/v1/chat/completions": _post(
-            "chat", "Create a chat completion.", ChatBody, ChatCompletion, _CHUNKS.format("ChatChunk")
-        ),
-        "/v1/completions": _post(
-            "complete", "Create a text completion.", CompletionBody, Completion, _CHUNKS.format("Completion")
-        ),
-        "/v1/responses": _post("respond", "Create a response.", ResponseBody, Response, _RESPONSE_EVENTS),
-        "/v1/responses/input_tokens": _post(
-            "countInput", "Return the number of tokens of an input.", InputBody, InputTokens
-        ),
-        "/v1/responses/{id}": {"get": _of_one(response), "delete": _of_one(deletion)},
-        "/v1/responses/{id}/input_items": {"get": _of_one(items)},
-        "/v1/vector_stores": {"get": stores},
-        "/v1/vector_stores/{id}": {"get": _of_one(store)},
-        "/v1/vector_stores/{id}/search": {"post": _of_one(search["post"])},
-        "/v1/messages": _post(
-            "message", "Create a message.", MessagesBody, AnswerBlocks, _MESSAGE_EVENTS, MessagesError
-        ),
-        "/v1/messages/count_tokens": _post(
-            "countMessages",
-            "Return the number of tokens of a chat.",
-            CountBody,
-            TokenCount,
-            error=MessagesError,
-        ),
-        "/api/chat": _post(
-            "ollamaChat", "Answer in a chat.", OllamaChatBody, OllamaChatLine, _LINES, OllamaError
-        ),
-        "/api/generate": _post(
-            "ollamaGenerate", "Answer a prompt.", GenerateBody, GenerateLine, _LINES, OllamaError
-        ),
-        "/api/embed": _post("ollamaEmbed", "Create embeddings.", EmbedBody, EmbedAnswer, error=OllamaError),
-        "/api/embeddings": _post(
-            "ollamaEmbeddings", "Create an embedding.", EmbeddingsBody, EmbeddingsAnswer, error=OllamaError
-        ),
-        "/api/show": _post("ollamaShow", "Return one model.", ShowBody, ShownModelBody, error=OllamaError),
-        "/api/tags": {"get": _operation("ollamaTags", "List the models.", TagList, _GET, OllamaError)},
-        "/api/ps": {"get": _operation("ollamaPs", "List the loaded models.", TagList, _GET, OllamaError)},
-        "/api/version": {
-            "get": _operation("ollamaVersion", "Return the version.", VersionBody, _GET, OllamaError)
-        },
-        "/v1/embeddings": _post("embed", "Create embeddings.", EmbeddingBody, EmbeddingList),
-        "/v1/rerank": _post("rerank", "Rank documents for a query.", RerankBody, RerankList),
-        "/tokenize": _post("tokenize", "Return the tokens of a text.", TokenizeBody, TokenList),
-        "/detokenize": _post("detokenize", "Return the text of tokens.", DetokenizeBody, TokensText),
-        "/v1/models": {"get": models},
-        "/v1/models/{id}": {"get": entry},
-        "/health": {"get": health},
-        "/metrics": {"get": _plain("metrics", "Return metrics in the Prometheus text format.")},
-        "/": {"get": about},
+def _described(operation: Operation) -> dict[str, Any]:
+    error, _ = error_format(operation.path)
+    statuses = _GET if operation.body is None else tuple(STATUSES)
+    answers = {"200": _answer("Success.", operation.answer)}
+    answers |= {status: _answer(STATUSES[status], error) for status in statuses}
+    answers |= {status: _answer(about, body) for status, (about, body) in operation.also.items()}
+    described: dict[str, Any] = {
+        "operationId": operation.name,
+        "summary": operation.about,
+        "responses": answers,
     }
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "edgechat", "version": __version__},
-        "paths": paths,
-        "components": {
-            "schemas": schemas,
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
-        },
-        "security": [{"key": []}],
-    }
+    if operation.stream:
+        data = {"type": "string", "description": operation.stream}
+        event = {"schema": {"type": "object", "properties": {"data": data}, "required": ["data"]}}
+        answers["200"]["content"][operation.stream_type] = event
+    if operation.body is not None:
+        described["requestBody"] = {"required": True, "content": _json(operation.body)}
+    if parameters := list(_parameters(operation)):
+        described["parameters"] = parameters
+    if operation.is_open:
+        described["security"] = []
+    return described
 
 
-def _post(
-    name: str,
-    about: str,
-    body: type[Any],
-    answer: type[Any],
-    stream: str | None = None,
-    error: type[Any] = ErrorBody,
-) -> dict[str, Any]:
-    """Describe a POST. stream: what the data of a stream's events (or its lines) is, if there can be one."""
-    operation = _operation(name, about, answer, _POST, error)
-    operation["requestBody"] = {"required": True, "content": _json(body)}
-    if stream is not None:
-        data = {"type": "string", "description": stream}
-        events = {"schema": {"type": "object", "properties": {"data": data}, "required": ["data"]}}
-        kind = "application/x-ndjson" if stream is _LINES else "text/event-stream"
-        operation["responses"]["200"]["content"][kind] = events
-    return {"post": operation}
+def _parameters(operation: Operation) -> Iterator[dict[str, Any]]:
+    if "{id" in operation.path:
+        yield {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+    if operation.query is not None:
+        _, schemas = msgspec.json.schema_components([operation.query])
+        for name, schema in schemas[operation.query.__name__]["properties"].items():
+            yield {"name": name, "in": "query", "schema": schema}
 
 
-def _operation(
-    name: str, about: str, answer: type[Any], statuses: tuple[str, ...], error: type[Any] = ErrorBody
-) -> dict[str, Any]:
-    responses = {status: _answer(_STATUSES[status], error) for status in statuses}
-    return {
-        "operationId": name,
-        "summary": about,
-        "responses": {"200": _answer("Success.", answer), **responses},
-    }
+def _answer(about: str, body: type[msgspec.Struct] | None) -> dict[str, Any]:
+    plain = {"text/plain": {"schema": {"type": "string"}}}
+    return {"description": about, "content": plain if body is None else _json(body)}
 
 
-def _of_one(operation: dict[str, Any]) -> dict[str, Any]:
-    """Add the {id} of a path to the parameters."""
-    path = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
-    return operation | {"parameters": [path, *operation.get("parameters", [])]}
-
-
-def _with_query(operation: dict[str, Any], query: type[Any]) -> dict[str, Any]:
-    """Add the parameters of a query, as a Struct decodes them."""
-    _, schemas = msgspec.json.schema_components([query])
-    properties = schemas[query.__name__]["properties"]
-    parameters = [{"name": name, "in": "query", "schema": schema} for name, schema in properties.items()]
-    return operation | {"parameters": parameters}
-
-
-def _plain(name: str, about: str) -> dict[str, Any]:
-    operation = _operation(name, about, ErrorBody, _GET)
-    operation["responses"]["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}
-    return operation
-
-
-def _answer(about: str, body: type[Any]) -> dict[str, Any]:
-    return {"description": about, "content": _json(body)}
-
-
-def _json(body: type[Any]) -> dict[str, Any]:
+def _json(body: type[msgspec.Struct]) -> dict[str, Any]:
     return {"application/json": {"schema": {"$ref": _REF.format(name=body.__name__)}}}

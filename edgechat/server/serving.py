@@ -17,7 +17,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from edgechat.base.errors import SettingsError
-from edgechat.server.http.connection import Connection
+from edgechat.server.connection import Connection
 
 _BACKLOG = 128
 _OWN = "Use an address of this machine: --host 127.0.0.1, or --host 0.0.0.0 for all addresses."

@@ -11,7 +11,8 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events
@@ -29,22 +30,38 @@ from textual.worker import WorkerFailed
 from edgechat.base.errors import EdgechatError, SettingsError
 from edgechat.tui.chat.screen import ChatScreen
 from edgechat.tui.terminal.key_order import KeyQueue
-from edgechat.tui.terminal.output_filter import OutputFilter
-from edgechat.tui.terminal.signals import EndSignals, restore_hang_up
-from edgechat.tui.terminal.window import TerminalWindow
+from edgechat.tui.terminal.window import EndSignals, OutputFilter, TerminalWindow, restore_hang_up
 from edgechat.tui.theme import STYLES, THEMES, apply
 
 if TYPE_CHECKING:
     from edgechat.chat.session import ChatSession, SessionServices
     from edgechat.settings import Backend
     from edgechat.settings.fields import PictureMode
+    from edgechat.tui.chat.controller import ChatController
+    from edgechat.tui.chat.views import ChatView
     from edgechat.tui.models.library import ModelLibrary
     from edgechat.tui.overlays.help import Part
     from edgechat.tui.transcript.images import TranscriptImages
 
 
 _QUIT_AGAIN = 3.0
-"""Seconds within which Ctrl+C is to be pressed again to quit."""
+"""Seconds within which a second Ctrl+C quits."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartOptions:
+    """How the app starts; see `planner.request` for the options of the model."""
+
+    model: str | None = None
+    """A path or a name; None: the last one."""
+    last: bool = False
+    """Whether the last conversation is opened."""
+    anyway: bool = False
+    draft: str | None = None
+    backend: Backend | None = None
+    vision: bool = True
+    adapters: tuple[str, ...] | None = None
+    workers: tuple[str, ...] | None = None
 
 
 def _commands() -> type[Provider]:
@@ -54,11 +71,7 @@ def _commands() -> type[Provider]:
 
 
 class EdgechatApp(App[None]):
-    """edgechat in a terminal.
-
-    `services` are the layers below, edgechat's own by default. With others, the models that are offered are
-    those of `library`, if any.
-    """
+    """edgechat in a terminal."""
 
     TITLE = "edgechat"
     CSS = f"""
@@ -90,50 +103,32 @@ class EdgechatApp(App[None]):
 
     def __init__(
         self,
-        model: str | None = None,
+        start: StartOptions | None = None,
         *,
-        last: bool = False,
-        anyway: bool = False,
-        draft: str | None = None,
-        backend: Backend | None = None,
-        vision: bool = True,
-        adapters: tuple[str, ...] | None = None,
-        workers: tuple[str, ...] | None = None,
         services: SessionServices | None = None,
         library: ModelLibrary | None = None,
         theme: str = "terminal",
         pictures: PictureMode = "auto",
     ) -> None:
-        """last: open the last conversation. anyway: load the model although it does not seem to fit.
+        """services: the layers below; None: edgechat's own. library: with `services`, the models offered.
 
-        draft, backend, vision, adapters, workers: see `planner.request`.
         theme, pictures: see `settings.fields`.
         """
-        # Set here: Textual chooses its filters, also for NO_COLOR, before the theme is known.
+        # Set here: Textual chooses its filters, NO_COLOR's included, before the theme is known.
         super().__init__(ansi_color=True)
         self._output_filter = OutputFilter()
         self.fault: Exception | None = None
         """The error that ended the app, or occurred as it ended."""
         self.keys = KeyQueue(self, super().on_event)
-        """The queue that all keys pass through."""
+        """Queue that all keys pass through."""
         self._quit_asked_at = -_QUIT_AGAIN
         """When Ctrl+C was pressed with nothing to copy, stop or clear."""
         self.window = TerminalWindow(self._write_to_terminal)
         self._picture_mode = pictures
-        self._chat = ChatScreen(
-            services,
-            model,
-            last=last,
-            library=library,
-            anyway=anyway,
-            draft=draft,
-            backend=backend,
-            vision=vision,
-            adapters=adapters,
-            workers=workers,
-        )
+        start = start or StartOptions()
+        self._chat = ChatScreen(partial(_controller, start, services, library), last=start.last)
         apply(self, theme)
-        # Animated scrolling takes CPU time from the model, and conflicts with text that is added.
+        # Animated scrolling takes CPU time from the model, and conflicts with added text.
         self.animation_level = "none"
 
     def get_default_screen(self) -> Screen[None]:
@@ -141,9 +136,9 @@ class EdgechatApp(App[None]):
 
     def get_driver_class(self) -> type[Driver]:
         driver = super().get_driver_class()
-        if driver.__name__ != "LinuxDriver":  # Windows', or one of a test
+        if driver.__name__ != "LinuxDriver":  # on Windows, or in a test
             return driver
-        from edgechat.tui.terminal.driver import TerminalDriver
+        from edgechat.tui.terminal.input import TerminalDriver
 
         return TerminalDriver
 
@@ -159,7 +154,7 @@ class EdgechatApp(App[None]):
         return self._chat
 
     def on_mount(self) -> None:
-        """Quit in the same way at every signal, and draw the screen again after a stop (SIGTSTP)."""
+        """Quit in the same way at every signal, and redraw the screen after a stop (SIGTSTP)."""
         self.app_resume_signal.subscribe(self, lambda _: self._draw_again())
         self.call_after_refresh(self._ask_for_pictures)
         if threading.current_thread() is threading.main_thread():
@@ -185,14 +180,15 @@ class EdgechatApp(App[None]):
         super()._handle_exception(error)
 
     def _is_from_closed_screen(self) -> bool:
-        """Return whether an error comes from a screen that was closed meanwhile: its widgets are gone."""
+        """Return whether an error comes from a screen that has been closed, and whose widgets are gone."""
         pump = active_message_pump.get(None)
-        if self._exit or not isinstance(pump, Widget):
-            return self._exit
+        is_ending = self.return_code is not None
+        if is_ending or not isinstance(pump, Widget):
+            return is_ending
         return not any(node in self.screen_stack for node in pump.ancestors_with_self)
 
     def _fatal_error(self) -> None:
-        # Textual's fills the terminal with a traceback; here, the caller of `run_app` reports the error.
+        # Textual fills the terminal with a traceback; here, the caller of `run_app` reports the error.
         if "_images" in self.__dict__:
             self._images.free()
         self.window.restore_title()
@@ -208,8 +204,13 @@ class EdgechatApp(App[None]):
     def _is_opening(self) -> bool:
         return self.screen is self._chat and self._chat.is_opening
 
+    @property
+    def is_notifying(self) -> bool:
+        """Whether a message is shown beside the chat."""
+        return bool(self._notifications)
+
     def notify(self, message: str, **options: Any) -> None:
-        """As Textual's, but show a message once, and at most two at a time."""
+        """Show a message unless it is shown already, and at most two at a time."""
         messages = [notification.message for notification in self._notifications]
         if message in messages:
             return
@@ -298,7 +299,7 @@ class EdgechatApp(App[None]):
             self.push_screen(SettingsScreen(), lambda _: self._chat.settings_changed())
 
     def _is_open(self, screen_class: type[Screen[None]]) -> bool:
-        """Return whether such a screen is open, perhaps below another one."""
+        """Return whether a screen of this class is open, perhaps below another screen."""
         return any(isinstance(screen, screen_class) for screen in self.screen_stack)
 
     def on_settings_screen_changed(self, event: Any) -> None:
@@ -306,7 +307,7 @@ class EdgechatApp(App[None]):
         self._images.use(event.settings.pictures)
 
     async def set_theme(self, name: str) -> None:
-        """Change the colours, and write that to settings.toml. Raises SettingsError."""
+        """Change the colours, here and in settings.toml. Raises SettingsError."""
         from edgechat import settings
 
         if name not in THEMES:
@@ -324,12 +325,11 @@ def parts() -> list[Part]:
     from edgechat.tui.engine_room.room import EngineRoom
     from edgechat.tui.models.first_run import FirstRun
     from edgechat.tui.models.screen import ModelsScreen
-    from edgechat.tui.overlays.documents import DocumentsScreen
+    from edgechat.tui.overlays.consent import ConsentScreen
     from edgechat.tui.overlays.parameters import ParametersScreen
-    from edgechat.tui.overlays.passage import PassageScreen
+    from edgechat.tui.overlays.reading import PassageScreen
+    from edgechat.tui.overlays.switches import DocumentsScreen, ToolsScreen
     from edgechat.tui.settings.screen import SettingsScreen
-    from edgechat.tui.tools.consent import ConsentScreen
-    from edgechat.tui.tools.picker import ToolsScreen
     from edgechat.tui.transcript.transcript import Transcript
 
     return [
@@ -350,39 +350,40 @@ def parts() -> list[Part]:
     ]
 
 
-def run_app(
-    model: str | None = None,
-    *,
-    last: bool = False,
-    anyway: bool = False,
-    draft: str | None = None,
-    backend: Backend | None = None,
-    vision: bool = True,
-    adapters: tuple[str, ...] | None = None,
-    workers: tuple[str, ...] | None = None,
-) -> int:
-    """Open the chat with a model (a path, a name; None takes the last one), and return the exit code.
+def _controller(
+    start: StartOptions, services: SessionServices | None, library: ModelLibrary | None, view: ChatView
+) -> ChatController:
+    # This imports SQLite and the engine: 40 ms that the first frame does not wait for.
+    from edgechat.chat.generation_options import CommandLineOptions
+    from edgechat.chat.session import ChatSession, SessionServices
+    from edgechat.tui.chat.controller import ChatController
+    from edgechat.tui.models.library import ModelLibrary
 
-    last: open the last conversation. Raises the error that ended the app, if any, after the terminal is
-    restored.
+    if services is None:
+        library = ModelLibrary.real(start.backend, start.workers)
+        services = SessionServices.real(
+            anyway=start.anyway,
+            draft=start.draft,
+            backend=start.backend,
+            vision=start.vision,
+            adapters=start.adapters,
+            workers=start.workers,
+        )
+    session = ChatSession(services, start.model, options=CommandLineOptions(adapters=start.adapters))
+    return ChatController(view, session, library, draft=start.draft)
+
+
+def run_app(start: StartOptions) -> int:
+    """Open the chat, and return the exit code.
+
+    Raises the error that ended the app, if any, after the terminal is restored.
     """
     from edgechat import settings
 
     loaded = settings.Settings()
     with contextlib.suppress(EdgechatError):  # the chat shows it
         loaded = settings.load()
-    app = EdgechatApp(
-        model,
-        last=last,
-        anyway=anyway,
-        draft=draft,
-        backend=backend,
-        vision=vision,
-        adapters=adapters,
-        workers=workers,
-        theme=loaded.theme,
-        pictures=loaded.pictures,
-    )
+    app = EdgechatApp(start, theme=loaded.theme, pictures=loaded.pictures)
     app.run()
     if app.fault is not None:
         raise app.fault

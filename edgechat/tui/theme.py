@@ -20,7 +20,7 @@ from textual.theme import Theme
 TERMINAL = Theme(
     name="terminal",
     ansi=True,
-    primary="ansi_bright_blue",  # the other one is hardly legible on black in many terminals
+    primary="ansi_bright_blue",  # the other blue is hardly legible on black in many terminals
     secondary="ansi_cyan",
     warning="ansi_yellow",
     error="ansi_red",
@@ -217,7 +217,7 @@ HIGH_CONTRAST = _theme(
 )
 
 THEMES: dict[str, Theme] = {theme.name: theme for theme in (TERMINAL, DARK, LIGHT, HIGH_CONTRAST)}
-"""By the names that the setting `theme` takes."""
+"""Themes by name, as in the setting `theme`."""
 
 
 def apply(app: App[Any], name: str) -> None:

@@ -41,7 +41,7 @@ JSON_FORMS = {
     "plan": "edgechat.cli.commands.plan",
     "pull": "edgechat.cli.commands.pull",
     "bench": "edgechat.cli.commands.bench",
-    "list": "edgechat.cli.commands.listing",
+    "list": "edgechat.cli.commands.models",
     "show": "edgechat.cli.commands.show",
     "chats": "edgechat.cli.commands.chats",
 }

@@ -24,7 +24,7 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from edgechat.base.deadline import OutOfTime, run_within
 from edgechat.base.network.offline import offline_by
 from edgechat.base.text import one_line
-from edgechat.engine.prompt.thinking import can_switch
+from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.models.catalogue import CatalogueEntry, read_catalogue
 from edgechat.models.hub.endpoint import endpoint
 
@@ -87,8 +87,8 @@ def facts(entry: CatalogueEntry, info: ModelInfo) -> Iterator[str]:
     if context is not None and context != entry.context:
         yield f"has a context of {entry.context}, its files of {context}."
     template = gguf.get("chat_template")
-    if template and can_switch(template) != entry.thinking.startswith("default-"):
-        has = "a" if can_switch(template) else "no"
+    if template and ChatTemplate(template).can_switch_thinking != entry.thinking.startswith("default-"):
+        has = "a" if ChatTemplate(template).can_switch_thinking else "no"
         yield f"has thinking = {entry.thinking}, its template {has} switch."
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from named import CORPUS
 
 from edgechat.planner.machine import MachineDescription
-from edgechat.planner.ranking.survey import all_models
+from edgechat.planner.prepare import all_models
 from edgechat.planner.request import DEFAULT_REQUEST
 
 GIB = 2**30

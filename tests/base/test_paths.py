@@ -15,11 +15,11 @@ from edgechat.device import speed
 from edgechat.device.cpu import read_cpu
 from edgechat.engine.speculative import controller as lessons
 from edgechat.models.catalogue import catalogue, own_catalogue
-from edgechat.models.hub import metadata_cache
-from edgechat.models.local import usage
+from edgechat.models.hub import remote_headers
+from edgechat.models.local import upkeep
 from edgechat.planner import listing
 from edgechat.planner.estimate import calibration
-from edgechat.server.http.access_policy import find_key, key_file
+from edgechat.server.access import find_key, key_file
 from edgechat.settings import change, load, settings_file
 from edgechat.settings.reading import MAX_BYTES
 from tests.kit import NOT_PRINTABLE, tiny
@@ -105,15 +105,15 @@ def test_a_file_of_settings_may_have_a_mebibyte():
 def test_an_odd_cache_is_as_if_there_were_none(make):
     for name in ("speed.json", "glances.bin", "learned.json", "speculation.json"):
         make(paths.cache_dir() / name)
-    for path in (metadata_cache._path("listings", ("hub", "owner/name", "")), usage._folder() / ("0" * 40)):
+    for path in (remote_headers._path("listings", ("hub", "owner/name", "")), upkeep._folder() / ("0" * 40)):
         path.parent.mkdir(parents=True)
         make(path)
     assert speed.cached_speed(read_cpu()) is None
     assert listing._read() == {}
     assert not calibration.Calibration.read()._runs
     assert lessons._read() == []
-    assert metadata_cache.cached_listing("hub", "owner/name", None) is None
-    assert usage.uses() == {}
+    assert remote_headers.cached_listing("hub", "owner/name", None) is None
+    assert upkeep.uses() == {}
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):

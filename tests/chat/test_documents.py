@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from edgechat.base.errors import DocumentError
-from edgechat.chat.attachments.documents import attached_passage, room_for, sources_in
+from edgechat.chat.attachments import attached_passage, room_for, sources_in
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.generation_options import CommandLineOptions
 from edgechat.chat.messages import BEFORE_PASSAGES, messages_of

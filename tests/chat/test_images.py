@@ -13,9 +13,9 @@ import pytest
 
 from edgechat.base.errors import ImageError, NotAChat
 from edgechat.base.images.image import PLACE
-from edgechat.chat.attachments.images import keep_image, read_image
+from edgechat.chat.attachments import keep_image, read_image
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.import_export import files
+from edgechat.chat.import_export import export
 from edgechat.chat.import_export.export import to_json, to_markdown
 from edgechat.chat.import_export.importing import add_chat, parse_chat
 from edgechat.chat.messages import messages_of
@@ -284,7 +284,7 @@ async def test_markdown_links_to_the_images_beside_it(store, tmp_path):
     photo, gone = await picture(store, "my [first] photo.png"), await picture(store, "gone.png", 9)
     conversation = await with_images(store, [photo, gone])
     store.images.remove(gone.digest)
-    path = files.export_to_file(conversation, str(tmp_path / "a chat.md"))
+    path = export.export_to_file(conversation, str(tmp_path / "a chat.md"))
     name = f"my-first-photo-{photo.digest[:8]}.png"
     text = path.read_text()
     assert f"![my first photo.png](a%20chat-images/{name})\n\n(Image: gone.png, 9 × 32)\n\nAnd this?" in text

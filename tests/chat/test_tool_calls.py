@@ -7,13 +7,13 @@ import pytest
 
 from edgechat.base.errors import EngineCrashed, PromptTooLong, StoreError
 from edgechat.base.images.image import PLACE
+from edgechat.chat.attachments import ChatImages
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.import_export.export import to_json, to_markdown
 from edgechat.chat.import_export.importing import add_chat, parse_chat
 from edgechat.chat.messages import AFTER_RESULT
 from edgechat.chat.records import ChatSettings
 from edgechat.chat.reply.calls import UseChanged
-from edgechat.chat.reply.images import ChatImages
 from edgechat.chat.storage.store import Store
 from edgechat.engine.types import Finished, Message, ToolCall
 from edgechat.tools.tool import ToolResult

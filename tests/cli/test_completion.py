@@ -5,7 +5,7 @@ import pytest
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.storage.store import Store, store_path
 from edgechat.cli import completion
-from edgechat.cli.main import run_cli
+from edgechat.cli.main import app, run_cli
 from tests import homes
 from tests.fakes import FakeEngine
 from tests.kit.build import tiny
@@ -179,3 +179,8 @@ def test_a_shell_without_a_script_is_named(monkeypatch, capsys):
         monkeypatch.setattr("sys.argv", ["edgechat", option])
         assert run_cli() == 1
         assert told in "".join(capsys.readouterr())
+
+
+def test_the_list_of_commands_says_what_the_commands_say():
+    listed = {name: command.help for name, command in app.commands.summaries.items()}
+    assert {name: command.help for name, command in app.commands.items()} == listed

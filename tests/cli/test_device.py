@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from edgechat.cli.commands import device
-from edgechat.cli.output.layout import sheet
+from edgechat.cli.terminal_io import sheet
+from edgechat.device.accelerators import Accelerator
 from edgechat.device.cpu import Core, Cpu
-from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.device.survey import Failure, Survey
@@ -86,7 +86,7 @@ def test_another_machine(monkeypatch, capsys):
     )
     found = Survey(profile, ("AVX", "AVX2"), BUILD, (Failure("nvml", "ended with SIGSEGV"),))
     monkeypatch.setattr(device, "survey", lambda _measure: found)
-    device.run(json=False, refresh=False)
+    device.device.callback(json=False, refresh=False)
     said = capsys.readouterr().out
     for line in (
         "           8 cores (4 fast, 4 efficient), one thread each; a control group",
@@ -100,7 +100,7 @@ def test_another_machine(monkeypatch, capsys):
     ):
         assert line in said
     assert all(len(line) < 80 for line in said.splitlines() if "pytest" not in line)
-    device.run(json=True, refresh=False)
+    device.device.callback(json=True, refresh=False)
     (failure,) = json.loads(capsys.readouterr().out)["failures"]
     assert failure == {"source": "nvml", "why": "ended with SIGSEGV"}
 
@@ -115,11 +115,11 @@ def test_another_machine(monkeypatch, capsys):
 )
 def test_which_backend_computes(profile, line, on, backend, monkeypatch, capsys):
     monkeypatch.setattr(device, "survey", lambda _measure: Survey(profile, (), BUILD))
-    device.run(json=False, refresh=False)
+    device.device.callback(json=False, refresh=False)
     said = " ".join(capsys.readouterr().out.split())
     assert line in said
     assert ("(MTL0, MLX)" in said) == (on == "Apple M9")
-    device.run(json=True, refresh=False)
+    device.device.callback(json=True, refresh=False)
     found = json.loads(capsys.readouterr().out)
     assert (found["mlx"]["device"], found["backend"]) == (on, backend)
     assert (found["mlx"]["version"] is None) == (on is None)
@@ -130,9 +130,9 @@ def test_a_machine_that_tells_nothing(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("EDGECHAT_HOME", str(tmp_path / "file"))
     found = Survey(DeviceProfile(Cpu("", (Core((0,)),), frozenset({0})), Memory(GIB, GIB)), (), None)
     monkeypatch.setattr(device, "survey", lambda _measure: found)
-    device.run(json=False, refresh=False)
+    device.device.callback(json=False, refresh=False)
     assert "not available" in capsys.readouterr().out
-    device.run(json=True, refresh=False)
+    device.device.callback(json=True, refresh=False)
     assert json.loads(capsys.readouterr().out)["disk"] is None
 
 

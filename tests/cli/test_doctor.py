@@ -12,11 +12,11 @@ import pytest
 
 from edgechat.base import paths
 from edgechat.chat.storage.store import store_path
+from edgechat.cli import findings
 from edgechat.cli.commands import doctor
-from edgechat.cli.output import findings, remedies
-from edgechat.cli.output.findings import Weight, machine_findings
+from edgechat.cli.findings import Weight, machine_findings
+from edgechat.device.accelerators import Accelerator
 from edgechat.device.cpu import Core, Cpu
-from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.device.survey import Failure, Survey
@@ -158,7 +158,7 @@ def test_a_build_without_the_backend_of_a_card(vendor, backend, option):
 
 
 def test_rocm_where_it_is_installed(monkeypatch):
-    monkeypatch.setattr(remedies.shutil, "which", lambda tool: f"/usr/bin/{tool}")
+    monkeypatch.setattr(findings.shutil, "which", lambda tool: f"/usr/bin/{tool}")
     (finding,) = found_in(with_card("amd"))
     assert "-DGGML_HIP=ON" in finding.fix
     assert "Install" not in finding.fix
@@ -258,20 +258,20 @@ def test_sources_that_failed(source, why, weight, said):
 
 
 def test_an_environment_without_pip(monkeypatch):
-    monkeypatch.setattr(remedies.importlib.util, "find_spec", lambda _name: None)
-    assert f"uv pip install --python {sys.executable}" in remedies.install_llama("0.3.36", "-DGGML_CUDA=ON")
+    monkeypatch.setattr(findings.importlib.util, "find_spec", lambda _name: None)
+    assert f"uv pip install --python {sys.executable}" in findings.install_llama("0.3.36", "-DGGML_CUDA=ON")
 
 
 def test_a_packaged_program_has_other_remedies(monkeypatch):
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    assert "pip" not in remedies.install_llama()
-    assert remedies.rebuild("nvidia", BUILD)[1].endswith("the archive whose name ends in -cuda.")
-    assert remedies.rebuild("amd", BUILD)[1].endswith("the archive whose name ends in -vulkan.")
-    assert remedies.rebuild("apple", BUILD)[0] == "Metal"
+    assert "pip" not in findings.install_llama()
+    assert findings.rebuild("nvidia", BUILD)[1].endswith("the archive whose name ends in -cuda.")
+    assert findings.rebuild("amd", BUILD)[1].endswith("the archive whose name ends in -vulkan.")
+    assert findings.rebuild("apple", BUILD)[0] == "Metal"
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
-    assert remedies.rebuild("nvidia", BUILD)[1].startswith("No archive for this system includes CUDA;")
+    assert findings.rebuild("nvidia", BUILD)[1].startswith("No archive for this system includes CUDA;")
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     # The one for CUDA has its module also where the driver is too old for it.
     (unseen,) = found_in(with_card("nvidia", build=msgspec.structs.replace(BUILD, unloaded=("CUDA",))))

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from edgechat.server.agents import AGENTS, ServerAddress
+from edgechat.cli.agents import AGENTS, ServerAddress
 from tests import scripted
 from tests.cli.running import EDGECHAT, complaint, edgechat
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from edgechat.base import paths
-from edgechat.cli.commands import listing, plan, show
+from edgechat.cli.commands import models, plan, show
 from edgechat.models.formats.gguf import read_header
-from edgechat.models.local import usage
+from edgechat.models.local import upkeep
 from edgechat.models.local.inventory import inventory
 from edgechat.planner import listing as planner_listing
 from tests import homes
@@ -94,7 +94,7 @@ def test_the_fields_of_objects_are_documented(words):
     command, *name = words.split()
     found = json.loads(said(command, *name, "--json"))
     first = found[0] if isinstance(found, list) else found
-    documented = {"list": listing, "show": show, "plan": plan}[command].__doc__
+    documented = {"list": models, "show": show, "plan": plan}[command].__doc__
     if command == "plan":
         first = {*first, *(first["mtp"] or ()), *(first["projector"] or ())}
     assert set(first) <= set(re.findall(r"\b[a-z_]+\b", documented.partition("--json")[2]))
@@ -153,7 +153,7 @@ def test_two_hundred_models(user, model, capsys):
         homes.in_lm_studio(user, model, f"them/S{number}-GGUF/S{number}-Q4_0.gguf")
         homes.in_ollama(user, model, f"o{number}:1b", host="registry.ollama.ai/them")
         homes.place(model, own(f"own{number}.gguf"))
-        usage.note_use(str(own(f"own{number}.gguf")))
+        upkeep.note_use(str(own(f"own{number}.gguf")))
     seconds = []
     for _ in range(3):
         began = time.perf_counter()
@@ -161,7 +161,7 @@ def test_two_hundred_models(user, model, capsys):
         seconds.append(time.perf_counter() - began)
         assert run.returncode == 0
     began = time.perf_counter()
-    listing.run(json=False)
+    models.list_models.callback(json=False)
     inside = time.perf_counter() - began
     n = len(capsys.readouterr().out.splitlines()) - 1
     began = time.perf_counter()
@@ -177,21 +177,21 @@ def test_two_hundred_models(user, model, capsys):
 
 def test_records_of_use_that_are_damaged(user, model):
     path = homes.place(model, own("mine.gguf"))
-    usage.note_use(str(path))
+    upkeep.note_use(str(path))
     (record,) = (paths.data_dir() / "used").iterdir()
-    assert usage.uses()[str(path)].is_loaded  # by this process
+    assert upkeep.uses()[str(path)].is_loaded  # by this process
     for damage in ("", "[" * 5000, "{}", '{"path": 1, "when": "x"}'):
         record.write_text(damage)
-        assert usage.uses() == {}
-    usage.note_use(str(path))
-    assert usage.use_of(path) is not None
+        assert upkeep.uses() == {}
+    upkeep.note_use(str(path))
+    assert upkeep.use_of(path) is not None
 
 
 def test_records_of_use_do_not_pile_up(user, monkeypatch):
-    monkeypatch.setattr(usage, "MOST_REMEMBERED", 3)
+    monkeypatch.setattr(upkeep, "MOST_REMEMBERED", 3)
     for number in range(6):
-        usage.note_use(f"/models/{number}.gguf")
-    assert len(usage.uses()) == 3
+        upkeep.note_use(f"/models/{number}.gguf")
+    assert len(upkeep.uses()) == 3
 
 
 # Names, everywhere

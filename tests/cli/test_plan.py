@@ -18,7 +18,7 @@ import pytest
 from edgechat.base.text import figure, seconds
 from edgechat.cli.commands import plan as command
 from edgechat.cli.main import app, translated
-from edgechat.cli.output.quantities import amount, quality_class, rate
+from edgechat.cli.values import amount, quality_class, rate
 from edgechat.models.quality import QualityClass
 from edgechat.settings import settings_file
 from tests.hub import Fault

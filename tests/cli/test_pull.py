@@ -7,8 +7,8 @@ from contextlib import suppress
 import pytest
 
 from edgechat.base.errors import EdgechatError
-from edgechat.cli.output import progress
-from edgechat.cli.output.progress import DownloadProgress
+from edgechat.cli.commands import pull as pull_command
+from edgechat.cli.commands.pull import DownloadProgress
 from edgechat.models.catalogue import catalogue
 from edgechat.models.choices import RemoteFile
 from edgechat.models.request import parse_request
@@ -227,7 +227,7 @@ def test_refusals(hub, pull, hf_cache, monkeypatch):
 
 def test_progress_in_lines(monkeypatch):
     clock = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(pull_command.time, "monotonic", lambda: clock[0])
     out, file = io.StringIO(), RemoteFile("sub/model-Q4_0.gguf", 100 << 20, "0" * 64)
     shown = DownloadProgress(200 << 20, out)
     for step in range(0, 100, 10):

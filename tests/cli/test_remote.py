@@ -8,7 +8,7 @@ import pytest
 
 from edgechat import settings
 from edgechat.models.remote.measured import measured_speeds, note_speed
-from edgechat.server.factory import real_pool
+from edgechat.server.pool.pool import real_pool
 from tests.cli.running import edgechat
 from tests.engine.remote.raw import KEY, raw_server, said, text
 from tests.server.fakes import KEY as KEY_OF_POOL

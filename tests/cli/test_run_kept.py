@@ -21,8 +21,8 @@ import pytest
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.generation_options import CommandLineOptions
 from edgechat.chat.storage.store import Store, store_path
-from edgechat.cli.chat.conversation import ConversationChoice
-from edgechat.cli.commands import run as command
+from edgechat.cli.chat.conversation import ConversationChoice, RunOptions
+from edgechat.cli.chat.run import run_with
 from edgechat.engine.types import CachePolicy, Dropped
 from edgechat.guide import engine as guide
 from tests.cli.running import EDGECHAT, complaint, edgechat
@@ -298,7 +298,7 @@ def engine(monkeypatch):
 
 
 def ask(**options):
-    command.run(command.RunOptions(model="guide", prompt="Hi", **options))
+    run_with(RunOptions(model="guide", prompt="Hi", **options))
     return Replaying.made
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from edgechat.chat.commands import commands_of
 from edgechat.chat.storage.store import Store, store_path
-from edgechat.cli.chat import screen_reader
-from edgechat.cli.chat.screen_reader import SpokenAnswer, SpokenStatus
+from edgechat.cli.chat import answers
+from edgechat.cli.chat.answers import SpokenAnswer, SpokenStatus
 from edgechat.engine.types import Delta, Finished, Timings, Usage
 from tests import scripted
 from tests.cli.running import EDGECHAT, edgechat
@@ -95,7 +95,7 @@ def test_an_answer_is_written_in_sentences(monkeypatch):
 
 def test_long_waits_are_told_of_now_and_then(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(screen_reader.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(answers.time, "monotonic", lambda: now[0])
     err = io.StringIO()
     status = SpokenStatus(err)
     status.say("Loading big.")
@@ -116,7 +116,7 @@ def test_long_waits_are_told_of_now_and_then(monkeypatch):
 )
 def test_how_an_answer_ends(monkeypatch, took, n, reason, said):
     now = [0.0]
-    monkeypatch.setattr(screen_reader.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(answers.time, "monotonic", lambda: now[0])
     answer, _, err = spoken_answer(monkeypatch)
     now[0] = took
     finished = Finished("", reason, Usage(5, 0, n, 0), Timings(1.0, 1.0, 1.0))

@@ -16,7 +16,7 @@ from edgechat.documents.library import DocumentLibrary, Room
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.models.catalogue import EmbeddingPrefixes
 from edgechat.planner.prepare import prepare
-from edgechat.planner.ranking.embedders import EMBEDDING
+from edgechat.planner.ranking.suggestions import EMBEDDING
 from tests import homes
 from tests.documents.test_vectors import agreement
 from tests.engine.worker.test_supervisor import workers

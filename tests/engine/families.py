@@ -9,8 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from edgechat.engine.prompt.template import CHATML
-from edgechat.engine.prompt.thinking import marks_of
+from edgechat.engine.prompt.template import CHATML, ChatTemplate
 from edgechat.engine.reply.reply import Reply
 from edgechat.engine.tool_calls.formats import Format, format_of
 from edgechat.engine.tool_calls.splitter import ArgumentsText, Splitter
@@ -51,7 +50,8 @@ def reply_of(
     name: str, tools: tuple[Tool, ...] = TOOLS, stop: tuple[str, ...] = (), **options: bool
 ) -> Reply:
     """Return an empty reply of a family's model, in which calls are looked for."""
-    return Reply(stop, marks_of(SOURCES[name]), calls=Splitter(family(name), kinds_of(tools)), **options)
+    template = ChatTemplate(SOURCES[name])
+    return Reply(stop, template.marks, calls=Splitter(template.calls, kinds_of(tools)), **options)
 
 
 def joined(shown: Sequence[object]) -> list[ToolCall]:

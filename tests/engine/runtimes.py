@@ -17,7 +17,7 @@ import numpy as np
 from edgechat.engine.backends.base import Backend, BatchPart
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.worker import worker
-from edgechat.planner.placement.budget import MLX
+from edgechat.planner.estimate.budget import MLX
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Backend as BackendName
 from tests.kit import KINDS as KIT_KINDS

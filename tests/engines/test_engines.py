@@ -33,7 +33,7 @@ from edgechat.engine.types import (
     ToolCallBegun,
 )
 from edgechat.models.remote.model import HostedModel
-from edgechat.planner.placement.engines.engine_plan import engine_plan, llama_server_plan
+from edgechat.planner.placement.engine_plan import engine_plan, llama_server_plan
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from edgechat.models.choices import RemoteFile, RepoListing
-from edgechat.models.hub.cache_layout import HubStore
+from edgechat.models.hub.cache import HubStore
 from edgechat.models.hub.download import FetchedFile, download
 from edgechat.models.hub.listing import list_repo
 from tests.hub import Hub

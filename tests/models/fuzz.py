@@ -12,8 +12,7 @@ from functools import cache, partial
 from typing import Any
 
 from edgechat.base.errors import ModelFileError
-from edgechat.models.formats.gguf import parse_header
-from edgechat.models.formats.gguf_cursor import NeedMoreBytes
+from edgechat.models.formats.gguf import NeedMoreBytes, parse_header
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.quants import GgmlType
 from edgechat.models.formats.skeleton import skeleton

@@ -7,9 +7,8 @@ import pytest
 from edgechat.models.formats.gguf import read_model
 from edgechat.models.formats.skeleton import write_skeleton
 from edgechat.native import breakdown, logs
-from edgechat.native.buffers import Buffer, counted_once
 from edgechat.native.handles import Context, Model
-from edgechat.native.params import LoadParams
+from edgechat.native.params import Buffer, LoadParams, counted_once
 from edgechat.planner.estimate.dry_run import DryRunQuestion
 from edgechat.planner.estimate.dry_run_child import SkeletonLoader
 from tests.kit import KINDS, Spec, build, tiny

@@ -10,7 +10,7 @@ import pytest
 
 from edgechat.base import errors, paths
 from edgechat.cli import main
-from edgechat.cli.commands import run
+from edgechat.cli.terminal_io import SIGNAL_EXIT
 
 ROOT = Path(__file__).parents[2]
 # Variables that are asked for, and are no matter of edgechat's page.
@@ -100,7 +100,7 @@ def test_the_variables_are_those_that_the_program_asks_for(manpage):
 
 def test_the_exit_codes_are_those_of_the_program(manpage):
     own = {main.USAGE_ERROR, main.ENGINE_FAILURE, main.INTERRUPTED}
-    own |= {run.SIGNAL_EXIT + number for number in (signal.SIGTERM, getattr(signal, "SIGHUP", 1))}
+    own |= {SIGNAL_EXIT + number for number in (signal.SIGTERM, getattr(signal, "SIGHUP", 1))}
     kinds = [errors.EdgechatError]
     for kind in kinds:
         own.add(kind.exit_code)

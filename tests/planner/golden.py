@@ -11,15 +11,14 @@ from functools import cache
 from pathlib import Path
 
 from edgechat.base.text import figure, seconds
+from edgechat.device.accelerators import Accelerator, Vendor
 from edgechat.device.cpu import Core, Cpu
-from edgechat.device.gpu.accelerators import Accelerator, Vendor
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
+from edgechat.planner.candidates import Variant, everything
 from edgechat.planner.estimate.rates import guessed
 from edgechat.planner.machine import Machine, MachineDescription
-from edgechat.planner.ranking.candidates import Variant, everything
-from edgechat.planner.ranking.ranked_file import RankedFile
-from edgechat.planner.ranking.ranking import best_of, choose
+from edgechat.planner.ranking.ranking import RankedFile, best_of, choose
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
 
 FILE = Path(__file__).with_name("golden.txt")

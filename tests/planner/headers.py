@@ -16,11 +16,10 @@ from edgechat.models.formats.header import GgufArray, ModelHeader, ModelTensor, 
 from edgechat.models.formats.projector import projector_of
 from edgechat.models.formats.quants import GgmlType
 from edgechat.models.local.resolve import ResolvedModel
-from edgechat.native.buffers import Breakdown
-from edgechat.native.params import CacheType, LoadParams
+from edgechat.native.params import Breakdown, CacheType, LoadParams
+from edgechat.planner.companions import ProjectorFile
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.estimate.memory import layer_cache_bytes
-from edgechat.planner.placement.projector import ProjectorFile
 from tests.kit import DENSE, Spec, build
 
 GIB = 2**30

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edgechat.device.gpu.accelerators import GpuReading, merge
-from edgechat.device.gpu.mac import metal
+from edgechat.device.accelerators import GpuReading, merge
+from edgechat.device.gpu_readings import metal
 from edgechat.device.profile import DeviceProfile
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.local.resolve import entry_of
 from edgechat.models.shipped import mlx_header_of
-from edgechat.planner.ranking.candidates import Variant, of_entry
+from edgechat.planner.candidates import Variant, of_entry
 from tests.planner import golden
 
 MACS = ((8, 100), (16, 120), (64, 400))

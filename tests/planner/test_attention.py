@@ -8,11 +8,11 @@ import pytest
 from edgechat.device.speed import AttentionCurve, AttentionShape
 from edgechat.models.formats.gguf import read_model
 from edgechat.native.params import LoadParams
-from edgechat.planner.drafting import NONE
 from edgechat.planner.estimate.calibration import USUAL, Calibration, ChatUse, Correction, RunConditions
 from edgechat.planner.estimate.rates import guessed
 from edgechat.planner.estimate.speed import predict
-from edgechat.planner.plan_model import DraftCandidate, plan
+from edgechat.planner.placement.drafting import NONE
+from edgechat.planner.placement.plan_model import DraftCandidate, plan
 from edgechat.planner.request import PlanRequest
 from tests.kit import Shape, Spec, build
 from tests.planner.golden import card

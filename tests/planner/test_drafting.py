@@ -7,13 +7,14 @@ import pytest
 from edgechat.base.errors import DoesNotFit
 from edgechat.models.formats.gguf import read_model
 from edgechat.native.params import LoadParams
-from edgechat.planner.drafting import DRAFTED, DraftCosts, drafting, is_much_smaller, misfit
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.estimate.memory import checkpoint_bytes, recurrent_bytes
+from edgechat.planner.fallback import reduce_to_fit, step_down
 from edgechat.planner.machine import Machine
-from edgechat.planner.placement.fallback import reduce_to_fit, step_down
+from edgechat.planner.placement.drafting import DRAFTED, drafting, is_much_smaller, misfit
+from edgechat.planner.placement.model_on_machine import DraftCosts
+from edgechat.planner.placement.plan_model import DraftCandidate, plan
 from edgechat.planner.plan import as_json
-from edgechat.planner.plan_model import DraftCandidate, plan
 from edgechat.planner.request import PlanRequest
 from tests.kit import DENSE, Spec, build, tiny
 from tests.kit.published import published

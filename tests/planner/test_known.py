@@ -5,7 +5,7 @@ import pytest
 from edgechat.models.catalogue import catalogue
 from edgechat.models.shipped import shipped_header
 from edgechat.planner.estimate.dry_run import DryRun
-from edgechat.planner.plan_model import plan
+from edgechat.planner.placement.plan_model import plan
 from edgechat.planner.request import PlanRequest
 from tests.kit.published import published
 from tests.planner.headers import GIB, cache_bytes, machine

@@ -8,10 +8,10 @@ import pytest
 from edgechat.base import paths
 from edgechat.base.errors import ModelFileError
 from edgechat.models.choices import RemoteFile
-from edgechat.models.hub.progress import DownloadPace, ProgressSample, duration, speed
+from edgechat.models.hub.download import DownloadPace, ProgressSample, duration, speed
 from edgechat.planner.estimate.calibration import Calibration, learn
 from edgechat.planner.listing import rows
-from edgechat.planner.ranking.survey import overview
+from edgechat.planner.prepare import overview
 from edgechat.planner.request import PlanRequest
 from tests import homes
 from tests.kit import tiny
@@ -67,7 +67,7 @@ def test_a_damaged_file_is_left_out(user, monkeypatch):
     def damaged(path):
         raise ModelFileError(f"{path} is odd.")
 
-    monkeypatch.setattr("edgechat.planner.ranking.candidates.read_model", damaged)
+    monkeypatch.setattr("edgechat.planner.candidates.read_model", damaged)
     assert mine not in overview(models, PlanRequest()).local
 
 

@@ -8,8 +8,7 @@ import pytest
 from edgechat.models.formats.quants import GgmlType
 from edgechat.planner import machine as module
 from edgechat.planner.estimate.dry_run import DryRun
-from edgechat.planner.estimate.kernel_probe import COMMON
-from edgechat.planner.estimate.rates import guessed
+from edgechat.planner.estimate.rates import COMMON, guessed
 from edgechat.planner.machine import Machine, MachineDescription, with_speeds
 from tests.kit.published import published
 from tests.planner import golden

@@ -12,19 +12,17 @@ from edgechat.base.errors import BackendMissing, DoesNotFit, NotADraft
 from edgechat.models.formats.header import GgufArray
 from edgechat.models.quality import QualityClass, quality_class
 from edgechat.native.params import LoadParams
-from edgechat.planner.draft_plan import with_draft
-from edgechat.planner.drafting import DRAFTED, drafting, is_recurrent, misfit
+from edgechat.planner.candidates import runnable, weighs_mlx
 from edgechat.planner.estimate import calibration
-from edgechat.planner.estimate.footprint import may_quantize
-from edgechat.planner.estimate.mlx import extras, whole_cache
+from edgechat.planner.estimate.budget import MLX, RAM, Budget
+from edgechat.planner.estimate.footprint import MlxFootprint, may_quantize
+from edgechat.planner.estimate.memory import is_recurrent
+from edgechat.planner.fallback import reduce_to_fit, step_down
 from edgechat.planner.machine import Machine, MachineDescription
-from edgechat.planner.placement.backends import runnable, weighs_mlx
-from edgechat.planner.placement.budget import MLX, RAM, Budget
-from edgechat.planner.placement.fallback import reduce_to_fit, step_down
+from edgechat.planner.placement.drafting import DRAFTED, drafting, misfit
+from edgechat.planner.placement.plan_model import DraftCandidate, plan, plan_variant, with_draft
 from edgechat.planner.plan import as_json
-from edgechat.planner.plan_model import DraftCandidate, plan, plan_variant
-from edgechat.planner.ranking.ranked_file import Verdict
-from edgechat.planner.ranking.ranking import best_of, choose, rate
+from edgechat.planner.ranking.ranking import Verdict, best_of, choose, rate
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
 from tests.planner import golden
 from tests.planner.headers import GIB
@@ -94,7 +92,7 @@ def test_without_a_gpu_it_is_the_processor():
 
 def cache(header, cache_type, context=8192, n_seq_max=1):
     params = LoadParams(context=context, cache_type=cache_type, n_seq_max=n_seq_max, devices=(MLX,))
-    return sum(extras(header, params, 0).cache)
+    return sum(MlxFootprint().extras(header, params, 0).cache)
 
 
 def test_keys_and_values_by_the_bit():
@@ -109,9 +107,9 @@ def test_keys_and_values_by_the_bit():
 @pytest.mark.parametrize("key", ["shared_kv_layers", "key_length_mla"])
 def test_a_cache_that_mlx_lm_cannot_quantize_stays_whole(key):
     header = for_mlx(QWEN)
-    assert whole_cache(header) == ""
+    assert MlxFootprint().whole_cache(header) == ""
     odd = replace(header, metadata=header.metadata | {f"qwen3.attention.{key}": 8})
-    assert whole_cache(odd)
+    assert MlxFootprint().whole_cache(odd)
     assert not may_quantize(odd)
 
 
@@ -129,7 +127,10 @@ def test_windows_and_states_are_each_sequences_own():
 @pytest.mark.parametrize("name", [QWEN, HYBRID, WINDOWED])
 def test_a_quantized_cache_pays_with_the_scores_that_are_written_down(name):
     few, many = (LoadParams(context=16384, n_ubatch=n, devices=(MLX,), cache_type="q8_0") for n in (128, 512))
-    assert extras(for_mlx(name), many, 0).compute > 2.5 * extras(for_mlx(name), few, 0).compute
+    assert (
+        MlxFootprint().extras(for_mlx(name), many, 0).compute
+        > 2.5 * MlxFootprint().extras(for_mlx(name), few, 0).compute
+    )
 
 
 def test_which_caches_there_are():

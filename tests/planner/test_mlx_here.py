@@ -7,12 +7,11 @@ import pytest
 
 from edgechat.base.errors import BackendMissing, DoesNotFit, NotADraft
 from edgechat.device.memory import Memory
-from edgechat.models.formats.header_reading import read_model
-from edgechat.planner import prepare
+from edgechat.models.formats.mlx.contents import read_model
+from edgechat.planner import fallback, prepare
+from edgechat.planner.estimate.budget import RAM
+from edgechat.planner.fallback import refit
 from edgechat.planner.listing import glances, rows
-from edgechat.planner.placement import fallback
-from edgechat.planner.placement.budget import RAM
-from edgechat.planner.placement.fallback import refit
 from edgechat.planner.request import PlanRequest
 from tests.kit import tiny
 from tests.kit.shapes import KINDS

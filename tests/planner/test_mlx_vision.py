@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from edgechat.device import mlx
-from edgechat.models.formats.header_reading import read_model
+from edgechat.models.formats.mlx.contents import read_model
 from edgechat.planner import prepare
+from edgechat.planner.companions import TOWER
+from edgechat.planner.estimate.budget import RAM
+from edgechat.planner.fallback import step_down
 from edgechat.planner.listing import rows
-from edgechat.planner.placement.budget import RAM
-from edgechat.planner.placement.fallback import step_down
-from edgechat.planner.placement.projector import TOWER
 from edgechat.planner.request import PlanRequest
 from tests.cli.running import edgechat
 from tests.planner.macs import mac
@@ -28,7 +28,7 @@ INSTALL = f"which is not installed ({sys.executable} -m pip install 'mlx-vlm"
 
 @pytest.fixture
 def with_mlx_vlm(monkeypatch):
-    monkeypatch.setattr("edgechat.planner.placement.projector.missing_vision", lambda: "")
+    monkeypatch.setattr("edgechat.planner.companions.missing_vision", lambda: "")
     monkeypatch.setattr("edgechat.planner.listing.missing_vision", lambda: "")
 
 
@@ -97,7 +97,7 @@ def test_the_version_that_is_named_is_the_extras():
 def test_lists_say_who_sees_now(home, monkeypatch):
     shutil.copytree(mlx_seeing("windowed"), home / "data" / "models" / "Seeing-bf16")
     for missing in ("", "It is missing."):
-        monkeypatch.setattr("edgechat.planner.placement.projector.missing_vision", lambda text=missing: text)
+        monkeypatch.setattr("edgechat.planner.companions.missing_vision", lambda text=missing: text)
         monkeypatch.setattr("edgechat.planner.listing.missing_vision", lambda text=missing: text)
         (row,) = (row for row in rows() if row.model.found.format == "mlx")
         assert row.glance.modalities == (() if missing else ("vision",))

@@ -7,12 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgechat.native import amx
-from edgechat.native.buffers import Breakdown, Buffer
+from edgechat.native.params import Breakdown, Buffer
+from edgechat.planner.estimate.budget import RAM, Layout, estimated, part_bytes
 from edgechat.planner.estimate.rates import guessed
-from edgechat.planner.model_on_machine import model_on_machine
-from edgechat.planner.placement.budget import RAM
-from edgechat.planner.placement.layout import Layout, estimated, part_bytes
-from edgechat.planner.placement.load_config import EXACT
+from edgechat.planner.placement.model_on_machine import EXACT, model_on_machine
 from tests.kit.published import published
 from tests.planner.headers import GIB
 from tests.planner.placement.test_layout import card, with_cards

@@ -8,13 +8,12 @@ from hypothesis import strategies as st
 from edgechat.base.errors import DoesNotFit, DryRunFailed, SettingsError
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
-from edgechat.native.buffers import Breakdown, Buffer
-from edgechat.native.params import LoadParams
-from edgechat.planner.drafting import DRAFTED
+from edgechat.native.params import Breakdown, Buffer, LoadParams
+from edgechat.planner.estimate.budget import SPARE
 from edgechat.planner.estimate.memory import checkpoint_bytes, recurrent_bytes
-from edgechat.planner.placement.budget import SPARE
+from edgechat.planner.placement.drafting import DRAFTED
+from edgechat.planner.placement.plan_model import CONTEXTS, plan
 from edgechat.planner.plan import as_json
-from edgechat.planner.plan_model import CONTEXTS, plan
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
 from tests.planner.headers import GIB, LLAMA_8B, QWEN35_4B, cache_bytes, header, machine
 

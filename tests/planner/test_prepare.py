@@ -16,9 +16,9 @@ from edgechat.models.formats.projector import read_projector
 from edgechat.models.formats.skeleton import write_skeleton
 from edgechat.native.params import LoadParams
 from edgechat.planner import prepare as planning
-from edgechat.planner.drafting import DRAFTED
 from edgechat.planner.estimate import dry_run as dry_runs
 from edgechat.planner.estimate.dry_run import DryRun
+from edgechat.planner.placement.drafting import DRAFTED
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
 from tests.kit import HYBRID, Spec, build, corrupt, pair, tiny

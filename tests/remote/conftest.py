@@ -10,7 +10,7 @@ from edgechat.device.cpu import read_cpu
 from edgechat.device.remote import workers
 from edgechat.device.speed import store_speed
 from edgechat.planner.estimate.rates import guessed
-from edgechat.planner.placement.lending import KEY
+from edgechat.planner.lending import KEY
 from tests.remote.sshd import Sshd
 from tests.rpc_server import skip_without_rpc
 

@@ -15,10 +15,10 @@ pytestmark = [
 _TRIED = """
 import json, os, signal, socket, subprocess, sys
 from pathlib import Path
-from edgechat.device.remote import sandbox
+from edgechat.device.remote import lending
 
 home, cache, port, other = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-by = sandbox.confine(cache, port)
+by = lending.confine(cache, port)
 
 def works(action):
     try:
@@ -43,7 +43,7 @@ done = {
     "writes its cache": works(lambda: (cache / "tensor").write_text("x")),
     "reads its cache": works((cache / "tensor").read_text),
     "deletes from its cache": works((cache / "tensor").unlink),
-    "reads its code": works(Path(sandbox.__file__).read_text),
+    "reads its code": works(Path(lending.__file__).read_text),
     "reads the memory": works(Path("/proc/meminfo").read_text),
 }
 print(json.dumps(done))

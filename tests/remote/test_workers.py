@@ -15,13 +15,12 @@ import pytest
 from edgechat import settings
 from edgechat.base.errors import RemoteWorkerLost, WorkerRefused
 from edgechat.device.remote import workers
-from edgechat.device.remote.tunnel import Tunnel
+from edgechat.device.remote.workers import Tunnel
 from edgechat.engine.types import ChatRequest, Delta, Message, Sampling
 from edgechat.engine.worker.supervisor import EngineSupervisor
-from edgechat.models.adapters.use import AdapterUse
+from edgechat.models.adapters.reading import AdapterUse
 from edgechat.planner.machine import MachineDescription, check_build
-from edgechat.planner.prepare import prepare
-from edgechat.planner.ranking.survey import one_model
+from edgechat.planner.prepare import one_model, prepare
 from edgechat.planner.request import PlanRequest
 from tests.kit import DENSE, NOT_PRINTABLE, Spec, build
 from tests.kit.adapters import adapter

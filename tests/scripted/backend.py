@@ -40,7 +40,7 @@ from edgechat.engine.backends.base import (
     Vocabulary,
 )
 from edgechat.models.formats.gguf import read_header
-from edgechat.native.buffers import Buffer
+from edgechat.native.params import Buffer
 from edgechat.planner.plan import LoadPlan
 from tests.scripted import KEY
 

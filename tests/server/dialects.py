@@ -17,7 +17,7 @@ import httpx2
 import pytest
 
 from edgechat.engine.types import ChatRequest, Message, Tool, ToolCallArguments
-from edgechat.server.protocol.responses.items import sealed
+from edgechat.server.protocol.responses_items import sealed
 from tests.later import Later
 from tests.server.fakes import KEY, FakeModels, called, serving
 

@@ -15,7 +15,7 @@ import numpy as np
 from starlette.types import ASGIApp
 
 from edgechat.base.errors import ModelNotFound
-from edgechat.chat.storage.response_store import ResponseStore
+from edgechat.chat.storage.store import ResponseStore
 from edgechat.engine.types import (
     ChatRequest,
     Delta,
@@ -35,12 +35,12 @@ from edgechat.engine.types import (
     Usage,
 )
 from edgechat.planner.plan import LoadPlan
+from edgechat.server.access import AccessRules
 from edgechat.server.app import make_app
-from edgechat.server.documents.finding import RequestDocuments
-from edgechat.server.http.access_policy import AccessRules
-from edgechat.server.media.request_media import RequestMedia
-from edgechat.server.pool.available_models import ModelCard
-from edgechat.server.pool.models import State
+from edgechat.server.documents import RequestDocuments
+from edgechat.server.media import RequestMedia
+from edgechat.server.operation import Services
+from edgechat.server.pool.models import ModelCard, State
 from edgechat.server.serving import Server, listen, url_of
 from tests.fakes import MODEL
 
@@ -192,9 +192,8 @@ async def serving(
     listener = listen(host, 0)
     media = media or RequestMedia(NOWHERE)
     documents = RequestDocuments(docs)
-    app = make_app(
-        models, rules or AccessRules(KEY), media, documents, think=think, strict=strict, store=store
-    )
+    services = Services(models, media, documents, think, strict, store)
+    app = make_app(services, rules or AccessRules(KEY))
     server = Server(around(app), drain=partial(asyncio.sleep, 0))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:

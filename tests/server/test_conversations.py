@@ -4,15 +4,15 @@ from functools import partial
 
 import pytest
 
-from edgechat.engine.kv import state_folder
+from edgechat.engine.kv import state_files
 from edgechat.engine.types import ChatRequest, Finished, Message, Tool
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.planner.estimate.speed import Forecast
 from edgechat.planner.plan import LoadPlan
-from edgechat.server.conversations import with_conversation
-from edgechat.server.factory import cache_policy
-from edgechat.server.pool.available_models import AvailableModel, ModelCard
-from edgechat.server.pool.pool import Pool
+from edgechat.server.operation import with_conversation
+from edgechat.server.pool.available_models import AvailableModel
+from edgechat.server.pool.models import ModelCard
+from edgechat.server.pool.pool import Pool, cache_policy
 from tests import scripted
 
 SYSTEM = Message("system", "You edit files. " * 40)
@@ -29,7 +29,7 @@ def conversation(*messages, model="m", **fields):
 
 def test_runs_of_an_agent_are_one_conversation():
     first = conversation(SYSTEM, QUESTION, tools=TOOLS)
-    assert len(first) == state_folder.HASHED_ID
+    assert len(first) == state_files.HASHED_ID
     assert conversation(SYSTEM, OTHER, tools=TOOLS) == first
     assert conversation(SYSTEM, QUESTION, ANSWER, OTHER, tools=TOOLS) == first
     assert conversation(SYSTEM, QUESTION, tools=(*TOOLS, *TOOLS)) != first
@@ -121,4 +121,4 @@ async def test_nothing_is_saved_where_the_settings_say_so(start):
     before = start(disk_bytes=0)
     await cached(before, QUESTION)
     await before.close()
-    assert state_folder.usage() == (0, 0)
+    assert state_files.usage() == (0, 0)

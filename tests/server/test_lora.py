@@ -7,10 +7,10 @@ import pytest
 
 from edgechat.base.errors import NotAnAdapter
 from edgechat.engine.types import Message
-from edgechat.models.adapters.use import AdapterUse
-from edgechat.planner.placement.adapters import AdapterPlan
+from edgechat.models.adapters.reading import AdapterUse
+from edgechat.planner.companions import AdapterPlan
 from edgechat.planner.plan import LoadPlan
-from edgechat.server.protocol.lora import LoraBody, requested_adapters
+from edgechat.server.protocol.fields import LoraBody, requested_adapters
 from tests.kit import NOT_PRINTABLE, Spec, build
 from tests.kit.adapters import adapter
 from tests.server.dialects import CHAT, MESSAGES, OLLAMA, RESPONSES, named

@@ -12,9 +12,9 @@ import pytest
 from edgechat.base.errors import DocumentError
 from edgechat.documents import registry
 from edgechat.documents.indexing import update
-from edgechat.server.documents import mcp_server
-from edgechat.server.documents.mcp_server import OfferedDocuments, SearchArguments
-from edgechat.server.http.refusal import Refusal
+from edgechat.server import mcp_documents
+from edgechat.server.mcp_documents import OfferedDocuments, SearchArguments
+from edgechat.server.refusal import Refusal
 from tests import scripted
 from tests.cli.running import edgechat
 from tests.later import later_or_skip
@@ -164,8 +164,8 @@ async def test_no_path_leaves_the_collection(uri):
 
 
 async def test_large_collections_are_read_by_the_template(handbook, monkeypatch):
-    monkeypatch.setattr(mcp_server, "_MOST_LISTED", 1)
-    monkeypatch.setattr(mcp_server, "_MOST_LETTERS", 9)
+    monkeypatch.setattr(mcp_documents, "_MOST_LISTED", 1)
+    monkeypatch.setattr(mcp_documents, "_MOST_LETTERS", 9)
     documents = OfferedDocuments(["handbook"])
     try:
         assert await documents.page(None) == ([], None)

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edgechat.server.protocol.decoding import decode
-from edgechat.server.protocol.openai.chat import ChatBody
+from edgechat.server.protocol.body import decode
+from edgechat.server.protocol.openai_chat import ChatBody
 from tests import scripted
 from tests.server.program import served
 

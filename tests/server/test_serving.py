@@ -13,8 +13,8 @@ import pytest
 
 from edgechat.base.errors import BackendMissing
 from edgechat.cli.commands import serve
-from edgechat.cli.output.server_banner import first_screen
-from edgechat.server.http.access_policy import Key
+from edgechat.cli.commands.serve import first_screen
+from edgechat.server.access import Key
 from edgechat.server.serving import listen
 from tests import scripted
 from tests.cli.running import complaint, edgechat

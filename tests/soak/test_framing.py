@@ -12,7 +12,7 @@ from collections import Counter
 
 import pytest
 
-from edgechat.server.http import connection, exchange
+from edgechat.server import connection, exchange
 from tests.server.fakes import KEY, FakeModels, serving
 from tests.server.raw import Raw, ask
 

@@ -12,11 +12,10 @@ import pytest
 
 from edgechat.base.errors import DoesNotFit, DryRunFailed, ModelFileError, SettingsError
 from edgechat.device.profile import probe
-from edgechat.models.formats.gguf import parse_header
-from edgechat.models.formats.gguf_cursor import NeedMoreBytes
+from edgechat.models.formats.gguf import NeedMoreBytes, parse_header
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.dry_run import TIME_LIMIT, DryRun
-from edgechat.planner.plan_model import plan
+from edgechat.planner.placement.plan_model import plan
 from tests.models.fuzz import hold, lying
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]

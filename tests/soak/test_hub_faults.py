@@ -15,7 +15,7 @@ from collections import Counter
 import pytest
 
 from edgechat.base.errors import EdgechatError
-from edgechat.models.hub.cache_layout import HubStore
+from edgechat.models.hub.cache import HubStore
 from edgechat.models.hub.download import download
 from edgechat.models.hub.listing import resolve_remote
 from edgechat.models.hub.names import HubName

@@ -11,7 +11,7 @@ import pytest
 
 from edgechat.base.errors import EdgechatError
 from edgechat.engine.prompt.prompts import Prompts
-from edgechat.engine.prompt.template import CHATML, TIME_LIMIT, ChatTemplate, TemplateProcess
+from edgechat.engine.prompt.template import CHATML, TIME_LIMIT, ChatTemplate, template_process
 from edgechat.engine.types import ChatRequest, Message, Tool
 from tests.engine.runtimes import Runtime, load, plan
 
@@ -92,7 +92,7 @@ def vocabulary():
 
 @pytest.mark.timeout(DRAWN * RENDERINGS * (TIME_LIMIT + 3))
 def test_templates_that_grow(vocabulary):
-    process = TemplateProcess()
+    process = template_process()
     slowest, n_refused = 0.0, 0
     tools = (Tool("look", "Looks.", '{"type": "object"}'),)
     turns = tuple(Message(("user", "assistant")[at % 2], f"{at} <|im_end|>" * 20) for at in range(9))

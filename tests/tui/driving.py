@@ -22,7 +22,7 @@ from edgechat.chat.storage.store import Store
 from edgechat.engine.types import CachePolicy
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Settings
-from edgechat.tui.app import EdgechatApp
+from edgechat.tui.app import EdgechatApp, StartOptions
 from edgechat.tui.transcript.transcript import Transcript
 from tests.fakes import FakeEngine
 
@@ -43,7 +43,8 @@ def app_with(
     settings: Settings = Settings(),  # noqa: B008  (it is frozen)
     **options: Any,
 ) -> EdgechatApp:
-    """Return an app over an engine and a store. options: of EdgechatApp."""
+    """Return an app over an engine and a store. options: of EdgechatApp, or how it starts."""
+    started = {name: options.pop(name) for name in ("model", "last", "draft") if name in options}
 
     def engine_for(plan: LoadPlan, *, cache_policy: CachePolicy, **_: object) -> FakeEngine:
         engine.reopen(plan, lasting=cache_policy.disk_bytes != 0)
@@ -52,7 +53,8 @@ def app_with(
     def prepared(model: str, *, leaving: Sequence[LoadPlan] = ()) -> LoadPlan:
         return prepare(model)
 
-    return kind(services=SessionServices(lambda: path, prepared, engine_for, lambda: settings), **options)
+    services = SessionServices(lambda: path, prepared, engine_for, lambda: settings)
+    return kind(StartOptions(**started), services=services, **options)
 
 
 async def stored_turns(path: Path) -> list[Turn]:

@@ -16,21 +16,19 @@ from edgechat.device.cpu import Core, Cpu
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.models.catalogue import CatalogueEntry
-from edgechat.models.formats.header import ModelHeader
-from edgechat.models.formats.modalities import Modality, ModelKind
-from edgechat.models.hub.http.probing import HubReach
+from edgechat.models.formats.header import Modality, ModelHeader, ModelKind
+from edgechat.models.hub.client import HubReach
+from edgechat.models.local.files import ModelPartFile
 from edgechat.models.local.inventory import LocalModel
 from edgechat.models.local.locations import Place
-from edgechat.models.local.scan import ModelPartFile
 from edgechat.models.local.stores import FoundModel
-from edgechat.models.local.usage import ModelUse
+from edgechat.models.local.upkeep import ModelUse
+from edgechat.planner.candidates import Variant
 from edgechat.planner.estimate.calibration import Calibration, RunConditions
 from edgechat.planner.estimate.speed import Prediction
 from edgechat.planner.listing import HeaderSummary, ModelRow
 from edgechat.planner.plan import Alternative, DeviceMemory, Divergence, LoadPlan
-from edgechat.planner.ranking.candidates import Variant
-from edgechat.planner.ranking.ranked_file import RankedFile, Verdict
-from edgechat.planner.ranking.survey import SurveyFindings, SurveyOverview
+from edgechat.planner.ranking.ranking import RankedFile, SurveyFindings, SurveyOverview, Verdict
 from edgechat.tui.models.library import ModelLibrary
 from edgechat.tui.models.pulls import Pulls
 from edgechat.tui.theme import TERMINAL

@@ -19,9 +19,8 @@ from edgechat.engine.kv.snapshot import (
     SourceState,
     StatesOnDisk,
 )
-from edgechat.engine.types import Finished, ModelInfo, SpeculationStats, Timings, Usage
-from edgechat.native.buffers import Buffer
-from edgechat.planner.estimate.actual_load import Difference
+from edgechat.engine.types import Difference, Finished, ModelInfo, SpeculationStats, Timings, Usage
+from edgechat.native.params import Buffer
 from edgechat.planner.plan import DeviceMemory, DraftPlan, LoadPlan
 from edgechat.tui.engine_room.room import EngineRoom
 from edgechat.tui.theme import TERMINAL
@@ -94,7 +93,7 @@ def snapshot(runs: tuple[Run, ...] = RUNS, cells: int = 4096, **changes: object)
             stats=CacheStats(14, 4, 12_345, 3),
         ),
         "draft_cache": DraftCache(4096, 1210),
-        "prompt": PromptUse(830, 812, 18),
+        "prompt": PromptUse(830, 812),
         "drafting": DRAFTING,
         "work": SchedulerState(
             running=1,

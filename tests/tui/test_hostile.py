@@ -14,8 +14,7 @@ from edgechat.base.text import visible
 from edgechat.chat.import_export.importing import parse_chat
 from edgechat.chat.storage.store import Store
 from edgechat.tui.app import EdgechatApp
-from edgechat.tui.widgets.line_field import LineField
-from edgechat.tui.widgets.text_area import Area
+from edgechat.tui.widgets.fields import Area, LineField
 from tests import scripted
 from tests.terminal import Terminal, hostile, needs_tmux
 from tests.tui.driving import driven

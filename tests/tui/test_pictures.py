@@ -21,7 +21,7 @@ from textual.widgets import Input, OptionList
 
 from edgechat.base import paths
 from edgechat.base.errors import EngineCrashed
-from edgechat.chat.attachments.images import keep_image
+from edgechat.chat.attachments import keep_image
 from edgechat.chat.commands import commands_of
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.records import Attachment
@@ -30,17 +30,17 @@ from edgechat.documents.citations import PassageSource
 from edgechat.documents.collection import Counts
 from edgechat.documents.registry import KnownCollection
 from edgechat.engine.types import Dropped
-from edgechat.models.hub.progress import ProgressSample
+from edgechat.models.hub.download import ProgressSample
 from edgechat.models.local.locations import Place
 from edgechat.models.remote.model import HostedModel
 from edgechat.settings import Preset, SamplingDefaults, Settings
 from edgechat.tools.consent import Question
 from edgechat.tools.tool import ToolSpec, shown_arguments
-from edgechat.tui.models.pull import PullState
-from edgechat.tui.overlays.documents import DocumentsScreen
+from edgechat.tui.models.pulls import PullState
+from edgechat.tui.overlays.consent import ConsentScreen
+from edgechat.tui.overlays.switches import DocumentsScreen
 from edgechat.tui.theme import THEMES
-from edgechat.tui.tools.consent import ConsentScreen
-from edgechat.tui.transcript.calls import CallPiece
+from edgechat.tui.transcript.turns import CallPiece
 from tests.base.images.files import encoded, quadrants
 from tests.chat.offering import call
 from tests.fakes import MODEL, FakeEngine, thought
@@ -257,9 +257,9 @@ async def offline_start(pilot):
 async def waiting(pilot):
     """A question waits for a model that is being downloaded; nothing is, in fact."""
     await first_run(pilot)
-    pilot.controller.downloads.pulls._start_next = lambda: None
+    pilot.controller.models.pulls._start_next = lambda: None
     await pilot.press("enter", see="is on its way")
-    (pull,) = pilot.controller.downloads.pulls.all
+    (pull,) = pilot.controller.models.pulls.all
     pull.state = PullState.DOWNLOADING
     pull.progress = ProgressSample(here=GIB, total=3 * GIB, rate=12.5e6)
     await pilot.say("Why is the sky blue?", see="is answered as soon as")
@@ -434,7 +434,7 @@ async def test_a_screen_looks_as_it_did(picture, widths, scene, tmp_path, monkey
     for name in ("NO_COLOR", "EDGECHAT_OFFLINE", "HF_HUB_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("edgechat.tui.conversations.sidebar.date", Today)
-    monkeypatch.setattr("edgechat.tui.conversations.rows.datetime", Now)
+    monkeypatch.setattr("edgechat.tui.conversations.listing.datetime", Now)
     monkeypatch.setattr("edgechat.settings.settings_file", lambda: Path("~/.config/edgechat/settings.toml"))
     if picture in (conversations, trash, search):
         await write_conversations(scene.path)

@@ -9,7 +9,7 @@ from textual.widgets import Input, OptionList, Static, TextArea
 
 from edgechat.settings.fields import Theme as Name
 from edgechat.tui import theme
-from edgechat.tui.widgets.cursor import CursorLine
+from edgechat.tui.widgets.lists import CursorLine
 from tests.tui.driving import driven
 
 TRUE_COLOUR = (theme.DARK, theme.LIGHT, theme.HIGH_CONTRAST)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
+from edgechat.base.errors import EngineError
 from edgechat.base.process import frames, spawn
 
 START_LIMIT = 20.0
@@ -113,6 +115,53 @@ class Child:
             used = resident_bytes(self.pid)
             if used > memory:
                 raise ChildLost(f"took {used // 2**20} MiB of memory")
+
+
+class RestartingChild:
+    """A child that is started again for the next request if it has ended; it shares the parent's stderr.
+
+    Any thread may start or close it.
+    """
+
+    def __init__(self, role: str, what: str, *, seconds: float, memory: int) -> None:
+        """seconds, memory: limits for one answer. what: names the child's purpose in errors."""
+        self._role, self._what = role, what
+        self._seconds, self._memory = seconds, memory
+        self._child: Child | None = None
+        self._lock = threading.Lock()
+
+    def start(self) -> Child:
+        """Start the child unless it is running. Raises EngineError."""
+        with self._lock:
+            if self._child is not None and not self._child.alive:
+                self._child.close()
+                self._child = None
+            if self._child is None:
+                try:
+                    self._child = Child(self._role, log=sys.stderr.fileno())
+                except ChildNeverReady as lost:
+                    raise self._never_ready(lost) from lost
+            return self._child
+
+    def ask(self, question: bytes) -> bytes:
+        """Return the answer. Raises ChildLost, or EngineError if the child did not start."""
+        try:
+            return self.start().ask(question, seconds=self._seconds, memory=self._memory)
+        except ChildNeverReady as lost:
+            raise self._never_ready(lost) from lost
+
+    def _never_ready(self, lost: ChildNeverReady) -> EngineError:
+        return EngineError(
+            f"The process for {self._what} did not start: it {lost}.",
+            hint="Try again. If it fails again, please report this error, with the engine's log.",
+        )
+
+    def close(self) -> None:
+        """Kill the child."""
+        with self._lock:
+            if self._child is not None:
+                self._child.close()
+                self._child = None
 
 
 def resident_bytes(pid: int) -> int:

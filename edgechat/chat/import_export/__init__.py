@@ -1,4 +1,4 @@
 """Conversations as files: Markdown for people, JSON to be read again.
 
-Input: conversations; output: texts; and the reverse. Read `format.py` first.
+Input: conversations; output: texts; and the reverse. Read `importing.py` first, which has the format.
 """

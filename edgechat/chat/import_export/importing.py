@@ -1,4 +1,4 @@
-"""Reading a conversation from a file: what `export.to_json` wrote, or messages as in OpenAI's API.
+"""Import: conversations from files, in the JSON of `export.to_json` or as messages of OpenAI's API.
 
 Files are untrusted: size, depth and counts are bounded, and everything gets new ids, so that reading a file
 twice gives two conversations.
@@ -17,7 +17,7 @@ from datetime import date
 from functools import cache
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Never
+from typing import Any, Literal, Never
 
 import msgspec
 
@@ -25,19 +25,27 @@ from edgechat.base.errors import ImageError, NotAChat
 from edgechat.base.file_library import digest_of
 from edgechat.base.images.image import Decoder, Image, ImageLibrary
 from edgechat.base.text import one_line
-from edgechat.chat.import_export.format import (
-    FORMAT,
-    VERSION,
-    ExportedFile,
-    ExportedImage,
-    ExportedTurn,
-)
 from edgechat.chat.messages import title_of
-from edgechat.chat.records import AttachedImage, Attachment, Chat, Role, ToolRound, ToolUse, Turn
+from edgechat.chat.records import (
+    AttachedImage,
+    Attachment,
+    Chat,
+    ChatSettings,
+    Figures,
+    Role,
+    ToolRound,
+    ToolUse,
+    Turn,
+    TurnState,
+)
 from edgechat.chat.storage.rows import settings_of
 from edgechat.chat.storage.store import TITLE_LENGTH, Store
 from edgechat.documents.registry import locations
+from edgechat.engine.types import ErrorInfo
 
+FORMAT: Literal["edgechat"] = "edgechat"
+VERSION = 1
+"""Version of what `to_json` writes; additional fields do not change it."""
 MOST_BYTES = 256 * 2**20
 """Of a file, with its images; those are a third larger in it."""
 MOST_TURNS = 100_000
@@ -57,6 +65,58 @@ _ROLES: dict[str, Role] = {
     "user": "user",
     "assistant": "assistant",
 }
+
+
+class ExportedChat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A chat in a file."""
+
+    title: str = ""
+    model: str = ""
+    date: str = ""
+    created_at: float = 0.0
+    updated_at: float = 0.0
+    pinned: bool = False
+    settings: ChatSettings = ChatSettings()
+    """Without tools, documents and adapters: a file turns none on, and tells no paths of a machine."""
+
+
+class ExportedImage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An image of a question, or of a reply's results, in a file."""
+
+    name: str
+    width: int = 0
+    height: int = 0
+    data: bytes | None = None
+    """Its file, as base64; None if that was missing."""
+
+
+class ExportedTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A turn in a file."""
+
+    id: str
+    parent_id: str | None = None
+    role: Role
+    content: str
+    thinking: str = ""
+    state: TurnState = "complete"
+    created_at: float = 0.0
+    figures: Figures | None = None
+    error: ErrorInfo | None = None
+    attachments: tuple[Attachment, ...] = ()
+    images: tuple[ExportedImage, ...] = ()
+    rounds: tuple[ToolRound, ...] = ()
+
+
+class ExportedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation in a file, with all its lines."""
+
+    format: Literal["edgechat"] = FORMAT
+    version: int = VERSION
+    chat: ExportedChat
+    turns: tuple[ExportedTurn, ...]
+    """In the order of writing, so parents precede their children."""
+    leaf: str | None = None
+    """The last turn of the line that is shown."""
 
 
 class ImportedChat(msgspec.Struct, frozen=True, kw_only=True):

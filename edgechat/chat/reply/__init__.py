@@ -1,5 +1,5 @@
-"""One reply: saved while it is generated, with the calls of tools that it makes.
+"""One reply: saved while it is generated, with the tool calls that it makes.
 
-In: a request and what its reply may call. Out: the engine's events, those of the calls, and the turn that is
-stored. Read `reply_loop.py` first, then `calls.py` and `reply_saver.py`.
+Input: a request and the tools that may be called; output: the events of the engine and of the calls, and the
+stored turn. Read `reply.py` first, then `calls.py`.
 """

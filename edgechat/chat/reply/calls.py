@@ -1,4 +1,4 @@
-"""The calls of one reply: asked about, carried out, and how they and their results are shown."""
+"""Tool calls of a reply: asked about, carried out, and shown with their results."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import msgspec
 
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import one_line
+from edgechat.chat.attachments import ChatImages
 from edgechat.chat.records import ToolUse
-from edgechat.chat.reply.images import ChatImages
 from edgechat.engine.types import Tool
 from edgechat.settings import Settings
 from edgechat.tools.consent import NamedPermission, Permission

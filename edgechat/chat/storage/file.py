@@ -127,3 +127,8 @@ def _use_wal(db: sqlite3.Connection, busy_ms: int) -> None:
 def deleted_meanwhile() -> StoreError:
     """Return the error of writing to a chat that was deleted."""
     return StoreError("This conversation was deleted meanwhile.", hint="Begin a new one.")
+
+
+def truncate_wal(db: sqlite3.Connection) -> None:
+    """Empty the write-ahead log, in which deleted text stays as long as another program keeps it open."""
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from edgechat.base.errors import PromptTooLong, ResponseNotFound
+from edgechat.chat.storage.file import truncate_wal
 
 DAYS = 30
 """How long a response is kept after it was stored, or last continued."""
@@ -72,7 +73,8 @@ def keep(db: sqlite3.Connection, response: StoredResponse) -> None:
             (response.id, MOST_RESPONSES, now),
         )
         n_deleted = _delete_those_too_many(db)
-    _leave_the_file(db, n_deleted)
+    if n_deleted:
+        truncate_wal(db)
 
 
 def prune(db: sqlite3.Connection) -> None:
@@ -81,13 +83,15 @@ def prune(db: sqlite3.Connection) -> None:
         with db:
             db.execute("BEGIN IMMEDIATE")
             n_deleted = _delete_those_too_many(db)
-        _leave_the_file(db, n_deleted)
+        if n_deleted:
+            truncate_wal(db)
 
 
 def delete(db: sqlite3.Connection, response_id: str) -> bool:
     """Delete a response; return False if there is none of this id."""
     n_deleted = db.execute("DELETE FROM responses WHERE id = ?", (response_id,)).rowcount
-    _leave_the_file(db, n_deleted)
+    if n_deleted:
+        truncate_wal(db)
     return n_deleted > 0
 
 
@@ -176,8 +180,3 @@ def _delete_those_too_many(db: sqlite3.Connection) -> int:
     ids = _those_too_many(db)
     db.executemany("DELETE FROM responses WHERE id = ?", ids)
     return len(ids)
-
-
-def _leave_the_file(db: sqlite3.Connection, n_deleted: int) -> None:
-    if n_deleted:  # see `changes.delete_chats`
-        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()

@@ -1,15 +1,174 @@
-"""Search: the SQL over the index of all texts (see `migrations`)."""
+"""Search: the words of a query, the SQL over the index of all texts (see `migrations`), and snippets.
+
+Every word must occur, the last one as the beginning of a word. Case and diacritics are ignored. What the
+index does not tokenize (scripts without spaces, signs as in "C++") is searched for literally.
+"""
 
 from __future__ import annotations
 
+import re
 import sqlite3
+import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from edgechat.base.text import one_line
 from edgechat.chat.records import Chat, Hit, ToolRound
-from edgechat.chat.storage.query import SearchWord, all_occur, marks, parse_query, snippet
 from edgechat.chat.storage.rows import CHAT, CHAT_OF_C, N_CHAT, attachments_of, chat_of, rounds_of
+
+_LONGEST, _MOST_WORDS = 200, 12
+_SNIPPET, _BEFORE = 160, 40
+_MOST_PLACES = 200
+"""Maximum number of matches of a word in one text that are considered."""
+
+# Thai, Lao, Burmese, Khmer, Hangul, kana and Han: words begin anywhere.
+_WIDE = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff"
+    "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
+)
+_SIGN = re.compile(r"""[^\w\s\u0300-\u036f"'`‘’“”«».,;:!?¡¿()\[\]{}*…/\\–—-]""")
+"""Signs that are part of words, as in C++ and C#; others are punctuation."""
+_MARKS = "[\u0300-\u036f]*"
+
+
+class _Folding(dict[int, str]):
+    """From a character's code to one character without case and diacritics."""
+
+    def __missing__(self, code: int) -> str:
+        letter = chr(code)
+        parts = unicodedata.normalize("NFD", letter)
+        base = parts[0]
+        if _WIDE.match(letter) or not all(map(unicodedata.combining, parts[1:])):
+            base = letter
+        lower = base.lower()
+        folded = self[code] = lower if len(lower) == 1 else letter
+        return folded
+
+
+_FOLDING = _Folding()
+
+
+def folded(text: str) -> str:
+    """Return `text` without case and diacritics; character positions stay the same."""
+    return text.lower() if text.isascii() else text.translate(_FOLDING)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchWord:
+    """A word of a search query."""
+
+    text: str
+    is_last: bool
+    is_literal: bool
+    """Whether it is searched for as a string rather than as a word."""
+    pattern: re.Pattern[str]
+    """Matches it in a folded text."""
+
+    @property
+    def match(self) -> str | None:
+        """An FTS5 query that finds it, and perhaps more; None if the index cannot find it."""
+        if _WIDE.search(self.text) or not any(map(str.isalnum, self.text)):
+            return None
+        # FTS5 takes a quoted string as a phrase, without any syntax.
+        quoted = self.text.replace('"', " ")
+        return f'"{quoted}"{"*" if self.is_last else ""}'
+
+    @property
+    def like(self) -> str | None:
+        """A LIKE pattern with the escape character ~, for a literal word."""
+        if not self.is_literal:
+            return None
+        return "%" + re.sub("([%_~])", r"~\1", self.text) + "%"
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """A line of a text around matches."""
+
+    text: str
+    marks: tuple[tuple[int, int], ...]
+    """Where the matches are in the line."""
+    n_words: int
+    """How many of the words occur in the whole text."""
+
+
+def parse_query(typed: str) -> list[SearchWord]:
+    """Return the words of a query; it has no syntax."""
+    typed = unicodedata.normalize("NFC", typed[: 4 * _LONGEST].encode("utf-8", "replace").decode())
+    texts = one_line(typed, _LONGEST).removesuffix("…").split()
+    texts = [text for text in texts if any(map(str.isalnum, text)) or _SIGN.search(text)][:_MOST_WORDS]
+    return [_word(text, is_last=number == len(texts)) for number, text in enumerate(texts, 1)]
+
+
+def all_occur(words: list[SearchWord], text: str) -> bool:
+    """Return whether all the words occur in a text."""
+    text = folded(text)
+    return all(word.pattern.search(text) for word in words)
+
+
+def snippet(text: str, words: list[SearchWord]) -> Snippet:
+    """Return one printable line of `text` where most of the words are; its beginning if there are none."""
+    whole = folded(text)
+    places = [(start, number) for number, word in enumerate(words) for start in _starts(word, whole)]
+    if not places:
+        return Snippet(one_line(text[: 2 * _SNIPPET], _SNIPPET), (), 0)
+    places.sort()
+    first = _densest(places)
+    begin = max(0, first - _BEFORE)
+    if begin:
+        space = re.compile(r"\s+").search(text, begin, first)
+        begin = space.end() if space else begin
+    line = one_line(text[begin : begin + 2 * _SNIPPET], _SNIPPET)
+    line = f"…{line}" if begin else line
+    return Snippet(line, marks(line, words), len({number for _, number in places}))
+
+
+def marks(line: str, words: list[SearchWord]) -> tuple[tuple[int, int], ...]:
+    """Return where the words are in a line, as ordered spans that do not overlap."""
+    text = folded(line)
+    spans: list[tuple[int, int]] = []
+    for start, end in sorted(match.span() for word in words for match in word.pattern.finditer(text)):
+        if spans and start <= spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
+        else:
+            spans.append((start, end))
+    return tuple(spans)
+
+
+def _word(text: str, *, is_last: bool) -> SearchWord:
+    is_literal = bool(_WIDE.search(text) or _SIGN.search(text))
+    if is_literal:
+        pattern = re.escape(folded(text))
+    else:
+        bare = re.sub(_MARKS, "", folded(text))
+        parts = [_MARKS.join(map(re.escape, part)) for part in re.findall(r"[^\W_]+", bare)]
+        end = "" if is_last else r"(?![^\W_])"
+        pattern = r"(?<![^\W_])" + r"[\W_]+".join(parts) + _MARKS + end
+    return SearchWord(text, is_last, is_literal, re.compile(pattern))
+
+
+def _starts(word: SearchWord, text: str) -> list[int]:
+    matches = word.pattern.finditer(text)
+    return [match.start() for match, _ in zip(matches, range(_MOST_PLACES), strict=False)]
+
+
+def _densest(places: list[tuple[int, int]]) -> int:
+    """Return the first of the ordered places from which a snippet has the most of the words."""
+    best = most = end = 0
+    inside: Counter[int] = Counter()
+    for start, number in places:
+        while end < len(places) and places[end][0] < start + _SNIPPET - _BEFORE:
+            inside[places[end][1]] += 1
+            end += 1
+        if len(inside) > most:
+            best, most = start, len(inside)
+        inside[number] -= 1
+        if not inside[number]:
+            del inside[number]
+    return best
+
 
 _RANKED = 2000
 """How many of the matching turns, the newest, are ranked: a rank costs a microsecond."""

@@ -1,4 +1,4 @@
-"""The SQL of turns, chats, preferences and unsent text: each function is one transaction."""
+"""The SQL of chats, turns, preferences and unsent text: each function that writes is one transaction."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from collections.abc import Sequence
 
 from edgechat.base.process.owner import Owner, alive
 from edgechat.base.text import one_line
-from edgechat.chat.records import AttachedImage, Chat, ChatSettings, Turn
-from edgechat.chat.storage.file import deleted_meanwhile
+from edgechat.chat.records import AttachedImage, Chat, ChatSettings, Front, Headline, Listed, Turn
+from edgechat.chat.storage.file import deleted_meanwhile, truncate_wal
 from edgechat.chat.storage.rows import (
     CHAT,
     CHAT_MARKS,
+    CHAT_OF_C,
     TURN,
     as_json,
+    chat_of,
     chat_values,
     owner_of,
     turn_of,
@@ -46,8 +48,8 @@ def insert_turn(
         elif _in_trash(db, turn.chat_id):
             raise deleted_meanwhile()
         if system is not None:
-            _append(db, system, None)
-        _append(db, turn, owner)
+            _insert(db, system)
+        _insert(db, turn, owner)
         # The line that was written last is shown.
         values = (time.time(), turn.chat_id)
         db.execute("UPDATE conversations SET updated_at = ?, leaf = NULL WHERE id = ?", values)
@@ -65,7 +67,7 @@ def insert_all(db: sqlite3.Connection, chat: Chat, turns: Sequence[Turn]) -> Non
         db.execute("BEGIN IMMEDIATE")
         insert_chat(db, chat)
         for turn in turns:
-            _append(db, turn, None)
+            _insert(db, turn)
 
 
 def update_turn(db: sqlite3.Connection, turn: Turn) -> None:
@@ -165,11 +167,15 @@ def set_preference(db: sqlite3.Connection, name: str, value: str) -> None:
     db.execute("INSERT OR REPLACE INTO preferences (name, value) VALUES (?, ?)", (name, value))
 
 
-def _append(db: sqlite3.Connection, turn: Turn, owner: Owner | None) -> None:
+_LAST, _FIRST = "coalesce(max(position) + 1, 0)", "coalesce(min(position), 1) - 1"
+"""Positions of a new turn in its chat."""
+
+
+def _insert(db: sqlite3.Connection, turn: Turn, owner: Owner | None = None, position: str = _LAST) -> None:
     marks = ", ".join("?" * len(turn_values(turn)))
     db.execute(
         f"INSERT INTO turns ({TURN}, owner, updated_at, position) "
-        f"SELECT {marks}, ?, ?, coalesce(max(position) + 1, 0) FROM turns WHERE conversation_id = ?",
+        f"SELECT {marks}, ?, ?, {position} FROM turns WHERE conversation_id = ?",
         (*turn_values(turn), as_json(owner), turn.created_at, turn.chat_id),
     )
     db.executemany(
@@ -235,7 +241,11 @@ def set_system(db: sqlite3.Connection, chat_id: str, system: Turn | None) -> Non
         if row is not None and system is not None:
             db.execute("UPDATE turns SET content = ? WHERE id = ?", (system.content, row[0]))
         elif system is not None:
-            _put_first(db, system)
+            _insert(db, system, position=_FIRST)
+            db.execute(
+                "UPDATE turns SET parent_id = ? WHERE conversation_id = ? AND parent_id IS NULL AND id != ?",
+                (system.id, chat_id, system.id),
+            )
         elif row is not None:
             # Detach what follows it, which would be deleted with it.
             db.execute("UPDATE turns SET parent_id = NULL WHERE parent_id = ?", row)
@@ -291,8 +301,7 @@ def delete_chats(db: sqlite3.Connection, ids: Sequence[str], *, only_trashed: bo
             # Else the words stay in older segments of the index until those happen to be merged.
             db.execute("INSERT INTO said (said) VALUES ('optimize')")
     if deleted:
-        # Else they stay in the WAL as long as another program keeps that open.
-        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        truncate_wal(db)
     return deleted
 
 
@@ -331,14 +340,122 @@ def _delete(db: sqlite3.Connection, chat_id: str, only_trashed: bool) -> bool:
     return True
 
 
-def _put_first(db: sqlite3.Connection, system: Turn) -> None:
-    marks = ", ".join("?" * len(turn_values(system)))
-    db.execute(
-        f"INSERT INTO turns ({TURN}, updated_at, position) "
-        f"SELECT {marks}, ?, coalesce(min(position), 1) - 1 FROM turns WHERE conversation_id = ?",
-        (*turn_values(system), system.created_at, system.chat_id),
+def chats(db: sqlite3.Connection, limit: int = 100, *, trashed: bool = False) -> list[Chat]:
+    """Return the chats, the one that was used last, or moved to the trash last, first."""
+    order = "trashed_at DESC, updated_at DESC" if trashed else "updated_at DESC"
+    return _select(db, _within(trashed), order=order, limit=limit)
+
+
+def chat(db: sqlite3.Connection, chat_id: str, *, trashed: bool = False) -> Chat | None:
+    """Return one chat, or None."""
+    return next(iter(_select(db, f"id = ? AND {_within(trashed)}", chat_id)), None)
+
+
+def latest(db: sqlite3.Connection, front: Front) -> Chat | None:
+    """Return the chat that was used last at `front`, or None."""
+    return next(iter(_select(db, "front = ? AND trashed_at IS NULL", front, limit=1)), None)
+
+
+def beginning_with(db: sqlite3.Connection, prefix: str, *, trashed: bool | None = False) -> list[Chat]:
+    """Return the chats whose ids have a prefix, the one used last first; trashed None: of both kinds."""
+    return _select(db, f"substr(id, 1, ?) = ? AND {_within(trashed)}", len(prefix), prefix)
+
+
+def listed(db: sqlite3.Connection, limit: int, *, trashed: bool = False) -> list[Listed]:
+    """Return the chats as a list shows them, in the order of `chats`."""
+    return [
+        Listed(chat=chat, n_messages=_n_messages(db, chat.id)) for chat in chats(db, limit, trashed=trashed)
+    ]
+
+
+def headlines(db: sqlite3.Connection, limit: int = 100, offset: int = 0) -> list[Headline]:
+    """Return the pinned chats, then the others; of each, the one that was used last first."""
+    writing = "SELECT 1 FROM turns WHERE state = 'streaming' AND conversation_id = c.id"
+    rows = db.execute(
+        f"SELECT {CHAT_OF_C}, EXISTS ({writing}) FROM conversations c WHERE trashed_at IS NULL "
+        "ORDER BY pinned DESC, updated_at DESC LIMIT ? OFFSET ?",
+        (limit, offset),
     )
-    db.execute(
-        "UPDATE turns SET parent_id = ? WHERE conversation_id = ? AND parent_id IS NULL AND id != ?",
-        (system.id, system.chat_id, system.id),
+    return [Headline(chat=chat_of(row[:-1]), writing=bool(row[-1])) for row in rows]
+
+
+def recent_questions(db: sqlite3.Connection, limit: int = 100) -> list[str]:
+    """Return the latest questions, the newest first, each text once."""
+    rows = db.execute(
+        "SELECT t.content FROM turns t JOIN conversations c ON c.id = t.conversation_id "
+        "WHERE t.number IS NOT NULL AND t.role = 'user' AND t.content != '' AND c.trashed_at IS NULL "
+        "ORDER BY t.number DESC"
     )
+    texts: dict[str, None] = {}
+    while len(texts) < limit and (row := rows.fetchone()) is not None:
+        texts.setdefault(row[0])
+    rows.close()
+    return list(texts)
+
+
+def _select(
+    db: sqlite3.Connection, where: str, *values: object, order: str = "updated_at DESC", limit: int = -1
+) -> list[Chat]:
+    query = f"SELECT {CHAT} FROM conversations WHERE {where} ORDER BY {order} LIMIT ?"
+    return [chat_of(row) for row in db.execute(query, (*values, limit))]
+
+
+def _within(trashed: bool | None) -> str:
+    return "TRUE" if trashed is None else f"trashed_at IS {'NOT ' * trashed}NULL"
+
+
+def _n_messages(db: sqlite3.Connection, chat_id: str) -> int:
+    # Attempts at one reply have the same parent; only the first turn of all has none.
+    (count,) = db.execute(
+        "SELECT count(DISTINCT coalesce(parent_id, '')) FROM turns "
+        "WHERE conversation_id = ? AND role != 'system'",
+        (chat_id,),
+    ).fetchone()
+    return int(count)
+
+
+_UNSENT = "conversation_id IS ? AND owner IS ?"
+
+
+def keep_unsent(db: sqlite3.Connection, chat_id: str | None, owner: Owner, value: str) -> None:
+    """Store a value for a chat, or for the owner's new conversation; an empty one deletes the row."""
+    key = _unsent_key(chat_id, owner)
+    with db:
+        db.execute("BEGIN IMMEDIATE")
+        db.execute(f"DELETE FROM unsent WHERE {_UNSENT}", key)
+        if value:
+            db.execute(
+                "INSERT INTO unsent (conversation_id, owner, value, updated_at) VALUES (?, ?, ?, ?)",
+                (*key, value, time.time()),
+            )
+
+
+def unsent(db: sqlite3.Connection, chat_id: str | None, owner: Owner) -> str:
+    """Return the value for a chat, or for the owner's new conversation; '' if there is none."""
+    row = db.execute(f"SELECT value FROM unsent WHERE {_UNSENT}", _unsent_key(chat_id, owner)).fetchone()
+    return "" if row is None else str(row[0])
+
+
+def take_over_unsent(db: sqlite3.Connection, owner: Owner) -> str:
+    """Give the owner the newest row of a program that has ended, and return its value.
+
+    Returns '' if there is none, or the owner has one already.
+    """
+    with db:
+        db.execute("BEGIN IMMEDIATE")
+        if unsent(db, None, owner):
+            return ""
+        rows = db.execute(
+            "SELECT rowid, owner, value FROM unsent WHERE owner IS NOT NULL "
+            "ORDER BY updated_at DESC, rowid DESC"
+        )
+        for rowid, previous, value in rows.fetchall():
+            previous_owner = owner_of(previous)
+            if previous_owner is None or not alive(previous_owner):
+                db.execute("UPDATE unsent SET owner = ? WHERE rowid = ?", (as_json(owner), rowid))
+                return str(value)
+    return ""
+
+
+def _unsent_key(chat_id: str | None, owner: Owner) -> tuple[str | None, str | None]:
+    return chat_id, as_json(owner) if chat_id is None else None

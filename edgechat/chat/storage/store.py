@@ -20,8 +20,8 @@ from edgechat.base.errors import ChatNotFound, FolderError, ImageError, StoreErr
 from edgechat.base.process.owner import Owner, this_process
 from edgechat.base.text import one_line
 from edgechat.chat.messages import title_of
-from edgechat.chat.records import TRASH_DAYS, Chat, Listed, Turn
-from edgechat.chat.storage import lists, responses, search, statements, unsent
+from edgechat.chat.records import TRASH_DAYS, Chat, Turn
+from edgechat.chat.storage import responses, search, statements
 from edgechat.chat.storage.database import Database, closed, method
 from edgechat.chat.storage.file import BUSY_MS, damaged
 from edgechat.chat.storage.file import store_path as store_path
@@ -33,6 +33,8 @@ TITLE_LENGTH = 200
 """Maximum length of a title, in characters."""
 _TRASH_CHATS, _TRASH_BYTES = 1000, 64 * 2**20
 """Limits of the trash: chats, and bytes of their texts."""
+_RESPONSES_BUSY_MS = 2_000
+"""How long a response waits for another program's lock: the end of an answer waits as long."""
 
 
 class Store(Database):
@@ -158,16 +160,12 @@ class Store(Database):
     preference = method(statements.preference)
     set_preference = method(statements.set_preference)
 
-    chats = method(lists.chats)
-    listed = method(lists.listed)
-    latest = method(lists.latest)
-    headlines = method(lists.headlines)
-    recent_questions = method(lists.recent_questions)
+    chats = method(statements.chats)
+    listed = method(statements.listed)
+    latest = method(statements.latest)
+    headlines = method(statements.headlines)
+    recent_questions = method(statements.recent_questions)
     search = method(search.search)
-
-    async def trashed(self, limit: int) -> list[Listed]:
-        """Return the chats in the trash, the latest first."""
-        return await self._call(lists.listed, limit, trashed=True)
 
     async def find(self, prefix: str, *, trashed: bool | None = False) -> Chat:
         """Return the chat whose id has this prefix. Raises ChatNotFound if there is not exactly one.
@@ -175,13 +173,13 @@ class Store(Database):
         trashed: one in the trash; None: in the trash or not.
         """
         prefix = prefix.strip().lower()
-        matches = await self._call(lists.beginning_with, prefix, trashed=trashed) if prefix else []
+        matches = await self._call(statements.beginning_with, prefix, trashed=trashed) if prefix else []
         if len(matches) == 1:
             return matches[0]
         shown = one_line(prefix, 40)
         command = "edgechat chats --trash" if trashed else "edgechat chats"
         if not matches:
-            in_trash = await self._call(lists.beginning_with, prefix, trashed=True) if prefix else []
+            in_trash = await self._call(statements.beginning_with, prefix, trashed=True) if prefix else []
             if in_trash and not trashed:
                 raise ChatNotFound(
                     f"The conversation {shown!r} is in the trash.",
@@ -206,7 +204,7 @@ class Store(Database):
         """
         with contextlib.suppress(StoreUnwritable):  # what is stored can be read on a full disk, too
             await self._call(statements.interrupt_orphans)
-        chat = await self._call(lists.chat, chat_id, trashed=trashed)
+        chat = await self._call(statements.chat, chat_id, trashed=trashed)
         if chat is None:
             raise ChatNotFound(f"There is no conversation {chat_id!r}.")
         return chat, await self._call(statements.turns, chat_id)
@@ -222,7 +220,7 @@ class Store(Database):
         return title
 
     async def trash(self, *chat_ids: str) -> None:
-        """Move chats to the trash, where only `trashed` lists them, and delete their KV states.
+        """Move chats to the trash, where only `listed(trashed=True)` shows them, and delete their KV states.
 
         The trash keeps them for TRASH_DAYS, or until it gets too full.
         """
@@ -260,18 +258,18 @@ class Store(Database):
         chat_id: None for this program's new conversation. Raises StoreError, also if the chat was deleted.
         """
         value = value.encode("utf-8", "replace").decode()
-        await self._call(unsent.keep, chat_id, self._this_owner, value)
+        await self._call(statements.keep_unsent, chat_id, self._this_owner, value)
 
     async def unsent(self, chat_id: str | None) -> str:
         """Return what was typed in a chat (None: in this program's new one) and not sent; '' if nothing."""
-        return await self._call(unsent.of, chat_id, self._this_owner)
+        return await self._call(statements.unsent, chat_id, self._this_owner)
 
     async def take_over_unsent(self) -> str:
         """Take over and return what a program that has ended left unsent in its new conversation.
 
         Returns '' if there is nothing, or this program has kept something of its own.
         """
-        return await self._call(unsent.take_over, self._this_owner)
+        return await self._call(statements.take_over_unsent, self._this_owner)
 
     @property
     def _this_owner(self) -> Owner:
@@ -313,9 +311,15 @@ class Store(Database):
                 await ConsentStore(consents_path()).forget_chats(chat_ids)
 
     async def _forget_states(self, chat_ids: Sequence[str]) -> None:
+        def forget_all() -> None:
+            from edgechat.engine.kv.state_files import forget
+
+            for chat_id in chat_ids:
+                forget(chat_id)
+
         if chat_ids and self.lasting:
             with contextlib.suppress(FolderError):  # they are removed when the store is next opened
-                await self._on_thread(lambda: _forget_states(chat_ids))
+                await self._on_thread(forget_all)
 
     def _remove_images(self, digests: Iterable[str]) -> None:
         with contextlib.suppress(ImageError):  # they are removed when the store is next opened
@@ -339,20 +343,44 @@ class Store(Database):
                     del self._pending[turn_id]
 
 
+class ResponseStore(Database):
+    """The responses that the server stores in the file of the conversations.
+
+    Open it with `ResponseStore.open`, and close it. All methods raise StoreError where the file cannot be
+    read or written.
+    """
+
+    @classmethod
+    async def open(cls, path: Path) -> ResponseStore:
+        """Open or create the file, and delete what is too old. Raises StoreError."""
+        store = cls(path)
+        try:
+            await store._connect(_RESPONSES_BUSY_MS)
+            await store._call(responses.prune)
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def close(self) -> None:
+        """Close the file."""
+        await self._disconnect()
+
+    keep = method(responses.keep)
+    body = method(responses.body)
+    input_items = method(responses.input_items)
+    chain = method(responses.chain)
+    referenced = method(responses.referenced)
+    delete = method(responses.delete)
+
+
 def _image_folder(path: Path) -> Path:
     return path.parent / "images"
 
 
-def _forget_states(chat_ids: Sequence[str]) -> None:
-    from edgechat.engine.kv.state_folder import forget  # its imports are needed only here
-
-    for chat_id in chat_ids:
-        forget(chat_id)
-
-
 def _prune_states(db: sqlite3.Connection) -> None:
     """Delete the KV states of chats that do not exist: another program may have deleted them."""
-    from edgechat.engine.kv.state_folder import prune
+    from edgechat.engine.kv.state_files import prune
 
     with contextlib.suppress(FolderError):
-        prune(lambda chat_id: lists.chat(db, chat_id) is not None)
+        prune(lambda chat_id: statements.chat(db, chat_id) is not None)

@@ -1,1 +1,1 @@
-"""`edgechat run`: a conversation on the command line. Read `chat_loop.py` first."""
+"""`edgechat run`: a conversation on the command line. Read `loop.py` first."""

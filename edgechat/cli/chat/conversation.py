@@ -1,25 +1,50 @@
-"""The conversation that a run begins or continues."""
+"""Options of `edgechat run`, and the conversation that it begins or continues."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass
+import threading
+from collections.abc import Coroutine, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from edgechat.base.errors import ChatBusy, ChatNotFound, FolderError, StoreError
 from edgechat.chat.conversation import Conversation
+from edgechat.chat.generation_options import CommandLineOptions
 from edgechat.chat.session import ChatSession
+from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
+from edgechat.settings import Settings
+
+T = TypeVar("T")
+
+
+class Background:
+    """An event loop in a daemon thread, which leaves the main thread free for input and Ctrl+C."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True, name="engine").start()
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine; return a future for its result."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine; return its result, or raise its error."""
+        return self.begin(work).result()
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationChoice:
-    """Which conversation: a new one, unless `last` (of the command line) or `chat` (an id) is given."""
+    """Choice of a conversation: a new one, unless `last` (of the command line) or `chat` (an id) is given."""
 
     last: bool = False
     chat: str | None = None
     keep: bool = True
-    """False: nothing of it is stored."""
+    """Whether it is stored."""
 
     @property
     def is_new(self) -> bool:
@@ -28,10 +53,39 @@ class ConversationChoice:
 
     @property
     def as_option(self) -> str:
-        """The option that chooses it, with a space before it; empty for a new one."""
+        """Option for this choice, with a leading space; empty for a new conversation."""
         if self.chat is not None:
             return f" --chat {shlex.quote(self.chat)}"
         return " --continue" if self.last else ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """Options of the command line; None if not given."""
+
+    model: str | None = None
+    prompt: str | None = None
+    images: Sequence[str | bytes] = ()
+    """Files, or piped bytes, to send with the first question."""
+    system: str | None = None
+    generation: CommandLineOptions = field(default_factory=CommandLineOptions)
+    request: PlanRequest = DEFAULT_REQUEST
+    """How to load the model."""
+    choice: ConversationChoice = field(default_factory=ConversationChoice)
+    json: bool = False
+    raw: bool = False
+    """Do not render Markdown in a terminal."""
+    tools: str | None = None
+    """Choice of tools, as typed: see `chat_tools.choice`."""
+    yes: Sequence[str] = ()
+    """Tools that need no consent: see `NamedPermission`."""
+    screen_reader: bool = False
+    interactive: bool = False
+    """Hold a conversation even if lines are piped in."""
+
+    def new_system(self, settings: Settings) -> str | None:
+        """Return the system prompt of a new conversation."""
+        return settings.system if self.system is None else self.system
 
 
 async def chosen_conversation(
@@ -70,6 +124,6 @@ def hinting_at_no_store(choice: ConversationChoice) -> Iterator[None]:
     except (StoreError, FolderError) as error:
         if not choice.is_new or not choice.keep:
             raise
-        # First, since other hints may end with a command, of which it would seem to be an option.
+        # First, since other hints may end with a command.
         hint = " ".join(filter(None, ("With --no-store, nothing is stored on disk.", error.hint)))
         raise type(error)(error.message, hint=hint) from error

@@ -1,4 +1,4 @@
-"""The prompt of a conversation in a terminal: several lines, history, completion. prompt_toolkit's, 0.1 s."""
+"""Line editor for questions, with history and completion; prompt_toolkit takes 0.1 s to import."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WITH_FILES = ("attach", "docs", "export", "image", "import", "lora", "model")
 
 
 class QuestionPrompt:
-    """Reads what is typed or pasted, a question or a command at a time."""
+    """Reads one question or command at a time; pasted lines stay together."""
 
     def __init__(self, asked: Iterable[str]) -> None:
         """asked: earlier questions, the newest first, for the arrow keys and Ctrl+R."""
@@ -31,7 +31,7 @@ class QuestionPrompt:
             multiline=True,
             prompt_continuation=_MORE,
             key_bindings=_keys(),
-            # What strangers wrote may be among them, in conversations that were imported.
+            # Imported conversations may contain untrusted questions.
             history=InMemoryHistory(list(map(printable, asked))[::-1]),
             completer=_Commands(),
             complete_style=CompleteStyle.READLINE_LIKE,
@@ -41,8 +41,8 @@ class QuestionPrompt:
         )
 
     def read(self) -> str:
-        """Return what is sent. Raises EOFError at Ctrl+D and KeyboardInterrupt at Ctrl+C."""
-        with patch_stdout():  # notes come above the prompt
+        """Return the next input. Raises EOFError for Ctrl+D, KeyboardInterrupt for Ctrl+C."""
+        with patch_stdout():  # notes appear above the prompt
             return self._session.prompt()
 
 
@@ -61,7 +61,7 @@ def _keys() -> KeyBindings:
 
 
 class _Commands(Completer):
-    """Completes commands, and the files, models, documents and conversations that they take."""
+    """Completes commands and their arguments: files, models, documents and conversations."""
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
         typed = document.text_before_cursor

@@ -1,4 +1,4 @@
-"""An answer in a terminal: its Markdown rendered, each piece as soon as it is certain what it is."""
+"""Rendered answers: Markdown in a terminal, each piece as soon as its kind is certain."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ import time
 
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import printable
-from edgechat.cli.chat.answer import AnswerPrinter
-from edgechat.cli.output.status import StatusLine
-from edgechat.tui.markdown.escapes import as_escapes
-from edgechat.tui.markdown.stream import MarkdownStream
+from edgechat.cli.chat.answers import AnswerPrinter
+from edgechat.cli.terminal_io import StatusLine
+from edgechat.tui.markdown.stream import MarkdownStream, as_escapes
 
 _WIDEST = 100
-"""Longer lines are hard to read; the app has the same number."""
+"""Columns; longer lines are hard to read. The app has the same limit."""
 _INTERVAL = 0.08
-"""Seconds between two looks at what can be written."""
+"""Seconds between renderings."""
 _SHARE = 10
-"""And so many times as long as the last look took: rendering never takes more than a tenth of the time."""
+"""Least ratio of waiting to rendering, which takes at most a tenth of the time."""
 _WAITING = {"table": "writing a table", "maths": "writing a formula"}
 
 
 class RenderedAnswer(AnswerPrinter):
-    """Writes an answer from top to bottom, and takes nothing back: a resize or Ctrl+C spoils nothing."""
+    """Renders an answer from top to bottom without rewriting, so that resizing and Ctrl+C are harmless."""
 
     def __init__(self, status: StatusLine, *, dropped: int, has_system: bool) -> None:
         super().__init__(status, as_json=False, dropped=dropped, has_system=has_system)
@@ -44,7 +43,7 @@ class RenderedAnswer(AnswerPrinter):
     def _print(self, text: str) -> None:
         text = printable(text)
         if not self._begun:
-            text = text.lstrip("\n")  # what a model sends first is often an empty line or two
+            text = text.lstrip("\n")  # models often begin with empty lines
             self._begun = bool(text)
         self._unread += text
         began = time.monotonic()
@@ -74,7 +73,7 @@ class RenderedAnswer(AnswerPrinter):
 
 
 def _width() -> int:
-    """Return the width to fill: a column less than there is, since some terminals wrap in the last one."""
+    """Return the width for text: without the last column, in which some terminals wrap."""
     try:
         columns = os.get_terminal_size(sys.stdout.fileno()).columns
     except OSError:

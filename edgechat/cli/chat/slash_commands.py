@@ -1,4 +1,4 @@
-"""The commands that can be typed in a conversation on the command line: /help and the others."""
+"""Slash commands of a conversation on the command line: /help and others."""
 
 from __future__ import annotations
 
@@ -7,42 +7,38 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from edgechat.base.errors import AttachmentError, ChatBusy, EdgechatError
+from edgechat.base.errors import ChatBusy, EdgechatError
 from edgechat.base.text import ago, one_line, printable
 from edgechat.chat import parameters
-from edgechat.chat.attachments.reading import MOST, read
 from edgechat.chat.commands import check, commands_of, parse_command
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.import_export import files
+from edgechat.chat.import_export import export as files
 from edgechat.chat.import_export.export import counted
 from edgechat.chat.import_export.importing import add_chat, parse_chat
 from edgechat.chat.records import TRASH_DAYS, AttachedImage, Attachment, Chat, Hit
 from edgechat.chat.session import ChatSession
 from edgechat.chat.storage.store import Store
-from edgechat.cli.chat.event_loop import Background
+from edgechat.cli.chat.conversation import Background
 
 _MOST_LISTED = 20
 
 
 class CommandTarget(Protocol):
-    """What the commands work on: a conversation held line by line."""
+    """Target of the commands: a conversation on the command line."""
 
     session: ChatSession
     store: Store
     conversation: Conversation
     background: Background
-    attachments: list[Attachment]
-    images: list[AttachedImage]
-    """What is sent with the next question, as `attachments` is."""
+
+    def attach_file(self, path: str) -> Attachment:
+        """Send the text of a file with the next question. Raises AttachmentError."""
 
     def attach_image(self, source: str | bytes) -> AttachedImage:
-        """Send an image along with the next question. Raises EdgechatError."""
+        """Send an image with the next question. Raises EdgechatError."""
 
     def add_documents(self, path: str) -> str:
-        """Read a folder or file, and search it in this conversation; return a sentence about it.
-
-        Raises EdgechatError.
-        """
+        """Add a folder or file to the documents; return a sentence about it. Raises EdgechatError."""
 
     def start_conversation(self) -> None:
         """Start a new conversation with the next question."""
@@ -57,11 +53,11 @@ class CommandTarget(Protocol):
         """Regenerate the last reply. Raises EdgechatError."""
 
     def continue_reply(self) -> None:
-        """Continue the last reply where it ended early. Raises EdgechatError."""
+        """Continue a last reply that ended early. Raises EdgechatError."""
 
 
 class SlashCommands:
-    """Runs the commands. They write to stderr, as everything does that is not an answer."""
+    """Runs the commands. They write to stderr: only answers go to stdout."""
 
     def __init__(self, target: CommandTarget) -> None:
         self.ended = False
@@ -113,13 +109,7 @@ class SlashCommands:
         self._target.continue_reply()
 
     def _attach(self, path: str) -> None:
-        attached = self._target.attachments
-        if len(attached) + len(self._target.images) >= MOST:
-            raise AttachmentError(
-                f"A question can have at most {MOST} attachments.", hint="Send these first."
-            )
-        attached.append(read(path))
-        _say(f"{one_line(attached[-1].name, 60)} will be sent with the next question.")
+        _say(f"{one_line(self._target.attach_file(path).name, 60)} will be sent with the next question.")
 
     def _image(self, path: str) -> None:
         image = self._target.attach_image(path)

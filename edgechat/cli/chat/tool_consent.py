@@ -1,4 +1,4 @@
-"""The user's consent to calls of tools, asked for in the terminal, or given on the command line."""
+"""Consent to tool calls, asked for in the terminal or given on the command line."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _CHOICES = "o: once, c: always in this chat, a: always, n: no, v: never"
 
 
 def can_ask() -> bool:
-    """Return whether there is a person who can be asked."""
+    """Return whether the user can be asked."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def unknown_names(names: Sequence[str], chosen: Collection[str]) -> list[str]:
-    """Return those names of `--yes` that are of no tool server that is chosen."""
+    """Return the names of `--yes` that belong to no chosen tool server."""
     servers = {name.partition(":")[0] for name in chosen}
     return [name for name in names if name.partition("/")[0].partition("__")[0] not in servers]
 
 
 @dataclass(frozen=True, slots=True)
 class CommandLinePermission:
-    """Permits what `--yes` names; about the rest, the user is asked, or nothing is called."""
+    """Permits the tools named by `--yes`; asks the user about others, if possible, else refuses."""
 
     names: Sequence[str]
     asking: Permission | None
@@ -70,7 +70,7 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class TerminalQuestions:
-    """Carries the questions of one reply to the main thread, where `input` and Ctrl+C work."""
+    """Passes the questions of a reply to the main thread, where `input` and Ctrl+C work."""
 
     _queue: SimpleQueue[_Asked | None] = field(default_factory=SimpleQueue)
 
@@ -82,14 +82,14 @@ class TerminalQuestions:
         return await asked.answer
 
     def answer_until_done(self, reply: Future[None]) -> None:
-        """Ask what is to be asked until a reply has ended."""
+        """Ask the queued questions until a reply has ended."""
         reply.add_done_callback(lambda _: self._queue.put(None))
         while (asked := self._queue.get()) is not None:
             asked.give(ask_in_terminal(asked.question))
 
 
 def ask_in_terminal(question: Question) -> Answer:
-    """Show a call in full, and return what the user types; no without an answer."""
+    """Show a call in full, and return the user's answer; "no" without one."""
     print("\n".join(lines_of(question)), file=sys.stderr)
     while True:
         print(f"Allow it? {_CHOICES}: ", end="", file=sys.stderr, flush=True)

@@ -1,1 +1,1 @@
-"""What the commands do, a file for each. Their options are declared in the files beside this folder."""
+"""Commands, with their options. Modules import at the top only what --help and completion need."""

@@ -27,66 +27,206 @@ With --quality too, another one. Figures have a value and an error; divergences 
 
 from __future__ import annotations
 
-import asyncio
 import statistics
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
+import click
 import msgspec
 
 from edgechat import settings
 from edgechat.base.errors import OptionWithoutEffect
 from edgechat.base.text import flat, mebibytes
-from edgechat.cli.bench import plot
-from edgechat.cli.bench.asking import measure
-from edgechat.cli.bench.figures import PLAIN, AtDepth, BenchReport, BenchTask, DecodingRun
-from edgechat.cli.options import runs_elsewhere
-from edgechat.cli.output.layout import sheet, styled, table
-from edgechat.cli.output.status import StatusLine
-from edgechat.cli.terminal_io import print_json
+from edgechat.cli import completion
+from edgechat.cli.declaring import Number, argument, command, option
+from edgechat.cli.options import (
+    MOST,
+    anyway_option,
+    backend_option,
+    draft_option,
+    workers_option,
+)
+from edgechat.cli.terminal_io import StatusLine, print_json, sheet, styled, table
+from edgechat.cli.values import cache_types, runs_elsewhere
 from edgechat.models.remote.model import KINDS
-from edgechat.planner.placement.fallback import refit
-from edgechat.planner.plan import LoadPlan
-from edgechat.planner.prepare import prepare
-from edgechat.planner.request import PlanRequest
+
+if TYPE_CHECKING:
+    from edgechat.bench.speed import AtDepth, BenchReport, DecodingRun
+    from edgechat.planner.plan import LoadPlan
+    from edgechat.planner.request import PlanRequest
 
 
-def run(
-    model: str, request: PlanRequest, *, rounds: int, tokens: int, plot_file: Path | None, json: bool
+@command("bench", offline=True)
+@argument(
+    "models",
+    nargs=-1,
+    required=True,
+    metavar="MODEL",
+    help="A GGUF file, an MLX folder, or a name shown by `edgechat list`; several with --quality.",
+    complete=completion.local_models,
+)
+@option(
+    "--ctx",
+    type=Number(int, min=512, max=MOST),
+    help="Context length, in tokens; with --quality, the tokens of a chunk (512).",
+)
+@draft_option
+@backend_option
+@workers_option
+@option(
+    "--rounds",
+    type=Number(int, min=1, max=100),
+    default=5,
+    help="How many times each way of decoding is measured.",
+)
+@option("--tokens", type=Number(int, min=8, max=1024), default=48, help="Tokens generated in each round.")
+@option(
+    "--quality",
+    is_flag=True,
+    help="Measure what quantizations lose instead: perplexity, and the divergence from the most "
+    "exact file of the same model.",
+)
+@option(
+    "--against",
+    metavar="QUANT|MODEL",
+    help="With --quality: what to compare with.",
+    complete=completion.local_models,
+)
+@option(
+    "--text",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="With --quality: the text to predict. Default: one in many languages, with code and chats.",
+    complete=completion.paths,
+)
+@option(
+    "--chunks",
+    type=Number(int, min=0, max=MOST),
+    help="With --quality: how much of the text; 0 for all. Default: 64.",
+)
+@option("--cache-type", metavar="q8_0,q4_0", help="With --quality: types of KV cache to measure beside f16.")
+@option(
+    "--base-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="With --quality: compare with predictions in a file, by --save-base or llama-perplexity.",
+    complete=completion.paths,
+)
+@option(
+    "--save-base",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="With --quality: store the predictions of the base, or of the only model, in a file.",
+    complete=completion.paths,
+)
+@option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also draw the results as a PNG file; with --quality SVG too, or - for the terminal.",
+    complete=completion.paths,
+)
+@option("--json", is_flag=True, help="Print one JSON object.")
+@anyway_option
+def bench(
+    models: tuple[str, ...],
+    ctx: int | None,
+    draft: str | None,
+    backend: Literal["llama.cpp", "mlx"] | None,
+    workers: tuple[str, ...] | None,
+    rounds: int,
+    tokens: int,
+    quality: bool,
+    against: str | None,
+    text: Path | None,
+    chunks: int | None,
+    cache_type: str | None,
+    base_file: Path | None,
+    save_base: Path | None,
+    plot: Path | None,
+    json: bool,
+    load_anyway: bool,
 ) -> None:
-    """Run the command. plot_file: where to draw a plot, as PNG. Raises EdgechatError."""
-    if runs_elsewhere(model):
-        _through_a_server(model, request, rounds=rounds, tokens=tokens, plot_file=plot_file, json=json)
+    """Measure a model on this machine: speed, memory and drafts, or what its quantizations lose."""
+    from edgechat.bench.speed import BenchTask, measure
+    from edgechat.cli import plots
+    from edgechat.planner.fallback import refit
+    from edgechat.planner.prepare import prepare
+    from edgechat.planner.request import PlanRequest
+
+    # Only text is measured, so nothing else is loaded.
+    request = PlanRequest(draft=draft, backend=backend, vision=False, workers=workers, anyway=load_anyway)
+    if quality:
+        from edgechat.bench.quality import QualityRequest
+        from edgechat.cli import quality_report
+
+        for name in filter(runs_elsewhere, models):
+            raise click.BadParameter(f"{name} does not send what this is measured by", param_hint="--quality")
+        for option, given in (("--against", against), ("--text", text), ("--save-base", save_base)):
+            if base_file is not None and given is not None:
+                raise click.BadParameter("cannot be used together with --base-file", param_hint=option)
+        wish = QualityRequest(
+            names=models,
+            plan=request,
+            n_ctx=512 if ctx is None else ctx,
+            n_chunks=64 if chunks is None else chunks,
+            against=against,
+            text=text,
+            cache_types=cache_types(cache_type),
+            base_file=base_file,
+            save_base=save_base,
+        )
+        quality_report.run(wish, plot_file=plot, json=json)
         return
-    if plot_file is not None:
-        plot.check(plot_file)
+    needing = {
+        "--against": against,
+        "--text": text,
+        "--chunks": chunks,
+        "--cache-type": cache_type,
+        "--base-file": base_file,
+        "--save-base": save_base,
+    }
+    for option, value in needing.items():
+        if value is not None:
+            raise click.BadParameter("is of use only with --quality", param_hint=option)
+    if len(models) > 1:
+        raise click.BadParameter("one at a time; several with --quality", param_hint="MODEL")
+    model, request = models[0], msgspec.structs.replace(request, context=ctx)
+    if runs_elsewhere(model):
+        _through_a_server(model, request, rounds=rounds, tokens=tokens, plot_file=plot, json=json)
+        return
+    if plot is not None:
+        plots.check(plot)
     with StatusLine(sys.stderr) as status:
         status.show("inspecting this machine and the model's header")
         plan, notes = refit(prepare(model, request))
         report = measure(BenchTask(plan, rounds, tokens), status.show)
-    if plot_file is not None:
-        plot.draw(report, plan.model_name, plot_file)
+    if plot is not None:
+        plots.draw(report, plan.model_name, plot)
     if json:
         print_json(_object(report, plan))
     else:
         print(sheet(_rows(report, plan, notes), bold=styled(sys.stdout), width=13))
-        if plot_file is not None:
-            print(f"\nPlot written to {flat(str(plot_file))}")
+        if plot is not None:
+            print(f"\nPlot written to {flat(str(plot))}")
 
 
 def _through_a_server(
     model: str, request: PlanRequest, *, rounds: int, tokens: int, plot_file: Path | None, json: bool
 ) -> None:
-    """Measure what can be seen from here: when answers begin, and how fast they come."""
-    from edgechat.cli.commands.servers.remote import answered
+    """Measure a model of another server: time to first token, and speed."""
+    import asyncio
+
+    from edgechat.cli.commands.remote import answered
     from edgechat.engine.remote.choice import remote_plan
+    from edgechat.planner.prepare import prepare
 
     if plot_file is not None:
         raise OptionWithoutEffect("--plot has no effect here: there is one way of decoding.", hint="Omit it.")
     config = settings.load()
-    request = msgspec.structs.replace(request, vision=True)  # which nobody has asked to do without
+    request = msgspec.structs.replace(request, vision=True)  # the user has not excluded it
     with StatusLine(sys.stderr) as status:
         plan = remote_plan(model, config, request) or prepare(model, request)
         plan, timings = asyncio.run(answered(plan, config, tokens, rounds, status.show))
@@ -107,7 +247,7 @@ def _through_a_server(
     lines = [
         ("Model", plan.model_name),
         *(("Note", text) for text in plan.notes),
-        ("Speed", _unwrapped(table(rows))),
+        ("Speed", table(rows, indent="  ")),
     ]
     print(sheet(lines, bold=styled(sys.stdout), width=13))
 
@@ -123,14 +263,14 @@ def _rows(report: BenchReport, plan: LoadPlan, notes: tuple[str, ...]) -> Iterat
     yield "Memory", f"{mebibytes(plan.total_bytes)} planned; {real}" if plan.total_bytes else real
     yield "First token", f"{report.ttft_ms:.0f} ms after a prompt of {report.prompt_tokens} tokens"
     yield "", ""
-    yield "Speed", _unwrapped(table(_speeds(report)))
+    yield "Speed", table(_speeds(report), indent="  ")
     yield "", ""
-    yield "Calls", _unwrapped(table(_calls(report)))
+    yield "Calls", table(_calls(report), indent="  ")
     yield "", ""
     yield "Drafts", ", ".join(report.drafters) or report.no_draft or "no drafter"
     if report.drafters and report.no_draft:
         yield "", report.no_draft
-    yield "Decoding", _unwrapped(table(_ways(report)))
+    yield "Decoding", table(_ways(report), indent="  ")
 
 
 def _speeds(report: BenchReport) -> list[tuple[str, ...]]:
@@ -143,12 +283,12 @@ def _speeds(report: BenchReport) -> list[tuple[str, ...]]:
 
 
 def _speed(at: AtDepth | None) -> tuple[str, str]:
-    """Return the speeds of reading and writing."""
+    """Return the speeds of prefill and decode."""
     return (f"{at.prompt_tps:.0f} tokens/s", f"{at.decode_tps:.1f} tokens/s") if at is not None else ("", "")
 
 
 def _calls(report: BenchReport) -> list[tuple[str, ...]]:
-    """Return C(n) as a table: what a call of n tokens takes, and how much more than one of a single token."""
+    """Return C(n) as a table: the time of a call of n tokens, absolute and relative to one token."""
     first = report.curve_ms.get(1, 0.0)
     rows = [("rows", *(str(n) for n in report.curve_ms))]
     rows.append(("ms", *(f"{ms:.1f}" for ms in report.curve_ms.values())))
@@ -167,13 +307,10 @@ def _ways(report: BenchReport) -> list[tuple[str, ...]]:
 
 
 def _of_plain(report: BenchReport, way: DecodingRun) -> float | None:
+    from edgechat.bench.speed import PLAIN
+
     plain = next((run.rate for run in report.ways if (run.task, run.name) == (way.task, PLAIN)), 0.0)
     return way.rate / plain if plain > 0 and way.name != PLAIN and way.rate > 0 else None
-
-
-def _unwrapped(text: str) -> str:
-    """Indent the lines of a table, so that `sheet` does not wrap them."""
-    return "\n".join(f"  {line}" for line in text.splitlines())
 
 
 def _object(report: BenchReport, plan: LoadPlan) -> dict[str, Any]:

@@ -22,21 +22,30 @@ created_at, snippet, and marks: the positions of the words in the snippet, as [f
 from __future__ import annotations
 
 import contextlib
+import difflib
 import sqlite3
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import click
+from click.exceptions import Exit
+
 from edgechat.base.errors import ChatBusy, NotWritten
 from edgechat.base.text import ago, flat, local_time, one_line
 from edgechat.chat.records import TRASH_DAYS, Chat, Hit, Listed, Turn
-from edgechat.chat.storage import lists
+from edgechat.chat.storage import statements
 from edgechat.chat.storage.file import BUSY_MS, connect_to_read, store_error, store_path
-from edgechat.cli.output.layout import styled, table
-from edgechat.cli.terminal_io import as_text, confirm, print_json, read_piped
+from edgechat.cli import completion
+from edgechat.cli.declaring import TEXT, CliGroup, Number, argument, option, suggest
+from edgechat.cli.options import (
+    MOST,
+    json_option,
+)
+from edgechat.cli.terminal_io import BOLD, PLAIN, as_text, confirm, print_json, read_piped, styled, table
 
-if TYPE_CHECKING:  # what a list does without takes three times as long to import as the rest
+if TYPE_CHECKING:  # these take three times as long to import as a list needs
     from edgechat.chat.conversation import Conversation
     from edgechat.chat.storage.store import Store
 
@@ -44,54 +53,99 @@ T = TypeVar("T")
 
 _HEADINGS = ("ID", "TITLE", "MODEL", "MESSAGES")
 _TITLE_WIDTH, _MODEL_WIDTH = 40, 24
-_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 _STDIO = "-"
 
+_SYNONYMS = {
+    "rm": ("remove", "delete", "del", "forget", "clear"),
+    "--trash": ("trash", "bin", "deleted"),
+    "restore": ("undelete", "recover", "back", "undo"),
+    "show": ("cat", "print", "open", "view", "read", "get"),
+    "search": ("find", "grep", "look"),
+    "export": ("save", "write", "dump"),
+    "import": ("load", "add"),
+    "rename": ("title", "name", "mv"),
+    "pin": ("unpin", "star", "keep"),
+    "": ("list", "ls"),
+}
 
-def list_chats(*, limit: int, json: bool, trash: bool) -> None:
-    """List conversations. Raises StoreError."""
-    chats = _listed(limit + 1, trashed=trash)
-    shown = chats[:limit]
+
+class ChatsGroup(CliGroup):
+    """Suggests `edgechat chats rm 1a2b` for `edgechat chats delete 1a2b`."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """See click."""
+        word = args[0]
+        if ctx.resilient_parsing or self.get_command(ctx, word) is not None:
+            return super().resolve_command(ctx, args)
+        command = _probable_command(word)
+        if command is not None:
+            suggest(ctx, word, ["edgechat", "chats", *filter(None, [command]), *args[1:]])
+        if _is_id(word):
+            suggest(ctx, word, ["edgechat", "chats", "show", *args])
+        return ctx.fail(f"No such command {word!r}. `edgechat chats --help` lists the commands.")
+
+
+def _probable_command(word: str) -> str | None:
+    """Return the command that an unknown word probably means; "" for the list."""
+    commands = {name: command for command, names in _SYNONYMS.items() for name in (*names, command) if name}
+    if word.lower() in commands:
+        return commands[word.lower()]
+    similar = [] if _is_id(word) else difflib.get_close_matches(word.lower(), commands, n=1)
+    return commands[similar[0]] if similar else None
+
+
+def _is_id(word: str) -> bool:
+    return len(word) >= 4 and all(letter in "0123456789abcdef" for letter in word.lower())
+
+
+_id = argument(
+    "chat",
+    metavar="ID",
+    help="An id shown by `edgechat chats`, or its first characters.",
+    type=TEXT,
+    complete=completion.chats,
+)
+
+
+@click.group("chats", cls=ChatsGroup, invoke_without_command=True)
+@option("--limit", type=Number(int, min=1, max=MOST), default=20, help="The most results to show.")
+@option("--trash", is_flag=True, help="List the conversations that were deleted in the last 30 days.")
+@json_option
+@click.pass_context
+def chats(context: click.Context, limit: int, trash: bool, json: bool) -> None:
+    """List stored conversations, latest first; search, show, export or delete them."""
+    if context.invoked_subcommand is not None:
+        if json:
+            example = f"edgechat chats {context.invoked_subcommand} ID --json"
+            raise click.BadParameter(f"must follow the command: {example}", param_hint="--json")
+        return
+    found = _listed(limit + 1, trashed=trash)
+    shown = found[:limit]
     if json:
         print_json([_object(listed.chat, listed.n_messages) for listed in shown])
     elif shown:
         print(table([(*_HEADINGS, "DELETED" if trash else "LAST USED"), *map(_cells, shown)]))
-        if len(chats) > limit:
-            option = " --trash" * trash
-            print(f"To list more: edgechat chats{option} --limit {5 * limit}", file=sys.stderr)
+        if len(found) > limit:
+            print(f"To list more: edgechat chats{' --trash' * trash} --limit {5 * limit}", file=sys.stderr)
     elif trash:
         print(f"The trash is empty. Deleted conversations stay there for {TRASH_DAYS} days.")
     else:
         print('There are no conversations yet. To start one: edgechat run guide "What is edgechat?"')
 
 
-def _listed(limit: int, *, trashed: bool) -> list[Listed]:
-    """Return the first conversations, or those in the trash. Raises StoreError."""
-    if trashed:  # opening the store deletes what is too old
-        return with_store(lambda store: store.trashed(limit), only_read=True)
-    # Without the store, whose event loop takes longer to import than the rest of the command.
-    path = store_path()
-    try:
-        with contextlib.closing(connect_to_read(path, busy_ms=BUSY_MS)) as db:
-            return lists.listed(db, limit)
-    except (sqlite3.Error, OSError) as error:
-        raise store_error(path, error) from error
-
-
-def show(prefix: str, *, json: bool) -> None:
-    """Print a conversation. Raises ChatNotFound and StoreError."""
-    from edgechat.chat.import_export.export import to_markdown
-
-    conversation = _load(prefix)
-    if json:
-        messages = [_message_object(turn) for turn in conversation.turns]
-        print_json(_object(conversation.chat, conversation.n_messages) | {"messages": messages})
-    else:
-        print(to_markdown(conversation), end="")
-
-
-def search(words: Sequence[str], *, limit: int, json: bool) -> int:
-    """Print what a search finds; return the exit code: 1 if nothing is found. Raises StoreError."""
+@chats.command("search")
+@argument(
+    "words",
+    nargs=-1,
+    required=True,
+    metavar="WORDS",
+    help="All of them must occur; the last can be the beginning of a word.",
+    type=TEXT,
+)
+@option("--limit", type=Number(int, min=1, max=1000), default=20, help="The most results to show.")
+@json_option
+def search(words: tuple[str, ...], limit: int, json: bool) -> None:
+    """Search all conversations, best matches first."""
     text = " ".join(words)
     hits = with_store(lambda store: store.search(text, limit), only_read=True)
     if json:
@@ -100,15 +154,63 @@ def search(words: Sequence[str], *, limit: int, json: bool) -> int:
         print("\n\n".join(_hit(hit, bold=styled(sys.stdout)) for hit in hits))
     else:
         print(f"No message contains {one_line(text, 60)!r}. To list all conversations: edgechat chats")
-    return 0 if hits else 1
+    raise Exit(0 if hits else 1)
 
 
-def export(prefix: str, file: str | None, *, json: bool, force: bool) -> None:
-    """Write a conversation to a file, or print it. Raises ChatNotFound, StoreError and NotWritten."""
-    from edgechat.chat.import_export import files
+@chats.command("show")
+@_id
+@json_option
+def show(chat: str, json: bool) -> None:
+    """Print a conversation as Markdown."""
+    from edgechat.chat.import_export.export import to_markdown
+
+    conversation = _load(chat)
+    if json:
+        messages = [_message_object(turn) for turn in conversation.turns]
+        print_json(_object(conversation.chat, conversation.n_messages) | {"messages": messages})
+    else:
+        print(to_markdown(conversation), end="")
+
+
+@chats.command("rename")
+@_id
+@argument("title", metavar="TITLE", help='"" takes the first words of the conversation.', type=TEXT)
+def rename(chat: str, title: str) -> None:
+    """Change the title of a conversation."""
+
+    async def rename_chat(store: Store) -> str:
+        return await store.rename((await store.find(chat)).id, title)
+
+    print(f"Renamed to {one_line(with_store(rename_chat))!r}.")
+
+
+@chats.command("pin")
+@_id
+@option("--off", is_flag=True, help="Unpin it.")
+def pin(chat: str, off: bool) -> None:
+    """Keep a conversation at the top of the app's list."""
+
+    async def pin_chat(store: Store) -> Chat:
+        found = await store.find(chat)
+        await store.update_chat(found.id, pinned=not off)
+        return found
+
+    print(f"{'Unpinned' if off else 'Pinned'}: {one_line(with_store(pin_chat).title)}")
+
+
+@chats.command("export")
+@_id
+@argument(
+    "file", required=False, metavar="FILE", help="The file to write; by default, the conversation is printed."
+)
+@option("--json", is_flag=True, help="Write JSON, which can be imported again, instead of Markdown.")
+@option("--force", is_flag=True, help="Overwrite an existing file.")
+def export(chat: str, file: str | None, json: bool, force: bool) -> None:
+    """Write a conversation to a file, as Markdown or as JSON."""
+    from edgechat.chat.import_export import export as files
     from edgechat.chat.import_export.export import to_json, to_markdown
 
-    conversation = _load(prefix)
+    conversation = _load(chat)
     if file is None or file == _STDIO:
         print(to_json(conversation) if json else to_markdown(conversation), end="")
         return
@@ -122,9 +224,12 @@ def export(prefix: str, file: str | None, *, json: bool, force: bool) -> None:
     print(f"Written to {flat(as_text(str(path)))}.")
 
 
-def import_chat(file: str, *, json: bool) -> None:
-    """Store an exported conversation. Raises NotAChat and StoreError."""
-    from edgechat.chat.import_export import files
+@chats.command("import")
+@argument("file", metavar="FILE", help="An exported JSON file; - reads standard input.")
+@json_option
+def import_chat(file: str, json: bool) -> None:
+    """Import an exported conversation, or a list of messages in the format of OpenAI's API."""
+    from edgechat.chat.import_export import export as files
     from edgechat.chat.import_export.importing import MOST_BYTES, add_chat, parse_chat
 
     new = parse_chat(read_piped(MOST_BYTES + 1) if file == _STDIO else files.read(file))
@@ -136,32 +241,23 @@ def import_chat(file: str, *, json: bool) -> None:
         print(f"Continue it: edgechat run MODEL --chat {new.chat.id[:8]}")
 
 
-def rename(prefix: str, title: str) -> None:
-    """Change the title of a conversation. Raises ChatNotFound and StoreError."""
-
-    async def rename_chat(store: Store) -> str:
-        return await store.rename((await store.find(prefix)).id, title)
-
-    print(f"Renamed to {one_line(with_store(rename_chat))!r}.")
-
-
-def pin(prefix: str, *, off: bool) -> None:
-    """Pin or unpin a conversation. Raises ChatNotFound and StoreError."""
-
-    async def pin_chat(store: Store) -> Chat:
-        chat = await store.find(prefix)
-        await store.update_chat(chat.id, pinned=not off)
-        return chat
-
-    chat = with_store(pin_chat)
-    print(f"{'Unpinned' if off else 'Pinned'}: {one_line(chat.title)}")
-
-
-def rm(prefixes: Sequence[str], *, yes: bool, now: bool) -> None:
-    """Delete conversations, `now` for good, after asking. Raises EdgechatError."""
+@chats.command("rm")
+@argument(
+    "chats",
+    nargs=-1,
+    required=True,
+    metavar="ID",
+    help="An id shown by `edgechat chats`, or its first characters.",
+    complete=completion.chats,
+    type=TEXT,
+)
+@option("--now", is_flag=True, help="Delete permanently; otherwise, the trash keeps them for 30 days.")
+@option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+def rm(chats: tuple[str, ...], now: bool, yes: bool) -> None:
+    """Delete conversations, and their saved KV state."""
     from edgechat.chat.import_export.export import counted
 
-    conversations = with_store(lambda store: _removable(store, prefixes, now=now))
+    conversations = with_store(lambda store: _removable(store, chats, now=now))
     for conversation in conversations:
         chat, count = conversation.chat, counted(conversation.n_messages)
         print(f"{chat.id[:8]}  {one_line(chat.title)} ({count})")
@@ -181,23 +277,46 @@ def rm(prefixes: Sequence[str], *, yes: bool, now: bool) -> None:
         print(f"Moved to the trash for {TRASH_DAYS} days. To undo: edgechat chats restore {ids[0][:8]}")
 
 
-def restore(prefixes: Sequence[str]) -> None:
-    """Restore conversations from the trash. Raises ChatNotFound and StoreError."""
+@chats.command("restore")
+@argument(
+    "chats",
+    nargs=-1,
+    required=True,
+    metavar="ID",
+    help="An id shown by `edgechat chats --trash`, or its first characters.",
+    complete=completion.trashed_chats,
+    type=TEXT,
+)
+def restore(chats: tuple[str, ...]) -> None:
+    """Restore conversations from the trash."""
 
     async def restore_chats(store: Store) -> list[Chat]:
-        chats = {chat.id: chat for chat in [await store.find(prefix, trashed=True) for prefix in prefixes]}
-        for chat_id in chats:
+        found = {chat.id: chat for chat in [await store.find(prefix, trashed=True) for prefix in chats]}
+        for chat_id in found:
             await store.restore(chat_id)
-        return list(chats.values())
+        return list(found.values())
 
     for chat in with_store(restore_chats):
         print(f"Restored: {chat.id[:8]}  {one_line(chat.title)}")
 
 
-def with_store(work: Callable[[Store], Awaitable[T]], *, only_read: bool = False) -> T:
-    """Open the store of conversations for `work`, and return its result. Raises StoreError.
+def _listed(limit: int, *, trashed: bool) -> list[Listed]:
+    """Return the first conversations, or those in the trash. Raises StoreError."""
+    if trashed:  # opening the store deletes expired ones
+        return with_store(lambda store: store.listed(limit, trashed=True), only_read=True)
+    # Without the store, whose event loop takes longer to import than the rest of the command.
+    path = store_path()
+    try:
+        with contextlib.closing(connect_to_read(path, busy_ms=BUSY_MS)) as db:
+            return statements.listed(db, limit)
+    except (sqlite3.Error, OSError) as error:
+        raise store_error(path, error) from error
 
-    only_read: open a copy if it cannot be written.
+
+def with_store(work: Callable[[Store], Awaitable[T]], *, only_read: bool = False) -> T:
+    """Run `work` on the store of conversations; return its result. Raises StoreError.
+
+    only_read: open a copy if the store cannot be written.
     """
     import asyncio
 
@@ -223,7 +342,7 @@ def _load(prefix: str) -> Conversation:
 
 
 async def _removable(store: Store, prefixes: Sequence[str], *, now: bool) -> list[Conversation]:
-    """Return the conversations to delete, each once; `now` they may be in the trash already."""
+    """Return the conversations to delete, each once; with `now`, they may be in the trash."""
     from edgechat.chat.conversation import Conversation
 
     chats = [await store.find(prefix, trashed=None if now else False) for prefix in prefixes]
@@ -255,7 +374,7 @@ def _hit(hit: Hit, *, bold: bool) -> str:
     who = {"user": "you", "assistant": "answer"}.get(hit.role, hit.role) if hit.turn_id else "title"
     line, at = "", 0
     for start, end in hit.marks if bold else ():
-        line += f"{hit.snippet[at:start]}{_BOLD}{hit.snippet[start:end]}{_PLAIN}"
+        line += f"{hit.snippet[at:start]}{BOLD}{hit.snippet[start:end]}{PLAIN}"
         at = end
     title = one_line(hit.chat.title, _TITLE_WIDTH)
     return f"{hit.chat.id[:8]}  {title} · {who} · {when}\n  {line}{hit.snippet[at:]}"

@@ -39,11 +39,10 @@ import msgspec
 from edgechat.base import paths
 from edgechat.base.errors import FolderError
 from edgechat.base.text import ago, mebibytes
-from edgechat.cli.output.layout import sheet, styled
-from edgechat.cli.output.status import StatusLine
-from edgechat.cli.terminal_io import print_json
+from edgechat.cli.declaring import Number, command, option
+from edgechat.cli.terminal_io import StatusLine, print_json, sheet, styled
+from edgechat.device.accelerators import Accelerator
 from edgechat.device.cpu import Cpu
-from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.memory import Memory
 from edgechat.device.mlx import missing, version
 from edgechat.device.profile import DeviceProfile, disk_free
@@ -53,8 +52,11 @@ from edgechat.native.accelerators.devices import Build
 from edgechat.planner.machine import with_speeds
 
 
-def run(*, json: bool, refresh: bool) -> None:
-    """Run the command."""
+@command("device", offline=True)
+@option("--json", is_flag=True, help="Print one JSON object.")
+@option("--refresh", is_flag=True, help="Measure the speed again instead of using the stored measurement.")
+def device(json: bool, refresh: bool) -> None:
+    """Show the hardware of this machine: CPU, memory, GPUs, speed, disk, and the llama.cpp build."""
     with StatusLine(sys.stderr) as status:
         status.show("inspecting this machine")
         machine = survey(partial(with_speeds, refresh=refresh))
@@ -65,8 +67,27 @@ def run(*, json: bool, refresh: bool) -> None:
         print(sheet(_rows(machine, folder), bold=styled(sys.stdout)))
 
 
+@command(
+    "worker",
+    epilog="Prints one JSON object with the port and the devices, and serves until its standard input ends.",
+)
+@option(
+    "--port",
+    type=Number(int, min=0, max=65535),
+    default=0,
+    help="The port to listen on, on this machine only; 0: a free one.",
+)
+@option("--memory", help="The most memory to lend of each device: 8GiB. Default: all that is free.")
+def worker(port: int, memory: str | None) -> None:
+    """Lend this machine's memory to another one: `edgechat run MODEL --with ssh://HOST` there starts this."""
+    from edgechat.cli.values import amount
+    from edgechat.planner import lending
+
+    lending.run(port=port, memory=amount("--memory", memory))
+
+
 def models_folder() -> Path | None:
-    """Return edgechat's folder of models; None if there is none and it cannot be created."""
+    """Return edgechat's folder of models; None if it cannot be created."""
     try:
         return paths.data_dir() / "models"
     except FolderError:
@@ -166,7 +187,7 @@ def _card_speed(named: tuple[str, DeviceSpeed]) -> str:
 
 
 def _figures(speed: DeviceSpeed) -> str:
-    """Return the bandwidth, and the arithmetic with the type of weights that is most common."""
+    """Return the bandwidth, and the arithmetic with the most common type of weights."""
     text = f"{speed.bandwidth / 1e9:.0f} GB/s from memory"
     if (kernel := speed.kernels.get("Q4_K")) is None:
         return text

@@ -1,8 +1,8 @@
-"""`edgechat doctor`: everything that is wrong here, the gravest first, each with its remedy.
+"""`edgechat doctor`: problems of this machine, the gravest first, each with its remedy.
 
-With --json one object is printed: `wrong` (a number: the exit code is 1 if there are any) and `findings`, a
-list of weight ("broken", "slow", "tight" or "note"), what, why and fix. Each layer judges its own files:
-this only collects what they report.
+With --json one object is printed: `wrong` (their number: the exit code is 1 if there are any) and `findings`,
+a list of weight ("broken", "slow", "tight" or "note"), what, why and fix. Each layer checks its own files;
+this module collects the reports.
 
 `edgechat doctor --with ssh://HOST` looks at workers instead; with --json it prints a list of worker, error
 and hint (null for one that can be used), edgechat, llama_cpp, ggml, cpu, sandbox, link (up and down in bytes
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from click.exceptions import Exit
 
 from edgechat import settings
 from edgechat.base import paths
@@ -28,13 +29,14 @@ from edgechat.base.text import figure, mebibytes, one_line
 from edgechat.chat.storage.store import store_path
 from edgechat.cli.commands.chats import with_store
 from edgechat.cli.commands.device import models_folder
-from edgechat.cli.output.findings import Finding, Weight, machine_findings
-from edgechat.cli.output.layout import sheet, styled
-from edgechat.cli.output.status import StatusLine
-from edgechat.cli.terminal_io import print_json
+from edgechat.cli.declaring import command, option
+from edgechat.cli.findings import Finding, Weight, machine_findings
+from edgechat.cli.options import (
+    checked_workers,
+)
+from edgechat.cli.terminal_io import StatusLine, print_json, sheet, styled
 from edgechat.device.profile import disk_free
-from edgechat.device.remote.tunnel import Tunnel
-from edgechat.device.remote.workers import LostWorker, connect
+from edgechat.device.remote.workers import LostWorker, Tunnel, connect
 from edgechat.device.survey import survey
 from edgechat.models.catalogue import catalogue
 from edgechat.models.formats.gguf import read_model
@@ -49,10 +51,25 @@ _GUIDE = "guide"
 _MOST_NOTES = 8
 
 
-def run(workers: Sequence[str] = (), *, json: bool) -> int:
-    """Run the command; return the exit code."""
+@command(
+    "doctor",
+    epilog="The exit code is 0 if no problems were found, 1 otherwise; notes do not count.",
+    offline=True,
+)
+@option(
+    "workers",
+    "--with",
+    multiple=True,
+    metavar="ssh://[USER@]HOST",
+    callback=checked_workers,
+    help="Look at this worker instead: whether it can be used, and how fast it and its link "
+    "are; can be repeated.",
+)
+@option("--json", is_flag=True, help="Print one JSON object.")
+def doctor(workers: tuple[str, ...] | None, json: bool) -> None:
+    """Look for problems on this machine, and say how to fix them."""
     if workers:
-        return _run_with(workers, json=json)
+        raise Exit(_run_with(workers, json=json))
     with StatusLine(sys.stderr) as status:
         status.show("inspecting this machine")
         findings = sorted(_findings(), key=lambda finding: -finding.weight)
@@ -61,11 +78,11 @@ def run(workers: Sequence[str] = (), *, json: bool) -> int:
         print_json({"wrong": wrong, "findings": [_object(finding) for finding in findings]})
     else:
         print(_as_text(findings, wrong))
-    return int(wrong > 0)
+    raise Exit(int(wrong > 0))
 
 
 def _run_with(addresses: Sequence[str], *, json: bool) -> int:
-    """Look at workers; return 1 if one cannot be used."""
+    """Check workers; return 1 if one cannot be used."""
     with StatusLine(sys.stderr) as status:
         status.show("connecting")
         reports = [_worker(address) for address in addresses]
@@ -78,7 +95,7 @@ def _run_with(addresses: Sequence[str], *, json: bool) -> int:
 
 
 def _worker(address: str) -> dict[str, Any]:
-    """Return what is printed about a worker as JSON."""
+    """Return the report on a worker, as --json prints it."""
     try:
         tunnel = connect(address)
         if isinstance(tunnel, LostWorker):
@@ -103,7 +120,7 @@ def _worker(address: str) -> dict[str, Any]:
 
 
 def _unequal(tunnel: Tunnel) -> tuple[str | None, str | None]:
-    """Return why a worker cannot be used with this machine's llama.cpp, and what to do; or None twice."""
+    """Return why a worker does not fit this machine's llama.cpp, and a hint; or (None, None)."""
     try:
         check_build(tunnel, read_inventory().build)
     except WorkerRefused as error:
@@ -140,7 +157,7 @@ def _findings() -> Iterator[Finding]:
 
 
 def own_findings() -> Iterator[Finding]:
-    """Yield what is wrong with edgechat's own folders and files."""
+    """Yield problems of edgechat's own folders and files."""
     yield from _folders()
     yield from _unreadable_folders()
     yield from _failed_starts()
@@ -155,7 +172,7 @@ def own_findings() -> Iterator[Finding]:
         try:
             check()
         except FolderError:
-            continue  # `_folders` has reported it
+            continue  # reported by `_folders`
         except EdgechatError as error:
             if error.message not in reported:
                 yield Finding(Weight.BROKEN, error.message, why, error.hint or "")
@@ -163,7 +180,7 @@ def own_findings() -> Iterator[Finding]:
 
 
 def _folders() -> Iterator[Finding]:
-    """Yield a finding for each folder that cannot be made or written to; one is enough of a kind."""
+    """Yield a finding for each folder that is not writable; one for all that cannot be created."""
     kinds: tuple[tuple[Callable[[], Path], str], ...] = (
         (paths.config_dir, "Settings are read from this folder."),
         (paths.data_dir, "Conversations and models are stored in this folder."),
@@ -175,7 +192,7 @@ def _folders() -> Iterator[Finding]:
             path = folder()
         except FolderError as error:
             yield Finding(Weight.BROKEN, error.message, why, error.hint or "")
-            return  # the others would say the same
+            return  # the others fail alike
         try:
             path.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=path):
@@ -188,11 +205,11 @@ def _folders() -> Iterator[Finding]:
 
 
 def _unreadable_folders() -> Iterator[Finding]:
-    """Yield a note for each folder of models that may not be read."""
+    """Yield a note for each unreadable folder of models."""
     try:
         skipped = inventory().skipped
     except EdgechatError:
-        return  # reported of the catalogue already
+        return  # reported with the catalogue
     for path, reason in list(skipped.items())[:_MOST_NOTES]:
         what = f"The models in {one_line(str(path), 300)} cannot be read: {reason}."
         fix = "To use them, give your user permission to read the folder."
@@ -200,7 +217,7 @@ def _unreadable_folders() -> Iterator[Finding]:
 
 
 def _failed_starts() -> Iterator[Finding]:
-    """Yield a note for each model whose program was not ready when it was started last."""
+    """Yield a note for each model whose program failed at its last start."""
     for name, start in list(engine_starts().items())[-_MOST_NOTES:]:
         if start.failure:
             what = f"The program of {one_line(name, 300)} {one_line(start.failure, 300)}."
@@ -212,7 +229,7 @@ def _check_guide() -> None:
 
 
 def _check_model() -> None:
-    """Check that the model that settings.toml names is here, if the settings can be read at all."""
+    """Check that the model of settings.toml is on this machine."""
     try:
         model = settings.load().model
     except EdgechatError:
@@ -227,7 +244,7 @@ def _check_chats() -> None:
 
 
 def _disks() -> dict[Path, int]:
-    """Return the free bytes of the folders that models are kept in, each disk once."""
+    """Return the free bytes of the folders of models, each disk once."""
     free: dict[Path, int] = {}
     for folder in filter(None, (models_folder(), hub_cache())):
         n_bytes = disk_free(folder)

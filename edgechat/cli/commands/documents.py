@@ -1,8 +1,7 @@
-"""`edgechat docs`: documents about which models can be asked. docs/documents.md says what --json prints."""
+"""`edgechat docs`: documents that models can answer from. docs/documents.md describes --json."""
 
 from __future__ import annotations
 
-import asyncio
 import shlex
 import sys
 from collections.abc import Sequence
@@ -10,18 +9,18 @@ from contextlib import closing, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
 
 from edgechat.base.errors import DocumentError, EdgechatError, ToolError
 from edgechat.base.process.spawn import frozen
 from edgechat.base.text import flat, mebibytes, one_line, printable
-from edgechat.cli.output.layout import table
-from edgechat.cli.output.status import StatusLine
-from edgechat.cli.terminal_io import confirm, note, print_json
+from edgechat.cli import completion
+from edgechat.cli.declaring import TEXT, CliGroup, Number, argument, option
+from edgechat.cli.options import json_option
+from edgechat.cli.terminal_io import StatusLine, confirm, note, print_json, table
 from edgechat.documents import registry
-from edgechat.documents.collection import Collection, Counts
-from edgechat.documents.embedding import embedder_here
-from edgechat.documents.indexing import Progress, Update
-from edgechat.documents.library import DocumentLibrary, Given
 from edgechat.documents.registry import (
     KnownCollection,
     collection_at,
@@ -30,14 +29,40 @@ from edgechat.documents.registry import (
     root_of,
     survey,
 )
-from edgechat.documents.retrieval import reranker_here
+
+if TYPE_CHECKING:
+    from edgechat.documents.collection import Collection, Counts
+    from edgechat.documents.indexing import Progress, Update
+    from edgechat.documents.library import Given
 
 _MOST_TOLD = 10
-"""Files that are left out and named; of more, only the number is told."""
+"""Number of skipped files to name; of the rest, only the number is printed."""
+
+_name = argument(
+    "name",
+    metavar="NAME",
+    help="A name shown by `edgechat docs list`.",
+    type=TEXT,
+    complete=completion.documents,
+)
 
 
-def add(paths: Sequence[str], name: str | None, *, yes: bool) -> None:
-    """Add folders and files, and read them; huge ones after asking. Raises DocumentError."""
+@click.group("docs", cls=CliGroup, no_args_is_help=True, offline=True)
+def docs() -> None:
+    """Add, list and search documents, about which models can be asked."""
+
+
+@docs.command("add")
+@argument("paths", nargs=-1, required=True, metavar="PATH...", help="Folders and files.", type=TEXT)
+@option(
+    "--name",
+    metavar="NAME",
+    help="What to call them. Default: the first folder's or file's own name.",
+    type=TEXT,
+)
+@option("--yes", "-y", is_flag=True, help="Do not ask before reading a huge folder, such as a whole disk.")
+def add(paths: tuple[str, ...], name: str | None, yes: bool) -> None:
+    """Add folders and files to documents, new ones or known ones, and read them."""
     roots = [root_of(path) for path in paths]
     if name is None:
         same = collection_at(roots[0])
@@ -61,8 +86,10 @@ def add(paths: Sequence[str], name: str | None, *, yes: bool) -> None:
         _recommend_embedder()
 
 
-def list_documents(*, json: bool) -> None:
-    """Print all collections, also those that cannot be used."""
+@docs.command("list")
+@json_option
+def list_documents(json: bool) -> None:
+    """List the documents: what they are called, where they are, and how much is in them."""
     known = known_collections()
     if json:
         print_json([_as_json(one) for one in known])
@@ -81,20 +108,44 @@ def list_documents(*, json: bool) -> None:
             note(f"{one.problem} {one.hint}")
 
 
-def update(names: Sequence[str]) -> None:
-    """Read what has changed. Raises DocumentError."""
-    if not (names := names or _usable()):
-        return
-    for name, told in zip(names, _update(names), strict=True):
+@docs.command("update")
+@argument(
+    "names",
+    nargs=-1,
+    required=False,
+    metavar="[NAME]...",
+    help="Default: all.",
+    complete=completion.documents,
+    type=TEXT,
+)
+def update(names: tuple[str, ...]) -> None:
+    """Read what has changed; a question does so, too."""
+    chosen = names or _usable()
+    for name, told in zip(chosen, _update(chosen) if chosen else (), strict=True):
         changes = [f"{told.read:,} read"] if told.read else []
         changes += [f"{told.removed:,} gone"] if told.removed else []
         print(flat(f"{name}: {', '.join(changes) or 'nothing has changed'}."))
 
 
-def search(names: Sequence[str], question: str, limit: int, *, json: bool) -> None:
-    """Print passages for a question, of all documents if none are named. Raises DocumentError."""
-    names = names or _usable()
-    found = asyncio.run(_found(names, question, limit)) if names else []
+@docs.command("search")
+@argument(
+    "names",
+    nargs=-1,
+    required=False,
+    metavar="[NAME]...",
+    help="Names shown by `edgechat docs list`. Default: all.",
+    complete=completion.documents,
+    type=TEXT,
+)
+@argument("question", metavar="QUESTION", help="Words, or a whole question.", type=TEXT)
+@option("--limit", type=Number(int, min=1, max=50), default=8, help="How many passages.")
+@json_option
+def search(names: tuple[str, ...], question: str, limit: int, json: bool) -> None:
+    """Print the passages that a model would be given for a question, the best first."""
+    import asyncio
+
+    chosen = names or _usable()
+    found = asyncio.run(_found(chosen, question, limit)) if chosen else []
     if json:
         print_json(
             [
@@ -110,18 +161,29 @@ def search(names: Sequence[str], question: str, limit: int, *, json: bool) -> No
                 for one in found
             ]
         )
-    elif names and not found:
+    elif chosen and not found:
         print("Nothing in these documents has a word of this.")
     for one in () if json else found:
-        print(flat(one.name if len(names) == 1 else f"{one.source.collection}: {one.name}"))
+        print(flat(one.name if len(chosen) == 1 else f"{one.source.collection}: {one.name}"))
         print("\n".join(f"    {line}" for line in printable(one.text).splitlines()), end="\n\n")
 
 
-def remove(name: str, paths: Sequence[str], *, yes: bool) -> None:
-    """Forget a collection, or some of its folders and files, after asking. Raises DocumentError."""
+@docs.command("rm")
+@_name
+@argument(
+    "paths",
+    nargs=-1,
+    required=False,
+    metavar="[PATH]...",
+    help="Only these folders and files of it. Default: all.",
+    type=TEXT,
+)
+@option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+def rm(name: str, paths: tuple[str, ...], yes: bool) -> None:
+    """Forget documents; the files themselves stay."""
     known = next((one for one in known_collections() if one.name == name), None)
     if known is None or (paths and known.problem):
-        registry.open_collection(name).close()  # which says what is wrong
+        registry.open_collection(name).close()  # raises the error
     assert known is not None
     chosen = [str(Path(path).expanduser().absolute()) for path in paths]
     for path in chosen:
@@ -140,14 +202,26 @@ def remove(name: str, paths: Sequence[str], *, yes: bool) -> None:
     print(flat(f"Forgot {', '.join(chosen) or name}. The files themselves are still there."))
 
 
-def serve(names: Sequence[str]) -> None:
-    """Offer collections, or all there are, over MCP until stdin ends. Raises DocumentError and ToolError."""
+@docs.command("serve", epilog="For Claude Code: claude mcp add handbook -- edgechat docs serve handbook")
+@argument(
+    "names",
+    nargs=-1,
+    required=False,
+    metavar="[NAME]...",
+    help="Default: whichever there are, also later.",
+    complete=completion.documents,
+    type=TEXT,
+)
+def serve(names: tuple[str, ...]) -> None:
+    """Let another program, which starts this, search and read documents, over MCP (stdin and stdout)."""
+    import asyncio
+
     for name in names:
         registry.open_collection(name).close()
     if find_spec("mcp") is None:
         hint = None if frozen() else 'To install them: pip install "edgechat[tools]"'
         raise ToolError("MCP needs packages that are not installed.", hint=hint)
-    from edgechat.server.documents.mcp_server import serve_documents
+    from edgechat.server.mcp_documents import serve_documents
 
     if sys.stdin.isatty():
         own = shlex.join(["edgechat", "docs", "serve", *names])
@@ -156,7 +230,7 @@ def serve(names: Sequence[str]) -> None:
 
 
 def _usable() -> list[str]:
-    """Return the names of all collections that can be read; say what is wrong with the others, or all."""
+    """Return the names of all readable collections; print notes about the others."""
     known = known_collections()
     if not known:
         note("There are no documents yet. To add some: edgechat docs add FOLDER")
@@ -167,6 +241,10 @@ def _usable() -> list[str]:
 
 
 async def _found(names: Sequence[str], question: str, limit: int) -> list[Given]:
+    from edgechat.documents.embedding import embedder_here
+    from edgechat.documents.library import DocumentLibrary
+    from edgechat.documents.retrieval import reranker_here
+
     library = DocumentLibrary(embedder_here, reranker_here)
     library.on_note = note
     try:
@@ -177,7 +255,11 @@ async def _found(names: Sequence[str], question: str, limit: int) -> list[Given]
 
 
 def _update(names: Sequence[str]) -> list[Update]:
-    """Bring collections up to date, and say what is left out of them."""
+    """Update collections, and print notes about skipped files."""
+    import asyncio
+
+    from edgechat.documents.embedding import embedder_here
+    from edgechat.documents.library import DocumentLibrary
 
     async def work(status: StatusLine) -> list[Update]:
         library = DocumentLibrary(embedder_here)
@@ -209,7 +291,7 @@ def _update(names: Sequence[str]) -> list[Update]:
 
 
 def _ask_about(name: str, roots: Sequence[Path]) -> None:
-    """Ask before folders are read that take long, unless they were read before."""
+    """Ask before huge folders are read for the first time."""
     known = next((one.roots for one in known_collections() if one.name == name), ())
     for root in roots:
         if str(root) not in known and (found := survey(root)).is_huge:
@@ -218,8 +300,8 @@ def _ask_about(name: str, roots: Sequence[Path]) -> None:
 
 
 def _recommend_embedder() -> None:
-    """Print which embedding model suits this machine; its header ships, so nothing is asked of the hub."""
-    from edgechat.planner.ranking.embedders import recommended_embedder
+    """Recommend an embedding model for this machine. Its header ships, so no network is needed."""
+    from edgechat.planner.ranking.suggestions import recommended_embedder
 
     with suppress(EdgechatError):
         if (found := recommended_embedder()) is not None and found.entry is not None:
@@ -228,7 +310,7 @@ def _recommend_embedder() -> None:
 
 
 def _check_apart(collection: Collection, roots: Sequence[Path]) -> None:
-    """Refuse a folder in, or around, one that is in the collection: its files would be there twice."""
+    """Refuse folders inside or around one of the collection: their files would be there twice."""
     for known in (Path(one.path) for one in collection.roots()):
         for root in roots:
             if root != known and (root in known.parents or known in root.parents):

@@ -36,47 +36,149 @@ With --json, one object is printed for one MODEL; for several or none, a list of
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+from click.exceptions import Exit
 
 from edgechat import settings
-from edgechat.base.text import figure, flat, mebibytes, seconds
-from edgechat.cli.output.layout import sheet, styled
-from edgechat.cli.output.status import StatusLine
-from edgechat.cli.terminal_io import print_json
-from edgechat.planner.machine import MachineDescription
-from edgechat.planner.placement.budget import RAM
-from edgechat.planner.plan import LABELS, LoadPlan, as_json
-from edgechat.planner.ranking.ranked_file import RankedFile, Verdict
-from edgechat.planner.ranking.survey import SurveyFindings, all_models, one_model
-from edgechat.planner.request import PlanRequest, with_settings
+from edgechat.base.errors import OptionWithoutEffect
+from edgechat.base.text import figure, flat, mebibytes, one_line, seconds
+from edgechat.cli import completion
+from edgechat.cli.declaring import Number, argument, command, offline_option, option
+from edgechat.cli.options import (
+    MOST,
+    backend_option,
+    draft_option,
+    json_option,
+    lora_option,
+    no_vision_option,
+    workers_option,
+)
+from edgechat.cli.terminal_io import StatusLine, note, print_json, sheet, styled
+from edgechat.cli.values import (
+    amount,
+    engine_model,
+    engine_option,
+    quality_class,
+    quant_option,
+    rate,
+    runs_elsewhere,
+)
+from edgechat.settings import EngineName, RuntimeQuant, Settings
+
+if TYPE_CHECKING:
+    from edgechat.models.remote.model import HostedModel
+    from edgechat.planner.machine import MachineDescription
+    from edgechat.planner.plan import LoadPlan
+    from edgechat.planner.ranking.ranking import RankedFile, SurveyFindings
+    from edgechat.planner.request import PlanRequest
 
 
-def run(models: Sequence[str], request: PlanRequest, described: MachineDescription, *, json: bool) -> int:
-    """Run the command; return the exit code: 1 where nothing fits. Raises EdgechatError."""
+@command("plan", epilog="The exit code is 1 if no model fits.")
+@argument(
+    "models",
+    nargs=-1,
+    required=False,
+    metavar="MODEL",
+    help="Files, folders, names, or owner/repo on the hub. Default: the whole catalogue.",
+    complete=completion.all_models,
+)
+@option("--ctx", type=Number(int, min=1, max=MOST), help="The context length that is needed, in tokens.")
+@option("--min-tps", type=Number(float, min=0), help="The lowest speed to accept, in tokens per second.")
+@option(
+    "--quality",
+    help="The lowest quality to accept: poor, reduced, good, high, near-lossless or reference.",
+    complete=completion.qualities,
+)
+@option("--ram", help="Plan for a machine with this much memory: 8GiB.")
+@option("--vram", help="... and a GPU with this much memory: 6GiB; 0: no GPU.")
+@option("--bandwidth", help="... and this memory bandwidth: 50GB/s.")
+@draft_option
+@lora_option
+@backend_option
+@engine_option
+@quant_option
+@no_vision_option
+@workers_option
+@offline_option
+@json_option
+def plan(
+    models: tuple[str, ...],
+    ctx: int | None,
+    min_tps: float | None,
+    quality: str | None,
+    ram: str | None,
+    vram: str | None,
+    bandwidth: str | None,
+    draft: str | None,
+    lora: tuple[str, ...] | None,
+    backend: Literal["llama.cpp", "mlx"] | None,
+    engine: EngineName | None,
+    quant: RuntimeQuant | None,
+    no_vision: bool,
+    workers: tuple[str, ...] | None,
+    json: bool,
+) -> None:
+    """Show which models fit and how fast they would be, without downloading or loading anything."""
+    from edgechat.planner.machine import MachineDescription
+    from edgechat.planner.prepare import all_models, one_model
+    from edgechat.planner.request import PlanRequest, with_settings
+
+    if backend == "mlx" and vram is not None:
+        raise click.BadParameter("a Mac's GPU shares the machine's memory; use --ram", param_hint="--vram")
+    if lora is not None and not models:
+        raise click.BadParameter("requires the model that the adapter is for", param_hint="--lora")
+    described = MachineDescription(
+        ram=amount("--ram", ram),
+        vram=amount("--vram", vram),
+        bandwidth=rate(bandwidth),
+        runs_mlx=backend == "mlx",
+    )
+    request = PlanRequest(
+        context=ctx,
+        min_tps=min_tps,
+        quality=quality_class(quality),
+        draft=draft,
+        backend=backend,
+        vision=not no_vision,
+        adapters=lora,
+        workers=workers,
+        runtime_quant=quant,
+    )
+    names = [engine_model(engine, name, quant) for name in models]
+    if not names and (engine is not None or quant is not None):
+        raise click.BadParameter("needs a MODEL", param_hint="--engine")
+    if any(map(runs_elsewhere, names)):
+        show_elsewhere(names, request, described, json=json)
+        return
     current = settings.load()
     offline, insists = current.offline, request.draft is not None
     request = with_settings(request, current)
     with StatusLine(sys.stderr) as status:
         status.show("inspecting this machine")
-        if models:
+        if names:
             surveys = [
-                one_model(name, request, described, offline=offline, insists=insists) for name in models
+                one_model(name, request, described, offline=offline, insists=insists) for name in names
             ]
         else:
             surveys = [all_models(request, described)]
-    if json and models:
+    if json and names:
         objects = [_object(survey.chosen or _smallest(survey.options)) for survey in surveys]
         print_json(objects[0] if len(objects) == 1 else objects)
     elif json:
         print_json([_object(option) for option in surveys[0].options])
     else:
         print("\n\n".join("\n".join(_lines(survey)) for survey in surveys))
-    return 0 if all(survey.chosen for survey in surveys) else 1
+    raise Exit(0 if all(survey.chosen for survey in surveys) else 1)
 
 
 def _object(option: RankedFile) -> dict[str, Any]:
+    from edgechat.planner.plan import as_json
+
     if option.plan is None:
         return {
             "model": option.variant.model,
@@ -100,7 +202,7 @@ def _lines(survey: SurveyFindings) -> Iterator[str]:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield the rows with their columns aligned; a column that is empty is left out."""
+    """Yield rows with aligned columns, without empty columns."""
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in columns]
     for row in zip(*columns, strict=True):
@@ -109,46 +211,48 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _ladder(survey: SurveyFindings) -> Iterator[tuple[str, ...]]:
+    from edgechat.planner.estimate.budget import RAM
+
     yield " ", "QUANT", "BACKEND", "SIZE", "CONTEXT", "ON GPU", "SEES", "TOKENS/S", "FIRST", "LOSS", "VERDICT"
-    for option in survey.options:
-        plan = option.plan
-        by = "MLX" if option.variant.format == "mlx" else ""
-        start = (_mark(option, survey), option.quant or "?", by, mebibytes(option.variant.size))
+    for file in survey.options:
+        plan = file.plan
+        by = "MLX" if file.variant.format == "mlx" else ""
+        start = (_mark(file, survey), file.quant or "?", by, mebibytes(file.variant.size))
         if plan is None:
-            yield *start, "", "", "", "", "", "", option.verdict.label
+            yield *start, "", "", "", "", "", "", file.verdict.label
             continue
         cache = "" if plan.cache_type == "f16" else f" {plan.cache_type}"
         loss = figure(plan.kl_divergence.value, 2) if plan.kl_divergence else "?"
-        share, *speeds = _figures(option, plan)
+        share, *speeds = _figures(file, plan)
         where = (plan.projector.device or RAM) if plan.projector is not None else ""
-        yield *start, f"{plan.context}{cache}", share, where, *speeds, loss, option.verdict.label
-
-
-_HEADINGS = {
-    Verdict.SLOW: "Slow:",
-    Verdict.POOR: "Fits only in a quantization that is too lossy:",
-    Verdict.SHORT: "Trained on a shorter context:",
-}
+        yield *start, f"{plan.context}{cache}", share, where, *speeds, loss, file.verdict.label
 
 
 def _catalogue(survey: SurveyFindings) -> Iterator[str]:
-    """Yield one table, with headings between the verdicts; `_choice` lists what is too large."""
+    """Yield one table, with headings between verdicts; `_choice` lists models that are too large."""
+    from edgechat.planner.ranking.ranking import Verdict
+
+    headings = {
+        Verdict.SLOW: "Slow:",
+        Verdict.POOR: "Fits only in a quantization that is too lossy:",
+        Verdict.SHORT: "Trained on a shorter context:",
+    }
     rows = [(" ", "MODEL", "QUANT", "SIZE", "CTX", "GPU", "TOK/S", "FIRST", "SCORE")]
-    fitting = [(option, option.plan) for option in survey.options if option.plan is not None]
-    for option, plan in fitting:
-        quality = option.variant.entry.quality if option.variant.entry else None
-        size = mebibytes(option.variant.size).replace(" ", "").removesuffix("iB")
+    fitting = [(file, file.plan) for file in survey.options if file.plan is not None]
+    for file, plan in fitting:
+        quality = file.variant.entry.quality if file.variant.entry else None
+        size = mebibytes(file.variant.size).replace(" ", "").removesuffix("iB")
         cache = "" if plan.cache_type == "f16" else f" {plan.cache_type[:2]}"
         context = f"{plan.context // 1024}k" if plan.context >= 1024 else f"{plan.context}"
-        start = (_mark(option, survey), option.variant.model, option.quant or "?", size, f"{context}{cache}")
-        rows.append((*start, *_figures(option, plan), f"{quality}" if quality else "?"))
+        start = (_mark(file, survey), file.variant.model, file.quant or "?", size, f"{context}{cache}")
+        rows.append((*start, *_figures(file, plan), f"{quality}" if quality else "?"))
     before = Verdict.FITS
     head, *lines = _table(rows)
     yield head
-    for line, (option, _) in zip(lines, fitting, strict=True):
-        if option.verdict is not before:
-            yield f"  {_HEADINGS[option.verdict]}"
-            before = option.verdict
+    for line, (file, _) in zip(lines, fitting, strict=True):
+        if file.verdict is not before:
+            yield f"  {headings[file.verdict]}"
+            before = file.verdict
         yield line
 
 
@@ -157,13 +261,17 @@ def _mark(option: RankedFile, survey: SurveyFindings) -> str:
 
 
 def _figures(option: RankedFile, plan: LoadPlan) -> tuple[str, str, str]:
-    """Return the share of the load that is on accelerators, tokens per second, and time to first token."""
+    """Return the share on accelerators, the speed of decoding, and the time to first token."""
+    from edgechat.planner.estimate.budget import RAM
+
     on_gpu = sum(memory.total_bytes for memory in plan.memory if memory.name != RAM)
     share = f"{100 * on_gpu / max(1, plan.total_bytes):.0f}%" if plan.gpu_layers else ""
     return share, figure(option.predicted.decode_tps), seconds(option.predicted.ttft_ms / 1000)
 
 
 def _choice(survey: SurveyFindings) -> Iterator[tuple[str, str]]:
+    from edgechat.planner.plan import LABELS
+
     too_large = [option.variant.model for option in survey.options if option.plan is None]
     if survey.name is None and too_large:
         yield "Too large", ", ".join(too_large)
@@ -185,8 +293,8 @@ def _choice(survey: SurveyFindings) -> Iterator[tuple[str, str]]:
     forced = " --backend mlx" if by and chosen.variant.entry is not None else ""
     here = "" if plan.model_path else f", not on this machine yet:\n  edgechat pull {name}{forced}"
     yield "Choice", f"{plan.model_name} {plan.quant or ''}".rstrip() + by + here
-    for note in plan.notes:
-        yield "Note", note
+    for text in plan.notes:
+        yield "Note", text
     yield "Why", "\n".join(plan.reasons)
     for other in plan.alternatives:
         context = f", context {other.context}" if other.context else ""
@@ -196,3 +304,102 @@ def _choice(survey: SurveyFindings) -> Iterator[tuple[str, str]]:
 
 def _smallest(options: Sequence[RankedFile]) -> RankedFile:
     return min(options, key=lambda option: option.variant.size)
+
+
+# Models that edgechat does not load itself: ENGINE:MODEL, and NAME/MODEL of a remote.
+
+
+def show_elsewhere(
+    models: Sequence[str], request: PlanRequest, described: MachineDescription, *, json: bool
+) -> None:
+    """Print the memory and command of a program, or a server's model. Raises EdgechatError."""
+    from edgechat.planner.placement.programs import split_engine
+    from edgechat.planner.plan import as_json
+
+    unpredicted = [name for name in models if split_engine(name)[0] not in (None, "llama-server")]
+    if described.bandwidth is not None and unpredicted:
+        name = one_line(unpredicted[0], 100)
+        raise OptionWithoutEffect(
+            f"--bandwidth has no effect on {name}, of which no speed is predicted.", hint="Omit it."
+        )
+    with StatusLine(sys.stderr) as status:
+        status.show("inspecting this machine")
+        plans = [_elsewhere(name, request, described) for name in models]
+    if json:
+        objects = [as_json(plan) for plan in plans]
+        print_json(objects[0] if len(objects) == 1 else objects)
+    else:
+        print("\n\n".join(sheet(_engine_lines(plan), bold=styled(sys.stdout)) for plan in plans))
+
+
+def _elsewhere(name: str, request: PlanRequest, described: MachineDescription) -> LoadPlan:
+    import asyncio
+
+    from edgechat.engine.remote.choice import remote_plan
+    from edgechat.planner.machine import MachineDescription
+    from edgechat.planner.prepare import prepare
+
+    config = settings.load()
+    remote = remote_plan(name, config, request)
+    if remote is None:
+        return prepare(name, request, described=described, must_run=False)
+    if described != MachineDescription():
+        raise OptionWithoutEffect(
+            f"{one_line(name, 100)} runs on another server, whatever this machine has.",
+            hint="Omit --ram, --vram and --bandwidth.",
+        )
+    return asyncio.run(_asked(remote, config))
+
+
+async def _asked(plan: LoadPlan, config: Settings) -> LoadPlan:
+    """Return the plan with the server's data about the model."""
+    from edgechat.engine.remote.choice import remote_engine
+
+    engine = remote_engine(plan, config, idle_seconds=0, on_note=note)
+    try:
+        await engine.start()
+        return engine.plan
+    finally:
+        await engine.close()
+
+
+def _engine_lines(plan: LoadPlan) -> Iterator[tuple[str, str]]:
+    yield "Model", f"{plan.model_name} {plan.quant or ''}".rstrip()
+    if plan.remote is not None and plan.program is None:
+        yield from _remote_lines(plan, plan.remote)
+        return
+    yield "Context", f"{plan.context} tokens"
+    for part in plan.memory:
+        yield part.name, f"{mebibytes(part.total_bytes)} of {mebibytes(part.budget_bytes)} that can be used"
+    for text in plan.notes:
+        yield "Note", text
+    yield "Why", "\n".join(plan.reasons)
+    if plan.program is None:  # named beside models of other programs
+        return
+    given = [f"{name}={value}" for name, value in plan.program.environment.items()]
+    yield "Command", shlex.join([*given, *plan.program.command])
+
+
+def _remote_lines(plan: LoadPlan, remote: HostedModel) -> Iterator[tuple[str, str]]:
+    from edgechat.models.remote.model import KINDS
+
+    yield "Server", f"{KINDS[remote.kind]} at {remote.url}"
+    told = "" if remote.context else " (assumed: the server does not tell)"
+    yield "Context", f"{plan.context} tokens{told}"
+    if remote.n_params:
+        yield "Size", f"{figure(remote.n_params / 1e9)} billion parameters"
+    able = {
+        "sees images": remote.sees,
+        "hears sounds": remote.hears,
+        "calls tools": remote.has_tools,
+        "its thinking can be switched": remote.can_switch_thinking,
+    }
+    yield "Can", ", ".join(what for what, is_so in able.items() if is_so) or "read and write text"
+    if plan.predicted is None:
+        yield "Speed", f"not measured yet\n  edgechat bench {plan.model_name}"
+    else:
+        speed = f"{figure(plan.predicted.decode_tps)} tokens/s"
+        yield "Speed", f"{plan.predicted.ttft_ms:.0f} ms to the first token, {speed}, {plan.predicted.basis}"
+    for text in plan.notes:
+        yield "Note", text
+    yield "Why", "Nothing is loaded on this machine: the server has the model."

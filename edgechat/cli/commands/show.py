@@ -20,35 +20,28 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import to_builtins
 
 from edgechat import settings
 from edgechat.base.errors import DoesNotFit
 from edgechat.base.text import ago, figure, flat, mebibytes, one_line
-from edgechat.cli.options import runs_elsewhere
-from edgechat.cli.output.adapters import as_object, shown
-from edgechat.cli.output.layout import sheet, styled
-from edgechat.cli.output.status import StatusLine
-from edgechat.cli.terminal_io import print_json
+from edgechat.cli.commands.models import adapter_object, adapter_rows, model_name
+from edgechat.cli.declaring import command
+from edgechat.cli.options import json_option
+from edgechat.cli.terminal_io import StatusLine, print_json, sheet, styled
+from edgechat.cli.values import runs_elsewhere
 from edgechat.models.adapters.local import known_adapter
-from edgechat.models.formats.header import ModelHeader
-from edgechat.models.formats.modalities import Modality, senses
-from edgechat.models.formats.mtp import can_draft, stated_layers, why_no_drafts
+from edgechat.models.formats.header import Modality, ModelHeader, senses
 from edgechat.models.local.inventory import LocalModel
-from edgechat.models.local.ollama.defaults import NO_DEFAULTS, ModelDefaults, in_words, system_in_words
+from edgechat.models.local.ollama_store import NO_DEFAULTS, ModelDefaults, in_words, system_in_words
 from edgechat.models.local.resolve import find_models
-from edgechat.models.local.usage import ModelUse, use_of
-from edgechat.planner.draft_plan import with_draft
-from edgechat.planner.estimate.calibration import Calibration
-from edgechat.planner.estimate.dry_run import DryRun
-from edgechat.planner.machine import Machine, MachineDescription, current_profile
-from edgechat.planner.placement.projector import header_beside
-from edgechat.planner.plan import LoadPlan, as_json
-from edgechat.planner.plan_model import plan_variant
-from edgechat.planner.ranking.candidates import of_local
-from edgechat.planner.request import DEFAULT_REQUEST, with_settings
+from edgechat.models.local.upkeep import ModelUse, use_of
+
+if TYPE_CHECKING:
+    from edgechat.planner.machine import Machine
+    from edgechat.planner.plan import LoadPlan
 
 _THINKING = {
     "none": "does not think",
@@ -58,9 +51,41 @@ _THINKING = {
 }
 
 
+@command("show", offline=True)
+@model_name
+@json_option
+def show(model: str, json: bool) -> None:
+    """Show what a model is, where it is stored, and how it would be loaded."""
+    from edgechat.cli.commands.plan import show_elsewhere
+    from edgechat.planner.estimate.calibration import Calibration
+    from edgechat.planner.estimate.dry_run import DryRun
+    from edgechat.planner.machine import Machine, MachineDescription, current_profile
+    from edgechat.planner.request import DEFAULT_REQUEST
+
+    if (adapter := known_adapter(model)) is not None:
+        details = adapter.details()
+        if json:
+            print_json(adapter_object(adapter, details))
+        else:
+            print(sheet(adapter_rows(adapter, details), bold=styled(sys.stdout), width=14))
+        return
+    if runs_elsewhere(model):
+        show_elsewhere([model], DEFAULT_REQUEST, MachineDescription(), json=json)
+        return
+    with StatusLine(sys.stderr) as status, DryRun() as dry:
+        status.show("reading the header")
+        machine = Machine(current_profile(dry, settings.load().workers), history=Calibration.read(), dry=dry)
+        models = [_shown(found, machine) for found in find_models(model)]
+    if json:
+        objects = [_object(shown) for shown in models]
+        print_json(objects[0] if len(objects) == 1 else objects)
+    else:
+        print("\n\n".join(sheet(_rows(shown), bold=styled(sys.stdout), width=14) for shown in models))
+
+
 @dataclass(frozen=True, slots=True)
 class ShownModel:
-    """Everything that is shown of a model."""
+    """A model, and all that is shown of it."""
 
     model: LocalModel
     header: ModelHeader
@@ -69,37 +94,17 @@ class ShownModel:
     why_not: str = ""
     modalities: tuple[Modality, ...] = ()
     defaults: ModelDefaults = NO_DEFAULTS
-    """What Ollama keeps beside it."""
+    """Ollama's defaults for it."""
     no_vision: str = ""
     """Why its projector cannot be used."""
 
 
-def run(name: str, *, json: bool) -> None:
-    """Run the command. Raises EdgechatError."""
-    if (adapter := known_adapter(name)) is not None:
-        details = adapter.details()
-        if json:
-            print_json(as_object(adapter, details))
-        else:
-            print(sheet(shown(adapter, details), bold=styled(sys.stdout), width=14))
-        return
-    if runs_elsewhere(name):
-        from edgechat.cli.commands.servers import engine_plan
-
-        engine_plan.run([name], DEFAULT_REQUEST, MachineDescription(), json=json)
-        return
-    with StatusLine(sys.stderr) as status, DryRun() as dry:
-        status.show("reading the header")
-        machine = Machine(current_profile(dry, settings.load().workers), history=Calibration.read(), dry=dry)
-        models = [_shown(model, machine) for model in find_models(name)]
-    if json:
-        objects = [_object(shown) for shown in models]
-        print_json(objects[0] if len(objects) == 1 else objects)
-    else:
-        print("\n\n".join(sheet(_rows(shown), bold=styled(sys.stdout), width=14) for shown in models))
-
-
 def _shown(model: LocalModel, machine: Machine) -> ShownModel:
+    from edgechat.planner.candidates import of_local
+    from edgechat.planner.companions import header_beside
+    from edgechat.planner.placement.plan_model import plan_variant, with_draft
+    from edgechat.planner.request import DEFAULT_REQUEST, with_settings
+
     variant, request = of_local(model), with_settings(DEFAULT_REQUEST, settings.load())
     header, use, file = variant.header(), use_of(model.path), model.found.projector
     projector, no_vision = header_beside(header, file.path if file is not None else None)
@@ -177,7 +182,7 @@ def _template(header: ModelHeader, own: ModelDefaults) -> str:
 
 
 def _projector(shown: ShownModel) -> str:
-    """Return what the model does with the file beside it; '' for a model that only reads text."""
+    """Describe the projector and its use; '' for a model of text only."""
     file, entry = shown.model.found.projector, shown.model.entry
     if file is None:
         missing = shown.model.missing_modalities
@@ -189,7 +194,9 @@ def _projector(shown: ShownModel) -> str:
 
 
 def _own_layers(shown: ShownModel) -> str:
-    """Return whether the model can draft with layers of its own; '' if it has none."""
+    """Describe drafting with the model's own layers; '' if it has none."""
+    from edgechat.models.formats.mtp import stated_layers, why_no_drafts
+
     n, file = len(stated_layers(shown.header)), shown.model.found.head
     why_not = why_no_drafts(shown.header)
     if why_not and file is not None:
@@ -231,7 +238,7 @@ def _plan(shown: ShownModel) -> str:
 
 
 def _count(n: int) -> str:
-    """Return a number of weights for people: '1.2 B'."""
+    """Return a readable number of weights: '1.2 B'."""
     for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
         if n >= size:
             return f"{n / size:.3g} {unit}"
@@ -239,6 +246,9 @@ def _count(n: int) -> str:
 
 
 def _object(shown: ShownModel) -> dict[str, Any]:
+    from edgechat.models.formats.mtp import can_draft
+    from edgechat.planner.plan import as_json
+
     model, header = shown.model, shown.header
     return {
         "name": model.name,

@@ -1,22 +1,285 @@
-"""The workers that this process is connected to: each once, until it is lost or the process ends."""
+"""The user's side of one worker: ssh as a child process, with a tunnel to its RPC server, and a heartbeat.
+
+llama.cpp's client waits forever for a server that hangs, and ends its process when the connection does. So
+the heartbeat decides: a worker that does not answer it is lost, ssh is killed, and with it the tunnel.
+"""
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
+import os
+import random
+import socket
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import IO, Any
+
+import msgspec
 
 from edgechat import settings
 from edgechat.base.errors import WorkerRefused
 from edgechat.base.network.lenders import SSH_HINT, SshHost, ssh_host, ssh_refusal
 from edgechat.base.network.offline import offline_by
-from edgechat.device.gpu.accelerators import Accelerator
-from edgechat.device.remote.tunnel import Tunnel
+from edgechat.base.process import spawn
+from edgechat.base.text import figure, one_line
+from edgechat.device.accelerators import Accelerator
+from edgechat.device.remote.messages import (
+    MOST_BYTES,
+    FromWorker,
+    Offer,
+    Ping,
+    Pong,
+    ToWorker,
+    Transfer,
+    WorkerRefusal,
+)
+from edgechat.device.speed import Link
 
 _LOG = logging.getLogger(__name__)
+_BEAT = 1.0
+_SILENCE = 5.0
+"""Seconds without an answer that a worker is lost after, and what the link takes for what lies in its way."""
+_IN_THE_WAY = 8 << 20
+"""Bytes of the RPC connection that a heartbeat may have to wait for: buffers of ssh and the system."""
+_START_SECONDS = 120.0
+"""The first start on a machine measures its speed."""
+_PORTS, _TRIES = range(20_000, 30_000), 4
+_PINGS = 9
+_FIRST_TRANSFER, _LAST_TRANSFER, _LONG_ENOUGH = 1 << 18, 1 << 25, 0.25
+"""Bytes, bytes, seconds: transfers grow fourfold until one takes so long."""
+_EXIT_SECONDS = 5.0
+_MOST_DEVICES = 16
+_NOT_FOUND, _SSH_FAILED = 127, 255
+"""Exit codes: of a shell that does not find the command, of ssh itself."""
+
+
+class Tunnel:
+    """A worker, from its connection to its end."""
+
+    offer: Offer
+    link: Link
+
+    def __init__(self, host: SshHost) -> None:
+        """Connect, start the worker there, and measure the link. Raises WorkerRefused."""
+        self.host = host
+        self.lost = ""
+        """Why it is, as the predicate of a sentence; empty while it answers."""
+        self.free: tuple[int, ...] = ()
+        """Bytes of each device, as it said last."""
+        self._answers: dict[int, Pong] = {}
+        self._changed = threading.Condition()
+        self._writing = threading.Lock()
+        self._number = 0
+        self._ended = False
+        for attempt in range(_TRIES):
+            refusal = self._start(last=attempt == _TRIES - 1)
+            if refusal is None:
+                break
+        threading.Thread(target=self._read, daemon=True, name="worker").start()
+        try:
+            self.link = self._measured_link()
+        except TimeoutError as error:
+            self.close()
+            raise self._refused(f"{self.lost or 'did not answer'} while the link was measured") from error
+        threading.Thread(target=self._beat, daemon=True, name="heartbeat").start()
+
+    @property
+    def address(self) -> str:
+        """Where the RPC server is reached on this machine."""
+        return f"127.0.0.1:{self._port}"
+
+    def close(self) -> None:
+        """End ssh, and with it the worker. May be called again."""
+        self._ended = True
+        self._process.kill()
+        self._process.wait()
+
+    def _start(self, *, last: bool) -> WorkerRefusal | None:
+        """Start ssh and read the offer; return a refusal that another port may be the remedy for."""
+        import subprocess  # 18 ms, which `edgechat --version` need not pay
+
+        self._port, there = _free_port(), random.choice(_PORTS)
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (for the life of the process)
+        try:
+            command = self.host.command(self._port, there)
+            self._process: Any = subprocess.Popen(command, **spawn.options(self._log.fileno()))
+        except OSError as error:
+            why = f"ssh cannot be started: {error.strerror or error}"
+            raise WorkerRefused(f"{why}.", hint="Install OpenSSH's client.") from error
+        message = self._first()
+        if isinstance(message, Offer):
+            self.offer = _checked(message)
+            self.free = tuple(device.free for device in self.offer.devices)
+            _LOG.info(
+                "%s lends %d devices, confined by: %s", self.host.address, len(self.free), message.sandbox
+            )
+            return None
+        if message is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # its exit code says why
+                self._process.wait(_EXIT_SECONDS)
+        self.close()
+        if isinstance(message, WorkerRefusal):
+            if message.is_port and not last:
+                return message
+            text = one_line(message.message, 300)
+            raise WorkerRefused(f"{self.host.address}: {text}", hint=one_line(message.hint, 300) or None)
+        raise self._not_started()
+
+    def _first(self) -> FromWorker | None:
+        """Return what the worker says first; None if it, or ssh, ends instead."""
+        timer = threading.Timer(_START_SECONDS, self._process.kill)
+        timer.start()
+        try:
+            line = self._process.stdout.readline(MOST_BYTES)
+            return msgspec.json.decode(line, type=FromWorker) if line else None
+        except msgspec.DecodeError as error:
+            self.close()
+            raise self._refused("answers with something else than `edgechat worker`") from error
+        finally:
+            timer.cancel()
+
+    def _not_started(self) -> WorkerRefused:
+        """Return the error for ssh that ended before the worker said anything."""
+        code, reason = self._process.returncode, self._last_line()
+        name, where = self.host.host, " ".join(self.host.destination)
+        if code == _NOT_FOUND:
+            hint = (
+                f"Install edgechat on {name}. If it is installed, name it in the address: "
+                f"ssh://{name}/home/you/.local/bin/edgechat"
+            )
+            return WorkerRefused(f"{self.host.address} has no command {self.host.program}.", hint=hint)
+        if code == _SSH_FAILED:
+            hint = f"Try whether ssh connects without a question: ssh -o BatchMode=yes {where} true"
+            return WorkerRefused(f"ssh cannot connect to {self.host.address}: {reason}.", hint=hint)
+        return self._refused(f"did not start a worker: {reason}")
+
+    def _refused(self, why: str) -> WorkerRefused:
+        hint = f"Try: ssh {' '.join(self.host.destination)} {self.host.program} worker"
+        return WorkerRefused(f"{self.host.address} {why.removesuffix('.')}.", hint=hint)
+
+    def _last_line(self) -> str:
+        self._log.seek(max(0, os.fstat(self._log.fileno()).st_size - MOST_BYTES))
+        lines = self._log.read().decode("utf-8", "replace").splitlines()
+        last = next((line for line in reversed(lines) if line.strip()), "it gave no reason")
+        return one_line(last, 160).rstrip(".")
+
+    def _read(self) -> None:
+        """Take answers until the end of the worker, or of ssh."""
+        why = "ended"
+        try:
+            while line := self._process.stdout.readline(MOST_BYTES):
+                answer = msgspec.json.decode(line, type=Pong)
+                if answer.free and len(answer.free) != len(self.free):
+                    raise ValueError("it has other devices now")
+                left = answer.n_bytes
+                while left > 0 and (block := self._process.stdout.read(min(left, 1 << 20))):
+                    left -= len(block)
+                with self._changed:
+                    self.free = answer.free or self.free
+                    self._answers = {answer.number: answer}
+                    self._changed.notify_all()
+        except (OSError, ValueError, msgspec.DecodeError):
+            why = "sent something that is no answer"
+        self._lose(why)
+
+    def _lose(self, why: str) -> None:
+        with self._changed:
+            if not (self.lost or self._ended):
+                self.lost = why
+                _LOG.warning("the worker %s %s", self.host.address, why)
+            self._changed.notify_all()
+        self._process.kill()
+        self._process.wait()
+
+    def _send(self, message: ToWorker, payload: bytes = b"") -> None:
+        # A pipe that is broken shows itself in the reader.
+        with self._writing, contextlib.suppress(OSError, ValueError):
+            self._process.stdin.write(msgspec.json.encode(message) + b"\n" + payload)
+            self._process.stdin.flush()
+
+    def _next(self) -> int:
+        self._number += 1
+        return self._number
+
+    def _await(self, number: int, seconds: float) -> None:
+        """Wait for an answer. Raises TimeoutError, also where none will come."""
+        with self._changed:
+            done = self._changed.wait_for(lambda: self.lost or number in self._answers, seconds)
+        if self.lost or not done:
+            raise TimeoutError
+
+    def _beat(self) -> None:
+        """Ask whether it runs, again and again."""
+        patience = _SILENCE + _IN_THE_WAY / self.link.up
+        while not (self.lost or self._ended):
+            ping = Ping(self._next())
+            # Beside the timer: what stops reading blocks the one who writes.
+            threading.Thread(target=self._send, args=(ping,), daemon=True, name="ping").start()
+            try:
+                self._await(ping.number, patience)
+            except TimeoutError:
+                self._lose(f"has not responded for {figure(patience)} seconds")
+            time.sleep(_BEAT)
+
+    def _measured_link(self) -> Link:
+        """Measure: the shortest of some round trips, and a transfer that is long enough each way."""
+        times = [self._seconds(Ping(self._next())) for _ in range(_PINGS)]
+        round_trip = min(times)
+        return Link(
+            up=self._rate(round_trip, up=True), down=self._rate(round_trip, up=False), round_trip=round_trip
+        )
+
+    def _rate(self, round_trip: float, *, up: bool) -> float:
+        size = _FIRST_TRANSFER
+        while True:
+            payload = os.urandom(size) if up else b""
+            asked = Transfer(self._next(), up=len(payload), down=0 if up else size)
+            taken = max(1e-6, self._seconds(asked, payload) - round_trip)
+            if taken > _LONG_ENOUGH or size >= _LAST_TRANSFER:
+                return size / taken
+            size *= 4
+
+    def _seconds(self, message: Ping | Transfer, payload: bytes = b"") -> float:
+        begun = time.perf_counter()
+        self._send(message, payload)
+        self._await(message.number, _START_SECONDS)
+        return time.perf_counter() - begun
+
+
+def _checked(offer: Offer) -> Offer:
+    """Return an offer without what could not be, or not be shown."""
+    devices = tuple(
+        msgspec.structs.replace(
+            device,
+            name=one_line(device.name, 20),
+            description=one_line(device.description, 60),
+            total=max(0, device.total),
+            free=max(0, min(device.free, device.total)),
+            speed=device.speed if device.speed is not None and device.speed.is_sound else None,
+        )
+        for device in offer.devices[:_MOST_DEVICES]
+    )
+    return msgspec.structs.replace(
+        offer,
+        edgechat=one_line(offer.edgechat, 40),
+        llama_cpp=one_line(offer.llama_cpp, 40),
+        ggml=one_line(offer.ggml, 80),
+        cpu=one_line(offer.cpu, 80),
+        sandbox=one_line(offer.sandbox, 80),
+        devices=devices,
+    )
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
 _AGAIN = 300.0
 """Seconds after its loss in which a worker is not connected to again: it would be lost again soon."""
 _NOTICED = 3.0

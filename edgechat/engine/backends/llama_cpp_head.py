@@ -20,9 +20,7 @@ import numpy.typing as npt
 from edgechat.base.errors import DecodeFailed, LoadFailed
 from edgechat.engine.backends.base import BatchPart, CacheFull, Logits
 from edgechat.native.handles import Context, Model
-from edgechat.native.heads.assistant import AssistantContext
-from edgechat.native.heads.context import HeadContext, Rows
-from edgechat.native.heads.eagle import EagleContext
+from edgechat.native.heads import AssistantContext, EagleContext, HeadContext, Rows
 from edgechat.planner.plan import DraftPlan, LoadPlan
 
 _MOST_UNREAD = 32

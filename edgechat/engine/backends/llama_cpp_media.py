@@ -14,11 +14,11 @@ from edgechat.base.images.image import Pixels
 from edgechat.base.sound.sound import Samples
 from edgechat.engine.backends.base import MOST_CELLS, CacheFull, Embeddings, EncodingStopped, Media, media_ids
 from edgechat.native.handles import Context, Model
-from edgechat.planner.placement.projector_memory import MOST_HEARD
+from edgechat.planner.companions import MOST_HEARD
 from edgechat.planner.plan import LoadPlan
 
 if TYPE_CHECKING:
-    from edgechat.native.multimodal.chunks import MediaChunk
+    from edgechat.native.multimodal.projector import MediaChunk
 
 
 _NAMES = {"picture": "image", "sound": "sound"}
@@ -62,7 +62,7 @@ class LlamaCppMedia:
         self.sample_rate = self._projector.sample_rate
 
     def cut(self, contents: Pixels | Samples, digest: str) -> list[tuple[int, ...] | Media]:
-        from edgechat.native.multimodal.chunks import Bitmap, Medium, TextChunk, Waveform
+        from edgechat.native.multimodal.projector import Bitmap, Medium, TextChunk, Waveform
 
         medium: Medium
         if isinstance(contents, Pixels):
@@ -97,8 +97,7 @@ class LlamaCppMedia:
         return most if chunk.causal else min(most, self._context.n_ubatch)
 
     def encode(self, media: Media, *, between: Callable[[], bool]) -> Embeddings:
-        from edgechat.native.multimodal.chunks import MediaChunk
-        from edgechat.native.multimodal.projector import Cancelled
+        from edgechat.native.multimodal.projector import Cancelled, MediaChunk
 
         assert isinstance(media.piece, MediaChunk)
         try:
@@ -107,7 +106,7 @@ class LlamaCppMedia:
             raise EncodingStopped from None
 
     def decode(self, seq: int, start: int, media: Media, embeddings: Embeddings) -> None:
-        from edgechat.native.multimodal.chunks import MediaChunk
+        from edgechat.native.multimodal.projector import MediaChunk
 
         chunk = media.piece
         assert isinstance(chunk, MediaChunk)
@@ -125,7 +124,7 @@ class LlamaCppMedia:
         self._backend.note_media(seq, start, media)
 
     def release(self, media: Media) -> None:
-        from edgechat.native.multimodal.chunks import MediaChunk
+        from edgechat.native.multimodal.projector import MediaChunk
 
         assert isinstance(media.piece, MediaChunk)
         media.piece.close()

@@ -1,5 +1,5 @@
-"""What is kept of computed prompts: the prefix cache, and the states of chats on disk.
+"""Prefix cache and saved KV states.
 
-In come tokens, out come a slot and how many of them it has already. Read `prefix_cache.py` first, then
+Takes tokens, returns a slot and how many of the tokens it holds already. Read `prefix_cache.py` first, then
 `state_store.py`.
 """

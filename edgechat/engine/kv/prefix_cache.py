@@ -1,56 +1,141 @@
-"""The prefix cache: which sequence of the backend holds which tokens, so that prompts can continue from them.
+"""Prefix cache: which sequence of the backend holds which tokens, so that prompts can continue from them.
 
 A radix tree over token ids whose nodes are runs of cells. A slot (a sequence of the backend) ends at a node
-and holds every cell on the way to it, so what two slots share is one node, and the sizes of the nodes are
-what the cache really takes. Slots without a running request are reused or evicted, least recently used first.
-What is computed with LoRA adapters has a root of its own for each set of them, so that nothing is shared.
+and holds all cells on the path to it. Slots share nodes, so the sizes of the nodes add up to the cells in
+use. Slots without a running request are reused or evicted, least recently used first. Each set of LoRA
+adapters has its own root, since cells computed with different adapters cannot be shared.
 
-A model whose state cannot be cut can continue only from the end of a slot, or from a checkpoint: what cutting
-cannot bring back, copied where a later prompt may diverge. Checkpoints lie at positions of the tree, so every
-slot that passes one can go back to it, and they leave with its tokens.
+A model whose state cannot be cut can only continue from the end of a slot or from a checkpoint, a copy of the
+uncuttable state, taken where a later prompt may diverge. Checkpoints lie at positions of the tree: every slot
+that passes a checkpoint can go back to it, and checkpoints are dropped with their tokens.
 
-Plain attention computes all cells of the cache, and masks those of other sequences afterwards. So idle slots
-pay rent there: what their cells cost others. Who has cost as much as to compute it again leaves, or to read
-it from disk if its state is there; whatever comes next, that costs at most twice what was best (ski rental:
-Karlin et al. 1988, "Competitive Snoopy Caching"). Where prompts hardly ever begin like earlier ones, to keep
-them is worth less.
+Attention without flash kernels computes all cells of the cache and masks those of other sequences afterwards.
+There, idle slots pay rent: the time that their cells cost others. A slot is dropped once its rent reaches the
+cost of computing it again, or of reading its saved state: at most twice the cost of the best decision (ski
+rental: Karlin et al. 1988, "Competitive Snoopy Caching"). Slots are worth less if prompts rarely share a
+beginning with earlier prompts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 from edgechat.engine.backends.base import AdapterSet, Backend, Checkpoint
-from edgechat.engine.kv.slots import Node, Slot
 from edgechat.engine.kv.snapshot import CacheStats
 from edgechat.planner.plan import LoadPlan
 
 _PATTERN = 32
-"""Tokens that must match for a run to be found again after a cut."""
+"""Tokens that must match to recognize a run after a cut."""
 _FROM_DISK = 0.05
-"""Seconds to read a state from disk, however long it is."""
+"""Seconds to read a state from disk, whatever its size."""
 _PRIOR = 2000
-"""Tokens that count as reused before any were."""
+"""Initial count of reused tokens."""
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """Run of cells, held by `n_slots` slots."""
+
+    start: int
+    """Position of its first token."""
+    tokens: list[int]
+    parent: Node | None
+    n_slots: int
+    adapters: AdapterSet = ()
+    """For a root: the LoRA adapters that its tree was computed with."""
+    children: list[Node] = field(default_factory=list)
+    """Two children may begin alike, if the same text was computed twice at the same time."""
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+    """Checkpoints within its tokens, shortest first."""
+
+    @property
+    def end(self) -> int:
+        """Position after its last token."""
+        return self.start + len(self.tokens)
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """Sequence of the backend's cache; its tokens end at `tip`."""
+
+    id: int
+    tip: Node
+    chat: str | None = None
+    """Conversation that it was filled for."""
+    busy: bool = False
+    """Whether a request runs in it."""
+    approximate: bool = False
+    """Whether cells were moved by `shift`: they were computed with tokens that are gone now."""
+    forgotten: bool = False
+    """Whether it must be cleared when its request ends."""
+    last_used: int = 0
+    saved: int = 0
+    """Number of its first tokens whose state is on disk."""
+    rent: float = 0.0
+    """Seconds that its cells have cost others since it was last used."""
+
+    @property
+    def n_own(self) -> int:
+        """Number of its cells that no other slot holds."""
+        return sum(len(node.tokens) for node in self.path if node.n_slots == 1)
+
+    @property
+    def root(self) -> Node:
+        """The node above all of its tokens."""
+        node = self.tip
+        while node.parent is not None:
+            node = node.parent
+        return node
+
+    @property
+    def length(self) -> int:
+        """Number of its tokens."""
+        return self.tip.end
+
+    @property
+    def path(self) -> list[Node]:
+        """The nodes from the first token to the last."""
+        path: list[Node] = []
+        node: Node | None = self.tip
+        while node is not None and node.parent is not None:
+            path.append(node)
+            node = node.parent
+        return path[::-1]
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens it holds."""
+        return [token for node in self.path for token in node.tokens]
+
+    @property
+    def checkpoints(self) -> list[Checkpoint]:
+        """Checkpoints on its path, shortest first."""
+        return [checkpoint for node in self.path for checkpoint in node.checkpoints]
+
+    def checkpoint_at(self, length: int) -> Checkpoint | None:
+        """Return the checkpoint at this length, if there is one."""
+        return next((one for one in self.checkpoints if one.length == length), None)
 
 
 class Rent(NamedTuple):
-    """What an idle cell costs others, in seconds."""
+    """Seconds that an idle cell costs others."""
 
     decode: float
-    """For each token that is decoded."""
+    """Per decoded token."""
     prefill: float
-    """For each token of a prompt."""
+    """Per prompt token."""
     token: float
-    """To compute a token of a prompt again."""
+    """Seconds to compute a prompt token again."""
 
     def of_call(self, n_decoded: int, n_read: int) -> float:
-        """Return that of a cell in a call of so many tokens of replies and of prompts."""
+        """Return the rent of a cell for a call with these numbers of reply and prompt tokens."""
         return n_decoded * self.decode + n_read * self.prefill
 
     @classmethod
     def of(cls, plan: LoadPlan) -> Self | None:
-        """Return that of a load; None where attention skips the cells of other sequences."""
+        """Return the rent for a load; None if attention skips the cells of other sequences."""
         if plan.flash_attention or plan.forecast is None:
             return None
         forecast = plan.forecast
@@ -58,12 +143,12 @@ class Rent(NamedTuple):
 
 
 class PrefixCache:
-    """The slots of a backend, and the tree of what they hold."""
+    """The slots of a backend and the tree of their tokens."""
 
     def __init__(self, backend: Backend) -> None:
         self.stats = CacheStats()
         self.cells_used = 0
-        """Cells that some slot holds."""
+        """Cells held by slots."""
         self.rent: Rent | None = None
         self._backend = backend
         root = Node(0, [], None, 0)
@@ -72,25 +157,26 @@ class PrefixCache:
 
     @property
     def has_free_slot(self) -> bool:
-        """Whether another request can be seated."""
+        """Whether there is a slot for another request."""
         return any(not slot.busy for slot in self.slots)
 
     @property
     def cells(self) -> int:
-        """Cells of the backend."""
+        """Total cells of the backend."""
         return self._backend.context
 
     def cells_of_busy(self) -> int:
-        """Return the cells that running requests hold; the others can be evicted."""
+        """Return the number of cells that running requests hold; others can be evicted."""
         seen = {id(node): node for slot in self.slots if slot.busy for node in slot.path}
         return sum(len(node.tokens) for node in seen.values())
 
     # Looking up.
 
     def best(self, tokens: Sequence[int], limit: int, adapters: AdapterSet = ()) -> tuple[Slot | None, int]:
-        """Return the slot that the most of the first `limit` tokens can be reused from, and how many.
+        """Return the slot with the longest reusable prefix of the first `limit` tokens, and its length.
 
-        Among equals, one that is free and ends there, so that it can be taken over. (None, 0) if none.
+        Among equals, prefers a free slot that ends there, which can be taken over. (None, 0) if there is
+        none.
         """
         best: tuple[int, bool, bool, int] = (0, False, False, 0)
         source: Slot | None = None
@@ -102,7 +188,7 @@ class PrefixCache:
         return source, best[0]
 
     def _shared(self, tokens: Sequence[int], adapters: AdapterSet) -> Iterator[tuple[Slot, int]]:
-        """Yield the slots that begin like `tokens`, with the number of shared tokens."""
+        """Yield slots that begin like `tokens`, and the number of shared tokens."""
         reached: dict[int, int] = {}
         ahead = list(self._root(adapters).children)
         while ahead:
@@ -122,7 +208,7 @@ class PrefixCache:
                 yield slot, reached[id(last)]
 
     def _usable(self, slot: Slot, shared: int) -> int:
-        """Return how many of the shared tokens the backend can reuse."""
+        """Return how many of the shared tokens can be reused."""
         if self._backend.capabilities.cuts or not shared or (shared == slot.length and not slot.busy):
             return shared
         if self._backend.can_copy(slot.id, shared):
@@ -141,10 +227,10 @@ class PrefixCache:
         whole: bool = False,
         spent: Slot | None = None,
     ) -> tuple[Slot, int]:
-        """Return a slot for a sequence, busy from now on, and how many of its tokens are cached.
+        """Return a slot for a sequence, marked as busy, and the number of its cached tokens.
 
         At least one token is left to compute (the cache holds no logits), unless `whole`. spent: a slot that
-        is useful only for what it shares with this sequence. There must be a free slot.
+        is useful only for its common prefix with this sequence. Requires a free slot.
         """
         spent = None if spent is None or spent.busy else spent
         source, n = self.best(tokens, len(tokens) - (not whole), adapters)
@@ -156,13 +242,13 @@ class PrefixCache:
         return slot, n
 
     def _reuse(self, source: Slot, n: int, spent: Slot | None) -> tuple[Slot, int]:
-        """Take the source over, or copy its first `n` tokens to another slot."""
+        """Take over the source, or copy its first `n` tokens to another slot."""
         target = self._least_needed(keep=source, spent=spent)
         if not source.busy:
             copies = target is not None and self._backend.can_copy(source.id, source.length)
             if n == source.length and (spent in (None, source) or not copies):
                 return source, n
-            # A copy may evict another slot, which may lose more than to truncate this one.
+            # A copy may evict another slot, which may lose more than truncating this slot.
             lost = source.length if target is None else 0 if target is spent else target.length
             if source is spent or source.length - n < lost or not copies:
                 if not self.truncate(source, n):
@@ -174,7 +260,7 @@ class PrefixCache:
         return target, target.length
 
     def _least_needed(self, *, keep: Slot | None = None, spent: Slot | None = None) -> Slot | None:
-        """Return the free slot to reuse first: the spent one, an empty one, the least recently used."""
+        """Return the free slot to reuse: the spent slot, an empty slot, or the least recently used."""
         free = [slot for slot in self.slots if not slot.busy and slot is not keep]
         return min(free, key=lambda slot: (slot is not spent, slot.length > 0, slot.last_used), default=None)
 
@@ -190,7 +276,7 @@ class PrefixCache:
         return slot
 
     def _copy(self, source: Slot, target: Slot, n: int) -> None:
-        """Copy the first `n` tokens to an empty slot, which stays empty where the backend cannot."""
+        """Copy the first `n` tokens to an empty slot, which stays empty if the backend cannot copy them."""
         checkpoint = None if self._backend.can_copy(source.id, n) else source.checkpoint_at(n)
         if not self._backend.copy(source.id, target.id, n if checkpoint is None else source.length):
             return
@@ -201,7 +287,7 @@ class PrefixCache:
             node.n_slots += 1
 
     def extend(self, slot: Slot, tokens: Sequence[int]) -> None:
-        """Record that the backend has computed `tokens` at the end of a slot."""
+        """Record that the backend computed `tokens` at the end of a slot."""
         if not tokens:
             return
         self.cells_used += len(tokens)
@@ -213,15 +299,15 @@ class PrefixCache:
             tip.children.append(slot.tip)
 
     def charge(self, n_decoded: int, n_read: int) -> None:
-        """Let idle slots pay for a call of so many tokens; who has cost more than it is worth leaves."""
+        """Charge idle slots for a call of so many tokens; clear slots that cost more than they are worth."""
         if self.rent is not None:
             self._n_read += n_read
             self._charge(self.rent, self.rent.of_call(n_decoded, n_read), 0.0)
 
     def make_way(self, n_decoded: int, n_read: int) -> None:
-        """Let idle slots leave that calls of so many tokens will make cost more than they are worth.
+        """Clear idle slots that will cost more than their worth in calls with these numbers of tokens.
 
-        Best before those are computed: what counts is the last cell in use, and cells do not move.
+        Best done before the calls: the last cell in use counts, and cells do not move.
         """
         if self.rent is not None:
             self._charge(self.rent, 0.0, self.rent.of_call(n_decoded, n_read))
@@ -239,7 +325,7 @@ class PrefixCache:
                 self._vacate(slot)
 
     def release(self, slot: Slot) -> None:
-        """Free a slot whose request has ended; its tokens stay for prompts with the same beginning."""
+        """Free the slot of a finished request; its tokens stay for prompts with the same beginning."""
         slot.busy = False
         self._touch(slot)
         if slot.approximate or slot.forgotten:
@@ -253,7 +339,7 @@ class PrefixCache:
     def truncate(self, slot: Slot, length: int) -> bool:
         """Cut a slot to its first `length` tokens.
 
-        False if the backend cannot: the slot is as it was, or empty where it could not be rewound.
+        Returns False if the backend cannot: the slot is unchanged, or empty if rewinding failed.
         """
         if length >= slot.length:
             return True
@@ -274,7 +360,7 @@ class PrefixCache:
         slot.approximate, slot.chat = False, None
 
     def forget(self, chat: str) -> None:
-        """Empty the slots that were filled for a conversation; busy ones when their requests end."""
+        """Clear the slots of a conversation; busy slots when their requests end."""
         for slot in self.slots:
             if slot.chat == chat and slot.busy:
                 slot.forgotten = True
@@ -282,7 +368,7 @@ class PrefixCache:
                 self.clear(slot)
 
     def evict(self) -> bool:
-        """Empty the least recently used free slot; False if none holds anything."""
+        """Clear the least recently used free slot; False if all are empty."""
         idle = [slot for slot in self.slots if not slot.busy and slot.length]
         if not idle:
             return False
@@ -294,12 +380,12 @@ class PrefixCache:
 
     @property
     def checkpoints(self) -> list[Checkpoint]:
-        """All of them; each is behind tokens that some slot holds."""
+        """All checkpoints."""
         nodes = {id(node): node for slot in self.slots for node in slot.path}
         return [checkpoint for node in nodes.values() for checkpoint in node.checkpoints]
 
     def checkpoint(self, slot: Slot) -> None:
-        """Keep what later prompts need to go back to where a slot ends, if there is memory for it."""
+        """Take a checkpoint at the end of a slot, if there is memory for it."""
         limit = self._backend.checkpoint_bytes
         if not (limit and slot.length) or slot.checkpoint_at(slot.length):
             return
@@ -312,16 +398,17 @@ class PrefixCache:
         self._add_checkpoint(slot.tip, taken)
 
     def _add_checkpoint(self, node: Node, taken: Checkpoint) -> None:
-        """Keep a checkpoint behind the tokens of a node; others leave where memory is short."""
+        """Keep a checkpoint within a node; drop others to stay within the memory limit."""
         limit = self._backend.checkpoint_bytes
         node.checkpoints = sorted([*node.checkpoints, taken], key=lambda one: one.length)
         while sum(one.n_bytes for one in self.checkpoints) > limit:
             self._drop_checkpoint(keep=taken)
 
     def _drop_checkpoint(self, keep: Checkpoint) -> None:
-        """Drop what is missed least: of the slot that was used longest ago, where they lie densest.
+        """Drop the most dispensable checkpoint: of the least recently used slot, where they lie densest.
 
-        An edit recomputes what lies between a checkpoint and it, which counts the less, the more follows.
+        An edit recomputes the tokens from the checkpoint to it; the more tokens follow, the less that
+        matters.
         """
         kept: set[int] = set()
         found: list[tuple[Node, Checkpoint, float]] = []
@@ -342,9 +429,9 @@ class PrefixCache:
     def shift(
         self, tokens: Sequence[int], adapters: AdapterSet = (), *, least: int
     ) -> tuple[Slot, int] | None:
-        """Remove from the middle of a slot what `tokens` leaves out, if that reuses at least `least` tokens.
+        """Remove tokens that `tokens` lacks from the middle of a slot, if that reuses `least` tokens or more.
 
-        Returns the slot, busy from now on, and where the gap was: the cells after it have moved, so they are
+        Returns the slot, marked as busy, and the position of the gap: cells after it were moved, so they are
         approximate and never shared. None: nothing was done.
         """
         slot, start = self.best(tokens, len(tokens) - 1, adapters)
@@ -362,7 +449,7 @@ class PrefixCache:
         ):
             return None
         self._detach(slot, tip := self._node_ending(slot, start))
-        # Not among its parent's children, so that no other prompt finds it.
+        # Not added to the parent's children, so that no other prompt finds it.
         slot.tip = Node(start, list(tokens[start : start + run]), tip, 1)
         self.cells_used += run
         slot.approximate = slot.busy = True
@@ -379,7 +466,7 @@ class PrefixCache:
     ) -> bool:
         """Fill a free slot with a saved state of `tokens`; False if the backend refuses it.
 
-        checkpoint: of some of the tokens.
+        checkpoint: a checkpoint within the tokens.
         """
         if not self.has_free_slot:
             return False
@@ -396,20 +483,20 @@ class PrefixCache:
     # The tree.
 
     def _root(self, adapters: AdapterSet) -> Node:
-        """Return the root of what was computed with these adapters; a new one if there is nothing."""
+        """Return the root for these adapters."""
         roots = (slot.root for slot in self.slots)
         found = next((root for root in roots if root.adapters == adapters), None)
         return found or Node(0, [], None, 0, adapters)
 
     def _node_ending(self, slot: Slot, length: int) -> Node:
-        """Return the node on a slot's path that ends at `length`, splitting one if need be."""
+        """Return the node on a slot's path that ends at `length`, splitting a node if necessary."""
         node = slot.tip
         while node.start >= length and node.parent is not None:
             node = node.parent
         return node if node.end == length else self._split(node, length)
 
     def _split(self, node: Node, at: int) -> Node:
-        """Split a node at a position, and return the upper half."""
+        """Split a node at a position; return the upper half."""
         assert node.parent is not None
         upper = Node(node.start, node.tokens[: at - node.start], node.parent, node.n_slots, children=[node])
         upper.checkpoints = [one for one in node.checkpoints if one.length <= at]
@@ -421,7 +508,7 @@ class PrefixCache:
         return upper
 
     def _detach(self, slot: Slot, above: Node) -> None:
-        """Remove a slot from the nodes below `above`, and nodes that no slot holds any more."""
+        """Remove a slot from the nodes below `above`; drop nodes that no slot holds any more."""
         node = slot.tip
         while node is not above:
             assert node.parent is not None
@@ -434,7 +521,7 @@ class PrefixCache:
 
 
 def _find(tokens: Sequence[int], pattern: Sequence[int], start: int) -> int | None:
-    """Return where `pattern` begins in `tokens` from `start` on; None if nowhere, or if it is too short."""
+    """Return the index of `pattern` in `tokens` from `start` on; None if absent or too short."""
     if len(pattern) < _PATTERN:
         return None
     for at in range(start, len(tokens) - len(pattern) + 1):

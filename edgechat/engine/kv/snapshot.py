@@ -1,4 +1,4 @@
-"""A snapshot of an engine for a front end: plain values, nothing native."""
+"""Snapshot of an engine for front ends: plain values, nothing native."""
 
 from __future__ import annotations
 
@@ -6,27 +6,29 @@ from typing import Literal
 
 import msgspec
 
+from edgechat.engine.types import Source
+
 Kind = Literal["pinned", "shared", "own", "kept"]
-"""pinned: a chat's system prompt and first turn, which stay when its window moves; shared: the common
-beginning of several chats; own: of a running request or the inspected chat; kept: of others, evicted when
+"""pinned: a chat's system prompt and first turn, which stay when its window moves; shared: common beginning
+of several chats; own: cells of a running request or the inspected chat; kept: cells of others, evicted when
 cells run short."""
 KINDS: tuple[Kind, ...] = ("pinned", "shared", "own", "kept")
 MOST_RUNS = 256
-"""In a snapshot; if there are more, the small ones are merged."""
+"""Limit of runs in a snapshot; beyond that, small runs are merged."""
 
 
 class CacheStats(msgspec.Struct):
-    """Counts of the prefix cache since the load."""
+    """Counters of the prefix cache since the load."""
 
     hits: int = 0
-    """Requests that found a cached prefix."""
+    """Requests with a cached prefix."""
     misses: int = 0
     reused_tokens: int = 0
     evictions: int = 0
-    """Slots emptied to make room."""
+    """Slots cleared to make room."""
 
     def __str__(self) -> str:
-        """Return a line for a log."""
+        """Return a line for the log."""
         return (
             f"{self.hits} hits, {self.misses} misses, {self.reused_tokens} tokens reused, "
             f"{self.evictions} evictions"
@@ -34,20 +36,20 @@ class CacheStats(msgspec.Struct):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Cells that hold consecutive tokens."""
+    """Run of cells with consecutive tokens."""
 
     start: int
     """Position of the first token."""
     length: int
     slots: int
-    """Number of sequences that hold them."""
+    """Number of sequences that hold the cells."""
     kind: Kind
     parts: int = 1
-    """Number of runs that were merged into this one."""
+    """Number of runs that were merged into this run."""
 
 
 class SlotState(msgspec.Struct, frozen=True):
-    """A sequence of the cache that is not empty."""
+    """Non-empty sequence of the cache."""
 
     id: int
     chat: str | None
@@ -55,20 +57,20 @@ class SlotState(msgspec.Struct, frozen=True):
     busy: bool
     """Whether a request runs in it."""
     approximate: bool
-    """Whether some of it was moved by a shift."""
+    """Whether cells were moved by a shift."""
 
 
 class CacheMap(msgspec.Struct, frozen=True, kw_only=True):
-    """The cells of the model's cache; those of no run are free."""
+    """Cells of the model's cache; cells outside of runs are free."""
 
     cells: int
     used: int
-    """The lengths of all runs together."""
+    """Total length of all runs."""
     runs: tuple[Run, ...]
-    """Those of a slot are consecutive."""
+    """Runs of a slot are consecutive."""
     slots: tuple[SlotState, ...]
     n_slots: int
-    """Empty ones included."""
+    """Number of slots, including empty slots."""
     stats: CacheStats
 
     def of_kind(self, kind: Kind) -> int:
@@ -82,76 +84,74 @@ class CacheMap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DraftCache(msgspec.Struct, frozen=True):
-    """The cells of the draft model's cache."""
+    """Cells of the draft model's cache."""
 
     cells: int
     used: int
 
 
 class PromptUse(msgspec.Struct, frozen=True):
-    """Token counts of the prompt that is being computed, else of the last one."""
+    """Token counts of the current or last prompt."""
 
     prompt_tokens: int
     cached_tokens: int
-    computed_tokens: int
-    """So far."""
 
 
 class SourceState(msgspec.Struct, frozen=True):
     """A drafter."""
 
-    source: Literal["model", "mtp", "eagle3", "ngram"]
+    source: Source
     acceptance: float | None
-    """Recent acceptance rate of tokens whose predecessors were accepted; None before the first draft."""
+    """Recent acceptance rate of tokens after accepted tokens; None before the first draft."""
     speedup: float
-    """Predicted speed of the next steps with its drafts, relative to plain decoding; at least 1."""
+    """Predicted speed with its drafts relative to plain decoding; at least 1."""
 
 
 class DraftingState(msgspec.Struct, frozen=True, kw_only=True):
-    """The controller of speculation."""
+    """State of speculative decoding."""
 
     sources: tuple[SourceState, ...]
     """Empty without drafters."""
     lengths: tuple[int, ...]
-    """Tokens drafted for each stream in the last step that could draft."""
+    """Tokens drafted per stream in the last step that could draft."""
     step_seconds: float
-    """C(1): seconds of a step of one token; 0 before the first."""
+    """C(1): seconds of a step of one token; 0 before the first step."""
     costs: tuple[tuple[int, float], ...]
-    """For some n: C(n) / C(1), the relative cost of n tokens in one step."""
+    """Pairs (n, C(n) / C(1)): relative cost of n tokens in one step."""
     speedup: float
-    """Of the last steps, relative to plain decoding."""
+    """Speed of the last steps relative to plain decoding."""
     purse: float
-    """Tokens that drafts may lose before they are paused."""
+    """Loss budget: tokens that drafts may lose before drafting is paused."""
     why_off: str
-    """Why there are no drafts now; '' if there may be."""
+    """Why drafting is off; '' if it is on."""
 
 
 class SchedulerState(msgspec.Struct, frozen=True, kw_only=True):
-    """The scheduler."""
+    """State of the scheduler."""
 
     running: int
     waiting: int
     settling: bool
     """Whether a chat is being prewarmed."""
     chunk_tokens: int
-    """Tokens of a prompt that the next call may hold without streams."""
+    """Prompt tokens that the next call may hold if there are no streams."""
     step_seconds: float
-    """Of a call of one token; 0 before the first."""
+    """Seconds of a call of one token; 0 before the first call."""
     prompt_token_seconds: float
-    """Of a prompt's token in a chunk; 0 before the first."""
+    """Seconds per prompt token; 0 before the first prompt."""
     batches: tuple[int, ...] = ()
-    """Calls since the load that computed one sequence, two, and so on."""
+    """Number of calls since the load that computed one sequence, two sequences, and so on."""
 
 
 class StatesOnDisk(msgspec.Struct, frozen=True):
-    """The saved states of chats, of all models."""
+    """Saved states of chats of all models."""
 
     count: int
     n_bytes: int
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole snapshot."""
+    """Snapshot of an engine."""
 
     cache: CacheMap
     draft_cache: DraftCache | None
@@ -160,6 +160,6 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     drafting: DraftingState
     work: SchedulerState
     on_disk: StatesOnDisk | None
-    """None if nothing is saved to disk, or not counted yet."""
+    """None if nothing is saved to disk or counted yet."""
     memory_bytes: int
     """Resident memory of the worker."""

@@ -1,7 +1,7 @@
-"""The KV states of chats on disk, so that an old chat continues without being computed again.
+"""Store of KV states on disk, so that old chats continue without prefill.
 
-They are a cache: a state that cannot be used is treated as missing. Several processes may use the folder at
-once: files appear complete, by renaming, and may vanish at any time.
+The states are a cache: an unusable state counts as missing. Several processes may use the folder at once:
+files appear complete, by renaming, and may vanish at any time.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import one_line
-from edgechat.engine.kv import state_file, state_folder
+from edgechat.engine.kv import state_files
 from edgechat.engine.kv.snapshot import StatesOnDisk
-from edgechat.engine.kv.state_file import Cut, SavedState, StateHeader, StateRefused, WriteStopped
-from edgechat.engine.kv.state_folder import forget
+from edgechat.engine.kv.state_files import Cut, SavedState, StateHeader, StateRefused, WriteStopped, forget
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,37 +33,55 @@ _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 MOST = 4 << 30
-"""Bytes that all files may take if no limit is set; a tenth of the free disk if that is less."""
+"""Default limit in bytes for all files; a tenth of the free disk space if that is less."""
 PRIOR_BANDWIDTH = 400e6
-"""Assumed bytes per second of a disk until states have been read from it."""
+"""Assumed bytes per second of a disk before any state was read."""
 COUNT_INTERVAL = 5.0
 """Seconds between two counts of the files."""
 _PRIOR_WEIGHT = 64e6
-"""Bytes read that count as much as the prior."""
+"""Bytes read that weigh as much as the prior."""
 
 
 def worth_saving(
     size: int, tokens: int, *, seconds_per_token: float, bandwidth: float = PRIOR_BANDWIDTH
 ) -> bool:
-    """Say whether reading a state of `size` bytes takes less time than computing its tokens.
+    """Return whether reading a state of `size` bytes is faster than computing its tokens.
 
-    bandwidth: bytes per second; `KVStateStore.bandwidth` once there is one.
+    bandwidth: bytes per second; see `KVStateStore.bandwidth`.
     """
     return size / bandwidth < tokens * seconds_per_token
 
 
-@dataclass(slots=True, eq=False)
-class _Write:
-    """A state to be written. `state` is None once it has been written, or is not wanted any more."""
+def done_future(result: _T) -> Future[_T]:
+    """Return a finished future."""
+    done: Future[_T] = Future()
+    done.set_result(result)
+    return done
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownState:
+    """Tokens and sizes of a readable state."""
 
     chat: str
     tokens: npt.NDArray[np.uint32]
+    size: int
+    """Bytes of the state."""
+    cut: int = 0
+    """Tokens up to its checkpoint; 0 without a checkpoint."""
+
+
+@dataclass(slots=True, eq=False)
+class _Write:
+    """State to write. `state` is None once it has been written or is no longer wanted."""
+
+    known: KnownState
     state: npt.NDArray[np.uint8] | None
     cut: Cut | None
 
     @property
-    def cut_tokens(self) -> int:
-        return self.cut.length if self.cut is not None else 0
+    def chat(self) -> str:
+        return self.known.chat
 
     @property
     def is_wanted(self) -> bool:
@@ -72,17 +89,18 @@ class _Write:
 
 
 class KVStateStore:
-    """The states of chats with one model, written and read in a thread of its own. Close it.
+    """States of chats with one model, written and read in a separate thread. Must be closed.
 
     Problems with the disk or a file are logged, not raised. A malformed chat id (not 8 to 64 hexadecimal
     digits) raises ValueError.
     """
 
     def __init__(self, limit: int | None, fingerprint: Callable[[], bytes] | bytes) -> None:
-        """Store at most `limit` bytes, those of all models together. Opens nothing yet.
+        """Store at most `limit` bytes for all models together. Opens nothing yet.
 
-        limit: 0 stores and reads nothing; None is `MOST`, or a tenth of what is free at each write.
-        fingerprint: identifies all that a state depends on. Called in the thread; if it raises OSError,
+        limit: 0 stores and reads nothing; None: `MOST`, or a tenth of the free space at each write.
+        fingerprint: identifies everything that a state depends on. Called in the thread; if it raises
+        OSError,
             nothing is stored.
         """
         self.limit = limit
@@ -96,12 +114,12 @@ class KVStateStore:
         self._index = StateIndex()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="states")
         self._key = self._thread.submit(
-            lambda: state_file.key_of(fingerprint if isinstance(fingerprint, bytes) else fingerprint())
+            lambda: state_files.key_of(fingerprint if isinstance(fingerprint, bytes) else fingerprint())
         )
 
     @property
     def bandwidth(self) -> float:
-        """Bytes per second at which states have been read and checked."""
+        """Measured bytes per second of reading and verifying states."""
         return self._read_bytes / self._read_seconds
 
     def save(
@@ -113,20 +131,21 @@ class KVStateStore:
         *,
         mark: Sequence[int] = (),
     ) -> Future[bool]:
-        """Write the state of a chat in place of an earlier one; False if it was not written.
+        """Write the state of a chat, replacing an earlier state; False if it was not written.
 
-        That happens if it is larger than the limit, if a later `save`, `forget` or `close` comes first, or if
-        the disk is full. The least recently used states make room for it. The array must not be used
-        afterwards. Tokens are below 2**32. mark: numbers that are no tokens; only a call with the same mark
-        finds and loads the state.
+        That happens if it exceeds the limit, if a later `save`, `forget` or `close` comes first, or if the
+        disk is full. Least recently used states make room for it. The array must not be used afterwards.
+        Tokens are below 2**32. mark: numbers that are no tokens; only calls with the same mark find and load
+        the state.
         """
         import numpy as np
 
-        state_folder.check_id(chat)
+        state_files.check_id(chat)
         if cut is not None:
             cut = replace(cut, length=len(mark) + cut.length)
         marked = np.array([*mark, *tokens], np.uint32)
-        write = _Write(chat, marked, np.ascontiguousarray(state).reshape(-1), cut)
+        known = KnownState(chat, marked, state.size, cut.length if cut is not None else 0)
+        write = _Write(known, np.ascontiguousarray(state).reshape(-1), cut)
         with self._lock:
             self._drop(self._queued.get(chat))
             self._queued[chat] = write
@@ -135,28 +154,25 @@ class KVStateStore:
         return done
 
     def load(self, chat: str, *, mark: Sequence[int] = ()) -> Future[SavedState | None]:
-        """Read and verify the state of a chat; None if there is no usable one with this mark.
+        """Read and verify the state of a chat; None if there is no usable state with this mark.
 
-        A damaged file is removed, one of another model is not.
+        Damaged files are removed, files of other models are not.
         """
-        state_folder.check_id(chat)
+        state_files.check_id(chat)
         return self._submit(lambda: _unmarked(self._load(chat), list(mark)), None)
 
     def find(self, tokens: Sequence[int], *, whole: bool, mark: Sequence[int] = ()) -> FoundState | None:
-        """Return the state, of any chat, that has the most of a prompt's beginning; None if none has.
+        """Return the state of any chat with the longest common prefix with a prompt; None if there is none.
 
-        whole: only states all of which the prompt begins with, or all up to their checkpoint. A state that is
-        still to be written counts. What is found may turn out to be damaged. Waits for the fingerprint if
-        there is a file.
+        whole: only states that are entirely a prefix of the prompt, or up to their checkpoint. Includes
+        states yet to be written. The state may turn out to be damaged. Waits for the fingerprint if there is
+        a file.
         """
         if self.limit == 0:
             return None
         with self._lock:
-            pending = [
-                KnownState(write.chat, write.tokens, len(write.state), write.cut_tokens)
-                for write in (*self._queued.values(), self._running)
-                if write is not None and write.state is not None
-            ]
+            writes = (*self._queued.values(), self._running)
+            pending = [write.known for write in writes if write is not None and write.is_wanted]
         try:
             saved = self._index.states(self._key.result, self._readable)
         except OSError:
@@ -169,7 +185,7 @@ class KVStateStore:
         return replace(found, shared=found.shared - n, tokens=found.tokens - n)
 
     def forget(self, chat: str) -> None:
-        """Remove the state of a chat, also one that is being written."""
+        """Remove the state of a chat, even while it is being written."""
         with self._lock:
             self._drop(self._queued.get(chat))
             if self._running is not None and self._running.chat == chat:
@@ -180,7 +196,7 @@ class KVStateStore:
             _log_problem(chat, "removed", error)
 
     def usage(self) -> StatesOnDisk | None:
-        """Return what all states take, as last counted; the thread counts them again in the background."""
+        """Return the last count of all states; the thread counts again in the background."""
         now = time.monotonic()
         if now - self._counted >= COUNT_INTERVAL:
             self._counted = now
@@ -188,9 +204,9 @@ class KVStateStore:
         return self._usage
 
     def close(self, timeout: float = 5.0) -> None:
-        """Wait so many seconds for pending work, and drop the rest.
+        """Wait up to `timeout` seconds for pending work, and drop the rest.
 
-        A write that still runs may delay the end of the process by the time that 64 MB take.
+        A running write may delay the end of the process by the time to write 64 MB.
         """
         last = self._submit(lambda: True, True)
         self._thread.shutdown(wait=False)
@@ -204,16 +220,14 @@ class KVStateStore:
         try:
             return self._thread.submit(work)
         except RuntimeError:  # it is closed
-            done: Future[_T] = Future()
-            done.set_result(otherwise)
-            return done
+            return done_future(otherwise)
 
     def _cancel(self, write: _Write) -> None:
         with self._lock:
             self._drop(write)
 
     def _drop(self, write: _Write | None) -> None:
-        """Free the array, so that it is not written. The caller holds the lock."""
+        """Free the array so that it is not written. The caller holds the lock."""
         if write is not None:
             write.state = None
             if self._queued.get(write.chat) is write:
@@ -227,7 +241,7 @@ class KVStateStore:
 
     def _count(self) -> None:
         with contextlib.suppress(EdgechatError):
-            self._usage = StatesOnDisk(*state_folder.usage())
+            self._usage = StatesOnDisk(*state_files.usage())
 
     def _save(self, write: _Write) -> bool:
         with self._lock:
@@ -250,27 +264,29 @@ class KVStateStore:
         state = write.state
         if state is None:
             raise WriteStopped
-        key, path = self._key.result(), state_folder.made_folder()
+        key, path = self._key.result(), state_files.made_folder()
         cut_size = len(write.cut.state) if write.cut is not None else 0
-        size = StateHeader(len(write.tokens), len(state), write.cut_tokens, cut_size).file_size
+        size = StateHeader(len(write.known.tokens), len(state), write.known.cut, cut_size).file_size
         limit = min(MOST, shutil.disk_usage(path).free // 10) if self.limit is None else self.limit
         if size <= limit:
             self._put(write, state, key)
-        state_folder.evict(limit, keep=write.chat if size <= limit else None)
+        state_files.evict(limit, keep=write.chat if size <= limit else None)
         if size > limit > 0:
             raise StateRefused(f"it takes {size} bytes, and the limit for all states is {limit}")
         return size <= limit
 
     def _put(self, write: _Write, state: npt.NDArray[np.uint8], key: bytes) -> None:
-        draft = state_folder.draft_of(write.chat)
+        draft = state_files.draft_of(write.chat)
         try:
-            with state_file.created(draft) as fd:
-                state_file.write(fd, key, write.tokens, state, write.cut, wanted=lambda: write.is_wanted)
+            with state_files.created(draft) as fd:
+                state_files.write(
+                    fd, key, write.known.tokens, state, write.cut, wanted=lambda: write.is_wanted
+                )
             # Under the lock: `forget` either finds the file or prevents it.
             with self._lock:
                 if not write.is_wanted:
                     raise WriteStopped
-                os.replace(draft, state_folder.path_of(write.chat))
+                os.replace(draft, state_files.path_of(write.chat))
         except BaseException:
             with contextlib.suppress(OSError):
                 draft.unlink()
@@ -280,7 +296,7 @@ class KVStateStore:
         if self.limit == 0 or self._stopped:
             return None
         try:
-            return self._read(state_folder.path_of(chat))
+            return self._read(state_files.path_of(chat))
         except (FileNotFoundError, WriteStopped):
             return None
         except (OSError, EdgechatError, MemoryError, StateRefused) as error:
@@ -289,8 +305,8 @@ class KVStateStore:
 
     def _read(self, path: Path) -> SavedState:
         key, began = self._key.result(), time.perf_counter()
-        with state_file.opened(path) as fd:
-            saved = state_file.read(fd, key, at_most=self._readable, wanted=lambda: not self._stopped)
+        with state_files.opened(path) as fd:
+            saved = state_files.read(fd, key, at_most=self._readable, wanted=lambda: not self._stopped)
         self._read_bytes += len(saved.state)
         self._read_seconds += time.perf_counter() - began
         with contextlib.suppress(OSError):
@@ -312,46 +328,35 @@ def _log_problem(chat: str, what: str, error: Exception) -> None:
 
 
 _Version = tuple[int, int, int]
-"""What changes when a file is replaced."""
+"""Inode, size and modification time, which identify a version of a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundState:
-    """A saved state that begins like a prompt."""
+    """Saved state with a common prefix with a prompt."""
 
     chat: str
     shared: int
-    """Tokens of the prompt that can be had from it."""
+    """Usable tokens of the prompt."""
     tokens: int
     """Tokens of the state."""
     size: int
     """Bytes of the state."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class KnownState:
-    """The tokens of a state that can be read."""
-
-    chat: str
-    tokens: npt.NDArray[np.uint32]
-    size: int
-    cut: int = 0
-    """Tokens up to its checkpoint; 0: it has none."""
-
-
 class StateIndex:
-    """The states in the folder, read again when their files change. Not for several threads."""
+    """Index of the states in the folder, updated when files change. Not thread-safe."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[_Version, KnownState | None]] = {}
 
     def states(self, key: Callable[[], bytes], at_most: int) -> list[KnownState]:
-        """Return the states of this key, of at most `at_most` bytes. Those that cannot be read are left out.
+        """Return the readable states with this key, of at most `at_most` bytes.
 
-        key: asked only if there is a file. Raises what it raises.
+        key: called only if there is a file; its exceptions are passed on.
         """
         try:
-            files = state_folder.states()
+            files = state_files.states()
         except EdgechatError:
             return []
         before, self._known = self._known, {}
@@ -365,9 +370,9 @@ class StateIndex:
 
 
 def best_of(states: Iterable[KnownState], tokens: Sequence[int], *, whole: bool) -> FoundState | None:
-    """Return the state that shares the most tokens with a prompt, of several the smallest; None if none does.
+    """Return the state that shares the most tokens with a prompt, the smallest among equals, if any.
 
-    whole: only states of which all tokens are shared, or all up to the checkpoint.
+    whole: only states whose tokens are all shared, or all up to the checkpoint.
     """
     import numpy as np
 
@@ -397,8 +402,8 @@ def _shared(left: npt.NDArray[np.uint32], right: npt.NDArray[np.uint32]) -> int:
 
 def _read(chat: str, path: Path, key: bytes, at_most: int) -> KnownState | None:
     try:
-        with state_file.opened(path) as fd:
-            head, tokens = state_file.read_tokens(fd, key, at_most=at_most)
+        with state_files.opened(path) as fd:
+            head, tokens = state_files.read_tokens(fd, key, at_most=at_most)
     except (OSError, MemoryError, StateRefused):
         return None
     return KnownState(chat, tokens, head.size, head.cut_tokens)

@@ -1,5 +1,5 @@
-"""From the messages of a request to the tokens of its prompt.
+"""Prompts: from the messages of a request to tokens.
 
-In come messages and tools; out come tokens, of which only the template's own may be control tokens. Read
+Takes messages and tools, returns tokens; only the template's own text becomes control tokens. Read
 `prompts.py` first, then `template.py` and `control_tokens.py`.
 """

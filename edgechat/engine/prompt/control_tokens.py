@@ -1,9 +1,9 @@
-"""Control tokens of a prompt: only the template's own text becomes control tokens.
+"""Control tokens: only the template's own text becomes control tokens.
 
-A message that holds `<|im_end|>` would end its turn, and the rest of it could forge other turns. So before a
-chat is rendered, a character that no text contains is inserted into every such mark (`guard`). The template
-passes it through, and a stretch between two control tokens that has it is tokenized as plain text (`tokens`).
-Texts without such marks are not changed.
+A message with `<|im_end|>` would end its turn, and the rest of the message could forge other turns. So before
+a chat is rendered, a character that no text contains is inserted into every such mark (`guard`). The template
+passes it through, and a stretch between two control tokens with that character is tokenized as plain text
+(`tokens`). Texts without marks are unchanged.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.prompt.media_tokens import MediaTokens
 
 _PROSE = re.compile(r"[\w\s.,;:!?'\"()-]*")
-"""No control token consists of these characters alone."""
+"""No control token consists of only these characters."""
 _SLICE = 4096
-"""Characters. llama.cpp takes quadratic time for a text of many control tokens, so it gets them in slices."""
+"""Characters. llama.cpp takes quadratic time for texts with many control tokens, so they are split."""
 
 
 class ControlTokens:
-    """The control tokens of a vocabulary, and the guard against messages that contain them."""
+    """Control tokens of a vocabulary, and the guard against messages that contain them."""
 
     def __init__(self, vocabulary: Vocabulary, media: MediaTokens | None = None) -> None:
-        """media: of a model that sees or hears."""
+        """media: for models with vision or audio."""
         self._vocabulary = vocabulary
         self.media = media or MediaTokens()
-        # A private-use character, random in each process, so that no text can be made to contain it.
+        # A private-use character, random in each process, so that nobody can put it into a text.
         self._break = chr(random.SystemRandom().randrange(0xF0000, 0xFFFFE))
         self._strips: dict[str, tuple[bool, bool]] = {}
 
@@ -58,7 +58,7 @@ class ControlTokens:
         return sorted(text[::-1] for text in self._texts)
 
     def guard(self, value: Any) -> Any:
-        """Return a string, or lists and dicts of strings (keys included), with all marks broken up."""
+        """Return a string, or lists and dicts of strings (including keys), with all marks broken up."""
         if isinstance(value, str):
             return self._guarded(value)
         if isinstance(value, dict):
@@ -85,7 +85,7 @@ class ControlTokens:
         return self._break.join(text[a:b] for a, b in itertools.pairwise(cuts))
 
     def _marks(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield where each control token of a text begins and ends, the longest one where several begin."""
+        """Yield start and end of each control token in a text, of the longest if several begin there."""
         for match in self._firsts.finditer(text):
             start = match.start()
             for length in self._lengths:
@@ -96,7 +96,7 @@ class ControlTokens:
     def tokens(self, text: str, *, bos: bool, most: int | None = None) -> list[int]:
         """Return the ids of a rendered text; see `Vocabulary.tokenize`.
 
-        most: stop once there are more tokens than that.
+        most: stop once there are more tokens.
         """
         ids: list[int] = []
         for before, run in self.media.stretches(text):
@@ -108,14 +108,14 @@ class ControlTokens:
         return ids
 
     def _stretches(self, text: str) -> Iterator[tuple[str, bool]]:
-        """Cut a text before control tokens; yield (stretch, whether marks in it are control tokens)."""
+        """Split a text before control tokens; yield (stretch, whether to parse control tokens in it)."""
         if len(text) <= _SLICE and self._break not in text:
             yield text, True
             return
         begun = end = 0
         before = ""
         for start, stop in [*self._marks(text), (len(text), len(text))]:
-            if start < end:  # inside the one before it
+            if start < end:  # inside the previous mark
                 continue
             plain, mark = text[end:start], text[start:stop]
             if self._break in plain:
@@ -131,13 +131,13 @@ class ControlTokens:
             yield text[begun:], True
 
     def _stripped(self, plain: str, before: str, behind: str) -> str:
-        """Strip the spaces that the control tokens around a text swallow, in vocabularies where they do."""
+        """Strip white space that the control tokens around a text swallow in some vocabularies."""
         if before and self._swallows(before)[1]:
             plain = plain.lstrip()
         return plain.rstrip() if behind and self._swallows(behind)[0] else plain
 
     def _swallows(self, mark: str) -> tuple[bool, bool]:
-        """Say whether a control token swallows the spaces (before, behind) it."""
+        """Return whether a control token swallows white space (before, after) it."""
         if mark not in self._strips:
 
             def same(left: str, right: str) -> bool:
@@ -149,7 +149,7 @@ class ControlTokens:
 
 
 def _begins_one_of(texts: list[str], begins: str, n: int) -> bool:
-    """Say whether one of the sorted texts begins with these n characters and is longer."""
+    """Return whether a text among the sorted texts is longer than n and begins with these n characters."""
     at = bisect_left(texts, begins)
     at += at < len(texts) and texts[at] == begins
     return len(begins) == n and at < len(texts) and texts[at].startswith(begins)

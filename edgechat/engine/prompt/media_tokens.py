@@ -1,7 +1,7 @@
-"""The tokens of images and sounds in prompts: each is decoded and cut once, and remembered by its content.
+"""Tokens of images and sounds in prompts. Each file is decoded and cut once, and remembered by its content.
 
-In a rendered prompt such a file is a mark: its digest between two characters that no text contains. So images
-and sounds pass through templates as text does, and a text is cut at the marks where it is tokenized.
+In a rendered prompt, a file is a mark: its digest between two characters that no text contains. So images and
+sounds pass through templates as text, and the text is split at the marks when it is tokenized.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _RUNS = 8192
 _REMEMBERED = 256
 """Files whose tokens are remembered ..."""
 MOST_MEDIA = 128
-"""Images and sounds of a request."""
+"""Most images and sounds of a request."""
 _CUT = 16
-"""... and those whose contents are, as the encoder takes them: some 10 MB each."""
+"""... and whose cut contents are kept for the encoder: some 10 MB each."""
 
 Decode = Callable[[MediaFile, int], Pixels | Samples]
-"""Returns what is in a file; of a sound so many samples a second."""
+"""Decodes a file, sounds at a sample rate."""
 
 
 def decoded(file: MediaFile, rate: int) -> Pixels | Samples:
-    """Decode a file, in a process of its own. Raises MediaError."""
+    """Decode a file in a child process. Raises MediaError."""
     if isinstance(file, Image):
         with Decoder() as decoder:
             return decoder.pixels(Path(file.path))
@@ -44,12 +44,12 @@ def decoded(file: MediaFile, rate: int) -> Pixels | Samples:
 
 
 class MediaTokens:
-    """The images and sounds of a model's prompts. Any thread."""
+    """The images and sounds of a model's prompts. Thread-safe."""
 
     def __init__(
         self, encoder: MediaEncoder | None = None, decode: Decode = decoded, *, why_not: str = ""
     ) -> None:
-        """encoder: None: images and sounds are refused. why_not: says why it is, in a sentence."""
+        """encoder: None rejects images and sounds. why_not: the reason, as a sentence."""
         self._why_not = why_not
         self._encoder = encoder
         self._decode = decode
@@ -58,14 +58,14 @@ class MediaTokens:
         self._marks = re.compile(f"{self._mark}([0-9a-f]{{32}}){self._mark}")
         self._tokens: OrderedDict[str, tuple[int, ...]] = OrderedDict()
         self._files: OrderedDict[tuple[int, ...], MediaFile] = OrderedDict()
-        """The file of each run of media ids."""
+        """File of each run of media ids."""
         self._cut: OrderedDict[tuple[int, ...], Media] = OrderedDict()
         self._lock = threading.Lock()
 
     def marked(self, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """Return messages whose texts have marks for images and sounds, each of which has been cut.
+        """Cut all images and sounds, and return the messages with marks in their texts.
 
-        Raises BadRequest where the model cannot see or hear, or cannot take one of them; MediaError.
+        Raises BadRequest if the model does not support them; MediaError.
         """
         if sum(len(message.media) for message in messages) > MOST_MEDIA:
             raise BadRequest(
@@ -94,7 +94,7 @@ class MediaTokens:
         self._cut_file(file)
 
     def _able(self, file: MediaFile) -> MediaEncoder:
-        """Return the encoder, if it takes such files. Raises BadRequest."""
+        """Return the encoder if it supports a file. Raises BadRequest."""
         is_image, encoder = isinstance(file, Image), self._encoder
         if encoder is not None and (encoder.sees if is_image else encoder.hears):
             return encoder
@@ -105,7 +105,7 @@ class MediaTokens:
         )
 
     def _cut_file(self, file: MediaFile) -> None:
-        """Decode an image or a sound and cut it; remember what it consists of."""
+        """Decode and cut an image or a sound, and remember its parts."""
         encoder = self._able(file)
         parts = encoder.cut(self._decode(file, encoder.sample_rate), file.digest)
         tokens: list[int] = []
@@ -131,7 +131,7 @@ class MediaTokens:
                 self._tokens.popitem(last=False)
 
     def stretches(self, text: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Cut a rendered text at its marks; yield (text, tokens of the file after it), () for the last."""
+        """Split a rendered text at its marks; yield pairs (text, tokens of the file after it)."""
         at = 0
         for mark in self._marks.finditer(text):
             yield text[at : mark.start()], self._tokens.get(mark[1], ())
@@ -139,18 +139,18 @@ class MediaTokens:
         yield text[at:], ()
 
     def count(self, text: str) -> int:
-        """Return the tokens of all images and sounds in a text."""
+        """Return the number of tokens of all images and sounds in a text."""
         if self._mark not in text:
             return 0
         return sum(len(tokens) for _, tokens in self.stretches(text))
 
     def without(self, text: str) -> str:
-        """Return a text without its images and sounds."""
+        """Return a text without marks."""
         return self._marks.sub("", text) if self._mark in text else text
 
     @contextmanager
     def held(self, ids: Sequence[int]) -> Iterator[Media]:
-        """Give what is encoded for a run of ids, cut again if it was released; it stays meanwhile.
+        """Keep the media of a run of ids within the context; cut them again if they were released.
 
         Raises BadRequest, MediaError.
         """

@@ -1,34 +1,33 @@
-"""From the messages of a request to the tokens of its prompt, and of what the next one will begin with."""
+"""Prompts: from the messages of a request to tokens, and the common beginning of all next prompts."""
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
 
 from msgspec.structs import replace
 
-from edgechat.base.errors import BadRequest, LoadFailed, PromptTooLong, SwitchUnknown, TemplateError
+from edgechat.base.errors import BadRequest, PromptTooLong, SwitchUnknown, TemplateError
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.kv.prefix_cache import common_prefix
-from edgechat.engine.kv.window import ContextWindow, whole, window_of
 from edgechat.engine.prompt.control_tokens import ControlTokens
 from edgechat.engine.prompt.media_tokens import MediaTokens
 from edgechat.engine.prompt.template import TEXT_LIMIT, ChatTemplate, begins_answer, begins_reply
-from edgechat.engine.prompt.token_estimate import LONGEST_PIECE, TokenEstimate, at_least, n_bytes, texts_of
+from edgechat.engine.prompt.token_counts import LONGEST_PIECE, TokenEstimate, at_least, n_bytes, texts_of
+from edgechat.engine.prompt.window import ContextWindow, whole, window_of
 from edgechat.engine.types import ChatRequest, Message
 
 _MOST = 4
-"""Times the context: up to so many tokens, a text is tokenized to its end, to know how many must leave."""
+"""Multiple of the context up to which texts are tokenized to the end, to know how many tokens must leave."""
 _RUN = 3
-"""Tokens from one control token to the next that stands between the same messages."""
+"""Distance in tokens of control tokens between the same two messages."""
 _DISTANCES = tuple(2**n for n in range(20, 5, -1))
-"""Tokens from the end of a text: from each of these places on, twice as much at the most is recomputed."""
+"""Distances in tokens from the end of a text; each is half of the previous, so that an edit recomputes at
+most twice as much as needed."""
 _NEAR = 4096
-"""Characters that can be tokenized a dozen times without a noticeable delay."""
+"""Characters that can be tokenized a dozen times without noticeable delay."""
 
 # Beginnings of a question that could merge with the end of the text before it.
 _FIRSTS = ("a", "1", "\n", " ", "A", ",", "\n\n", "  ", "\t", ".", ":", "(", "]", "'", "_", "中", "é", "😀")
@@ -36,20 +35,21 @@ _FIRSTS = ("a", "1", "\n", " ", "A", ",", "\n\n", "  ", "\t", ".", ":", "(", "]"
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a reply, or the idle time before the next turn, begins with."""
+    """Tokens that a reply, or prewarming for the next turn, begins with."""
 
     tokens: list[int]
     boundaries: tuple[int, ...]
-    """Where later prompts may diverge: tokens before messages and, last, before the generation prompt."""
+    """Where later prompts may diverge: numbers of tokens before messages and, last, before the generation
+    prompt."""
     dropped: int
-    """Turns that were left out."""
+    """Turns left out."""
     thinking: bool
-    """The prompt has opened the thought already."""
+    """Whether the prompt already opens the thought."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A window of some messages, rendered."""
+    """Rendered window of messages."""
 
     window: ContextWindow
     messages: list[Message]
@@ -58,12 +58,12 @@ class _Draft:
 
 
 class Prompts:
-    """Makes the prompts of one model, in any thread."""
+    """Prompts of one model. Thread-safe."""
 
     def __init__(
         self, template: ChatTemplate, vocabulary: Vocabulary, media: MediaTokens | None = None
     ) -> None:
-        """media: of a model that sees or hears."""
+        """media: for models with vision or audio."""
         self._template = template
         self._vocabulary = vocabulary
         self._media = media or MediaTokens()
@@ -73,10 +73,9 @@ class Prompts:
         self._lock = threading.Lock()
 
     def of(self, request: ChatRequest, cells: int) -> Prompt:
-        """Return the prompt of a request, where the context holds `cells` tokens.
+        """Return the prompt of a request, for a context of `cells` tokens.
 
-        Raises TemplateError, SwitchUnknown, BadRequest, MediaError, or PromptTooLong if what must be sent is
-        too long.
+        Raises TemplateError, SwitchUnknown, BadRequest, MediaError, PromptTooLong.
         """
         with self._lock:
             if request.text is not None:
@@ -88,7 +87,7 @@ class Prompts:
             return self._prompt(request, draft)
 
     def _plain(self, text: str | tuple[int, ...], suffix: str, cells: int) -> Prompt:
-        """Return the prompt of a raw text, whose control tokens count as such, or of tokens."""
+        """Return the prompt of a raw text, in which control tokens are parsed, or of tokens."""
         if suffix:
             tokens = self._infill(text, suffix, cells)
         elif isinstance(text, str):
@@ -107,11 +106,11 @@ class Prompts:
             raise BadRequest("The prompt is empty.", hint="Give a text, or at least one token, to continue.")
         if len(tokens) >= cells:
             raise _too_long(str(len(tokens)), cells, "The text")
-        # The same prompt again computes only the last token.
+        # If the same prompt comes again, only the last token is computed.
         return Prompt(tokens, self._boundaries(tokens, len(tokens) - 1), dropped=0, thinking=False)
 
     def _infill(self, text: str | tuple[int, ...], suffix: str, cells: int) -> list[int]:
-        """Return the tokens of a prompt for what belongs between a text and a suffix."""
+        """Return the tokens of a fill-in-the-middle prompt."""
         marks = self._vocabulary.infill()
         if marks is None:
             raise BadRequest(
@@ -132,15 +131,15 @@ class Prompts:
         return self._vocabulary.tokenize(text, bos=False, special=False)
 
     def next(self, request: ChatRequest, reply: Message, cells: int) -> Prompt | None:
-        """Return what the chat's next prompt begins with after `reply`, whatever the next question is.
+        """Return the common beginning of all possible next prompts after `reply`.
 
-        It holds unless that question is long enough for turns to leave. All of it lies before the generation
-        prompt. None if the template rejects the chat, or it does not fit.
+        It ends before the generation prompt, and holds unless the next question is so long that turns leave.
+        None if the template rejects the chat or it does not fit.
         """
-        # After a call, its result comes first.
+        # After a call, its result comes next.
         question = Message("tool", "a", call_id=reply.calls[0].id) if reply.calls else Message("user", "a")
         before = self._media.marked(request.messages)
-        if begins_reply(before):  # of which `reply` is the rest
+        if begins_reply(before):  # `reply` continues it
             begun, before = before[-1], before[:-1]
             thinking, content = begun.thinking + reply.thinking, begun.content + reply.content
             reply = replace(reply, thinking=thinking, content=content)
@@ -159,8 +158,8 @@ class Prompts:
     def shorter(self, request: ChatRequest, cells: int, dropped: int, generated: int) -> Prompt | None:
         """Return a prompt with more than `dropped` turns left out, for a reply that has filled the context.
 
-        Prompt and the `generated` tokens then take 3/4 of the cells, or 7/8 at most. None if nothing more can
-        leave, or may, or it would not help.
+        The prompt and the `generated` tokens then take 3/4 of the cells, or 7/8 at most. None if no more
+        turns can or may leave, or if that would not suffice.
         """
         if request.overflow == "error":
             return None
@@ -183,14 +182,14 @@ class Prompts:
             return self._prompt(request, draft)
 
     def _render_fitting(self, request: ChatRequest, messages: Sequence[Message], cells: int) -> _Draft:
-        """Render what of `messages` leaves room for the start of a reply, if turns can leave for that."""
+        """Render messages, leaving out turns to make room for the start of a reply."""
         room = max(1, min(64, cells // 16))
         return self._fit(request, messages, self._window(request, messages, cells), cells, cells - room)
 
     def _window(
         self, request: ChatRequest, messages: Sequence[Message], cells: int, *, exact: bool = False
     ) -> ContextWindow:
-        """Return what is sent of `messages`; exact: with exact sizes, not only upper bounds."""
+        """Return the window of `messages`. exact: use exact sizes, not upper bounds."""
         if request.overflow == "error":
             return whole(len(messages))
         if sum(len(text) for message in messages for text in texts_of(message)) > TEXT_LIMIT:
@@ -198,27 +197,27 @@ class Prompts:
         added = self._sizes.overhead(request.think)
         fixed = added.prompt(messages) + self._sizes.tools(request.tools)
         if not exact:
-            # No token is empty: a text of few bytes need not be tokenized to know that it fits.
+            # No token is empty, so a text of few bytes is known to fit without tokenizing it.
             most = [(msg.role, self._most(msg) + added.message * (1 + len(msg.calls))) for msg in messages]
             if fixed + sum(size for _, size in most) <= cells * 3 // 4:
                 return window_of(most, cells, fixed=fixed)
         return window_of(self._sizes.of(messages, added, cells), cells, fixed=fixed)
 
     def _most(self, message: Message) -> int:
-        """Return an upper bound of the tokens of a message's texts and media."""
+        """Return an upper bound for the tokens of a message's texts and media."""
         n_text = n_bytes(message.thinking) + sum(n_bytes(text) for text in texts_of(message))
         return n_text + self._media.count(message.content)
 
     def _fit(
         self, request: ChatRequest, messages: Sequence[Message], window: ContextWindow, cells: int, most: int
     ) -> _Draft:
-        """Render what `window` keeps; while that is more than `most` tokens, leave further turns out."""
+        """Render a window, leaving out further turns while it has more than `most` tokens."""
         while True:
             kept = [messages[at] for at in window.kept]
             size = sum(n_bytes(text) for message in kept for text in texts_of(message))
             around = len(kept) * self._sizes.overhead(request.think).message // 2
             if size > min(LONGEST_PIECE * cells, TEXT_LIMIT) or around > cells:
-                # Refused before it is rendered, which may take long.
+                # Rejected before rendering, which may take long.
                 raise _too_long(f"more than {max(around, size // LONGEST_PIECE)}", cells)
             text = self._render(request, kept)
             if n_bytes(text) > LONGEST_PIECE * cells:
@@ -256,7 +255,7 @@ class Prompts:
         )
 
     def _begun(self, text: str, begun: Message) -> str:
-        """Return what a reply that has begun adds to a rendered chat: its thought so far, or all of it."""
+        """Return the text that a reply which has begun adds to a rendered chat."""
         marks = self._template.marks
         thought: str = self.control_tokens.guard(begun.thinking)
         answer: str = self.control_tokens.guard(begun.content)
@@ -271,7 +270,7 @@ class Prompts:
         return (marks.skip[-1] if marks.skip else "") + answer
 
     def _is_thinking(self, messages: Sequence[Message], text: str) -> bool:
-        """Say whether a rendered chat ends within a thought."""
+        """Return whether a rendered chat ends within a thought."""
         marks = self._template.marks
         if marks is None or begins_answer(messages):
             return False
@@ -287,9 +286,9 @@ class Prompts:
         )
 
     def _boundaries(self, tokens: list[int], last: int) -> tuple[int, ...]:
-        """Return where a prompt may be edited, up to `last`: where control tokens end a message.
+        """Return where a prompt may be edited, up to `last`: where control tokens end messages.
 
-        In a text without them it may be anywhere, and most likely near the end.
+        Texts without control tokens may be edited anywhere, most likely near the end.
         """
         control = {token for token in set(tokens) if self._control(token)}
         marks = [at for at in range(1, last) if tokens[at] in control]
@@ -299,7 +298,7 @@ class Prompts:
         return (*(at for at in runs if last - at > _RUN), last)
 
     def _boundary(self, request: ChatRequest, draft: _Draft) -> int:
-        """Return how many tokens the rendering without a generation prompt shares with this one."""
+        """Return the number of tokens before the generation prompt."""
         asks, answers = self._ending(request)
         asked = bool(draft.messages) and draft.messages[-1].role == "user"
         if asked and asks is not None and draft.text.endswith(asks):
@@ -314,9 +313,9 @@ class Prompts:
         return index + common_prefix(draft.tokens[index:], rest)
 
     def _ending(self, request: ChatRequest) -> tuple[str | None, str]:
-        """Return how a rendered chat ends with a generation prompt and without, (None, '') if that varies.
+        """Return the end of a rendered chat with and without generation prompt; (None, '') if it varies.
 
-        Probed once with short chats: to render a long one may take longer than to tokenize it.
+        Probed once with short chats, since rendering a long chat may take longer than tokenizing it.
         """
         if request.think not in self._endings:
             ask, reply = Message("user", "a"), Message("assistant", "b", "c")
@@ -334,7 +333,7 @@ class Prompts:
         return asks[begins:], answers[begins:]
 
     def _before_question(self, draft: _Draft, begins: int) -> int:
-        """Return how many tokens stay the same for any question that begins at this character."""
+        """Return the number of tokens that stay the same for any question that begins at a character."""
         index, at = self._anchor(draft, begins)
         before, behind = draft.text[at:begins], draft.text[begins + 1 :]
         firsts = _FIRSTS if len(before) <= _NEAR else _FIRSTS[:4]
@@ -345,10 +344,10 @@ class Prompts:
         return index + len(stable)
 
     def _anchor(self, draft: _Draft, limit: int) -> tuple[int, int]:
-        """Return the last control token that ends at or before a character, and where its text begins.
+        """Return the index of the last control token that ends at or before a character, and where it begins.
 
-        Tokenizers cut a text at control tokens first, so what follows one can be tokenized without what
-        precedes it. (0, 0) if there is no such token.
+        Tokenizers split texts at control tokens first, so text after a control token can be tokenized without
+        the text before it. (0, 0) if there is none.
         """
         at = len(draft.text)
         for index in range(len(draft.tokens) - 1, 0, -1):
@@ -363,7 +362,7 @@ class Prompts:
         return 0, 0
 
     def _control(self, token: int) -> str:
-        """Return the text of a control token, '' for others."""
+        """Return the text of a control token, '' for other tokens."""
         if self._vocabulary.piece(token):
             return ""
         return self._vocabulary.piece(token, special=True).decode("utf-8", "replace")
@@ -375,67 +374,3 @@ def _too_long(tokens: str, cells: int, what: str = "The conversation") -> Prompt
         hint="Shorten it or start a new chat. A longer context, if the model has one: --ctx, or context in "
         "settings.toml.",
     )
-
-
-_DOCUMENT = "{document}"
-_ANOTHER = "Look for another file of the same model: this one was converted by an old or unusual program."
-_PLACES = re.compile(r"\{(query|document)\}")
-
-
-class PairVocabulary(Vocabulary, Protocol):
-    """A vocabulary that joins two texts."""
-
-    def around_pair(self) -> tuple[list[int], list[int], list[int]]:
-        """Return the ids before, between and behind the texts."""
-
-
-class PairPrompt:
-    """Makes tokens of pairs."""
-
-    def __init__(self, vocabulary: PairVocabulary, template: str | None) -> None:
-        """template: of the model's file, with '{query}' and '{document}' in it."""
-        self._vocabulary, self._template = vocabulary, template
-        self._control = ControlTokens(vocabulary)
-
-    def check(self) -> None:
-        """Raise LoadFailed where a query would not be told from a document: scores would mean nothing."""
-        if self._template is None and not self._vocabulary.around_pair()[1]:
-            raise LoadFailed(
-                "The model's file has neither a template for reranking nor a token between two texts.",
-                hint=_ANOTHER,
-            )
-        if self._template is not None and {*_PLACES.findall(self._template)} != {"query", "document"}:
-            raise LoadFailed(
-                "The template for reranking in the model's file has no place for {query} or for {document}.",
-                hint=_ANOTHER,
-            )
-
-    def tokens(self, query: str, document: str) -> list[int]:
-        """Return the ids of a pair."""
-        if self._template is None:
-            before, between, behind = self._vocabulary.around_pair()
-            return [*before, *self._plain(query), *between, *self._plain(document), *behind]
-        texts = {"query": self._control.guard(query), "document": self._control.guard(document)}
-        return self._control.tokens(_PLACES.sub(lambda place: texts[place[1]], self._template), bos=False)
-
-    def beginning(self, query: str, document: str, longest: int) -> list[int]:
-        """Return the ids of a pair, no more than `longest`: the end of the document is left out, if need be.
-
-        The query takes up to a quarter. Of a template that is longer than the rest, the beginning counts.
-        """
-        asked = self._plain(query)
-        if len(asked) > (most := longest // 4):
-            query = b"".join(map(self._vocabulary.piece, asked[:most])).decode("utf-8", "ignore")
-        tokens = self.tokens(query, document)
-        n_behind = len(self._behind())
-        if len(tokens) <= longest or n_behind >= longest:
-            return tokens[:longest]
-        return tokens[: longest - n_behind] + tokens[len(tokens) - n_behind :]
-
-    def _behind(self) -> list[int]:
-        if self._template is None:
-            return self._vocabulary.around_pair()[2]
-        return self._control.tokens(self._template.rpartition(_DOCUMENT)[2], bos=False)
-
-    def _plain(self, text: str) -> list[int]:
-        return self._vocabulary.tokenize(text, bos=False, special=False)

@@ -1,18 +1,17 @@
-"""The chat template of a model: messages in, prompt text out, with the work bounded in time and size."""
+"""Chat template of a model: renders messages to prompt text, within limits on time and size."""
 
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from edgechat.base.errors import EngineError, SwitchUnknown, TemplateError
-from edgechat.base.process.child import Child, ChildLost, ChildNeverReady
-from edgechat.engine.prompt import thinking
+from edgechat.base.errors import SwitchUnknown, TemplateError
+from edgechat.base.process.child import ChildLost, RestartingChild
 from edgechat.engine.prompt.template_child import MEMORY_LIMIT, TIME_LIMIT, Render, Rendered
 from edgechat.engine.tool_calls import history
 from edgechat.engine.tool_calls.formats import format_of
@@ -20,9 +19,9 @@ from edgechat.engine.tool_calls.tools import template_tool
 from edgechat.engine.types import Effort, Message, Tool
 
 TEXT_LIMIT = 16 * 2**20
-"""Characters of a prompt."""
+"""Most characters of a prompt."""
 
-# For files without a template: the format that most models have been trained on.
+# For files without a template: the most common format.
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -30,49 +29,47 @@ CHATML = (
 
 _QUESTION = Message("user", "a")
 
-
-class TemplateProcess:
-    """The rendering process, which takes a moment to start: create it before the model is loaded."""
-
-    def __init__(self) -> None:
-        self._child = _child()
-
-    def ask(self, request: Render) -> Rendered:
-        """Return the answer. Raises TemplateError if the process exceeded a limit or died over it."""
-        question = msgspec.msgpack.encode(request)
-        if not self._child.alive:  # it died before this request
-            self._child.close()
-            self._child = _child()
-        try:
-            answer = self._child.ask(question, seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
-        except ChildNeverReady as lost:
-            raise _never_ready(lost) from lost
-        except ChildLost as lost:
-            died = "exceeded the memory limit and was stopped"
-            raise _overrun(died if str(lost) == "died" else str(lost)) from lost
-        return msgspec.msgpack.decode(answer, type=Rendered)
-
-    def close(self) -> None:
-        """Kill the process."""
-        self._child.close()
+# Template variables for thinking.
+_SWITCH = "enable_thinking"
+_EFFORT = "reasoning_effort"
 
 
-def _child() -> Child:
-    try:
-        return Child("template", log=sys.stderr.fileno())
-    except ChildNeverReady as lost:
-        raise _never_ready(lost) from lost
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Marks of a model family that open and close a thought and may surround answers.
+
+    They are searched for in the text of a reply, with control tokens rendered.
+    """
+
+    sign: str
+    """Text by which the family's templates are recognized."""
+    open: str
+    close: str
+    skip: tuple[str, ...] = ()
+    """Marks around an answer that belong neither to the thought nor to the answer."""
 
 
-def _never_ready(lost: ChildNeverReady) -> EngineError:
-    return EngineError(
-        f"The process for chat templates did not start: it {lost}.",
-        hint="Send the message again. If it fails again, please report this error, with the engine's log.",
-    )
+HARMONY_FINAL = "<|channel|>final<|message|>"
+
+FAMILIES = (
+    Marks(
+        "<|channel|>analysis<|message|>",
+        "<|channel|>analysis<|message|>",
+        "<|end|>",
+        ("<|start|>assistant", HARMONY_FINAL),
+    ),
+    Marks("<|channel>", "<|channel>thought", "<channel|>"),
+    Marks("</think>", "<think>", "</think>"),
+)
+
+
+def template_process() -> RestartingChild:
+    """Return the rendering process. It takes a moment to start: start it before loading the model."""
+    return RestartingChild("template", "chat templates", seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
 
 
 class ChatTemplate:
-    """A template and the process that renders it, which is restarted after an overrun."""
+    """A template and the process that renders it, restarted after an overrun."""
 
     def __init__(
         self,
@@ -82,23 +79,23 @@ class ChatTemplate:
         eos: str = "",
         stop: Sequence[str] = (),
         system: str = "",
-        process: TemplateProcess | None = None,
+        process: RestartingChild | None = None,
     ) -> None:
-        """`source` None: the model has no template, and ChatML is used.
+        """source: None for models without a template, which use ChatML.
 
-        stop: further texts that end a reply. system: the system prompt of conversations that have none.
+        stop: additional stop strings. system: default system prompt.
         """
         self.source = source or CHATML
         self.is_own = bool(source)
-        # A model that does not know ChatML's end token may write it out.
+        # Models that do not know ChatML's end token may write it out.
         self.stop = (*stop, *(() if source else ("<|im_end|>",)))
         self._system = system
-        self.marks = thinking.marks_of(self.source)
+        self.marks = next((family for family in FAMILIES if family.sign in self.source), None)
         self.calls = format_of(self.source)
-        self.can_switch_thinking = thinking.can_switch(self.source)
-        self.has_effort = thinking.has_effort(self.source)
+        self.can_switch_thinking = _SWITCH in self.source
+        self.has_effort = _EFFORT in self.source
         self._special = {"bos_token": bos, "eos_token": eos}
-        self._process = process
+        self._process = process or template_process()
         self._takes_system: bool | None = None
         self._takes_later_system: bool | None = None
 
@@ -113,10 +110,10 @@ class ChatTemplate:
         generation_prompt: bool = True,
         guard: Callable[[Any], Any] = lambda value: value,
     ) -> str:
-        """Return the prompt for `messages`; `guard` is applied to messages and tools before rendering.
+        """Return the prompt for `messages`. guard: applied to messages and tools before rendering.
 
-        Raises TemplateError; SwitchUnknown if the model cannot do as `think` says (False is also met by one
-        that never thinks); SchemaError for tools that cannot be described.
+        Raises TemplateError; SwitchUnknown if the template does not support `think` (False is fine for models
+        that never think); SchemaError for tools that cannot be described.
         """
         if think is not None and not self.can_switch_thinking and (think or self.marks):
             raise SwitchUnknown(
@@ -133,8 +130,11 @@ class ChatTemplate:
             "add_generation_prompt": generation_prompt,
             "tools": None if self.calls.told or not tools else guard([template_tool(tool) for tool in tools]),
             **self._special,
-            **thinking.switch(think, effort),
         }
+        if think is not None:
+            variables[_SWITCH] = think
+        if effort is not None:
+            variables[_EFFORT] = effort
         answer = self._ask(Render(self.source, variables, date))
         if answer.error is not None and any(message.calls for message in messages):
             variables["messages"] = guard(history.as_dicts(messages, self.calls, text_arguments=True))
@@ -147,7 +147,7 @@ class ChatTemplate:
         return answer.text
 
     def _with_system(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Return messages with the model's own system prompt, unless they have one."""
+        """Return messages with the model's default system prompt, unless they have a system prompt."""
         if not self._system or any(message.role == "system" for message in messages):
             return messages
         if self._accepts_system():
@@ -159,7 +159,7 @@ class ChatTemplate:
         return [*messages[:at], question, *messages[at + 1 :]]
 
     def _accepts_system(self) -> bool:
-        """Say whether the template takes a system message."""
+        """Return whether the template accepts a system message."""
         if self._takes_system is None:
             try:
                 self.render((Message("system", "a"), _QUESTION))
@@ -169,7 +169,7 @@ class ChatTemplate:
         return self._takes_system
 
     def _accepts_later_system(self) -> bool:
-        """Say whether the template writes a system message where it stands, after the first question."""
+        """Return whether the template renders later system messages in place."""
         if self._takes_later_system is None:
             chat = [
                 Message("user", "xyzzy"),
@@ -177,7 +177,7 @@ class ChatTemplate:
                 Message("assistant", "a"),
                 _QUESTION,
             ]
-            self._takes_later_system = True  # as it is asked now
+            self._takes_later_system = True  # while this is being probed
             try:
                 text = self.render(chat)
                 self._takes_later_system = 0 <= text.find("xyzzy") < text.find("plugh")
@@ -186,19 +186,17 @@ class ChatTemplate:
         return self._takes_later_system
 
     def _ask(self, request: Render) -> Rendered:
-        if self._process is None:
-            self._process = TemplateProcess()
+        """Return the answer. Raises TemplateError if the process exceeded a limit or died."""
         try:
-            return self._process.ask(request)
-        except (EngineError, TemplateError):
-            self.close()
-            raise
+            answer = self._process.ask(msgspec.msgpack.encode(request))
+        except ChildLost as lost:
+            died = "exceeded the memory limit and was stopped"
+            raise _overrun(died if str(lost) == "died" else str(lost)) from lost
+        return msgspec.msgpack.decode(answer, type=Rendered)
 
     def close(self) -> None:
         """End the process."""
-        if self._process is not None:
-            self._process.close()
-            self._process = None
+        self._process.close()
 
 
 def _rejected(error: str, line: int | None) -> TemplateError:
@@ -222,14 +220,14 @@ def _overrun(what: str) -> TemplateError:
 
 
 def has_later_rules(messages: Sequence[Message]) -> bool:
-    """Say whether a system message comes after others."""
+    """Return whether a system message follows other messages."""
     return any(
         after.role == "system" and before.role != "system" for before, after in itertools.pairwise(messages)
     )
 
 
 def begins_reply(messages: Sequence[Message]) -> bool:
-    """Say whether the last message is the beginning of the reply to the others: of its thought, at least."""
+    """Return whether the last message begins the reply: at least its thought."""
     last = messages[-1] if messages else None
     if last is None or last.role != "assistant" or last.calls:
         return False
@@ -237,5 +235,5 @@ def begins_reply(messages: Sequence[Message]) -> bool:
 
 
 def begins_answer(messages: Sequence[Message]) -> bool:
-    """Say whether the last message is the beginning of the answer to the others, after any thought."""
+    """Return whether the last message begins the answer, after any thought."""
     return begins_reply(messages) and bool(messages[-1].content)

@@ -1,7 +1,7 @@
-"""The child process that renders chat templates.
+"""Child process that renders chat templates.
 
-A template is untrusted code. The sandbox keeps it from other objects, but nothing inside a process can bound
-the memory of `'a' * 300000000` or the time of a nested loop, so it runs in a process of its own, which
+A template is untrusted code. The sandbox shields other objects from it, but nothing inside a process can
+limit the memory of `'a' * 300000000` or the time of a nested loop, so it runs in a separate process, which
 `template.py` watches and kills.
 """
 
@@ -19,13 +19,13 @@ import msgspec
 from edgechat.base.process import child, spawn
 
 MEMORY_LIMIT = 512 * 2**20
-"""Bytes that a template's process may take; an honest one takes 30 MB."""
+"""Memory limit of the process in bytes; honest templates take 30 MB."""
 TIME_LIMIT = 3.0
-"""Seconds for one rendering; an honest one takes milliseconds."""
+"""Seconds for one rendering; honest templates take milliseconds."""
 
 
 class Render(msgspec.Struct, frozen=True):
-    """A template and its variables; `date` is what `strftime_now` formats (ISO; None: now)."""
+    """A template, its variables and the date for `strftime_now` (ISO; None: now)."""
 
     template: str
     variables: dict[str, Any]
@@ -33,16 +33,16 @@ class Render(msgspec.Struct, frozen=True):
 
 
 class Rendered(msgspec.Struct, frozen=True):
-    """The text, or the template's error."""
+    """The rendered text, or the template's error."""
 
     text: str = ""
     error: str | None = None
     line: int | None = None
-    """Where in the template an error is that it did not raise itself."""
+    """Line of an error in the template, unless the template raised it on purpose."""
 
 
 def render(request: Render) -> Rendered:
-    """Render in the immutable sandbox; every error of the template is returned as text."""
+    """Render in the immutable sandbox; all errors of the template are returned as text."""
     try:
         return Rendered(_compiled(request.template, request.date).render(**request.variables))
     except Exception as error:
@@ -51,11 +51,11 @@ def render(request: Render) -> Rendered:
 
 
 class _RefusedError(ValueError):
-    """The template has called raise_exception."""
+    """The template called raise_exception."""
 
 
 def _line_of(error: Exception) -> int | None:
-    """Return the line of the template that an error comes from, the innermost one."""
+    """Return the innermost line of the template that an error comes from."""
     lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if _is_template(frame)]
     return lines[-1] if lines else getattr(error, "lineno", None)
 
@@ -66,19 +66,19 @@ def _is_template(frame: FrameType) -> bool:
 
 @functools.lru_cache(maxsize=4)
 def _compiled(template: str, date: str | None) -> Any:
-    """Return a compiled template: compiling takes longer than rendering 500 messages."""
+    """Return a compiled template, cached: compiling takes longer than rendering 500 messages."""
     return _environment(date).from_string(template)
 
 
 @functools.lru_cache(maxsize=4)
 def _environment(date: str | None) -> Any:
-    """Return the environment that chat templates expect: transformers' settings and helper functions."""
+    """Return the environment that chat templates expect: transformers' settings and helpers."""
     from jinja2.ext import Extension, loopcontrols
     from jinja2.nodes import Scope
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class GenerationTag(Extension):
-        """`{% generation %}`, which marks replies for training: its content is rendered unchanged."""
+        """`{% generation %}` marks replies for training: its content is rendered unchanged."""
 
         tags = {"generation"}  # noqa: RUF012
 
@@ -106,7 +106,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    # Jinja's own filter escapes <, > and & for HTML, which would change what the model reads.
+    # Jinja's own filter escapes <, > and & for HTML, which models should not see.
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

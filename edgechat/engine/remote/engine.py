@@ -28,8 +28,8 @@ from edgechat.base.errors import (
     PromptTooLong,
     RemoteUnreachable,
 )
-from edgechat.engine.kv.state_folder import check_id
-from edgechat.engine.protocol import EngineState
+from edgechat.engine.kv.state_files import check_id
+from edgechat.engine.protocol import EngineState, EngineUsers, cannot_chat, cannot_embed
 from edgechat.engine.remote.reply import RemoteReply
 from edgechat.engine.remote.request import body_of, unsupported, without_oldest
 from edgechat.engine.types import (
@@ -43,8 +43,6 @@ from edgechat.engine.types import (
     Translated,
 )
 from edgechat.engine.worker.connection import cancelled, closed
-from edgechat.engine.worker.kinds import cannot_chat, cannot_embed
-from edgechat.engine.worker.users import EngineUsers
 from edgechat.models.remote.client import RemoteClient
 from edgechat.models.remote.discovery import described
 from edgechat.models.remote.measured import note_speed

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from edgechat.base.errors import EdgechatError
-from edgechat.engine.prompt.thinking import FAMILIES
+from edgechat.engine.prompt.template import FAMILIES
 from edgechat.engine.reply.reply import Reply
 from edgechat.engine.types import (
     ChatRequest,

@@ -13,7 +13,7 @@ import msgspec
 from edgechat.base.errors import BadRequest, ImageError, SwitchUnknown
 from edgechat.base.images.image import PLACE, Image
 from edgechat.base.paths import read_bytes
-from edgechat.engine.kv.window import turns_of
+from edgechat.engine.prompt.window import turns_of
 from edgechat.engine.tool_calls.tools import arguments_text
 from edgechat.engine.types import ChatRequest, MediaFile, Message, Sampling, Tool, ToolCall
 from edgechat.models.remote.model import KINDS, HostedModel
@@ -114,7 +114,7 @@ def _refuse_ignored(request: ChatRequest, model: HostedModel) -> None:
 def without_oldest(messages: Sequence[Message]) -> tuple[int, tuple[Message, ...]]:
     """Return how many turns are left out, and the other messages: half of those that can leave, the oldest.
 
-    The system prompt, the first turn and the last one stay, as in `edgechat.engine.kv.window`. How many
+    The system prompt, the first turn and the last one stay, as in `edgechat.engine.prompt.window`. How many
     tokens they have is known to the server alone.
     """
     turns = turns_of([message.role for message in messages])

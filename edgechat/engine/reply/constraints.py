@@ -1,6 +1,6 @@
-"""Which tokens may come next in a reply that follows a grammar, by llguidance.
+"""Constraints: which tokens may come next in a reply that follows a grammar, computed by llguidance.
 
-Grammars are compiled in a thread, after a child process has compiled them without harm.
+Grammars are compiled in a thread, after a child process has compiled them safely.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import itertools
-import sys
+import re
 import threading
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -16,45 +16,43 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import replace
 
-from edgechat.base.errors import EdgechatError, EngineError, SchemaError
-from edgechat.base.process.child import Child, ChildLost, ChildNeverReady
+from edgechat.base.errors import EngineError, SchemaError
+from edgechat.base.process.child import ChildLost, RestartingChild
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.kv.prefix_cache import common_prefix
-from edgechat.engine.reply.grammar import grammar_error
-from edgechat.engine.reply.grammar_child import MEMORY_LIMIT, TIME_LIMIT, Tokens, limits
-from edgechat.engine.scheduling.preparation import fault
-from edgechat.engine.scheduling.sequence import Sequence
+from edgechat.engine.reply.grammar_child import MEMORY_LIMIT, TIME_LIMIT, TOOL_COMMENT, Tokens, limits
 from edgechat.engine.types import ErrorInfo
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-_REMEMBERED = 256  # grammars whose outcome is remembered: programs send the same one again and again
-_STACK = 64 * 2**20  # bytes, of the thread that compiles what a process with less has compiled
-# Otherwise llguidance would tokenize forced text, in one way of the many that the model may use.
+_REMEMBERED = 256  # grammars whose outcome is remembered: programs send the same grammar repeatedly
+_STACK = 64 * 2**20  # bytes, for the thread that compiles; the child process has less
+_POSITION = re.compile(r"at (\d+)\(\d+\)")
+_LONGEST_EXPLANATION = 200  # characters of what llguidance says about a schema
+# Otherwise llguidance would tokenize forced text, in only one of the ways that the model may use.
 _OPTIONS = '%llguidance {"no_forcing": true}\n'
 
 
 class Constraint:
-    """A grammar, and how much of a reply it has taken in. Raises SchemaError if it turns out too complex.
+    """A grammar and its state in a reply. Methods raise SchemaError if the grammar turns out too complex.
 
-    It is a function of the reply's tokens: it takes in what is new of them and goes back over what was taken
-    away, so rejected drafts need no care. Whether one token may come takes 10 us; all that may, 5 to 300 us
-    of a vocabulary of 152,000, and 2 ms inside a string whose pattern or length is limited.
+    Results depend only on the reply's tokens: the matcher advances over new tokens and rolls back over
+    removed tokens, so rejected drafts need no care. Checking a token takes 10 us; a mask of a vocabulary of
+    152,000 tokens takes 5 to 300 us, and 2 ms inside a string with a pattern or limited length.
     """
 
     def __init__(self, matcher: LLMatcher, n_vocab: int, ends: Seq[int]) -> None:
-        """ends: the tokens that end a reply."""
+        """ends: tokens that end a reply."""
         self._matcher = matcher
         self._n_vocab = n_vocab
         self._ends = frozenset(ends)
         self._consumed: list[int] = []
-        self._bits = np.zeros((n_vocab + 32) // 32, np.uint32)  # one token more: see `_tokenizer`
+        self._bits = np.zeros((n_vocab + 32) // 32, np.uint32)  # one more token: see `_new_tokenizer`
 
     def mask(self, reply_tokens: Seq[int]) -> npt.NDArray[np.bool_]:
-        """Return which tokens may come after these: [n_vocab]. After one that ends a reply, as before it."""
+        """Return the tokens that may follow [n_vocab]. Tokens that end the reply are ignored."""
         self._advance_to(reply_tokens)
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         self._check()
@@ -62,14 +60,14 @@ class Constraint:
         return bits.view(np.bool_)
 
     def allows(self, reply_tokens: Seq[int], tokens: Seq[int]) -> int:
-        """Return how many of `tokens` may come after the reply so far, one after the other."""
+        """Return how many of `tokens` may follow the reply so far, in sequence."""
         self._advance_to(reply_tokens)
         n_allowed = int(self._matcher.validate_tokens(list(tokens)))
         self._check()
         return n_allowed
 
     def is_complete(self, reply_tokens: Seq[int]) -> bool:
-        """Say whether nothing may follow."""
+        """Return whether nothing may follow."""
         self._advance_to(reply_tokens)
         return bool(self._matcher.is_stopped())
 
@@ -90,65 +88,34 @@ class Constraint:
 
 
 class Constraints:
-    """Makes the constraints of one vocabulary, in threads of its own, so that streams go on meanwhile.
+    """Compiles constraints for a vocabulary in background threads.
 
-    New grammars wait for each other, as a child process tries them first; known ones do not wait for these.
+    New grammars, which a child process tries first, wait for each other; known grammars do not wait for them.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._shared_tokenizer: LLTokenizer | None = None
-        self._child: Child | None = None
+        self._child = RestartingChild("grammar", "grammars", seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
         self._valid: dict[bytes, None] = {}
         self._errors: dict[bytes, ErrorInfo] = {}
         self._lock = threading.Lock()
-        """Protects the tokenizer and the child process while they are made."""
+        """Held while the tokenizer is made."""
         self._closed = False
         self._executors: dict[str, ThreadPoolExecutor] = {}
-        self._waiting: list[tuple[Sequence, Future[Constraint]]] = []
 
     def prepare(self) -> None:
-        """Make the tokenizer that all constraints share now; does nothing without llguidance.
+        """Create the tokenizer shared by all constraints; does nothing without llguidance.
 
-        Half of this, up to 0.7 s, holds Python's global lock, in whatever thread it is done.
+        Half of this, up to 0.7 s, holds Python's global lock, whatever the thread.
         """
         if not _is_missing():
-            wait([self._executor("grammars").submit(self._tokenizer)])  # errors come up again with a request
-
-    @property
-    def n_waiting(self) -> int:
-        """Requests that wait for one."""
-        return len(self._waiting)
-
-    def begin(self, sequence: Sequence, grammar: str) -> None:
-        """Have a sequence wait for the constraint of its grammar. Raises EngineError; see `of`."""
-        self._waiting.append((sequence, self.of(grammar)))
-
-    def ready(self) -> list[tuple[Sequence, Constraint | EdgechatError]]:
-        """Return the sequences that need not wait any more, with the constraint or the error."""
-        done = [pair for pair in self._waiting if pair[1].done()]
-        self._waiting = [pair for pair in self._waiting if pair not in done]
-        return [(sequence, _result(future)) for sequence, future in done]
-
-    def give_up(self, request_id: str) -> Sequence | None:
-        """Return the sequence of a request that waits for its grammar, and do not wait for it."""
-        pair = next((pair for pair in self._waiting if pair[0].id == request_id), None)
-        if pair is None:
-            return None
-        self._waiting.remove(pair)
-        pair[1].cancel()
-        return pair[0]
-
-    def forget(self, chat: str) -> None:
-        """Detach the requests of a deleted chat from it."""
-        for sequence, _ in self._waiting:
-            if sequence.request.chat == chat:
-                sequence.request = replace(sequence.request, chat=None)
+            wait([self._executor("grammars").submit(self._tokenizer)])  # errors recur with the first request
 
     def of(self, grammar: str) -> Future[Constraint]:
-        """Begin to make the constraint of a grammar; the future may raise SchemaError.
+        """Start compiling a grammar; the future may raise SchemaError.
 
-        Raises EngineError where llguidance is not installed.
+        Raises EngineError if llguidance is not installed.
         """
         if _is_missing():
             raise EngineError(
@@ -157,7 +124,7 @@ class Constraints:
             )
         grammar = _OPTIONS + grammar
         digest = hashlib.blake2b(grammar.encode()).digest()
-        problem = self._errors.get(digest)  # once: another thread forgets old ones
+        problem = self._errors.get(digest)  # a single lookup: another thread removes old entries
         if problem is not None:
             refusal: Future[Constraint] = Future()
             refusal.set_exception(problem.error())
@@ -170,14 +137,14 @@ class Constraints:
         if name not in self._executors:
             self._executors[name] = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
             before = threading.stack_size(_STACK)
-            try:  # threads are started with the first work
+            try:  # the executor starts its thread with the first work
                 self._executors[name].submit(lambda: None).result()
             finally:
                 threading.stack_size(before)
         return self._executors[name]
 
     def _compile_new(self, grammar: str, digest: bytes) -> Constraint:
-        if digest in self._errors:  # since it was asked for
+        if digest in self._errors:  # added since it was queued
             raise self._errors[digest].error()
         try:
             if digest not in self._valid:
@@ -190,7 +157,7 @@ class Constraints:
         return constraint
 
     def _compile(self, grammar: str) -> Constraint:
-        # Each request has its own: copies share one lexer, and what it may remember of their texts.
+        # A new matcher for each request: copies share a lexer, whose memory grows with their texts.
         import llguidance
 
         tokenizer = self._tokenizer()
@@ -200,15 +167,11 @@ class Constraints:
         return Constraint(matcher, self._vocabulary.size, tokenizer.eos_tokens)
 
     def _compile_in_child(self, grammar: str) -> None:
-        """Compile it where it may take too long or crash. Raises SchemaError."""
+        """Compile a grammar where it may hang or crash. Raises SchemaError."""
         try:
-            problem = self._grammar_process().ask(grammar.encode(), seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
-        except ChildNeverReady as lost:
-            raise EngineError(
-                f"The process for grammars did not start: it {lost}.",
-                hint="Send the request again. If it fails again, please report this error, with the "
-                "engine's log.",
-            ) from lost
+            if self._closed:
+                raise EngineError("The engine is shutting down.")
+            problem = self._child.ask(grammar.encode())
         except ChildLost as lost:
             if self._closed:
                 raise EngineError("The engine is shutting down.") from lost
@@ -218,14 +181,6 @@ class Constraints:
             ) from lost
         if problem:
             raise grammar_error(problem.decode("utf-8", "replace"), grammar)
-
-    def _grammar_process(self) -> Child:
-        with self._lock:
-            if self._closed:
-                raise EngineError("The engine is shutting down.")
-            if self._child is None or not self._child.alive:
-                self._child = Child("grammar", log=sys.stderr.fileno())
-            return self._child
 
     def _tokenizer(self) -> LLTokenizer:
         with self._lock:
@@ -241,23 +196,22 @@ class Constraints:
         for token in range(vocabulary.size):
             if vocabulary.is_end(token):
                 ends.append(token)
-            # A token that ends a reply is never part of its text, even if it has one.
+            # A token that ends a reply is never part of the text, even if it has text.
             text = b"" if ends[-1:] == [token] else vocabulary.piece(token)
             pieces.append(text or b"\xff<[%d]>" % token)
-        pieces.append(b"\xff<end>")  # for vocabularies that have none
+        pieces.append(b"\xff<end>")  # for vocabularies without an end token
         ends = ends or [vocabulary.size]
-        # Slices would save a millisecond a token in some strings, for 80 MB and a second.
+        # Slices would save a millisecond per token in some strings, but cost 80 MB and a second.
         wrapped: Any = Tokens(pieces, ends[0])
         return llguidance.LLTokenizer(wrapped, eos_token=ends, slices=[])
 
     def close(self) -> None:
-        """End the process and the threads, which must not use the vocabulary any more."""
-        with self._lock:
-            self._closed = True
-            if self._child is not None:
-                self._child.close()
+        """End the process and the threads, which use the vocabulary."""
+        self._closed = True
+        self._child.close()
         for executor in self._executors.values():
             executor.shutdown(cancel_futures=True)
+        self._child.close()  # a thread may have restarted it
 
 
 def _remember(known: dict[bytes, Any], name: bytes, value: object) -> None:
@@ -270,10 +224,34 @@ def _is_missing() -> bool:
     return importlib.util.find_spec("llguidance") is None
 
 
-def _result(future: Future[Constraint]) -> Constraint | EdgechatError:
-    try:
-        return future.result()
-    except EdgechatError as error:
-        return error
-    except Exception as error:  # others' streams go on
-        return fault(error)
+def grammar_error(why: str, grammar: str = "") -> SchemaError:
+    """Return the error for a grammar that cannot be used. why: llguidance's message."""
+    position = _POSITION.match(why)
+    tool = _tool_at(grammar, int(position[1])) if position else ""
+    return SchemaError(
+        f"{f'The calls of the tool {tool}' if tool else 'The answer'} cannot be made to follow "
+        f"{'its' if tool else 'this'} schema: {_explain(why)}.",
+        hint="Simplify the schema: use fewer optional properties, no overlapping patterns, and smaller "
+        "limits.",
+    )
+
+
+def _tool_at(grammar: str, line: int) -> str:
+    """Return the tool that a line of a grammar belongs to, or ''."""
+    before = grammar.splitlines()[:line]
+    marks = (text.removeprefix(TOOL_COMMENT) for text in reversed(before) if text.startswith(TOOL_COMMENT))
+    return next(marks, "")
+
+
+def _explain(why: str) -> str:
+    """Return llguidance's message in terms of the schema."""
+    line = why.partition("\n")[0]
+    explanation = line.partition("failed to compile JSON schema: ")[2] or line
+    if keys := re.match(r"Unimplemented keys: \[(.*)\]", explanation):
+        explanation = f"unsupported keywords: {keys[1].replace(chr(34), '')}"
+    elif explanation.startswith("regex parse error"):
+        error = re.search(r"^error: (.*)", why, re.MULTILINE)
+        explanation = f"a pattern is not supported: {error[1] if error else 'it is not a regular expression'}"
+    elif explanation.startswith("oneOf constraints"):
+        explanation = "a value could match several schemas of oneOf; use anyOf if they may overlap"
+    return explanation[:_LONGEST_EXPLANATION].rstrip(".")

@@ -1,4 +1,4 @@
-"""A request whose reply is being generated: its form, its text, its calls and its logprobs."""
+"""Generation: a request whose reply is being generated, with its text, calls and logprobs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from edgechat.base.errors import BadRequest
 from edgechat.engine.backends.base import Logits, Vocabulary
 from edgechat.engine.prompt.template import ChatTemplate, begins_answer
-from edgechat.engine.reply.forced_calls import calls_grammar
-from edgechat.engine.reply.grammar import json_rule, reply_grammar
 from edgechat.engine.reply.reply import Piece, Reply, ReplyPart, Shown
 from edgechat.engine.sampling import logprobs
 from edgechat.engine.scheduling.sequence import Sequence
@@ -34,23 +31,23 @@ from edgechat.engine.types import (
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Generation(Sequence):
-    """A sequence that a reply is generated for."""
+    """Sequence with a reply that is being generated."""
 
     generates: ClassVar[bool] = True
 
     reply: Reply
     logprobs: Logprobs | None = None
-    """Logprobs of its tokens, if the request asks for them."""
+    """Logprobs of its tokens, if requested."""
     drawn: int | None = None
-    """The next token, if the backend has chosen it."""
+    """The next token, if the backend sampled it."""
     pieces: list[Piece] = field(default_factory=list)
-    """The reply's text so far ..."""
+    """Text of the reply so far."""
     calls: list[ToolCall] = field(default_factory=list)
-    """... and its calls, without their arguments, which are in pieces here:"""
+    """Calls so far, without arguments."""
     arguments: list[list[str]] = field(default_factory=list)
 
     def extend(self, token: int, piece: bytes) -> list[Event]:
-        """Add a token and its bytes; return the text that it completes."""
+        """Add a token and its bytes; return events for the text that it completes."""
         self.tokens.append(token)
         shown = self.reply.feed(piece)
         if self.logprobs is not None:
@@ -58,7 +55,7 @@ class Generation(Sequence):
         return self._events(shown)
 
     def finish(self, reason: FinishReason) -> list[Event]:
-        """Return the text that was held back, at the end of the reply."""
+        """Return events for text that was held back, at the end of the reply."""
         return self._events(self.reply.finish(cut=reason != "stop"))
 
     def _events(self, shown: list[Shown]) -> list[Event]:
@@ -81,7 +78,7 @@ class Generation(Sequence):
         return events
 
     def message(self) -> Message:
-        """Return the reply as the next turn's prompt will have it."""
+        """Return the reply as a message for the next turn's prompt."""
         answer = "".join(text for text, thinking in self.pieces if not thinking)
         thought = "".join(text for text, thinking in self.pieces if thinking)
         calls = (
@@ -92,17 +89,17 @@ class Generation(Sequence):
 
 
 PlacedLogprobs = tuple[int, TokenLogprobs]
-"""A token, with the number of characters of the answer before it."""
+"""Number of characters of the answer before a token, and the token."""
 
 
 class Logprobs:
-    """The logprobs of one reply's tokens, each returned with the text that it begins.
+    """Logprobs of the tokens of a reply, returned with the text that they begin.
 
-    Thoughts and calls have none, nor has what is never shown: marks, and what a stop string has cut off.
+    Thoughts, calls and text that is never shown (marks, text after a stop string) have no logprobs.
     """
 
     def __init__(self, vocabulary: Vocabulary, others: int) -> None:
-        """others: how many of the most likely tokens are returned with each."""
+        """others: number of the likeliest tokens to return with each token."""
         self._vocabulary = vocabulary
         self._others = others
         self._computed: deque[TokenLogprobs] = deque()
@@ -111,8 +108,8 @@ class Logprobs:
         self._n_answer = self._n_calls = 0
 
     def compute(self, rows: Logits, tokens: Seq[int]) -> None:
-        """Take the tokens that come next, and the logits [n, n_vocab] that each was chosen by."""
-        self._computed.clear()  # of a reply that moved its window before them
+        """Compute the logprobs of the next tokens from the logits [n, n_vocab] they were sampled from."""
+        self._computed.clear()  # leftovers, if the window moved
         for row, token in zip(rows, tokens, strict=False):
             chance, likeliest = logprobs(row, token, self._others)
             others = tuple((self._text(other), value) for other, value in likeliest)
@@ -122,14 +119,14 @@ class Logprobs:
         return self._vocabulary.piece(token) or self._vocabulary.piece(token, special=True)
 
     def track(self, reply: Reply) -> None:
-        """Note that the reply has taken the next of these tokens."""
+        """Record that the next token was added to the reply."""
         self._undecided.append((self._n_answer, self._computed.popleft()))
         self._n_answer = reply.n_answer
         if reply.in_call:
             return
-        if reply.n_calls > self._n_calls:  # these were its tokens
+        if reply.n_calls > self._n_calls:  # they were tokens of a call
             self._n_calls = reply.n_calls
-            while self._ready and self._ready[-1][0] >= reply.n_shown:  # of the white space before it
+            while self._ready and self._ready[-1][0] >= reply.n_shown:  # white space before it
                 self._ready.pop()
         elif reply.where is ReplyPart.ANSWER:
             self._ready += self._undecided
@@ -138,7 +135,7 @@ class Logprobs:
         self._undecided.clear()
 
     def take_shown(self, reply: Reply) -> tuple[TokenLogprobs, ...]:
-        """Return the logprobs of the tokens that begin in what the reply has shown since the last call."""
+        """Return the logprobs of tokens that begin in the text shown since the last call."""
         logprobs: list[TokenLogprobs] = []
         while self._ready and self._ready[0][0] < reply.n_shown:
             logprobs.append(self._ready.popleft()[1])
@@ -146,7 +143,7 @@ class Logprobs:
 
 
 def reply_of(request: ChatRequest, template: ChatTemplate, *, thinking: bool) -> Reply:
-    """Return the empty reply to a request. thinking: the prompt has opened the thought already."""
+    """Return the empty reply to a request. thinking: the prompt already opens the thought."""
     if request.text is not None:
         return Reply(request.stop)
     calls = None
@@ -160,33 +157,3 @@ def reply_of(request: ChatRequest, template: ChatTemplate, *, thinking: bool) ->
         )
     marks = None if begins_answer(request.messages) else template.marks
     return Reply(request.stop, marks, ends=template.stop, thinking=thinking, calls=calls)
-
-
-def grammar_of(
-    request: ChatRequest, template: ChatTemplate, vocabulary: Vocabulary, *, thinking: bool
-) -> str | None:
-    """Return the grammar that the reply follows, if it follows any. Raises SchemaError or BadRequest."""
-    has_begun = begins_answer(request.messages)
-    if has_begun and (request.schema is not None or constrained_tools(request)):
-        raise BadRequest(
-            "A schema cannot be applied to an answer that has already begun.",
-            hint="End with a user message, or omit response_format, tool_choice and strict.",
-        )
-    must_call = request.tool_choice == "required"
-    answer = json_rule(request.schema) if request.schema is not None else ""
-    if constrained_tools(request):
-        body = calls_grammar(
-            template.calls,
-            request.tools,
-            vocabulary,
-            tool=request.tool,
-            most_calls=request.most_calls,
-            alternative="" if must_call else answer,
-            optional=not (must_call or answer),
-        )
-    elif answer:
-        body = f"answer: {answer}"
-    else:
-        return None
-    marks = template.marks if request.text is None else None
-    return reply_grammar(body, vocabulary, marks, thinking=thinking)

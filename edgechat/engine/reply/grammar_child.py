@@ -1,8 +1,8 @@
-"""The child process that compiles a grammar first: a hostile schema takes hours, all memory, or the stack.
+"""Child process that compiles grammars first: a hostile schema may take hours, all memory or the stack.
 
-llguidance bounds most of its work, not all of it: patterns that must all match at once are computed without
-end, and a long chain of references overflows the stack. What is compiled here in time is compiled again by
-the worker.
+llguidance limits most of its work, but not all: patterns that must match at the same time are computed
+endlessly, and a long chain of references overflows the stack. Grammars that compile here in time are compiled
+again by the worker.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ if TYPE_CHECKING:
 TIME_LIMIT = 3.0
 """Seconds for one grammar; most take milliseconds."""
 MEMORY_LIMIT = 768 * 2**20
-"""Bytes that the process may take; a normal grammar takes 30 to 80 MB."""
+"""Memory limit of the process in bytes; normal grammars take 30 to 80 MB."""
+TOOL_COMMENT = "// of the tool "
+"""Comment before the rules of a tool's calls, by which errors find the tool's name."""
 _CONTROL_TOKEN = re.compile(r"<\[\d+\]>")
-_END, _CONTROL = 256, 257  # of a vocabulary of bytes; one control token stands for all
+_END, _CONTROL = 256, 257  # in a vocabulary of bytes; one control token stands for all
 
 
 def limits() -> Any:
-    """Return what one grammar may take of llguidance: 70 ms to be compiled, 15 ms a token, 50 MB.
+    """Return llguidance's limits for one grammar: 70 ms to compile, 15 ms per token, 50 MB.
 
-    The memory goes to limited strings: it is used up by 11,000 characters of one with a longer maxLength.
+    Strings with limits take the memory: 11,000 characters of a string with a longer maxLength exhaust it.
     """
     import llguidance
 
@@ -43,19 +45,19 @@ def limits() -> Any:
 
 
 class Tokens:
-    """A vocabulary in the form that llguidance takes."""
+    """A vocabulary in the form that llguidance expects."""
 
     bos_token_id = None
     is_tokenizer_wrapper = True
 
     def __init__(self, tokens: list[bytes], end: int) -> None:
-        """tokens: their bytes; a control token's begin with 0xff, which no text has."""
+        """tokens: their bytes; those of control tokens begin with 0xff, which no text contains."""
         self.tokens = tokens
         self.eos_token_id = end
         self.special_token_ids: list[int] = []
 
     def __call__(self, text: bytes | str) -> list[int]:
-        """Never called: edgechat's grammars do not let llguidance tokenize text."""
+        """Never called: with edgechat's grammars, llguidance does not tokenize text."""
         raise NotImplementedError
 
 
@@ -73,7 +75,7 @@ def _answer(question: bytes) -> bytes:
     matcher = llguidance.LLMatcher(_tokenizer(), grammar, log_level=0, limits=limits())
     if not matcher.is_error():
         matcher.try_consume_tokens([ord("{")])
-        matcher.compute_bitmask()  # some turn out too complex only here
+        matcher.compute_bitmask()  # some grammars turn out too complex only here
     return matcher.get_error().encode()
 
 

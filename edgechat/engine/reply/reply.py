@@ -1,11 +1,11 @@
-"""From the bytes of tokens to text: whole characters, without stop strings, with thinking and calls apart."""
+"""Reply text: from the bytes of tokens to text without stop strings, with thinking and calls split off."""
 
 from __future__ import annotations
 
 import codecs
 from enum import Enum
 
-from edgechat.engine.prompt.thinking import Marks
+from edgechat.engine.prompt.template import Marks
 from edgechat.engine.tool_calls.scan import held_back
 from edgechat.engine.tool_calls.splitter import ArgumentsText, Ending, Item, Splitter
 from edgechat.engine.types import ToolCall
@@ -16,7 +16,7 @@ Shown = Piece | ToolCall | ArgumentsText
 
 
 class ReplyPart(Enum):
-    """The part of the reply that the next character belongs to."""
+    """Part of the reply that the next character belongs to."""
 
     START = "start"
     THINKING = "thinking"
@@ -25,10 +25,10 @@ class ReplyPart(Enum):
 
 
 class Reply:
-    """The text of one reply as it grows.
+    """Text of a growing reply.
 
-    What may be the beginning of a mark or of a stop string is held back until that is decided, so that shown
-    text is never taken back. Stop strings end the answer, not the thinking, and not a call.
+    The possible beginning of a mark or a stop string is held back until it is decided, so that shown text is
+    never taken back. Stop strings end the answer, but neither thinking nor a call.
     """
 
     def __init__(
@@ -40,22 +40,22 @@ class Reply:
         thinking: bool = False,
         calls: Splitter | None = None,
     ) -> None:
-        """ends: stop strings that nobody asked for, such as the end of a message in the template.
+        """ends: stop strings that were not requested, such as the template's end of a message.
 
-        thinking: the prompt has opened the thought already. calls: splits calls off the answer.
+        thinking: the prompt already opens the thought. calls: splits calls off the answer.
         """
         self.stopped = False
         self.stop_text: str | None = None
-        """The stop string that ended the answer, if it is one that was asked for."""
+        """The requested stop string that ended the answer, if any."""
         self.n_shown = 0
-        """Characters of the answer that were returned."""
+        """Characters of the answer returned so far."""
         self._asked = tuple(text for text in stop if text)
         self._stop = self._asked + tuple(text for text in ends if text)
         self._marks = marks
         self._calls = calls
         self._buffer = ""
         self._undecided = ""
-        """The end of the answer, which a stop string may begin with."""
+        """End of the answer that may be the beginning of a stop string."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         if marks is None:
             self.where = ReplyPart.ANSWER
@@ -64,33 +64,33 @@ class Reply:
 
     @property
     def n_answer(self) -> int:
-        """Characters of the answer so far, with those that are held back."""
+        """Characters of the answer so far, including those held back."""
         outside = 0 if self.where is ReplyPart.THINKING else len(self._buffer)
         in_calls = self._calls.n_held if self._calls is not None else 0
         return self.n_shown + len(self._undecided) + in_calls + outside
 
     @property
     def is_holding(self) -> bool:
-        """Whether some text is held back."""
+        """Whether text is held back."""
         return bool(self._buffer)
 
     @property
     def in_call(self) -> bool:
-        """Whether what comes next belongs to a call, unless that turns out to be none."""
+        """Whether the next text belongs to a call or a possible call."""
         return self._calls is not None and self._calls.inside
 
     @property
     def n_calls(self) -> int:
-        """Calls so far."""
+        """Number of calls so far."""
         return self._calls.n_calls if self._calls is not None else 0
 
     def feed(self, piece: bytes) -> list[Shown]:
-        """Take the bytes of one more token; return what can be shown now."""
+        """Add the bytes of a token; return what can be shown now."""
         self._buffer += self._decoder.decode(piece)
         return self._drain(final=False)
 
     def finish(self, *, cut: bool = False) -> list[Shown]:
-        """Return what was held back, at the end of the reply. cut: it ends at a limit."""
+        """End the reply and return what was held back. cut: it ends at a limit."""
         self._buffer += self._decoder.decode(b"", final=True)
         shown = self._drain(final=True)
         if self._calls is not None and not self.stopped:
@@ -142,7 +142,7 @@ class Reply:
         return self._answer_text(text) if self._calls is None else self._split_answer(self._calls.feed(text))
 
     def _split_answer(self, items: list[Item]) -> list[Shown]:
-        """Return what can be shown of these parts of an answer, up to the one that ends it."""
+        """Return what can be shown of parts of an answer, up to its end."""
         assert self._calls is not None
         shown: list[Shown] = []
         for item in items:

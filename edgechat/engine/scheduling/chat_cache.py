@@ -13,18 +13,15 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 import msgspec
 
 from edgechat.device.load import on_battery
 from edgechat.engine.backends.base import AdapterSet, Backend, Checkpoint, mark_of, media_runs
-from edgechat.engine.kv.prefix_cache import common_prefix
-from edgechat.engine.kv.slots import Node, Slot
+from edgechat.engine.kv.prefix_cache import Node, Slot, common_prefix
 from edgechat.engine.kv.snapshot import StatesOnDisk
-from edgechat.engine.kv.state_file import Cut, SavedState
-from edgechat.engine.kv.state_folder import check_id
-from edgechat.engine.kv.state_store import KVStateStore, worth_saving
+from edgechat.engine.kv.state_files import Cut, SavedState, check_id
+from edgechat.engine.kv.state_store import KVStateStore, done_future, worth_saving
 from edgechat.engine.sampling import Sampler
 from edgechat.engine.scheduling.preparation import Preparation, fault
 from edgechat.engine.scheduling.scheduler import Scheduler
@@ -32,7 +29,6 @@ from edgechat.engine.scheduling.sequence import Sequence
 from edgechat.engine.types import CachePolicy, ChatRequest, Event, Message, Persisted, Prewarmed, Sampling
 
 _LOG = logging.getLogger(__name__)
-_T = TypeVar("_T")
 _CHATS = 32
 """Chats whose last turn is remembered; beyond that, the oldest is saved to disk."""
 WORTH_READING = 32
@@ -90,16 +86,6 @@ class _Saving:
         return done.result()
 
 
-@dataclass(slots=True, eq=False)
-class _Reading:
-    """A turn that waits for a state to be read."""
-
-    sequence: Sequence
-    chat: str
-    """Whose state it is: perhaps another one's, with the same beginning."""
-    state: Future[SavedState | None]
-
-
 class ChatCache:
     """The chats of an engine, from the end of one turn to the beginning of the next."""
 
@@ -122,7 +108,6 @@ class ChatCache:
         self._cache_policy = cache_policy
         self._states = states if backend.capabilities.saves else None
         self._chats: dict[str, CachedChat] = {}
-        self._reading: list[_Reading] = []
         self._saving: list[_Saving] = []
         self._leaving: list[tuple[str | None, list[_Saving]]] = []
 
@@ -130,7 +115,7 @@ class ChatCache:
     def is_idle(self) -> bool:
         """Whether nothing is to be done for any chat."""
         unprepared = any(saving.writing is None for saving in self._saving)
-        return not (self._reading or self._leaving or unprepared or self._next_to_prewarm())
+        return not (self._leaving or unprepared or self._next_to_prewarm())
 
     @property
     def is_waiting(self) -> bool:
@@ -138,12 +123,7 @@ class ChatCache:
         chat = self._next_to_prewarm()
         prepared = self._chats[chat].next_prompt if chat is not None else None
         prepares = prepared is not None and not prepared.done()
-        return bool(self._reading) or prepares or (bool(self._saving) and chat is None)
-
-    @property
-    def n_waiting(self) -> int:
-        """Number of requests whose state is being read."""
-        return len(self._reading)
+        return prepares or (bool(self._saving) and chat is None)
 
     @property
     def chats(self) -> dict[str, ChatRequest]:
@@ -164,19 +144,13 @@ class ChatCache:
         if self._states is not None and sequence.request.chat is not None:
             check_id(sequence.request.chat)
         self._interrupt(sequence.request.chat)
-        reading = self._read(sequence)
-        if reading is None:
+        mark = mark_of(sequence.adapters)
+        found = self._found(sequence, mark)
+        if self._states is None or found is None:
             self._scheduler.add(sequence)
-        else:
-            self._reading.append(reading)
-
-    def give_up(self, request_id: str) -> Sequence | None:
-        """Remove and return the sequence of a request whose state is still being read."""
-        for reading in self._reading:
-            if reading.sequence.id == request_id:
-                self._reading.remove(reading)
-                return reading.sequence
-        return None
+            return
+        state, then = self._states.load(found, mark=mark), partial(self._take, sequence)
+        self._preparation.wait_for(state, sequence.request, then, sequence, reads=found)
 
     def end(self, request: ChatRequest, reply: Message, slot: Slot | None, adapters: AdapterSet = ()) -> None:
         """Remember a turn that has ended in this slot; its chat is prewarmed in idle time."""
@@ -205,12 +179,9 @@ class ChatCache:
     # Idle time.
 
     def poll(self) -> list[Event]:
-        """Take what has been read, continue saving, and prewarm a chat if nothing else is to be done."""
-        for reading in [reading for reading in self._reading if reading.state.done()]:
-            self._reading.remove(reading)
-            self._take(reading)
+        """Continue saving, and prewarm a chat if no request runs or waits."""
         chat = self._next_to_prewarm()
-        if chat is not None and self._scheduler.is_idle and not self._reading:
+        if chat is not None and self._scheduler.is_idle and not self._preparation.n_waiting:
             self._prewarm(chat)
         self._write_prepared()
         done = [leaving for leaving in self._leaving if not set(leaving[1]) & set(self._saving)]
@@ -262,10 +233,7 @@ class ChatCache:
     def forget(self, chat: str) -> None:
         """Delete everything kept of a chat."""
         self._interrupt(chat)
-        for reading in self._reading:
-            if reading.chat == chat:
-                reading.state = _done(None)
-        for sequence in (*self._scheduler.sequences, *(reading.sequence for reading in self._reading)):
+        for sequence in self._scheduler.sequences:
             if sequence.request.chat == chat:
                 sequence.request = msgspec.structs.replace(sequence.request, chat=None)
         self._chats.pop(chat, None)
@@ -286,10 +254,10 @@ class ChatCache:
         for saving in self._saving:
             if saving.writing is None and (prepared := self._next_prompt(saving.cached)).done():
                 try:
-                    saving.writing = self._write(saving, prepared.result()) or _done(False)
+                    saving.writing = self._write(saving, prepared.result()) or done_future(False)
                 except Exception as error:  # the chat works without a saved state
                     fault(error)
-                    saving.writing = _done(False)
+                    saving.writing = done_future(False)
         for saving in self._saving:
             slot = saving.slot
             if slot is not None and slot.tip is saving.tip and saving.is_written:
@@ -329,15 +297,14 @@ class ChatCache:
                 return Cut(one.length, self._backend.save_checkpoint(one))
         return None
 
-    def _read(self, sequence: Sequence) -> _Reading | None:
-        """Begin to read the state that has the most of a prompt, if that is faster than to compute it."""
+    def _found(self, sequence: Sequence, mark: tuple[int, ...]) -> str | None:
+        """Return the chat whose saved state has the most of a prompt, if reading is faster than computing."""
         if self._states is None:
             return None
         limit = len(sequence.tokens) - 1
         _, here = self._scheduler.cache.best(sequence.tokens, limit, sequence.adapters)
         if len(sequence.tokens) < here + WORTH_READING:
             return None
-        mark = mark_of(sequence.adapters)
         found = self._states.find(sequence.tokens, whole=not self._backend.capabilities.cuts, mark=mark)
         if found is None or found.shared < here + WORTH_READING:
             return None
@@ -345,7 +312,7 @@ class ChatCache:
         spared = found.shared - here
         if 2 * spared < found.tokens and not self._is_faster_read(found.size, spared):
             return None
-        return _Reading(sequence, found.chat, self._states.load(found.chat, mark=mark))
+        return found.chat
 
     def _is_faster_read(self, size: int, tokens: int) -> bool:
         """Say whether to read a state of so many bytes takes less time than to compute so many tokens."""
@@ -353,15 +320,16 @@ class ChatCache:
         seconds, bandwidth = self._scheduler.cost.token_seconds, self._states.bandwidth
         return worth_saving(size, tokens, seconds_per_token=seconds, bandwidth=bandwidth)
 
-    def _take(self, reading: _Reading) -> None:
+    def _take(self, sequence: Sequence, _: ChatRequest, state: Future[SavedState | None]) -> list[Event]:
         """Put a state into the cache, and queue the turn that waited for it."""
         try:
-            saved = reading.state.result()
+            saved = state.result()
             if saved is not None:
-                self._restore(reading.sequence, saved)
+                self._restore(sequence, saved)
         except Exception as error:  # the turn works without it
             fault(error)
-        self._scheduler.add(reading.sequence)
+        self._scheduler.add(sequence)
+        return []
 
     def _restore(self, sequence: Sequence, saved: SavedState) -> None:
         shared = common_prefix(saved.tokens, sequence.tokens)
@@ -401,9 +369,3 @@ def _prewarming(cached: CachedChat, tokens: list[int]) -> Sequence:
         adapters=cached.adapters,
         spent=cached.spent,
     )
-
-
-def _done(result: _T) -> Future[_T]:
-    done: Future[_T] = Future()
-    done.set_result(result)
-    return done

@@ -1,7 +1,7 @@
-"""Background preparation of requests: rendering and tokenizing, in a thread beside the one that decodes.
+"""Background work that requests wait for: rendering and tokenizing, grammars, saved states.
 
-An untrusted template may hang for seconds, and a long text takes a tenth of one: no stream waits for that.
-Requests are prepared in the order in which they arrive; one that is cancelled before that is skipped.
+An untrusted template may hang for seconds, and a long text takes a tenth of a second: a thread beside the one
+that decodes prepares prompts, in the order in which requests arrive, and skips those cancelled meanwhile.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from edgechat.base.errors import EdgechatError, EngineError
+from edgechat.engine.kv.state_store import done_future
 from edgechat.engine.scheduling.sequence import Sequence
 from edgechat.engine.types import ChatRequest, Event
 
@@ -24,45 +25,49 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """Background work for a request."""
+    """Work in the background that a request waits for."""
 
     request: ChatRequest
-    then: Callable[[ChatRequest, Any], list[Event]]
-    """What the engine does with the result."""
-    sequence: Sequence | None
-    """None for a request that has no sequence yet."""
     future: Future[Any]
+    then: Callable[[ChatRequest, Future[Any]], list[Event]]
+    """Continues the request in the engine's thread."""
+    sequence: Sequence | None
+    """None if the request has no sequence yet."""
+    reads: str | None
+    """The chat whose saved state is read."""
 
 
 class Preparation:
-    """A thread that works for the engine, one job after the other."""
+    """The requests that wait for work in the background, and a thread for some of that work."""
 
     def __init__(self, done: Callable[[], None]) -> None:
-        """`done` is called in that thread whenever a job is done."""
+        """`done` is called in the thread after each piece of its work."""
         self._done = done
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="preparation")
         self._jobs: list[Job] = []
 
     @property
     def n_waiting(self) -> int:
-        """Number of requests whose job is not done."""
+        """Number of requests that wait."""
         return len(self._jobs)
 
-    def begin(
-        self,
-        request: ChatRequest,
-        work: Callable[[], Any],
-        then: Callable[[ChatRequest, Any], list[Event]],
-        sequence: Sequence | None = None,
-    ) -> None:
-        """Queue work for a request; `ready` returns it once it is done."""
-        self._jobs.append(Job(request, then, sequence, self.submit(work)))
-
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Queue work that belongs to no request."""
+        """Queue work for the thread."""
         future = self._thread.submit(work)
         future.add_done_callback(lambda _: self._done())
         return future
+
+    def wait_for(
+        self,
+        future: Future[T],
+        request: ChatRequest,
+        then: Callable[[ChatRequest, Future[T]], list[Event]],
+        sequence: Sequence | None = None,
+        *,
+        reads: str | None = None,
+    ) -> None:
+        """Let a request wait; `ready` returns it once the future is done."""
+        self._jobs.append(Job(request, future, then, sequence, reads))
 
     def ready(self) -> list[Job]:
         """Remove and return the jobs that are done."""
@@ -79,8 +84,10 @@ class Preparation:
         return job
 
     def forget(self, chat: str) -> None:
-        """Detach the requests of a deleted chat from it."""
+        """Detach waiting requests from a deleted chat, and from its saved state."""
         for job in self._jobs:
+            if job.reads == chat:
+                job.future = done_future(None)
             if job.request.chat == chat:
                 job.request = replace(job.request, chat=None)
                 if job.sequence is not None:

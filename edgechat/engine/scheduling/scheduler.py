@@ -14,8 +14,7 @@ from itertools import pairwise
 
 from edgechat.base.errors import DecodeFailed
 from edgechat.engine.backends.base import AdapterSet, Backend, BatchPart, Interruption, MediaRun, is_media
-from edgechat.engine.kv.prefix_cache import PrefixCache, common_prefix
-from edgechat.engine.kv.slots import Slot
+from edgechat.engine.kv.prefix_cache import PrefixCache, Slot, common_prefix
 from edgechat.engine.scheduling.call_cost import CallCost
 from edgechat.engine.scheduling.sequence import Sequence
 

@@ -27,9 +27,8 @@ import msgspec
 
 from edgechat.base import paths
 from edgechat.base.errors import FolderError
-from edgechat.engine.scheduling.draft import MOST, Source
-from edgechat.engine.speculative.acceptance import Acceptance, AcceptanceCounts
-from edgechat.engine.speculative.step_cost import Shape, StepCost
+from edgechat.engine.speculative.estimates import Acceptance, AcceptanceCounts, Shape, StepCost
+from edgechat.engine.types import LONGEST_DRAFT, Source
 from edgechat.planner.plan import LoadPlan
 
 _ALLOWANCE = 0.005
@@ -82,9 +81,11 @@ class Controller:
     def __init__(self, cost: StepCost, round_cost: float = 0.1) -> None:
         """round_cost: of one token of a drafter that computes its drafts, over C(1)."""
         self.cost = cost
-        self.round_costs: dict[Source, float] = {source: round_cost for source in MOST if source != "ngram"}
+        self.round_costs: dict[Source, float] = {
+            source: round_cost for source in LONGEST_DRAFT if source != "ngram"
+        }
         """What a drafter computes for each token of a draft, over C(1)."""
-        self.acceptance: dict[Source, Acceptance] = {source: Acceptance(source) for source in MOST}
+        self.acceptance: dict[Source, Acceptance] = {source: Acceptance(source) for source in LONGEST_DRAFT}
         self.purse = _FIRST_PURSE
         self.optimistic = False
         """Whether this step is judged by what drafts may be worth, not by what they are thought to be."""
@@ -127,7 +128,9 @@ class Controller:
     def prospects(self, source: Source, start: int = 0) -> list[float]:
         """Return the chances of tokens that are not drafted yet, from position `start` on."""
         rates = self.acceptance[source]
-        return [rates.at_position(at, optimistic=self.optimistic) for at in range(start, MOST[source])]
+        return [
+            rates.at_position(at, optimistic=self.optimistic) for at in range(start, LONGEST_DRAFT[source])
+        ]
 
     def choose(self, offers: Sequence[Sequence[DraftOffer]], most: int) -> list[DraftChoice | None]:
         """Return what to draft for each stream out of its offers; `most` tokens in all.
@@ -200,7 +203,7 @@ class Controller:
         rates = self.acceptance[source]
         ratio = self.cost.least_ratio if optimistic else self.cost.ratio
         round_cost = self.round_costs.get(source, 0.0)
-        chances = [rates.at_position(at, optimistic=optimistic) for at in range(MOST[source])]
+        chances = [rates.at_position(at, optimistic=optimistic) for at in range(LONGEST_DRAFT[source])]
         made: Iterator[float] = accumulate(accumulate(chances, mul), initial=1.0)
         return max(tokens / (ratio(1 + n) + n * round_cost) for n, tokens in enumerate(made)) - 1.0
 

@@ -12,13 +12,19 @@ from edgechat.base.errors import DecodeFailed
 from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Logits, is_media
 from edgechat.engine.kv.prefix_cache import PrefixCache
 from edgechat.engine.sampling import Sampler
-from edgechat.engine.scheduling.draft import MOST, Draft, Source
 from edgechat.engine.scheduling.scheduler import Planned, Scheduler
+from edgechat.engine.scheduling.sequence import Draft
 from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.controller import Controller, DraftOffer, Rounds
-from edgechat.engine.speculative.drafters import DraftRequest, HeadDrafter, ModelDrafter, RoundDrafter
-from edgechat.engine.speculative.ngram_drafter import NgramDrafter
-from edgechat.engine.speculative.step_cost import LARGEST
+from edgechat.engine.speculative.drafters import (
+    DraftRequest,
+    HeadDrafter,
+    ModelDrafter,
+    NgramDrafter,
+    RoundDrafter,
+)
+from edgechat.engine.speculative.estimates import LARGEST
+from edgechat.engine.types import LONGEST_DRAFT, Source
 from edgechat.planner.plan import NGRAMS, OWN_LAYERS, LoadPlan
 
 _LOG = logging.getLogger(__name__)
@@ -74,7 +80,7 @@ class Speculation:
         ngram: NgramDrafter | None = None,
     ) -> None:
         self.controller = controller
-        self.sources: frozenset[Source] = frozenset(MOST)
+        self.sources: frozenset[Source] = frozenset(LONGEST_DRAFT)
         """The sources that may be used."""
         self.lengths: tuple[int, ...] = ()
         """Tokens drafted for each stream in the last step that could draft."""
@@ -248,12 +254,12 @@ class Speculation:
     def _longest(self, source: Source) -> int:
         """Return how many tokens a drafter can draft."""
         if self._head is not None and source == self._head.source:
-            return min(MOST[source], self._head.longest)
-        return MOST[source]
+            return min(LONGEST_DRAFT[source], self._head.longest)
+        return LONGEST_DRAFT[source]
 
     def _is_ready(self, model: ModelDrafter, stream: Stream) -> bool:
         """Say whether the draft model has read the stream; let it read on if that seems worth the time."""
-        if len(stream.tokens) + MOST["model"] >= model.longest:
+        if len(stream.tokens) + LONGEST_DRAFT["model"] >= model.longest:
             return False
         behind = model.n_behind(stream)
         if behind <= _READ_INLINE:

@@ -1,12 +1,233 @@
-"""The call formats of the families, and which one a chat template speaks."""
+r"""Call formats of the model families: what a call looks like, how it is read, which one a template speaks.
+
+    format    models                            a call, as the model writes it
+    hermes    Hermes, Qwen2.5, Qwen3            <tool_call>\n{"name": …, "arguments": {…}}\n</tool_call>
+    xml       Qwen3-Coder, Qwen3.5 and later    <tool_call>\n<function=NAME>\n<parameter=KEY>\nVALUE…
+    llama     Llama 3.1, 3.2, 3.3               {"name": …, "parameters": {…}}, perhaps after <|python_tag|>
+    mistral   Mistral 7B v0.3, Nemo, Small 3.1  [TOOL_CALLS][{"name": …, "arguments": {…}, "id": …}, …]
+    args      Mistral Small 3.2, Ministral 3,   [TOOL_CALLS]NAME[ARGS]{…}, perhaps with [CALL_ID]ID
+              Devstral, Magistral
+    gemma     Gemma 4                           <|tool_call>call:NAME{key:<|"|>text<|"|>,…}<tool_call|>
+    harmony   gpt-oss                           <|channel|>commentary to=functions.NAME …<|message|>{…}
+    generic   all others                        as hermes; a system message tells them the tools, and how
+
+Which one a model uses is read off its chat template. Some forget the marks (Qwen2.5-Coder always does): what
+they write then, JSON in a fenced block of code, bare at the beginning of an answer or behind another family's
+mark, is a call where it names one of the request's tools and arguments follow.
+
+Calls are untrusted text of bounded size. `parse_x` reads a complete call, `parse_x_head` the beginning of one
+whose arguments are incomplete. They take header and body of the call and the types of the tools' parameters,
+and return None if the text is no call.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
-from edgechat.engine.tool_calls import call_parsing
-from edgechat.engine.tool_calls.call_parsing import Kinds, ParsedCall
+import msgspec
+
+from edgechat.engine.tool_calls.scan import Kinds, is_shallow
+
+QUOTE = '<|"|>'
+"""Around texts in the calls of Gemma 4."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedCall:
+    """A call. `arguments` is the text of a JSON object, of a head as far as it is written."""
+
+    name: str
+    arguments: str
+    id: str = ""
+    """'' if the model gave none."""
+
+
+_OBJECT = r'\s*(?=\{\s*["}])'  # before a JSON object that is one so far
+_NAMED = re.compile(
+    r'\s*\{\s*(?:\{\s*)?"name"\s*:\s*"([\w.-]{1,64})"\s*,\s*"(?:arguments|parameters)"\s*:' + _OBJECT
+)
+_DOUBLED = re.compile(r"\{\s*\{")  # as some templates show a call, and models copy it
+
+
+def parse_named_head(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
+    """Read the beginning of what `parse_named` reads."""
+    match = _NAMED.match(body)
+    return ParsedCall(match[1], body[match.end() :]) if match else None
+
+
+class _Named(msgspec.Struct):
+    name: str
+    arguments: msgspec.Raw = msgspec.Raw(b"")
+    parameters: msgspec.Raw = msgspec.Raw(b"")
+    id: str | int | float | None = None
+
+
+def parse_named(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
+    """Read `{"name": …, "arguments" or "parameters": {…}}`, also with the outer braces doubled."""
+    body = body[1:-1] if _DOUBLED.match(body) else body
+    try:
+        call = msgspec.json.decode(body, type=_Named)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    raw = bytes(call.arguments) or bytes(call.parameters) or b"{}"
+    arguments = _object(raw.decode("utf-8", "replace"))
+    return ParsedCall(call.name, arguments, _id(call.id)) if arguments else None
+
+
+_HEADER = re.compile(r"\s*([^\s\[\]]+?)\s*(?:\[CALL_ID\]\s*(\w{1,64})\s*)?")
+
+
+def parse_args(header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
+    """Read `NAME[ARGS]{…}` and `NAME[CALL_ID]ID[ARGS]{…}`."""
+    match = _HEADER.fullmatch(header)
+    arguments = _object(body)
+    return ParsedCall(match[1], arguments, _id(match[2])) if match and arguments else None
+
+
+def parse_args_head(header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
+    """Read the beginning of what `parse_args` reads."""
+    match = _HEADER.fullmatch(header)
+    return ParsedCall(match[1], body.lstrip(), _id(match[2])) if match and re.match(_OBJECT, body) else None
+
+
+_ADDRESS = re.compile(r"\bto=functions\.([\w.-]+)")
+
+
+def parse_addressed(header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
+    """Read a message of gpt-oss that is addressed to a function."""
+    match = _ADDRESS.search(header)
+    arguments = _object(body)
+    return ParsedCall(match[1], arguments) if match and arguments else None
+
+
+def parse_addressed_head(header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
+    """Read the beginning of what `parse_addressed` reads."""
+    match = _ADDRESS.search(header)
+    return ParsedCall(match[1], body.lstrip()) if match and re.match(_OBJECT, body) else None
+
+
+def _object(text: str) -> str:
+    """Return the text of a JSON object, also of one inside of a JSON string; '' if it is none."""
+    text = text.strip()
+    if text in ("null", '""'):  # of a tool without arguments
+        return "{}"
+    if text.startswith('"'):
+        try:
+            text = msgspec.json.decode(text, type=str).strip()
+        except msgspec.MsgspecError:
+            return ""
+    if not text.startswith("{") or not is_shallow(text):
+        return ""
+    try:
+        msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, RecursionError):
+        return ""
+    return text
+
+
+def _id(model_id: object) -> str:
+    """Return the id that a model gave, if it is one of those that Mistral's templates accept."""
+    text = model_id if isinstance(model_id, str) else ""
+    return text if len(text) == 9 and text.isascii() and text.isalnum() else ""
+
+
+# Qwen's tags.
+
+_FUNCTION = re.compile(r"\s*<function=([^>\n]{1,256})>")
+_PARAMETER = re.compile(r"\s*<parameter=([^>\n]{1,256})>")
+_PARAMETER_END = re.compile(r"</parameter>(?=\s*(?:<parameter=|$))")
+
+
+def parse_xml(_header: str, body: str, kinds: Kinds) -> ParsedCall | None:
+    """Read `<function=NAME>` with a `<parameter=KEY>` for each argument."""
+    name, arguments, rest = _parse_tagged(body[: body.rfind("</function>")], kinds)
+    if not name or rest.strip():
+        return None
+    return ParsedCall(name, json.dumps(arguments, ensure_ascii=False))
+
+
+def parse_xml_head(_header: str, body: str, kinds: Kinds) -> ParsedCall | None:
+    """Read what `parse_xml` reads as far as it is written: of the arguments those that are complete."""
+    name, arguments, _ = _parse_tagged(body, kinds)
+    return ParsedCall(name, json.dumps(arguments, ensure_ascii=False)[:-1]) if name else None
+
+
+def _parse_tagged(body: str, kinds: Kinds) -> tuple[str, dict[str, Any], str]:
+    """Return the name and the arguments of a call, and what follows them; '' where there is no name."""
+    opening = _FUNCTION.match(body)
+    if opening is None:
+        return "", {}, body
+    name, at = opening[1].strip(), opening.end()
+    arguments: dict[str, Any] = {}
+    while parameter := _PARAMETER.match(body, at):
+        end = _PARAMETER_END.search(body, parameter.end())
+        if end is None:
+            break
+        key, value = parameter[1].strip(), body[parameter.end() : end.start()]
+        arguments[key] = _value(value, kinds.get(name, {}).get(key, frozenset()))
+        at = end.end()
+    return name, arguments, body[at:]
+
+
+def _value(text: str, kinds: frozenset[str]) -> Any:
+    """Return what is written between two tags as a value of one of these JSON types."""
+    text = text.removeprefix("\n").removesuffix("\n")
+    if not kinds - {"string"}:
+        return text
+    try:
+        value = msgspec.json.decode(text) if is_shallow(text) else text
+    except msgspec.MsgspecError:
+        return {"true": True, "false": False, "none": None}.get(text.strip().lower(), text)
+    return text if isinstance(value, str) else value
+
+
+# Gemma's own notation.
+
+_CALL = re.compile(r"\s*call:\s*([^\s{]{1,256})\s*")
+_WORD = r"[^\s:,{}\[\]<]+"
+_TOKEN = re.compile(
+    rf'<\|"\|>(?P<text>(?s:.*?))<\|"\|>|(?P<key>{_WORD})(?=\s*:)|(?P<value>{_WORD})|(?P<sign>[:,{{}}\[\]<])|\s+'
+)
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_LITERALS = {"true": "true", "false": "false", "null": "null", "None": "null"}
+
+
+def parse_gemma(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
+    """Read `call:NAME{key:value,…}`, where texts stand between quotes of their own."""
+    opening = _CALL.match(body)
+    body, end, rest = body.rpartition("<tool_call|>")
+    if opening is None or not end or rest.strip():
+        return None
+    text = _TOKEN.sub(_in_json, body[opening.end() :])
+    try:
+        value = msgspec.json.decode(text, type=dict[str, Any]) if is_shallow(text) else None
+    except msgspec.MsgspecError:
+        return None
+    return None if value is None else ParsedCall(opening[1], json.dumps(value, ensure_ascii=False))
+
+
+def parse_gemma_head(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
+    """Read what `parse_gemma` reads as far as it is written: the name, and nothing of the arguments."""
+    opening = _CALL.match(body)
+    return ParsedCall(opening[1], "") if opening and body[opening.end() :].startswith("{") else None
+
+
+def _in_json(token: re.Match[str]) -> str:
+    """Return a token of Gemma's notation in JSON, or something that is no JSON for what is no token."""
+    text = token[token.lastgroup] if token.lastgroup else " "
+    match token.lastgroup:
+        case "text":
+            return json.dumps(text)
+        case "key":
+            return json.dumps(text.strip('"'))
+        case "value" if not _NUMBER.fullmatch(text):
+            return _LITERALS.get(text, "no value")
+    return text
+
 
 _SPACE = " \t\r\n"
 
@@ -18,9 +239,9 @@ class Format:
     name: str
     signs: tuple[str, ...]
     """A template with all of these is of a family that writes calls this way ..."""
-    read: Callable[[str, str, Kinds], ParsedCall | None] = call_parsing.parse_named
+    read: Callable[[str, str, Kinds], ParsedCall | None] = parse_named
     """Parses header and body; None if they are no call."""
-    head: Callable[[str, str, Kinds], ParsedCall | None] = call_parsing.parse_named_head
+    head: Callable[[str, str, Kinds], ParsedCall | None] = parse_named_head
     """Parses a call whose body is incomplete, as far as it is written; None if it may be none."""
     streams: bool = True
     """The arguments are handed on piece by piece; else complete, unless the call is cut short."""
@@ -82,8 +303,8 @@ FORMATS = (
     Format(
         "harmony",
         ("<|call|>", "<|channel|>commentary"),
-        call_parsing.parse_addressed,
-        call_parsing.parse_addressed_head,
+        parse_addressed,
+        parse_addressed_head,
         first=("<|channel|>commentary to=", "<|channel|>analysis to=", "to=functions."),
         header_end="<|message|>",
         ends=("<|call|>", "<|return|>"),
@@ -96,20 +317,20 @@ FORMATS = (
     Format(
         "gemma",
         ("<|tool_call>", "<tool_call|>"),
-        call_parsing.parse_gemma,
-        call_parsing.parse_gemma_head,
+        parse_gemma,
+        parse_gemma_head,
         streams=False,
         opens=("<|tool_call>",),
         body_end=r"<tool_call\|>",
         ends=("<|tool_response>",),
-        inside=("<tool_call|>", call_parsing.QUOTE),
+        inside=("<tool_call|>", QUOTE),
         before="reasoning_content",
     ),
     Format(
         "xml",
         ("<tool_call>", "<function=", "<parameter="),
-        call_parsing.parse_xml,
-        call_parsing.parse_xml_head,
+        parse_xml,
+        parse_xml_head,
         streams=False,
         opens=("<tool_call>",),
         body_end=r"</function>\s{0,16}</tool_call>",
@@ -118,8 +339,8 @@ FORMATS = (
     Format(
         "args",
         ("[TOOL_CALLS]", "[ARGS]"),
-        call_parsing.parse_args,
-        call_parsing.parse_args_head,
+        parse_args,
+        parse_args_head,
         opens=("[TOOL_CALLS]",),
         header_end="[ARGS]",
         inside=("[CALL_ID]",),

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 DEEPEST = 64
 """Levels of nesting in a body; what is deeper is no call."""
 LONGEST_END = 64
 """Characters of the end of a body."""
+
+
+Kinds = Mapping[str, Mapping[str, frozenset[str]]]
+"""JSON types that each parameter of each tool may have; none if the schema does not say."""
 
 
 class JsonScan:

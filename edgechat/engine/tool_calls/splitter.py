@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from enum import Enum
 from io import StringIO
 
-from edgechat.engine.tool_calls.call_parsing import Kinds
 from edgechat.engine.tool_calls.formats import BARE, FENCED, TAGGED, Format
-from edgechat.engine.tool_calls.scan import EndScan, JsonScan, held_back
+from edgechat.engine.tool_calls.scan import EndScan, JsonScan, Kinds, held_back
 from edgechat.engine.types import ToolCall
 
 LONGEST_CALL = 2**20

@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 
 from edgechat.base.errors import BadRequest, SchemaError
-from edgechat.engine.tool_calls.call_parsing import Kinds
-from edgechat.engine.tool_calls.scan import DEEPEST, JsonScan, is_shallow
+from edgechat.engine.tool_calls.scan import DEEPEST, JsonScan, Kinds, is_shallow
 from edgechat.engine.types import ChatRequest, Tool
 
 MOST_TOOLS = 128
@@ -20,6 +19,20 @@ MOST_CHARACTERS = 2**18
 """Of all of them together: some 60,000 tokens."""
 COMBINED = ("$ref", "anyOf", "oneOf", "allOf")
 """Keywords that combine schemas."""
+LONGEST_SCHEMA = 128 * 1024
+"""Characters of a schema; those of large interfaces have a tenth."""
+
+VALUES = frozenset(("const", "enum", "default", "examples"))
+"""Keywords that hold values, not schemas."""
+_SCHEMA_MAPS = frozenset(("properties", "patternProperties", "$defs", "definitions"))
+"""Keywords that hold schemas by names."""
+_UNSUPPORTED = (
+    frozenset(("uniqueItems", "propertyNames", "not", "contains", "minContains", "maxContains", "if", "then"))
+    | frozenset(("else", "dependencies", "dependentRequired", "dependentSchemas", "unevaluatedItems"))
+    | frozenset(("unevaluatedProperties", "$dynamicRef", "$dynamicAnchor", "$recursiveRef"))
+)
+"""Keywords that a grammar cannot enforce."""
+_LOOKAROUND = re.compile(r"\(\?(?:[=!]|<[=!])|\\[1-9]")  # lookaround and backreferences in a pattern
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -62,12 +75,7 @@ def check_choice(request: ChatRequest) -> None:
 
 def parameters_of(tool: Tool) -> dict[str, Any]:
     """Return the schema of a tool's arguments. Raises SchemaError if it is invalid, too long or too deep."""
-    if len(tool.parameters) > LONGEST_SCHEMA:
-        raise SchemaError(
-            f"The parameters of the tool {tool.name} have {len(tool.parameters)} characters; the limit is "
-            f"{LONGEST_SCHEMA}.",
-            hint=SHORTER,
-        )
+    _check_length(f"The parameters of the tool {tool.name} have", tool.parameters)
     schema = object_in(tool.parameters)
     properties = schema.get("properties", {}) if schema is not None else None
     if schema is None or schema.get("type", "object") != "object" or not isinstance(properties, dict):
@@ -173,24 +181,6 @@ def types_of(schema: Any) -> frozenset[str]:
     return frozenset(types)
 
 
-LONGEST_SCHEMA = 128 * 1024
-"""Characters of a schema; those of large interfaces have a tenth."""
-SHORTER = "Omit descriptions, or split the request."
-
-
-VALUES = frozenset(("const", "enum", "default", "examples"))
-"""Keywords that hold values, not schemas."""
-_SCHEMA_MAPS = frozenset(("properties", "patternProperties", "$defs", "definitions"))
-"""Keywords that hold schemas by names."""
-_UNSUPPORTED = (
-    frozenset(("uniqueItems", "propertyNames", "not", "contains", "minContains", "maxContains", "if", "then"))
-    | frozenset(("else", "dependencies", "dependentRequired", "dependentSchemas", "unevaluatedItems"))
-    | frozenset(("unevaluatedProperties", "$dynamicRef", "$dynamicAnchor", "$recursiveRef"))
-)
-"""Keywords that a grammar cannot enforce."""
-_LOOKAROUND = re.compile(r"\(\?(?:[=!]|<[=!])|\\[1-9]")  # lookaround and backreferences in a pattern
-
-
 def relaxed(schema: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return as much of a schema as a grammar can enforce, and the places of the rest.
 
@@ -239,10 +229,7 @@ def _looks_around(pattern: Any) -> bool:
 
 def schema_in(text: str) -> dict[str, Any]:
     """Parse a schema. Raises SchemaError if it is invalid, too long or too deep."""
-    if len(text) > LONGEST_SCHEMA:
-        raise SchemaError(
-            f"The JSON schema has {len(text)} characters; the limit is {LONGEST_SCHEMA}.", hint=SHORTER
-        )
+    _check_length("The JSON schema has", text)
     try:
         schema: Any = json.loads(text, parse_constant=_refuse)
         is_deep = not is_shallow(text)
@@ -257,6 +244,14 @@ def schema_in(text: str) -> dict[str, Any]:
             "A JSON schema must be an object.", hint='For any JSON object, use {"type": "object"}.'
         )
     return schema
+
+
+def _check_length(what: str, schema: str) -> None:
+    if len(schema) > LONGEST_SCHEMA:
+        raise SchemaError(
+            f"{what} {len(schema)} characters; the limit is {LONGEST_SCHEMA}.",
+            hint="Omit descriptions, or split the request.",
+        )
 
 
 def _refuse(name: str) -> None:

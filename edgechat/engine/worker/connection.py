@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import psutil
@@ -30,6 +31,7 @@ from edgechat.engine.worker import messages
 from edgechat.engine.worker.messages import Cancel, Inspected, Loaded, Loading, WorkerEvent
 from edgechat.planner.plan import LoadPlan
 
+_Answer = TypeVar("_Answer", types.Embedded, types.Translated)
 _LOG = logging.getLogger(__name__)
 _LOGS_KEPT = 10
 _LOG_TAIL = 4096
@@ -139,25 +141,18 @@ class WorkerConnection:
                     case None:
                         raise await self._crashed("during an answer")
 
-    async def embed(self, request: types.Embed) -> types.Embedded | None:
-        """Send texts and return what became of them; None where that was cancelled, or the worker closed."""
-        event = await self._ask(request, "while computing embeddings")
-        return event if isinstance(event, types.Embedded) else None
-
-    async def translate(self, request: types.Translate) -> types.Translated | None:
-        """Send a text or tokens and return the translation; None as for `embed`."""
-        event = await self._ask(request, "while tokenizing a text")
-        return event if isinstance(event, types.Translated) else None
-
-    async def _ask(self, request: types.Embed | types.Translate, when: str) -> WorkerEvent | None:
-        """Send a request that has one answer, and return it; None where the worker was closed."""
+    async def ask(self, request: types.Embed | types.Translate, answer: type[_Answer]) -> _Answer | None:
+        """Send a request and return its only answer; None if it was cancelled or the worker closed."""
         with self._events(request.request_id, request) as events:
             event = await events.get()
             if isinstance(event, types.Failed):
                 raise event.error.error()
             if event is None and not self._closing:
-                raise await self._crashed(when)
-            return event
+                embeds = isinstance(request, types.Embed)
+                raise await self._crashed(
+                    "while computing embeddings" if embeds else "while tokenizing a text"
+                )
+            return event if isinstance(event, answer) else None
 
     @contextlib.contextmanager
     def _events(self, request_id: str, command: messages.Command) -> Iterator[_EventQueue]:

@@ -6,27 +6,28 @@ waiting: each call begins with the texts of another request.
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import psutil
 
-from edgechat.base.errors import EdgechatError, NotEmbeddable, PromptTooLong
+from edgechat.base.errors import EdgechatError, LoadFailed, NotEmbeddable, PromptTooLong
 from edgechat.engine import types
+from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.kv.snapshot import CacheMap, CacheStats, DraftingState, SchedulerState, Snapshot
-from edgechat.engine.prompt.prompts import PairPrompt
-from edgechat.engine.prompt.token_estimate import at_least
-from edgechat.engine.prompt.translation import translate
+from edgechat.engine.prompt.control_tokens import ControlTokens
+from edgechat.engine.prompt.token_counts import at_least, translate
+from edgechat.engine.protocol import cannot_chat
 from edgechat.engine.scheduling.preparation import fault
 from edgechat.engine.types import Embed, ErrorInfo, Event, Failed
 from edgechat.engine.worker import messages
-from edgechat.engine.worker.kinds import cannot_chat
 from edgechat.engine.worker.load_report import LoadReport, anonymous_memory
 from edgechat.engine.worker.messages import Command, Inspected, WorkerEvent
-from edgechat.models.local.usage import note_use
+from edgechat.models.local.upkeep import note_use
 from edgechat.planner.plan import LoadPlan
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ _BATCH = 512  # tokens of short texts in one call, which cannot be interrupted
 _LARGEST = 48 << 20  # bytes of an answer, which must fit into one message
 _CUT = 16  # characters of a token at most, where a text is cut; tokens of nearly all texts have fewer
 _NO_DRAFTS = "It is an embedding model."
+_DOCUMENT = "{document}"
+_ANOTHER = "Look for another file of the same model: this one was converted by an old or unusual program."
+_PLACES = re.compile(r"\{(query|document)\}")
 _PAIR = "A document, with the query,"
 
 
@@ -222,6 +226,65 @@ def _too_long(tokens: str, longest: int, what: str = "A text") -> PromptTooLong:
     return PromptTooLong(
         f"{what} has {tokens} tokens; the model's limit is {longest}.", hint="Split it into shorter texts."
     )
+
+
+class PairVocabulary(Vocabulary, Protocol):
+    """A vocabulary that joins two texts."""
+
+    def around_pair(self) -> tuple[list[int], list[int], list[int]]:
+        """Return the ids before, between and behind the texts."""
+
+
+class PairPrompt:
+    """Makes tokens of pairs."""
+
+    def __init__(self, vocabulary: PairVocabulary, template: str | None) -> None:
+        """template: of the model's file, with '{query}' and '{document}' in it."""
+        self._vocabulary, self._template = vocabulary, template
+        self._control = ControlTokens(vocabulary)
+
+    def check(self) -> None:
+        """Raise LoadFailed where a query would not be told from a document: scores would mean nothing."""
+        if self._template is None and not self._vocabulary.around_pair()[1]:
+            raise LoadFailed(
+                "The model's file has neither a template for reranking nor a token between two texts.",
+                hint=_ANOTHER,
+            )
+        if self._template is not None and {*_PLACES.findall(self._template)} != {"query", "document"}:
+            raise LoadFailed(
+                "The template for reranking in the model's file has no place for {query} or for {document}.",
+                hint=_ANOTHER,
+            )
+
+    def tokens(self, query: str, document: str) -> list[int]:
+        """Return the ids of a pair."""
+        if self._template is None:
+            before, between, behind = self._vocabulary.around_pair()
+            return [*before, *self._plain(query), *between, *self._plain(document), *behind]
+        texts = {"query": self._control.guard(query), "document": self._control.guard(document)}
+        return self._control.tokens(_PLACES.sub(lambda place: texts[place[1]], self._template), bos=False)
+
+    def beginning(self, query: str, document: str, longest: int) -> list[int]:
+        """Return the ids of a pair, no more than `longest`: the end of the document is left out, if need be.
+
+        The query takes up to a quarter. Of a template that is longer than the rest, the beginning counts.
+        """
+        asked = self._plain(query)
+        if len(asked) > (most := longest // 4):
+            query = b"".join(map(self._vocabulary.piece, asked[:most])).decode("utf-8", "ignore")
+        tokens = self.tokens(query, document)
+        n_behind = len(self._behind())
+        if len(tokens) <= longest or n_behind >= longest:
+            return tokens[:longest]
+        return tokens[: longest - n_behind] + tokens[len(tokens) - n_behind :]
+
+    def _behind(self) -> list[int]:
+        if self._template is None:
+            return self._vocabulary.around_pair()[2]
+        return self._control.tokens(self._template.rpartition(_DOCUMENT)[2], bos=False)
+
+    def _plain(self, text: str) -> list[int]:
+        return self._vocabulary.tokenize(text, bos=False, special=False)
 
 
 def load(plan: LoadPlan, progress: Callable[[float], None]) -> tuple[EmbeddingEngine, types.ModelInfo]:

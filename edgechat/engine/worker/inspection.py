@@ -13,12 +13,11 @@ import psutil
 
 from edgechat.engine.backends.base import Backend, Vocabulary
 from edgechat.engine.kv import snapshot
-from edgechat.engine.kv.prefix_cache import PrefixCache
-from edgechat.engine.kv.slots import Slot
-from edgechat.engine.kv.window import turns_of
+from edgechat.engine.kv.prefix_cache import PrefixCache, Slot
+from edgechat.engine.prompt.window import turns_of
 from edgechat.engine.scheduling.chat_cache import ChatCache
 from edgechat.engine.scheduling.scheduler import Scheduler
-from edgechat.engine.speculative.acceptance import Acceptance
+from edgechat.engine.speculative.estimates import Acceptance
 from edgechat.engine.speculative.speculation import Speculation
 from edgechat.engine.types import ChatRequest, Message, Usage
 
@@ -128,15 +127,9 @@ class Inspector:
     def _prompt(self) -> snapshot.PromptUse | None:
         for sequence in reversed(self._engine.scheduler.running):
             if sequence.generates and sequence.slot is not None:
-                cached = sequence.n_cached or 0
-                done = min(sequence.slot.length, sequence.n_prompt)
-                return snapshot.PromptUse(sequence.n_prompt, cached, max(done - cached, 0))
+                return snapshot.PromptUse(sequence.n_prompt, sequence.n_cached or 0)
         last = self._engine.last_usage
-        if last is None:
-            return None
-        return snapshot.PromptUse(
-            last.prompt_tokens, last.cached_tokens, last.prompt_tokens - last.cached_tokens
-        )
+        return None if last is None else snapshot.PromptUse(last.prompt_tokens, last.cached_tokens)
 
     def _drafting_state(self) -> snapshot.DraftingState:
         speculation = self._engine.speculation

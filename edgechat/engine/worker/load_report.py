@@ -7,11 +7,12 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import msgspec
+
 from edgechat.base.text import mebibytes
 from edgechat.device.load import Disturbance, LoadSample, disturbance, moment
-from edgechat.engine.types import Delta, Event, Finished, ToolCallBegun
-from edgechat.native.buffers import Buffer
-from edgechat.planner.estimate.actual_load import Difference, differences
+from edgechat.engine.types import Delta, Difference, Event, Finished, ToolCallBegun
+from edgechat.native.params import Buffer
 from edgechat.planner.estimate.calibration import ChatUse, learn
 from edgechat.planner.estimate.memory import program_bytes
 from edgechat.planner.plan import LoadPlan
@@ -20,6 +21,8 @@ _LOG = logging.getLogger(__name__)
 _PROMPT, _REPLY = 128, 16  # tokens; shorter ones say little about speed
 _LEAST = 0.004  # seconds of a token below which it shows the cost of calls, not the speed of memory
 _HOT = 0.25  # weight of a run on a processor that was too hot, which may be temporary
+_TOLERANCE, _TOLERATED = 0.02, 32 * 2**20
+"""Share of a buffer, and bytes: less than the larger of both is no difference."""
 
 
 class LoadReport:
@@ -116,3 +119,37 @@ def anonymous_memory() -> int | None:
         return None
     match = re.search(r"^RssAnon:\s+(\d+) kB$", status, re.MULTILINE)
     return int(match[1]) * 1024 if match else None
+
+
+def differences(planned: tuple[Buffer, ...], real: tuple[Buffer, ...]) -> tuple[Difference, ...]:
+    """Return where a load is not as planned by more than is tolerated; both by type of buffer."""
+    before, after = _by_name(planned), _by_name(real)
+    candidates: list[Difference] = []
+    for name in sorted({*before, *after}):
+        empty = Buffer(name, is_host=True)
+        old, new = before.get(name, empty), after.get(name, empty)
+        candidates += (
+            Difference(name, "weights", old.weights, new.weights),
+            Difference(name, "cache", old.cache, new.cache),
+            Difference(name, "compute", old.compute, new.compute),
+        )
+    return tuple(filter(_is_notable, candidates))
+
+
+def _by_name(buffers: tuple[Buffer, ...]) -> dict[str, Buffer]:
+    """Return buffers by their names, with all plain weights in RAM in one.
+
+    Those that stay in RAM are pinned for a GPU (CUDA_Host) in the dry run, and mapped (CPU) in the real load.
+    """
+    found = {buffer.name: buffer for buffer in buffers}
+    for buffer in buffers:
+        if buffer.is_host and buffer.name.endswith("_Host"):
+            ram = found.get("CPU", Buffer("CPU", is_host=True))
+            found["CPU"] = msgspec.structs.replace(ram, weights=ram.weights + buffer.weights)
+            found[buffer.name] = msgspec.structs.replace(buffer, weights=0)
+    return found
+
+
+def _is_notable(difference: Difference) -> bool:
+    planned, real = difference.planned, difference.real
+    return abs(planned - real) > max(_TOLERATED, _TOLERANCE * max(planned, real))

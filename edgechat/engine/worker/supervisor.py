@@ -28,8 +28,8 @@ from edgechat.base.errors import (
 )
 from edgechat.device.remote.workers import why_lost
 from edgechat.engine.kv.snapshot import Snapshot
-from edgechat.engine.kv.state_folder import check_id
-from edgechat.engine.protocol import EngineState
+from edgechat.engine.kv.state_files import check_id
+from edgechat.engine.protocol import EngineState, EngineUsers, cannot_chat, cannot_embed
 from edgechat.engine.types import (
     CachePolicy,
     ChatRequest,
@@ -42,10 +42,8 @@ from edgechat.engine.types import (
     Translated,
 )
 from edgechat.engine.worker.connection import WorkerConnection, cancelled, closed, tail
-from edgechat.engine.worker.kinds import cannot_chat, cannot_embed
 from edgechat.engine.worker.messages import Cancel, Forget
-from edgechat.engine.worker.users import EngineUsers
-from edgechat.planner.placement.fallback import is_short, plan_reload, refit, replan_for_more
+from edgechat.planner.fallback import is_short, plan_reload, refit, replan_for_more
 from edgechat.planner.plan import LoadPlan
 
 _CRASHES_ALLOWED = 2
@@ -140,7 +138,7 @@ class EngineSupervisor:
         request = Embed(request_id, texts, cut, query)
         digest = _digest(msgspec.structs.replace(request, request_id=""))
         async with self._worker_for(request_id, digest, on_progress, may_load) as worker:
-            return None if worker is None else await worker.embed(request)
+            return None if worker is None else await worker.ask(request, Embedded)
 
     async def translate(
         self,
@@ -153,8 +151,8 @@ class EngineSupervisor:
     ) -> Translated | None:
         digest = _digest(Translate("", what, bos, special))
         async with self._worker_for(request_id, digest, None, may_load) as worker:
-            asked = Translate(request_id, what, bos, special)
-            return None if worker is None else await worker.translate(asked)
+            request = Translate(request_id, what, bos, special)
+            return None if worker is None else await worker.ask(request, Translated)
 
     async def cancel(self, request_id: str) -> None:
         if request_id in self._loading:

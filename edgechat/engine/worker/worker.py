@@ -28,11 +28,12 @@ from edgechat.engine.backends.base import Backend, Interruption
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.prefix_cache import Rent
 from edgechat.engine.kv.state_store import KVStateStore
-from edgechat.engine.prompt.template import ChatTemplate, TemplateProcess
+from edgechat.engine.prompt.template import ChatTemplate, template_process
+from edgechat.engine.protocol import cannot_embed
 from edgechat.engine.scheduling.preparation import fault
 from edgechat.engine.speculative.controller import Controller, DraftHistory
 from edgechat.engine.speculative.drafters import load_draft
-from edgechat.engine.speculative.step_cost import StepCost, expected_shapes
+from edgechat.engine.speculative.estimates import StepCost, expected_shapes
 from edgechat.engine.types import (
     CachePolicy,
     ChatRequest,
@@ -46,11 +47,10 @@ from edgechat.engine.types import (
 )
 from edgechat.engine.worker import embeddings, messages
 from edgechat.engine.worker.inspection import Inspector
-from edgechat.engine.worker.kinds import cannot_embed
 from edgechat.engine.worker.load_report import LoadReport, anonymous_memory
 from edgechat.engine.worker.messages import Cancel, Command, Generate, Inspected, Loaded, WorkerEvent
-from edgechat.models.local.fingerprint import fingerprint_of
-from edgechat.models.local.usage import note_use
+from edgechat.models.local.stores import fingerprint_of
+from edgechat.models.local.upkeep import note_use
 from edgechat.planner.plan import LoadPlan
 
 _LOG = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ def open_backend(plan: LoadPlan, progress: Callable[[float], None] | None) -> Ba
     # Imported here: each brings its own native library, and only one is needed.
     if plan.backend == "mlx":
         if mlx.missing():
-            from edgechat.planner.placement.backends import without_mlx
+            from edgechat.planner.candidates import without_mlx
 
             raise without_mlx(f"{plan.model_name} is an MLX model, and MLX cannot be used here.")
         from edgechat.engine.backends.mlx.backend import MlxBackend
@@ -156,7 +156,8 @@ def load(
 ) -> tuple[EngineCore, ModelInfo, LoadReport]:
     """Load by the plan, telling the progress, and compute one token before calling it ready."""
     began = time.perf_counter()
-    renderer = TemplateProcess()
+    renderer = template_process()
+    renderer.start()
     backend = open_backend(plan, _progress_reporter(send))
     vocabulary = backend.vocabulary
     own = plan.defaults

@@ -1,5 +1,5 @@
-"""LoRA adapters: from a file, or a folder of PEFT's, to a GGUF file that is known to fit a model.
+"""LoRA adapters: GGUF files and PEFT folders, converted and checked against a model.
 
-`opening.open_adapter` is the way in: it converts what is not GGUF (`peft.py`) and checks the result against
-the model's header (`reading.py`) before llama.cpp sees it. `local.py` finds adapters by their names.
+Start at `peft.open_adapter`: it converts a PEFT folder to GGUF and checks the result against the model's
+header (`reading.py`) before llama.cpp sees it. `local.py` finds adapters by name.
 """

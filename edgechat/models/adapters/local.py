@@ -1,4 +1,4 @@
-"""The adapters on this machine: GGUF files among the models, and folders that PEFT has saved."""
+"""Adapters on this machine: GGUF files among the models, and folders saved by PEFT."""
 
 from __future__ import annotations
 
@@ -11,31 +11,38 @@ from pathlib import Path
 
 from edgechat.base.errors import ModelFileError, NotAnAdapter
 from edgechat.base.text import one_line
-from edgechat.models.adapters.reading import KIND, MAX_BYTES, tensor_pairs
-from edgechat.models.adapters.use import CONFIG, WEIGHTS, AdapterUse, parse_scaled
+from edgechat.models.adapters.reading import (
+    CONFIG,
+    KIND,
+    MAX_BYTES,
+    WEIGHTS,
+    AdapterUse,
+    parse_scaled,
+    tensor_pairs,
+)
+from edgechat.models.local.files import ModelPartFile, Skipped, file_at
 from edgechat.models.local.inventory import Inventory, LocalModel, inventory
 from edgechat.models.local.locations import Place
 from edgechat.models.local.resolve import local_models
-from edgechat.models.local.scan import ModelPartFile, Skipped, file_at
 from edgechat.models.local.stores import FoundModel, peft_folders
 
 _START = 1 << 16
-"""Bytes of a file in which its type is stated, among the first entries."""
+"""Bytes at the start of a file that contain its type, among the first entries."""
 _STATED = b"general.type" + struct.pack("<IQ", 8, len(KIND)) + KIND.encode()
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterDetails:
-    """What an adapter's files say of it; empty where they do not."""
+    """Details in an adapter's files; empty where not stated."""
 
     base: str = ""
-    """The name of the model that it was trained for."""
+    """Name of the model that it was trained for."""
     architecture: str = ""
     rank: int = 0
     damage: str = ""
-    """Why it cannot be read; a sentence."""
+    """Why it cannot be read, as a sentence."""
     obstacle: str = ""
-    """Why it cannot be converted to GGUF; the end of a sentence."""
+    """Why it cannot be converted to GGUF, as the end of a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +50,7 @@ class LocalAdapter:
     """An adapter on this machine."""
 
     model: LocalModel
-    """Its files, with their names: what is listed, verified and removed as those of models are."""
+    """Its files and names, to be listed, verified and removed like a model's."""
 
     @property
     def name(self) -> str:
@@ -52,13 +59,13 @@ class LocalAdapter:
 
     @property
     def other_names(self) -> tuple[str, ...]:
-        """What it may be called besides."""
+        """Further names."""
         names = dict.fromkeys(filter(None, (self.model.full_name, self.model.found.repo)))
         return tuple(name for name in names if name != self.name)
 
     @property
     def path(self) -> Path:
-        """A GGUF file, or a folder that PEFT has saved."""
+        """A GGUF file, or a folder saved by PEFT."""
         return self.model.path
 
     @property
@@ -73,14 +80,14 @@ class LocalAdapter:
 
     @property
     def names(self) -> set[str]:
-        """All that it may be called, in lower case."""
+        """All names, in lower case."""
         return {name.casefold() for name in (self.name, *self.other_names)}
 
     def details(self) -> AdapterDetails:
-        """Read what its files say of it."""
+        """Read the details in its files."""
         try:
             if self.path.is_dir():
-                from edgechat.models.adapters.peft import read_config  # 5 ms, for who has any
+                from edgechat.models.adapters.peft import read_config  # 5 ms, only if there are any
 
                 config = read_config(self.path)
                 base = config.base_model_name_or_path or ""
@@ -97,7 +104,7 @@ class LocalAdapter:
 
 
 def states_adapter(path: Path) -> bool:
-    """Say whether a file is a GGUF that says that it is an adapter, without reading its header."""
+    """Return whether a GGUF file states that it is an adapter, without reading its header."""
     try:
         with path.open("rb") as file:
             start = file.read(_START)
@@ -107,9 +114,9 @@ def states_adapter(path: Path) -> bool:
 
 
 def local_adapters(known: Inventory | None = None) -> list[LocalAdapter]:
-    """Return the adapters in the places where models are, by name; `known`: what is there, if that was read.
+    """Return the adapters in the places with models, sorted by name.
 
-    Raises SettingsError.
+    known: the inventory, if already read. Raises SettingsError.
     """
     found = [
         LocalAdapter(one)
@@ -121,9 +128,9 @@ def local_adapters(known: Inventory | None = None) -> list[LocalAdapter]:
 
 
 def find_adapter(name: str) -> LocalAdapter:
-    """Return the adapter that a name or path means. Raises NotAnAdapter."""
+    """Return the adapter that a name or path stands for. Raises NotAnAdapter."""
     path = Path(os.path.abspath(os.path.expanduser(name)))
-    if name.strip() and os.path.exists(path):  # False for names that no file can have
+    if name.strip() and os.path.exists(path):  # False for impossible file names
         return _adapter_at(path)
     known = local_adapters()
     wanted = name.strip().casefold().removesuffix(".gguf")
@@ -144,9 +151,9 @@ def find_adapter(name: str) -> LocalAdapter:
 
 
 def known_adapter(name: str) -> LocalAdapter | None:
-    """Return the adapter that a name or path means, with the place where it is kept.
+    """Return the adapter that a name or path stands for, with its place.
 
-    None if it is none, or if a model has that name.
+    None if it is not an adapter, or if a model has that name.
     """
     try:
         found = find_adapter(name)
@@ -160,7 +167,7 @@ def known_adapter(name: str) -> LocalAdapter | None:
 
 
 def check_adapter(path: Path) -> None:
-    """Check the files of an adapter by themselves, without a model. Raises NotAnAdapter, ModelFileError."""
+    """Check the files of an adapter without a model. Raises NotAnAdapter, ModelFileError."""
     if path.is_dir():
         from edgechat.models.adapters.peft import read_weights
 
@@ -172,12 +179,12 @@ def check_adapter(path: Path) -> None:
 
 
 def adapter_uses(texts: Sequence[str]) -> tuple[AdapterUse, ...]:
-    """Return what texts like FILE or NAME:SCALE mean. Raises NotAnAdapter."""
+    """Parse texts like FILE or NAME:SCALE. Raises NotAnAdapter."""
     return tuple(_uses(texts))
 
 
 def _adapter_at(path: Path) -> LocalAdapter:
-    """Return what would be the adapter at a path that exists; whoever opens it tells if it is none."""
+    """Return the adapter at an existing path; opening it shows whether it really is one."""
     parts = [path / name for name in (CONFIG, WEIGHTS)] if path.is_dir() else [path]
     files = tuple(file_at(part) or ModelPartFile(part, 0, 0) for part in parts)
     found = FoundModel(Place.ELSEWHERE, str(path), files, format="peft" if path.is_dir() else "gguf")

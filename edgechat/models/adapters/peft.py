@@ -1,9 +1,9 @@
-"""Adapters of the PEFT library, converted to GGUF: adapter_config.json and adapter_model.safetensors.
+"""Conversion of PEFT adapters to GGUF: adapter_config.json and adapter_model.safetensors.
 
-As llama.cpp's convert_lora_to_gguf.py does it: names are translated, and where a model's conversion reorders
-the rows of its queries and keys, so are those of lora_b. That is known of the architectures below, and the
-others are refused. What PEFT scales by (alpha over rank, or over its root) is multiplied into lora_b, so that
-ranks may differ; the converted file has no alpha, and llama.cpp then applies it as it is.
+Follows llama.cpp's convert_lora_to_gguf.py: names are translated, and if the conversion of a model reorders
+the rows of its queries and keys, so are those of lora_b. This is known for the architectures below; others
+are refused. PEFT's scale (alpha over rank, or over its root) is multiplied into lora_b, so that ranks may
+differ; the converted file has no alpha, and llama.cpp applies it unscaled.
 """
 
 from __future__ import annotations
@@ -21,12 +21,19 @@ from msgspec import Meta
 
 from edgechat.base import paths
 from edgechat.base.errors import DiskError, ModelFileError, NotAnAdapter
-from edgechat.models.adapters.reading import EMBEDDING, KIND, MAX_ALPHA, MAX_BYTES, checked_pairs
-from edgechat.models.adapters.use import CONFIG, WEIGHTS
-from edgechat.models.formats.gguf import aligned, parse_header
-from edgechat.models.formats.header import ModelHeader, ModelTensor
-from edgechat.models.formats.limits import MAX_LAYERS, show
-from edgechat.models.formats.mlx.safetensors import PREFIX, StoredTensor, parse_table, table_length
+from edgechat.models.adapters.reading import (
+    CONFIG,
+    EMBEDDING,
+    KIND,
+    MAX_ALPHA,
+    MAX_BYTES,
+    WEIGHTS,
+    Adapter,
+    checked_pairs,
+)
+from edgechat.models.formats.gguf import aligned, parse_header, read_header
+from edgechat.models.formats.header import MAX_LAYERS, ModelHeader, ModelTensor, show
+from edgechat.models.formats.mlx.tensors import PREFIX, StoredTensor, parse_table, table_length
 from edgechat.models.formats.quants import GgmlType
 from edgechat.models.formats.skeleton import encoded_header
 
@@ -34,17 +41,18 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+
 FOLDER = "adapters"
-"""Below the cache: what was converted."""
+"""Folder of the converted files, below the cache."""
 _FORMAT = 1
-"""Part of a converted file's name: raise it when the same folder would give other bytes."""
+"""Part of a converted file's name: increase it when the same folder would give other bytes."""
 _MAX_CONFIG = 1 << 20
 _MAX_RANK = 1 << 16
 _ALIGNMENT = 32
 _READ = 1 << 20
 
 _REORDERED = frozenset({"llama", "mistral3", "granite", "smollm3"})
-"""Architectures whose queries and keys are reordered: llama.cpp rotates neighbours, PEFT's models halves."""
+"""Architectures with reordered queries and keys: llama.cpp rotates neighbours, PEFT's models halves."""
 _ARCHITECTURES = _REORDERED | {
     *("qwen2", "qwen2moe", "qwen3", "qwen3moe", "gemma", "gemma2", "gemma3", "gemma4", "phi3", "lfm2"),
 }
@@ -80,7 +88,7 @@ _Rank = Annotated[int, Meta(ge=1, le=_MAX_RANK)]
 
 
 class PeftConfig(msgspec.Struct, kw_only=True):
-    """What is read of adapter_config.json; other fields do not matter once an adapter is trained."""
+    """Fields of adapter_config.json that are read; others do not matter once an adapter is trained."""
 
     peft_type: str = ""
     base_model_name_or_path: str | None = None
@@ -118,7 +126,7 @@ class PeftConfig(msgspec.Struct, kw_only=True):
         )
 
     def factor(self, module: str, rank: int) -> float:
-        """Return what lora_b of a module is multiplied by."""
+        """Return the factor of lora_b in a module."""
         patterns = (self.alpha_pattern or {}).items()
         matching = (value for pattern, value in patterns if f".{module}".endswith(f".{pattern}"))
         alpha = next(matching, self.lora_alpha)
@@ -139,7 +147,7 @@ def read_config(folder: Path) -> PeftConfig:
 
 
 def converted(folder: Path, model: ModelHeader) -> Path:
-    """Return the GGUF file of a PEFT folder, written the first time; the cache keeps it (see `conversions`).
+    """Return the GGUF file of a PEFT folder, converted the first time and cached (see `conversions`).
 
     Raises NotAnAdapter, ModelFileError, DiskError.
     """
@@ -188,17 +196,17 @@ def read_weights(folder: Path) -> None:
 
 
 def _prefix(folder: Path) -> str:
-    """Return how the names of a folder's conversions begin."""
+    """Return the prefix of the names of a folder's conversions."""
     return hashlib.blake2b(os.fsencode(os.path.realpath(folder)), digest_size=8).hexdigest() + "-"
 
 
 class _PeftWeights(msgspec.Struct):
-    """The tensors of a folder, and where their bytes begin."""
+    """Tensors of a folder, and the start of their bytes."""
 
     name: str
     start: int
     pairs: dict[str, dict[str, tuple[str, StoredTensor]]]
-    """By the name of the tensor that they change, 'A' and 'B': the module, and the tensor."""
+    """By name of the changed tensor, 'A' and 'B': the module, and the tensor."""
 
 
 def _table(file: BinaryIO, folder: Path) -> _PeftWeights:
@@ -220,7 +228,7 @@ def _table(file: BinaryIO, folder: Path) -> _PeftWeights:
 
 
 def _digest(file: BinaryIO, config: PeftConfig, model: ModelHeader) -> str:
-    """Return a hash of all that the result of a conversion depends on."""
+    """Return a hash of everything that determines the result of a conversion."""
     digest = hashlib.blake2b(digest_size=16)
     heads = (model.architecture, model.heads, model.kv_heads) if model.architecture in _REORDERED else ()
     digest.update(repr((_FORMAT, model.architecture, heads, config)).encode())
@@ -231,7 +239,7 @@ def _digest(file: BinaryIO, config: PeftConfig, model: ModelHeader) -> str:
 
 
 def _translated(tensor: str, name: str) -> tuple[str, str, str]:
-    """Return which tensor of the model a tensor changes, which half it is, and its module in PEFT's words."""
+    """Return the model's tensor that a tensor changes, which half it is, and the module's name in PEFT."""
     match = _NAME.fullmatch(tensor)
     module = match and (match["module"] or match["beside"])
     if match is None or not module or (match["layer"] and module not in _MODULES):
@@ -246,7 +254,7 @@ def _translated(tensor: str, name: str) -> tuple[str, str, str]:
 
 
 def _write(file: BinaryIO, table: _PeftWeights, config: PeftConfig, model: ModelHeader, target: Path) -> None:
-    """Write the converted file, which appears whole; it is checked against the model before that."""
+    """Write the converted file atomically, after checking it against the model."""
     tensors: list[ModelTensor] = []
     at = 0
     for name, pair in table.pairs.items():
@@ -283,7 +291,7 @@ def _write(file: BinaryIO, table: _PeftWeights, config: PeftConfig, model: Model
 def _converted(
     file: BinaryIO, table: _PeftWeights, name: str, half: str, config: PeftConfig, model: ModelHeader
 ) -> npt.NDArray[np.float32]:
-    """Return a tensor as GGUF has it, the contiguous dimension last."""
+    """Return a tensor in GGUF's layout, contiguous dimension last."""
     module, stored = table.pairs[name][half]
     values = _values(file, table.start, stored, table.name)
     if half == "A":
@@ -324,3 +332,15 @@ def _unfit(name: str, why: str) -> NotAnAdapter:
         f"{name} cannot be converted: {why}.",
         hint="Convert it with llama.cpp's convert_lora_to_gguf.py, and use the .gguf file.",
     )
+
+
+def open_adapter(path: Path, model: ModelHeader) -> Adapter:
+    """Return the adapter in a GGUF file, or in a PEFT folder, which is converted the first time.
+
+    model: the header of the model to adapt. Raises NotAnAdapter and ModelFileError, and DiskError if the
+    conversion cannot be written.
+    """
+    if path.is_dir():
+        path = converted(path, model)
+    header = read_header(path)
+    return Adapter(path, header, checked_pairs(header, model))

@@ -1,24 +1,23 @@
-"""Adapter repositories on the hub: what is to be downloaded of one."""
+"""Adapter repositories on the hub, and the files to download from them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgechat.models.adapters.reading import is_adapter
-from edgechat.models.adapters.use import CONFIG, WEIGHTS
+from edgechat.models.adapters.reading import CONFIG, WEIGHTS, is_adapter
 from edgechat.models.choices import RemoteFile, RepoListing, quant_label
 from edgechat.models.formats.header import Format
 from edgechat.models.formats.quants import canonical
-from edgechat.models.hub.cache_layout import HubStore
+from edgechat.models.hub.cache import HubStore
 from edgechat.models.hub.listing import RemoteModel, list_repo
 from edgechat.models.hub.names import HubName
+from edgechat.models.local.files import ModelPartFile
 from edgechat.models.local.locations import Place
-from edgechat.models.local.scan import ModelPartFile
 from edgechat.models.local.stores import FoundModel
 
 _BEST = ("F16", "BF16", "Q8_0", "F32")
-"""Of several files the first of these is taken: an adapter is small, and F32 is seldom more exact."""
+"""Preferred quantizations: an adapter is small, and F32 is seldom more exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +34,17 @@ class RemoteAdapter:
 
     @property
     def missing(self) -> tuple[RemoteFile, ...]:
-        """Those of its files that are not on this machine."""
+        """Files that are not on this machine."""
         return tuple(file for file in self.files if not self.store.is_here(file))
 
     @property
     def path(self) -> Path:
-        """Where it is, or will be: a GGUF file, or a folder of PEFT's."""
+        """Path on this machine, also before the download: a GGUF file, or a PEFT folder."""
         return self.found.path
 
     @property
     def found(self) -> FoundModel:
-        """Its files, as they are once they are downloaded."""
+        """Its files after the download."""
         files = tuple(ModelPartFile(self.store.path(file), file.size, 0) for file in self.files)
         repo = self.listing.repo
         format: Format = "gguf" if len(files) == 1 else "peft"
@@ -53,9 +52,9 @@ class RemoteAdapter:
 
 
 def remote_adapter(name: HubName, quant: str | None = None) -> RemoteAdapter | None:
-    """Return the adapter of a repository, if it is one of adapters. Asks the hub; raises HubError.
+    """Return the adapter of a repository; None if it is not an adapter's. Asks the hub; raises HubError.
 
-    quant: of a GGUF file, as its name says.
+    quant: quantization of a GGUF file, according to its name.
     """
     listing = list_repo(name.repo, name.revision)
     by_name = {file.name: file for file in listing.files}

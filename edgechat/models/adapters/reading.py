@@ -1,7 +1,7 @@
-"""Reading an adapter and checking it against its model, before native code does.
+"""Adapters as users name them, and their tensors, checked against the model before llama.cpp reads them.
 
-llama.cpp asserts much of what it reads, which ends the process, and lets shapes pass that fail later, inside
-a graph. So every tensor is compared here with the one that it changes:
+llama.cpp asserts much of what it reads, which ends the process, and accepts shapes that fail later, inside a
+graph. So each tensor is compared here with the one that it changes:
 
     W [n_in, n_out]      lora_a [n_in, rank], lora_b [rank, n_out]       in ggml's order
     token_embd.weight    lora_a [rank, n_vocab], lora_b [rank, n_embd]   its rows are looked up
@@ -9,17 +9,19 @@ a graph. So every tensor is compared here with the one that it changes:
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from edgechat.base.errors import NotAnAdapter
-from edgechat.models.formats.header import ModelHeader, ModelTensor
-from edgechat.models.formats.limits import show
+from edgechat.models.formats.header import ModelHeader, ModelTensor, show
 from edgechat.models.formats.quants import GgmlType
 
 KIND = "adapter"
-"""What `general.type` of the metadata says."""
+"""Value of `general.type` in the metadata."""
 EMBEDDING = "token_embd.weight"
 INVOCATION = "adapter.alora.invocation_tokens"
 MAX_BYTES = 8 << 30
@@ -33,28 +35,28 @@ class Adapter:
     """An adapter that fits a model."""
 
     path: Path
-    """The GGUF file; of a PEFT folder what it was converted to."""
+    """The GGUF file, converted if necessary."""
     header: ModelHeader
     pairs: dict[str, tuple[ModelTensor, ModelTensor]]
-    """lora_a and lora_b, by the name of the tensor that they change."""
+    """lora_a and lora_b by the name of the tensor that they change."""
 
     @property
     def rank(self) -> int:
-        """The largest of its ranks."""
+        """Largest rank of its pairs."""
         return max(map(_rank, self.pairs.values()))
 
     @property
     def n_bytes(self) -> int:
-        """Bytes that it takes in memory."""
+        """Bytes in memory."""
         return sum(n for _, _, n in self.parts())
 
     @property
     def widest(self) -> int:
-        """Values that a token has behind the widest of the tensors that it changes."""
+        """Width of the widest output among the changed tensors."""
         return max(b.shape[1] for _, b in self.pairs.values())
 
     def parts(self) -> list[tuple[str, int | None, int]]:
-        """Return each changed tensor, its layer (None: of none), and the bytes that change it."""
+        """Return each changed tensor, its layer (None without one), and the bytes of its pair."""
         layers = {name: _LAYER.match(name) for name in self.pairs}
         return [
             (name, int(match[1]) if (match := layers[name]) else None, a.n_bytes + b.n_bytes)
@@ -63,7 +65,7 @@ class Adapter:
 
 
 def is_adapter(header: ModelHeader) -> bool:
-    """Say whether a GGUF file says that it is an adapter."""
+    """Return whether a GGUF file states that it is an adapter."""
     return header.text("general.type") == KIND
 
 
@@ -109,7 +111,7 @@ def _check_metadata(header: ModelHeader, model: ModelHeader) -> None:
 
 
 def tensor_pairs(header: ModelHeader) -> dict[str, tuple[ModelTensor, ModelTensor]]:
-    """Return lora_a and lora_b of an adapter's header, by what they change. Raises NotAnAdapter."""
+    """Return lora_a and lora_b of an adapter's header by the tensor that they change. Raises NotAnAdapter."""
     if header.file_size > MAX_BYTES:
         raise _damaged(header, f"it has {header.file_size} bytes; the limit is {MAX_BYTES}")
     halves: tuple[dict[str, ModelTensor], dict[str, ModelTensor]] = ({}, {})
@@ -117,7 +119,7 @@ def tensor_pairs(header: ModelHeader) -> dict[str, tuple[ModelTensor, ModelTenso
         base, _, suffix = tensor.name.rpartition(".")
         if suffix in ("lora_a", "lora_b"):
             halves[suffix == "lora_b"][base] = tensor
-        elif not tensor.name.endswith("_norm.weight"):  # which llama.cpp does not apply
+        elif not tensor.name.endswith("_norm.weight"):  # llama.cpp does not apply these
             raise _damaged(header, f"its tensor {show(tensor.name)} is no part of a LoRA adapter")
     first, second = halves
     if lone := first.keys() ^ second.keys():
@@ -170,3 +172,46 @@ def _unfit(header: ModelHeader, model: ModelHeader, why: str) -> NotAnAdapter:
 
 def _damaged(header: ModelHeader, why: str) -> NotAnAdapter:
     return NotAnAdapter(f"{header.path} is not a valid LoRA adapter: {why}.", hint="Use another copy of it.")
+
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+"""Files of a PEFT folder."""
+MAX_SCALE = 100.0
+
+
+class AdapterUse(msgspec.Struct, frozen=True):
+    """A LoRA adapter and its scale."""
+
+    path: str
+    """A GGUF file, or a folder saved by PEFT."""
+    scale: float = 1.0
+    """1 applies the adapter as trained, 0 not at all."""
+
+
+def parse_scaled(text: str) -> tuple[str, float]:
+    """Parse FILE or FILE:SCALE into a name and a scale. Raises NotAnAdapter."""
+    name, colon, number = text.rpartition(":")
+    try:
+        scale = float(number)
+    except ValueError:
+        return text.strip(), 1.0
+    if not colon or not name.strip():
+        return text.strip(), 1.0
+    return name.strip(), checked_scale(scale)
+
+
+def label_of(text: str) -> str:
+    """Return the label of a typed adapter: the name of a file, without its folder."""
+    name = text.replace("\\", "/").rpartition("/")[2]
+    is_path = text.startswith((".", "/", "~")) or ".gguf" in name or "\\" in text
+    return name.replace(".gguf", "") if is_path else text
+
+
+def checked_scale(scale: float) -> float:
+    """Return a valid scale of an adapter. Raises NotAnAdapter."""
+    if not math.isfinite(scale) or abs(scale) > MAX_SCALE:
+        raise NotAnAdapter(
+            f"{scale:g} is not valid as the scale of an adapter.",
+            hint=f"Use a number between -{MAX_SCALE:g} and {MAX_SCALE:g}; 1 applies it as it was trained.",
+        )
+    return scale

@@ -1,4 +1,4 @@
-"""File formats of models: GGUF, and the safetensors of MLX, read by bounded parsers of our own.
+"""File formats of models: GGUF, and safetensors with MLX's config, read by bounded parsers.
 
-Untrusted bytes come in; a `ModelHeader` goes out. Read `header.py` first, then `gguf.py`.
+Takes untrusted bytes; returns a `ModelHeader`. Read `header.py` first, then `gguf.py`.
 """

@@ -1,14 +1,15 @@
-"""A bounded reader of GGUF headers, which checks files before native code sees them.
+"""Bounded reader of GGUF headers, which checks files before native code sees them.
 
 Files are untrusted: every length and count is compared with the file's size and a limit before anything is
-allocated. The same parser reads local files and the first megabytes of remote ones. The format:
-https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; where llama.cpp's loader is stricter, so is this.
+allocated. The same parser reads local files and the first megabytes of remote ones. It is as strict as
+llama.cpp's loader; the format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 """
 
 from __future__ import annotations
 
 import re
 import stat
+import struct
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import chain
@@ -16,30 +17,37 @@ from pathlib import Path
 
 from edgechat.base.errors import ModelFileError
 from edgechat.base.text import mebibytes
-from edgechat.models.formats.byte_parts import byte_parts, part_error
-from edgechat.models.formats.gguf_cursor import MAX_HEADER, Buffer, Cursor, NeedMoreBytes, cut_short, damaged
-from edgechat.models.formats.header import ModelHeader, ModelTensor, Value
-from edgechat.models.formats.limits import AGAIN, MAX_PARTS, show
+from edgechat.models.formats.header import (
+    AGAIN,
+    MAX_PARTS,
+    GgufArray,
+    ModelHeader,
+    ModelTensor,
+    Scalar,
+    Value,
+    show,
+)
+from edgechat.models.formats.importable import byte_parts, check_text_only, part_error
 from edgechat.models.formats.mtp import is_head_alone
 from edgechat.models.formats.quants import REFUSED, GgmlType
-from edgechat.models.formats.vision_inside import check_text_only
 
 FIRST_READ = 8 << 20
-"""Bytes of a remote file to read first; enough for most models."""
+"""Bytes of the first read of a remote file; enough for most models."""
 FIRST_LOCAL_READ = 32 << 20
-"""Enough for all models: a local read costs less than parsing a large vocabulary twice."""
+"""Bytes of the first read of a local file; enough for all models, as parsing a large vocabulary twice
+costs more."""
 MAX_TAIL = 1 << 20
-"""Bytes that may follow the last tensor: loaders map a file whole, and a hole costs an attacker nothing."""
+"""Bytes that may follow the last tensor: loaders map the whole file, and a hole costs an attacker nothing."""
 TENSORS_BESIDE, TENSORS_OF_LAYER, MOST_LAYERED = 256, 64, 256
-"""Most tensors of a model: 256, and 64 for each layer, of which at most 256 count.
+"""Most tensors of a model: 256, plus 64 for each layer, of which at most 256 count.
 
-A layer with eight separate experts has 33. llama.cpp looks tensors up linearly, in time quadratic in their
+A layer with eight separate experts has 33. llama.cpp searches tensors linearly, in time quadratic in their
 number.
 """
 MAX_KEYS = 65_536
 MAX_KEY = 65_535
 MAX_TENSOR_NAME = 63
-"""As in llama.cpp: one byte less than its buffer."""
+"""Bytes, as in llama.cpp: its buffer less one byte."""
 MAX_DIMS = 4
 MAX_ALIGNMENT = 1 << 14
 """The largest memory page; keeps the padding between tensors small."""
@@ -61,7 +69,7 @@ _KNOWN_MAGIC = {
     b"<htm": _WEB_PAGE,
 }
 _DRAFT_TO_TARGET = "d2t"
-"""Which tokens of its target an EAGLE-3 draft knows."""
+"""Table of an EAGLE-3 draft: the target's tokens that it knows."""
 _NOT_LANGUAGE_MODELS = {
     "adapter": "a LoRA adapter",
     "mmproj": "a vision projector",
@@ -70,7 +78,7 @@ _NOT_LANGUAGE_MODELS = {
 
 
 def read_header(path: Path) -> ModelHeader:
-    """Read the header of one local file. Raises ModelFileError, also where the file cannot be opened."""
+    """Read the header of a local file. Raises ModelFileError, also if the file cannot be opened."""
     try:
         info = path.stat()
         if not stat.S_ISREG(info.st_mode):
@@ -97,10 +105,10 @@ def read_header(path: Path) -> ModelHeader:
 def read_growing(
     read_first: Callable[[int], Buffer], file_size: int, name: str, *, start: int = FIRST_READ
 ) -> ModelHeader:
-    """Parse a header from the file's first `start` bytes, or twice that, and so on until it is whole.
+    """Parse a header from the file's first `start` bytes, then from twice that, until it is complete.
 
-    first: returns the first n bytes. Raises ModelFileError, also for a file that goes on after its tensors;
-    and whatever `first` raises.
+    read_first: returns the first n bytes. Raises ModelFileError, also for data after the last tensor, and
+    whatever `read_first` raises.
     """
     n = start
     while True:
@@ -117,9 +125,9 @@ def read_growing(
 
 
 def read_model(path: Path) -> ModelHeader:
-    """Read the header of a model that llama.cpp would load from `path`.
+    """Read the header of the model that llama.cpp would load from `path`.
 
-    Any shard of a split model may be named: see `one_model`. Raises ModelFileError, also for files that are
+    Any shard of a split model may be given, see `one_model`. Raises ModelFileError, also for files that are
     not language models.
     """
     match = _SHARD.fullmatch(path.name)
@@ -135,10 +143,10 @@ def read_model(path: Path) -> ModelHeader:
 
 
 def one_model(parts: Iterable[ModelHeader]) -> ModelHeader:
-    """Merge the headers of a model's shards, in their order. Raises ModelFileError.
+    """Merge the headers of a model's shards, given in order. Raises ModelFileError.
 
-    The result has the metadata of the first, the tensors of all, and the sum of the sizes. Stops reading
-    shards as soon as they have too many tensors.
+    The result has the metadata of the first shard, the tensors of all, and the sum of the sizes. Reading
+    stops as soon as there are too many tensors.
     """
     shards: list[ModelHeader] = []
     tensors: list[ModelTensor] = []
@@ -200,8 +208,8 @@ def _require_language_model(header: ModelHeader) -> None:
 def parse_header(data: Buffer, file_size: int, name: str = "the file") -> ModelHeader:
     """Parse the header at the start of `data`, the first bytes of a file of `file_size` bytes.
 
-    Raises NeedMoreBytes if the header and the file go on beyond `data`; ModelFileError for an unusable file,
-    truncated ones included.
+    Raises NeedMoreBytes if the header goes on beyond `data`, and ModelFileError for an unusable or truncated
+    file.
     """
     cursor = Cursor(data, file_size, name)
     version = _read_version(cursor)
@@ -241,7 +249,7 @@ def _most_tensors(n_layers: int) -> int:
 
 
 def _check_tensors(name: str, n: int, metadata: dict[str, Value]) -> None:
-    """Refuse more tensors than layers need; only the first shard says how many layers there are."""
+    """Refuse more tensors than the layers need; only the first shard states the number of layers."""
     layers = metadata.get(f"{metadata.get('general.architecture')}.block_count", MOST_LAYERED)
     if isinstance(layers, int) and n > _most_tensors(max(layers, 0)):
         raise damaged(name, f"{n} tensors are too many for {layers} layers")
@@ -321,7 +329,7 @@ def _read_tensor(cursor: Cursor) -> ModelTensor:
 
 
 def _is_computable(name: str, shape: tuple[int, ...], kind: GgmlType) -> bool:
-    """Return whether llama.cpp can compute with a tensor of this type, which its loader does not check.
+    """Return whether llama.cpp can compute with a tensor of this type; its loader does not check.
 
     Norms, biases and scales are applied elementwise, which works in F32 only; integers are indices.
     """
@@ -351,3 +359,176 @@ def _tensor_type(number: int, tensor: str, name: str) -> GgmlType:
 def aligned(n: int, alignment: int) -> int:
     """Return n, rounded up to a multiple of the alignment."""
     return (n + alignment - 1) // alignment * alignment
+
+
+MAX_HEADER = 128 << 20
+"""Bytes of a header. The largest known, with a vocabulary of 262,144 tokens, takes 16 MB."""
+MAX_KEPT = 32 << 20
+"""Bytes of text that are kept of one file."""
+MAX_KEPT_VALUES = 1024
+"""Longer arrays are skipped."""
+MAX_STRINGS = 2_000_000
+"""Strings in the arrays of one file: more than twice the largest vocabulary with its merges."""
+
+Buffer = bytes | bytearray | memoryview
+
+STRING, ARRAY = 8, 9
+SCALARS = {
+    "uint8": (0, "B"),
+    "int8": (1, "b"),
+    "uint16": (2, "H"),
+    "int16": (3, "h"),
+    "uint32": (4, "I"),
+    "int32": (5, "i"),
+    "float32": (6, "f"),
+    "bool": (7, "?"),
+    "uint64": (10, "Q"),
+    "int64": (11, "q"),
+    "float64": (12, "d"),
+}
+"""Types of metadata: their numbers in a file, and struct's codes for them."""
+_LAYOUTS = {number: (name, struct.Struct("<" + code)) for name, (number, code) in SCALARS.items()}
+_U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
+
+
+class NeedMoreBytes(Exception):
+    """Signal that the header goes on beyond the available bytes."""
+
+    def __init__(self, at_least: int) -> None:
+        super().__init__(f"the header needs at least {at_least} bytes")
+        self.at_least = at_least
+
+
+class Cursor:
+    """Position in the available bytes, checked before every step forward."""
+
+    __slots__ = ("at", "data", "file_size", "kept", "name", "strings")
+
+    def __init__(self, data: Buffer, file_size: int, name: str) -> None:
+        self.data = data
+        self.file_size = max(file_size, len(data))
+        self.name = name
+        self.at = 0
+        self.kept = 0
+        self.strings = 0
+
+    def need(self, n: int) -> int:
+        """Advance by n bytes and return the previous position."""
+        end = self.at + n
+        if end > self.file_size:
+            raise cut_header(self.name, end - self.file_size)
+        if end > MAX_HEADER:
+            raise damaged(self.name, f"its header would be larger than {MAX_HEADER >> 20} MiB")
+        if end > len(self.data):
+            raise NeedMoreBytes(end)
+        start, self.at = self.at, end
+        return start
+
+    def u32(self) -> int:
+        """Return the next 4 bytes as an unsigned number."""
+        number: int = _U32.unpack_from(self.data, self.need(4))[0]
+        return number
+
+    def u64(self) -> int:
+        """Return the next 8 bytes as an unsigned number."""
+        number: int = _U64.unpack_from(self.data, self.need(8))[0]
+        return number
+
+    def check_count(self, what: str, n: int, limit: int, least: int) -> None:
+        """Refuse a count above the limit, or too large for the file at `least` bytes each."""
+        if n > limit:
+            raise damaged(self.name, f"it claims {n} {what}, more than {limit}")
+        if n * least > self.file_size - self.at:
+            raise cut_header(self.name, n * least - (self.file_size - self.at))
+
+    def text(self, limit: int) -> bytes:
+        """Return the bytes of a string, at most `limit`."""
+        n = self.u64()
+        if n > limit:
+            raise damaged(self.name, f"a string of {n} bytes exceeds the limit of {limit}")
+        start = self.need(n)
+        return bytes(self.data[start : start + n])
+
+    def key(self, limit: int) -> str:
+        """Return the name of a metadata entry or of a tensor."""
+        raw = self.text(limit)
+        try:
+            text = raw.decode()
+        except UnicodeDecodeError:
+            raise damaged(self.name, f"the name {raw[:40]!r} is not UTF-8") from None
+        if not text:
+            raise damaged(self.name, "a metadata entry has no name")
+        return text
+
+    def string(self) -> str:
+        """Return a string value. Invalid UTF-8 is replaced, since only users and templates read it."""
+        raw = self.text(MAX_KEPT - self.kept)
+        self.kept += len(raw)
+        return raw.decode(errors="replace")
+
+    def value(self, key: str) -> tuple[str, Value]:
+        """Return the type of a metadata entry ('uint32', 'string', 'array', ...), and its value."""
+        kind = self.u32()
+        if kind == STRING:
+            return "string", self.string()
+        if kind == ARRAY:
+            return "array", self.array(key)
+        name, form = self.form(key, kind)
+        scalar: Scalar = form.unpack_from(self.data, self.need(form.size))[0]
+        return name, scalar
+
+    def form(self, key: str, kind: int) -> tuple[str, struct.Struct]:
+        """Return name and layout of a scalar type."""
+        if kind not in _LAYOUTS:
+            raise damaged(self.name, f"the metadata entry {show(key)} has the unknown type {kind}")
+        return _LAYOUTS[kind]
+
+    def array(self, key: str) -> GgufArray:
+        """Return an array, without the values of a long one."""
+        kind, n = self.u32(), self.u64()
+        keep = n <= MAX_KEPT_VALUES
+        if kind == STRING:
+            self.strings += n
+            self.check_count(f"strings in {show(key)}", self.strings, MAX_STRINGS, 0)
+            self.check_count(f"strings in {show(key)}", n, MAX_STRINGS, 8)
+            if keep:
+                return GgufArray("string", n, tuple(self.string() for _ in range(n)))
+            self.skip_strings(n)
+            return GgufArray("string", n, None)
+        if kind == ARRAY:
+            raise damaged(self.name, f"the metadata entry {show(key)} is an array of arrays")
+        type_name, form = self.form(key, kind)
+        start = self.need(n * form.size)
+        if not keep:
+            return GgufArray(type_name, n, None)
+        values = struct.unpack_from(f"<{n}{form.format[-1]}", self.data, start)
+        return GgufArray(type_name, n, values)
+
+    def skip_strings(self, n: int) -> None:
+        """Skip n strings, often hundreds of thousands, checking bounds in one tight loop."""
+        data, at, length_at = self.data, self.at, _U64.unpack_from
+        last = len(data) - 8
+        for left in range(n, 0, -1):
+            if at > last:
+                self.at = min(at, len(data))
+                self.need(at + 8 * left - self.at)
+            at += 8 + length_at(data, at)[0]
+        self.need(at - self.at)
+
+
+def damaged(name: str, why: str) -> ModelFileError:
+    """Return the error for a file that breaks the format's rules."""
+    return ModelFileError(f"{name} is not a valid GGUF file: {why}.", hint=AGAIN)
+
+
+def cut_header(name: str, missing: int) -> ModelFileError:
+    """Return the error for a file that ends within its header, at least `missing` bytes too early."""
+    return ModelFileError(f"{name} is truncated: at least {missing} bytes are missing.", hint=AGAIN)
+
+
+def cut_short(name: str, missing: int, size: int) -> ModelFileError:
+    """Return the error for a file of `size` bytes that lacks `missing` more."""
+    return ModelFileError(
+        f"{name} is truncated: of its {size + missing} bytes, {missing} are missing.", hint=AGAIN
+    )

@@ -1,20 +1,18 @@
-"""What a model's files say about it: metadata and the table of tensors, without the weights.
+"""Header of a model: its metadata and its table of tensors, without the weights.
 
-The keys of the metadata are GGUF's. The config of an MLX model is translated to them, so that the planner
-needs to know only one format.
+Metadata keys are GGUF's. The config of an MLX model is translated to them, so that the planner knows only one
+format.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeGuard
 
 from edgechat.base.errors import ModelFileError
-from edgechat.models.formats.limits import MAX_ENDS, MAX_LAYERS, MAX_NUMBER
-from edgechat.models.formats.modalities import ModelKind
 from edgechat.models.formats.quants import FILE_TYPES, GgmlType
 
 ENCODERS = frozenset(
@@ -32,20 +30,20 @@ ENCODERS = frozenset(
 )
 """Architectures without KV cache and logits, which read a text at once (llama.cpp's create_memory)."""
 POOLED_MEAN, POOLED_LAST, POOLED_RANK = 1, 3, 4
-"""Of llama.cpp's enum llama_pooling_type; 0 is no pooling, 2 the first token's."""
+"""Values of llama.cpp's enum llama_pooling_type; 0 is no pooling, 2 the first token's."""
 
 Scalar = int | float | bool | str
 Format = Literal["gguf", "mlx", "peft"]
 """gguf: a file, or the parts of one. mlx: a folder with config.json, safetensors and a tokenizer. peft: a
-folder with an adapter that the library PEFT has saved; no header has this format."""
+folder with a LoRA adapter saved by PEFT; no header has this format."""
 
 
 @dataclass(frozen=True, slots=True)
 class GgufArray:
-    """An array of the metadata; `values` is None for one of more than 1024 elements, such as a vocabulary."""
+    """Metadata array; `values` is None for more than 1024 elements, such as a vocabulary."""
 
     type: str
-    """Of the elements: 'string', 'uint32', 'float32', ..."""
+    """Type of the elements: 'string', 'uint32', 'float32', ..."""
     count: int
     values: tuple[Scalar, ...] | None
 
@@ -55,14 +53,14 @@ Value = Scalar | GgufArray
 
 @dataclass(frozen=True, slots=True)
 class ModelTensor:
-    """One tensor of the table."""
+    """Tensor of the table."""
 
     name: str
     shape: tuple[int, ...]
-    """In ggml's order: the contiguous dimension first."""
+    """In ggml's order: contiguous dimension first."""
     type: GgmlType
     offset: int
-    """Bytes from the start of its own file's data."""
+    """Bytes from the start of its file's data."""
     n_bytes: int
 
     @property
@@ -79,7 +77,7 @@ class ModelHeader:
     """
 
     path: str
-    """What messages call the file."""
+    """Name of the file in messages."""
     version: int
     metadata: dict[str, Value]
     tensors: tuple[ModelTensor, ...]
@@ -90,9 +88,9 @@ class ModelHeader:
     table_offset: int = 0
     """Bytes from the start of a GGUF file to its table of tensors."""
     types: Mapping[str, str] = field(default_factory=dict)
-    """Of the metadata of a GGUF file, as the format calls them: 'uint32', 'string', 'array', ..."""
+    """Types of a GGUF file's metadata, as the format names them: 'uint32', 'string', 'array', ..."""
     vision_tensors: tuple[ModelTensor, ...] = ()
-    """Those of the vision tower in an MLX model's folder, beside `tensors`."""
+    """Tensors of the vision tower in an MLX model's folder, which `tensors` lacks."""
 
     @cached_property
     def architecture(self) -> str:
@@ -114,7 +112,7 @@ class ModelHeader:
 
     @cached_property
     def chat_template(self) -> str | None:
-        """The Jinja source of the chat template; None for a model that was not made for chat."""
+        """Jinja source of the chat template; None for a model without one, not made for chat."""
         return self.text("tokenizer.chat_template")
 
     @cached_property
@@ -143,7 +141,7 @@ class ModelHeader:
 
     @cached_property
     def n_layers(self) -> int:
-        """Number of blocks, those for multi-token prediction (MTP) included."""
+        """Number of blocks, including those for multi-token prediction (MTP)."""
         n = self.number("block_count")
         if not 0 < n <= MAX_LAYERS:
             raise ModelFileError(f"{self.path} says it has {n} layers; the limit is {MAX_LAYERS}.")
@@ -167,9 +165,9 @@ class ModelHeader:
 
     @cached_property
     def listed_ends(self) -> tuple[tuple[int, ...], str]:
-        """The ids in `tokenizer.ggml.eos_token_ids`, and a sentence about those that are no tokens, or ''.
+        """The valid ids in `tokenizer.ggml.eos_token_ids`, and a sentence about invalid ones, or ''.
 
-        Ollama's files of models with several ends of a reply have that array; llama.cpp reads single ids.
+        Ollama's files of models with several end tokens have this array; llama.cpp reads single ids.
         """
         found = self.metadata.get("tokenizer.ggml.eos_token_ids")
         if not isinstance(found, GgufArray):
@@ -186,7 +184,7 @@ class ModelHeader:
 
     @cached_property
     def ends(self) -> tuple[int, ...]:
-        """All ids by which the file says that a reply ends, in ascending order."""
+        """All ids that end a reply according to the file, in ascending order."""
         single = (self.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
         return tuple(sorted({*filter(self._is_token, single), *self.listed_ends[0]}))
 
@@ -200,7 +198,7 @@ class ModelHeader:
 
     @cached_property
     def kv_heads(self) -> tuple[int, ...]:
-        """Key and value heads of each layer; 0 where a layer has no attention."""
+        """Key and value heads of each layer; 0 for a layer without attention."""
         return self.per_layer("attention.head_count_kv", self.heads)
 
     @cached_property
@@ -215,7 +213,7 @@ class ModelHeader:
 
     @cached_property
     def sliding_window(self) -> int:
-        """Window of the layers with sliding-window attention, in tokens; 0 without any."""
+        """Window of the layers with sliding-window attention, in tokens; 0 without such layers."""
         return self.number("attention.sliding_window", 0)
 
     @cached_property
@@ -225,9 +223,9 @@ class ModelHeader:
 
     @cached_property
     def pooling(self) -> int:
-        """The number of llama.cpp's pooling type; 0 for a chat model.
+        """Number of llama.cpp's pooling type; 0 for a chat model.
 
-        An encoder without metadata about it pools by the mean.
+        An encoder whose metadata states none pools by the mean.
         """
         number = 0 if self.format == "mlx" else self.number("pooling_type", 0)
         return number or POOLED_MEAN * (self.is_encoder and self.format == "gguf")
@@ -239,12 +237,12 @@ class ModelHeader:
 
     @cached_property
     def kind(self) -> ModelKind:
-        """What it is made for."""
+        """The purpose of the model."""
         return "chat" if not self.pooling else "reranking" if self.pooling == POOLED_RANK else "embedding"
 
     @cached_property
     def reads_in_parts(self) -> bool:
-        """Whether a long text can be computed in parts: causal attention, and only the end counts."""
+        """Whether a long text can be computed in parts: attention is causal, and only the end counts."""
         causal = self.shape_value("attention.causal") is not False and not self.is_encoder
         return causal and self.pooling in (0, POOLED_LAST, POOLED_RANK)
 
@@ -253,16 +251,16 @@ class ModelHeader:
         return self.embedding_length // max(1, *self.heads)
 
     def text(self, key: str) -> str | None:
-        """Return a string of the metadata by its full name, or None where it is missing or no string."""
+        """Return a metadata string by its full name; None if it is missing or of another type."""
         value = self.metadata.get(key)
         return value if isinstance(value, str) else None
 
     def shape_value(self, key: str) -> Value | None:
-        """Return what the metadata says under the architecture's prefix, or None."""
+        """Return the metadata value under the architecture's prefix, or None."""
         return self.metadata.get(f"{self.architecture}.{key}")
 
     def number(self, key: str, default: int | None = None) -> int:
-        """Return a count under the architecture's prefix; it must be there unless a default is given."""
+        """Return a count under the architecture's prefix, required unless a default is given."""
         value = self.shape_value(key)
         if value is None and default is not None:
             return default
@@ -293,3 +291,42 @@ class ModelHeader:
             f"{self.path} does not say what model it holds: {key!r} is missing.",
             hint="It may be only part of a model; chat needs the file of the language model.",
         )
+
+
+ModelKind = Literal["chat", "embedding", "reranking"]
+"""Output of a model: replies, vectors of texts, or scores of texts as answers to a query."""
+Modality = Literal["vision", "audio"]
+SENSES: dict[Modality, str] = {"vision": "sees", "audio": "hears"}
+"""Verb for a model with this input."""
+
+
+def modalities(*, vision: bool, audio: bool) -> tuple[Modality, ...]:
+    """Return the given modalities as a tuple."""
+    return (*(("vision",) if vision else ()), *(("audio",) if audio else ()))
+
+
+def senses(names: Iterable[Modality]) -> str:
+    """Return the verbs for these modalities: 'sees and hears'."""
+    return " and ".join(SENSES[name] for name in names)
+
+
+MAX_LAYERS = 512
+"""As in llama.cpp."""
+MAX_NUMBER = 2**31 - 1
+"""Largest count of a model's shape."""
+MAX_ENDS = 64
+"""Most tokens that may end a reply; valid files list fewer."""
+MAX_PARTS = 1000
+"""Most files of a split model."""
+
+AGAIN = "Download it again: this copy is damaged or incomplete."
+
+
+def show(text: str) -> str:
+    """Return untrusted text, shortened and escaped for a terminal."""
+    return ascii(text if len(text) <= 60 else text[:57] + "...")
+
+
+def unsound(name: str, why: str) -> ModelFileError:
+    """Return the error for a file that breaks the format's rules."""
+    return ModelFileError(f"{name} is not valid: {why}.", hint=AGAIN)

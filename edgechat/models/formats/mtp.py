@@ -1,7 +1,7 @@
-"""Layers that draft from a model's hidden states, its own (MTP) or EAGLE-3's: what a file has, and for whom.
+"""Drafting layers, which read a model's hidden states: the model's own (MTP), or EAGLE-3's.
 
-A header says how many there are (`nextn_predict_layers`), and many files leave them out all the same: only
-the table of tensors tells.
+The header states their number (`nextn_predict_layers`), but many files omit the layers themselves: only the
+table of tensors shows whether they are there.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from edgechat.models.formats.header import GgufArray, ModelHeader
-from edgechat.models.formats.limits import show
-from edgechat.native.heads.architectures import CHAINED, EAGLE_LAYERS, HANDS_OUT_INPUTS, ONE_LAYER
+from edgechat.models.formats.header import GgufArray, ModelHeader, show
+from edgechat.native.params import CHAINED, EAGLE_LAYERS, HANDS_OUT_INPUTS, ONE_LAYER
 
 _EAGLE = "eagle3"
 _SHARES_CACHE = "gemma4-assistant"
-"""Which reads the KV cache of its target, and has none."""
+"""Architecture that reads its target's KV cache and has none itself."""
 _ALWAYS_ALONE = {_SHARES_CACHE, _EAGLE}
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 _NEEDED = ("eh_proj", "enorm", "hnorm")
@@ -26,7 +25,7 @@ _OF_A_LAYER = re.compile(rf"blk\.(\d+)\.nextn\.({'|'.join(_NEEDED)})\.weight")
 
 @dataclass(frozen=True, slots=True)
 class HeadFile:
-    """A model's drafting layers in a file of their own."""
+    """Drafting layers in a separate file."""
 
     name: str
     header: ModelHeader
@@ -34,17 +33,17 @@ class HeadFile:
 
     @property
     def has_own_cache(self) -> bool:
-        """False where it reads its target's (Gemma 4's)."""
+        """Whether it has a KV cache; Gemma 4's reads its target's."""
         return self.header.architecture != _SHARES_CACHE
 
     @property
     def kind(self) -> Literal["mtp", "eagle3"]:
-        """Whether the layers are of the model itself, or EAGLE-3's, which read what goes into some of its."""
+        """mtp: the model's own layers. eagle3: EAGLE-3's, which read the inputs of some of its layers."""
         return "eagle3" if self.header.architecture == _EAGLE else "mtp"
 
 
 def stated_layers(header: ModelHeader) -> range:
-    """Return the layers that only predict further tokens, by the header alone: the last ones."""
+    """Return the layers that only predict further tokens according to the header: the last ones."""
     n = header.n_layers
     if header.architecture == _EAGLE:
         return range(n)
@@ -52,14 +51,14 @@ def stated_layers(header: ModelHeader) -> range:
 
 
 def has_layers(header: ModelHeader) -> bool:
-    """Return whether the file has all of these layers, and there are any."""
+    """Return whether there are such layers and the file contains all of them."""
     found = {(int(match[1]), match[2]) for tensor in header.tensors if (match := _matched(tensor.name))}
     layers = stated_layers(header)
     return bool(layers) and all((layer, name) in found for layer in layers for name in _NEEDED)
 
 
 def why_no_drafts(header: ModelHeader) -> str:
-    """Return why a model cannot draft with such layers, as a sentence, or ''."""
+    """Return why a model cannot draft with its own layers, as a sentence; '' if it can."""
     if header.format != "gguf":
         return "MLX models cannot draft with layers of their own (MTP): only GGUF files can."
     layers, architecture = stated_layers(header), header.architecture
@@ -74,7 +73,7 @@ def why_no_drafts(header: ModelHeader) -> str:
 
 
 def is_head_alone(header: ModelHeader) -> bool:
-    """Return whether a file has such layers, and nothing else of a model."""
+    """Return whether a file contains drafting layers only."""
     if header.architecture in _ALWAYS_ALONE:
         return True
     layers = stated_layers(header)
@@ -84,12 +83,12 @@ def is_head_alone(header: ModelHeader) -> bool:
 
 
 def is_chained(header: ModelHeader) -> bool:
-    """Return whether each of several such layers predicts one token further than the one before."""
+    """Return whether each of several such layers predicts one token further than the previous one."""
     return header.architecture in CHAINED
 
 
 def misfit(head: ModelHeader, model: ModelHeader) -> str:
-    """Return why drafting layers in a file of their own are not for a model, or ''."""
+    """Return why separate drafting layers do not fit a model; '' if they do."""
     if not is_head_alone(head):
         return "it is a model of its own"
     if head.architecture == _EAGLE:
@@ -125,7 +124,7 @@ def _eagle_misfit(head: ModelHeader, model: ModelHeader) -> str:
 
 
 def can_draft(header: ModelHeader) -> bool:
-    """Return whether a model can draft with layers of its own."""
+    """Return whether a model can draft with its own layers."""
     return not why_no_drafts(header)
 
 

@@ -1,8 +1,8 @@
-"""The header of a projector: the file beside a language model that makes pictures or sound readable for it.
+"""Header of a projector, the file beside a language model that encodes pictures or sound for it.
 
-It holds an encoder for each kind of input and the projection of its output to the model's embeddings, which
-libmtmd computes. The keys are those of its loader (tools/mtmd/clip.cpp), which aborts where numbers make no
-sense: they are checked here first.
+A projector holds an encoder for each kind of input and the projection of its output to the model's
+embeddings, computed by libmtmd. Its loader (tools/mtmd/clip.cpp) aborts on implausible numbers, so its keys
+are checked here first. In MLX models the projector is a vision tower in the model's folder.
 """
 
 from __future__ import annotations
@@ -14,15 +14,23 @@ from pathlib import Path
 
 from edgechat.base.errors import ModelFileError
 from edgechat.models.formats.gguf import read_header
-from edgechat.models.formats.header import GgufArray, ModelHeader, Value
-from edgechat.models.formats.limits import MAX_LAYERS, show, unsound
-from edgechat.models.formats.modalities import Modality, modalities
+from edgechat.models.formats.header import (
+    MAX_LAYERS,
+    GgufArray,
+    Modality,
+    ModelHeader,
+    Value,
+    modalities,
+    show,
+    unsound,
+)
+from edgechat.models.formats.mlx.vision import KIND, PROBLEM, TOWERS
 
 ARCHITECTURE = "clip"
 MAX_WIDTH = 1 << 20
-"""Channels, and the numbers of a patch."""
+"""Most channels, and most numbers of a patch."""
 MAX_IMAGE = 1 << 14
-"""Pixels along a side."""
+"""Most pixels along a side."""
 
 _LIMITS = {
     "spatial_merge_size": 64,
@@ -32,7 +40,7 @@ _LIMITS = {
     "preproc_image_size": MAX_IMAGE,
     "preproc_max_tiles": 256,
 }
-"""Of further numbers about pictures, none of which may be 0."""
+"""Limits of further numbers about pictures, none of which may be 0."""
 
 VISION_TYPES = frozenset(
     {
@@ -102,7 +110,7 @@ AUDIO_TYPES = frozenset(
         "voxtral",
     }
 )
-"""The projectors that this llama.cpp knows (tools/mtmd/clip-impl.h), speech synthesis aside."""
+"""Projector types that this llama.cpp supports (tools/mtmd/clip-impl.h), except speech synthesis."""
 _COUNTS = """
     attention.head_count attention.head_count_kv attention.head_dim block_count chunk_size conv_kernel_size
     embedding_length expert_used_count feed_forward_length image_max_pixels image_min_pixels image_size
@@ -125,16 +133,16 @@ _READ_AS = {
     "general.name": "string",
     "general.description": "string",
 }
-"""What libmtmd reads of a header (clip-impl.h), and the type without which it aborts."""
+"""Keys that libmtmd reads (clip-impl.h), with the type that it requires: it aborts on another one."""
 _TYPES: dict[Modality, frozenset[str]] = {"vision": VISION_TYPES, "audio": AUDIO_TYPES}
 _UNHEARD = "gemma3nv"
-"""Its files have an audio encoder too, which libmtmd does not load."""
+"""Type whose files also have an audio encoder, which libmtmd does not load."""
 _OUTPUTS = ("mm.", "a.mm.", "mm_", "resampler.")
 
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """The encoder of one kind of input, with the projection of its output."""
+    """Encoder of one kind of input, with the projection of its output."""
 
     type: str
     """llama.cpp's name of the projection: 'gemma3', 'qwen3vl_merger', ..."""
@@ -143,9 +151,9 @@ class Encoder:
     """Channels of its residual stream."""
     feed_forward_length: int
     image_size: int = 0
-    """Pixels along a side of the picture that it was trained with; 0 for sound."""
+    """Pixels along a side of the pictures in training; 0 for sound."""
     patch_size: int = 0
-    """Pixels along a side of what becomes one position."""
+    """Pixels along a side of one patch."""
 
 
 @dataclass(frozen=True)
@@ -158,14 +166,14 @@ class ProjectorHeader:
 
     @cached_property
     def modalities(self) -> tuple[Modality, ...]:
-        """What it makes readable, at least one."""
+        """Kinds of input that it encodes, at least one."""
         return modalities(vision=self.vision is not None, audio=self.audio is not None)
 
     def misfit(self, model: ModelHeader) -> str:
-        """Return why it cannot be used with a language model, as the end of a sentence; '' if it can.
+        """Return why it does not fit a language model, as the end of a sentence; '' if it fits.
 
-        Its output must have the width of the model's embeddings. Models that take several layers of it at
-        once (Qwen3-VL's deepstack) have that width too.
+        Its output must have the width of the model's embeddings, also in models that take several of its
+        layers at once (Qwen3-VL's deepstack).
         """
         width = model.embedding_length
         widths = [self.number(f"{name}.projection_dim") for name in self.modalities]
@@ -176,11 +184,11 @@ class ProjectorHeader:
         return f"it makes embeddings of {max(widths)} channels, and the model has {width}"
 
     def value(self, key: str) -> Value | None:
-        """Return what the metadata says under 'clip.', or None."""
+        """Return the metadata value under 'clip.', or None."""
         return self.header.metadata.get(f"{ARCHITECTURE}.{key}")
 
     def number(self, key: str, default: int | None = None) -> int:
-        """Return a count under 'clip.'; it must be there unless a default is given. Raises ModelFileError."""
+        """Return a count under 'clip.', required unless a default is given. Raises ModelFileError."""
         value = self.value(key)
         if value is None and default is not None:
             return default
@@ -193,12 +201,12 @@ def is_projector(header: ModelHeader) -> bool:
 
 
 def read_projector(path: Path) -> ProjectorHeader:
-    """Read the header of a projector. Raises ModelFileError, also for a file that is something else."""
+    """Read the header of a projector. Raises ModelFileError, also for another kind of file."""
     return projector_of(read_header(path))
 
 
 def read_for(model: ModelHeader, path: Path) -> tuple[ProjectorHeader | None, str]:
-    """Return the header of the projector beside a model, or None and why it cannot be used, as a sentence."""
+    """Return the header of the projector beside a model, or None and a sentence with the reason."""
     try:
         projector = read_projector(path)
     except ModelFileError as error:
@@ -208,7 +216,7 @@ def read_for(model: ModelHeader, path: Path) -> tuple[ProjectorHeader | None, st
 
 
 def projector_of(header: ModelHeader) -> ProjectorHeader:
-    """Return the header of a projector, checked. Raises ModelFileError."""
+    """Return a header as that of a projector, after checking it. Raises ModelFileError."""
     if not is_projector(header):
         raise ModelFileError(
             f"{header.path} is not a projector.", hint="Use the mmproj file of the model's repository."
@@ -275,10 +283,37 @@ def _is_finite(value: object) -> bool:
 
 
 def _checked(header: ModelHeader, key: str, value: object) -> int:
-    """Return a count. Raises ModelFileError where it is missing or none."""
+    """Return a count. Raises ModelFileError if it is missing or invalid."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
         raise ModelFileError(
             f"{header.path} has no valid number for {ARCHITECTURE + '.' + key!r}.",
             hint="Use another copy of the projector.",
         )
     return value
+
+
+def tower_of(header: ModelHeader) -> tuple[ProjectorHeader | None, str]:
+    """Return the tower of an MLX model, or None and a sentence with the reason ('' without a tower)."""
+    kind = header.text(KIND)
+    if kind is None:
+        return None, ""
+    tower = TOWERS.get(kind)
+    if tower is None:
+        return None, f"edgechat cannot show images to models of this kind with MLX: {show(kind)}."
+    if problem := header.text(PROBLEM):
+        return None, problem
+
+    def number(key: str) -> int:
+        value = header.metadata[f"clip.vision.{key}"]
+        assert isinstance(value, int)
+        return value
+
+    encoder = Encoder(
+        tower.type,
+        n_layers=number("block_count"),
+        embedding_length=number("embedding_length"),
+        feed_forward_length=number("feed_forward_length"),
+        image_size=number("image_size"),
+        patch_size=number("patch_size"),
+    )
+    return ProjectorHeader(replace(header, tensors=header.vision_tensors), encoder, None), ""

@@ -1,4 +1,4 @@
-"""The types of weights: their numbers in a GGUF file, the sizes of their blocks, the names people use."""
+"""Types of weights: their numbers in a GGUF file, the sizes of their blocks, and their common names."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from enum import IntEnum
 
 
 class GgmlType(IntEnum):
-    """Types of tensors that models on disk use.
+    """Types of tensors in models on disk.
 
-    The others of ggml are left out on purpose: F64 passes llama.cpp's loader and crashes its first decode,
-    Q8_1 and Q8_K live only inside kernels, no model uses integers other than I32, and the removed ones (Q4_2,
+    Other types of ggml are omitted on purpose: F64 passes llama.cpp's loader and crashes its first decode,
+    Q8_1 and Q8_K exist only within kernels, no model uses integers other than I32, and removed types (Q4_2,
     Q4_0_4_4, ...) do not load.
     """
 
     block: tuple[int, int]
-    """Weights in a block, and the bytes it takes."""
+    """Weights in a block, and bytes of a block."""
 
     def __new__(cls, number: int, weights: int = 1, size: int = 1) -> GgmlType:
-        """Return the member of this number."""
+        """Return the member with this number."""
         kind = int.__new__(cls, number)
         kind._value_ = number
         kind.block = weights, size
@@ -69,13 +69,13 @@ MLX_TYPES = {
     6: GgmlType.Q6_K,
     8: GgmlType.Q8_0,
 }
-"""By the bits of MLX's affine quantization: the type that costs about as much to read and to compute."""
+"""By the bits of MLX's affine quantization, the type of about the same cost to read and to compute."""
 
 
 def canonical(label: str) -> str:
     """Return the common spelling of a quantization: 'Q4_K_M' for 'q4_k_m', 'F16' for 'fp16'.
 
-    MLX's own are '4bit', '8bit'; those that GGUF has too are in capitals: 'BF16', 'MXFP4'.
+    Labels of MLX only are '4bit', '8bit'; those shared with GGUF are in capitals: 'BF16', 'MXFP4'.
     """
     upper = label.upper()
     if is_mlx_bits(upper):
@@ -84,7 +84,7 @@ def canonical(label: str) -> str:
 
 
 def is_mlx_bits(label: str) -> bool:
-    """Return whether a label is one that only MLX models have: '4bit'."""
+    """Return whether only MLX models have this label: '4bit'."""
     return len(label) == 4 and label[0] in "234568" and label[1:].upper() == "BIT"
 
 

@@ -1,8 +1,8 @@
-"""Skeletons: generated GGUF headers that describe only the shape of a model.
+"""Skeletons: generated GGUF headers with only the shape of a model.
 
-A dry run needs the numbers of the architecture and the table of tensors, but neither the tokenizer, which is
-most of a header, nor the weights. So native code is given a file that is generated from checked data: some
-tens of kilobytes, then a hole of the weights' size. Packed, it is a few kilobytes.
+A dry run needs the architecture's numbers and the table of tensors, but not the tokenizer, which is most of a
+header, and no weights. Native code therefore gets a file generated from checked data: some tens of kilobytes,
+then a hole of the weights' size. Packed, it takes a few kilobytes.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from edgechat.base.errors import ModelFileError
-from edgechat.models.formats.gguf import aligned, parse_header
-from edgechat.models.formats.gguf_cursor import ARRAY, SCALARS, STRING
+from edgechat.models.formats.gguf import ARRAY, SCALARS, STRING, aligned, parse_header
 from edgechat.models.formats.header import GgufArray, ModelHeader, ModelTensor, Scalar, Value
 
 MAX_ENTRIES = 512
@@ -26,19 +25,19 @@ MAX_ENTRIES = 512
 MAX_TEXT = 4096
 """Bytes of a string."""
 MAX_BYTES = 16 << 20
-"""Of a skeleton: more than the largest table of tensors takes."""
+"""Bytes of a skeleton: more than the largest table of tensors takes."""
 
 _GENERAL = ("general.architecture", "general.name", "general.license", "general.file_type")
-_DROPPED = "vocab_size"  # which follows from the tokenizer, and is written anew
+_DROPPED = "vocab_size"  # follows from the tokenizer, and is added anew
 _TYPES_OF_TOKENS = "tokenizer.ggml.token_type_count"
 _VERSION = 3
 _SIZE = struct.Struct("<Q")
 
 
 def skeleton(header: ModelHeader) -> bytes:
-    """Return a GGUF header with the shape of this model: metadata of its architecture, and its tensors.
+    """Return a GGUF header with the shape of a model: the architecture's metadata, and the tensors.
 
-    The shards of a split model become one. Raises ModelFileError if it is implausibly large.
+    The shards of a split model become one. Raises ModelFileError for an implausible size.
     """
     tensors, _ = _tensor_table(header)
     data = encoded_header(dict(_shape_entries(header)), tensors, header.alignment, header.path)
@@ -50,7 +49,7 @@ def skeleton(header: ModelHeader) -> bytes:
 def encoded_header(
     metadata: Mapping[str, Value], tensors: Sequence[ModelTensor], alignment: int, name: str
 ) -> bytes:
-    """Return a GGUF header up to where the data of its tensors begins. Raises ModelFileError."""
+    """Return a GGUF header up to the data of its tensors. Raises ModelFileError."""
     entries = [_metadata_entry(key, value, name) for key, value in metadata.items()]
     data = b"GGUF" + struct.pack("<IQQ", _VERSION, len(tensors), len(entries))
     data += b"".join(entries) + b"".join(tensor_info(tensor) for tensor in tensors)
@@ -58,9 +57,9 @@ def encoded_header(
 
 
 def write_skeleton(header: ModelHeader, path: Path) -> None:
-    """Write the skeleton, and after it a hole as large as the weights. Raises OSError, ModelFileError.
+    """Write the skeleton, followed by a hole as large as the weights. Raises OSError, ModelFileError.
 
-    The hole takes no space on file systems that know sparse files; FAT does not.
+    The hole takes no space on file systems with sparse files; FAT has none.
     """
     data = skeleton(header)
     with path.open("wb") as file:
@@ -70,14 +69,14 @@ def write_skeleton(header: ModelHeader, path: Path) -> None:
 
 
 def pack(header: ModelHeader) -> bytes:
-    """Return the skeleton compressed, and with it the size of the model's file."""
+    """Return the size of the model's file and the compressed skeleton."""
     return _SIZE.pack(header.file_size) + zlib.compress(skeleton(header), 9)
 
 
 def unpack(data: bytes, name: str) -> ModelHeader:
-    """Return the header that was packed, as far as a skeleton has it. Raises ModelFileError.
+    """Return a packed header, reduced to what a skeleton contains. Raises ModelFileError.
 
-    name: what messages call the model.
+    name: the model's name in messages.
     """
     stream = zlib.decompressobj()
     try:
@@ -104,7 +103,7 @@ def _shape_entries(header: ModelHeader) -> Iterator[tuple[str, Value]]:
         raise _refused(header.path, f"it has {len(shape)} metadata entries about its shape")
     yield from shape.items()
     yield prefix + _DROPPED, header.vocab_size
-    if isinstance(n_types := header.metadata.get(_TYPES_OF_TOKENS), int):  # encoders have a tensor by it
+    if isinstance(n_types := header.metadata.get(_TYPES_OF_TOKENS), int):  # sizes a tensor of encoders
         yield _TYPES_OF_TOKENS, n_types
     yield "tokenizer.ggml.model", "none"
 
@@ -149,7 +148,7 @@ def _array(array: GgufArray) -> bytes:
 
 
 def _type_of(value: Scalar) -> str:
-    """Return the usual type for a value. llama.cpp reads a count only as uint32."""
+    """Return the usual type for a value. llama.cpp reads counts only as uint32."""
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, float):

@@ -1,12 +1,12 @@
 """Resumable, verified downloads from the hub into huggingface_hub's cache.
 
-The bytes come over plain HTTP from the hub's address of the file, as for any browser. So do those of files
-that the hub keeps in its Xet storage, which huggingface_hub would fetch in pieces through hf-xet: that keeps
-no bytes of a download that was killed, and cannot be hashed as it streams. Only the largest come that way.
+Bytes come over plain HTTP, as for a browser, even for files in the hub's Xet storage: hf-xet, which
+huggingface_hub would use, discards the bytes of a killed download and cannot be hashed as it streams. Only
+the largest files require it.
 
-A process that finds another one fetching the same file waits for it. What came is on the disk at once; after
-a kill it is hashed again, and the rest is asked for. That the rest is of the same file the hub says before
-each answer, by the hash in its headers, and the hash of the whole says in the end.
+A second process that wants the same file waits for the first. Bytes reach the disk at once; after a kill they
+are hashed again and the rest is requested. The hash in the headers of each response shows that the rest
+belongs to the same file, and the hash of the whole confirms it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import math
 import os
 import shutil
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,13 +26,10 @@ from edgechat.base.errors import HubError, HubUnreachable, RateLimited, WrongByt
 from edgechat.base.text import mebibytes, one_line
 from edgechat.models.choices import RemoteFile, RepoListing
 from edgechat.models.hub import xet
-from edgechat.models.hub.cache_layout import HubStore
-from edgechat.models.hub.endpoint import Endpoint, require_network
-from edgechat.models.hub.errors import nonsense
-from edgechat.models.hub.http.ranged import RangedFile
-from edgechat.models.hub.http.transfer import Client, ConnectionCut, ask_hub
-from edgechat.models.hub.partial import Partial, disk_error, disk_errors
-from edgechat.models.local.hashes import hash_for
+from edgechat.models.hub.cache import HubStore, Partial, disk_error, disk_errors
+from edgechat.models.hub.client import Client, ConnectionCut, RangedFile, ask_hub
+from edgechat.models.hub.endpoint import Endpoint, nonsense, require_network
+from edgechat.models.local.files import hash_for
 
 WAITS: tuple[float, ...] = (1, 2, 4, 8, 15, 30, 60)
 """Seconds before each retry, after consecutive failures without progress."""
@@ -45,11 +44,11 @@ _LOCK_POLL = 0.2
 
 
 class DownloadStopped(Exception):
-    """The caller stopped a download; what was received is kept."""
+    """Stop of a download by its caller; received bytes are kept."""
 
 
 class DownloadObserver(Protocol):
-    """Callbacks for the progress of a download, from any thread."""
+    """Callbacks for the progress of a download, called from any thread."""
 
     def has(self, file: RemoteFile, n: int) -> None:
         """The first n bytes of the file are here."""
@@ -58,18 +57,18 @@ class DownloadObserver(Protocol):
         """The first n bytes of an earlier download have been hashed again."""
 
     def says(self, text: str) -> None:
-        """Something unusual happened; `text` is a sentence about it."""
+        """Something unusual happened; `text` is a sentence for users."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedFile:
-    """The result for one file."""
+    """Result for one file."""
 
     file: RemoteFile
     resumed: int
     """Bytes of an earlier download."""
     received: int
-    """Bytes received now. Both are 0 for a file that was complete."""
+    """Bytes received now. Both are 0 for a file that was already complete."""
 
 
 def download(
@@ -79,11 +78,10 @@ def download(
     observer: DownloadObserver,
     stop: threading.Event | None = None,
 ) -> list[FetchedFile]:
-    """Download files of a repository; link them into the snapshot when all are complete.
+    """Download files of a repository, and link them into the snapshot when all are complete.
 
-    revision: what the listing was asked for: a branch, tag or commit. stop: ends it from another thread; a
-    silent connection is given up only when its own time is over.
-    Raises HubError, DiskError, DownloadStopped.
+    revision: the branch, tag or commit of the listing. stop: ends the download from another thread, at the
+    latest when a silent connection times out. Raises HubError, DiskError, DownloadStopped.
     """
     store, stop = HubStore(listing), stop or threading.Event()
     fetched: list[FetchedFile] = []
@@ -91,7 +89,7 @@ def download(
         store.make_folders(file)
         with _locked(store, file, observer, stop):
             fetched.append(_download_file(store, file, revision, observer, stop))
-    # The first part of a split model last: who finds it finds the others.
+    # The first part of a split model comes last: a program that finds it finds the others.
     for result in reversed(fetched):
         store.put(result.file, new=result.resumed + result.received > 0)
     store.write_ref(revision)
@@ -102,7 +100,7 @@ def download(
 def _remove_stale_partials(store: HubStore, revision: str, observer: DownloadObserver) -> None:
     """Remove edgechat's partial downloads of files that the revision no longer has.
 
-    Those of other programs, and those for other revisions, stay.
+    Partial downloads of other programs and for other revisions stay.
     """
     from filelock import FileLock, Timeout
 
@@ -157,7 +155,7 @@ def _download_file(
 def _download_by_xet(
     store: HubStore, file: RemoteFile, observer: DownloadObserver, stop: threading.Event
 ) -> FetchedFile:
-    """Download a file that plain HTTP does not serve; a partial download cannot be resumed."""
+    """Download a file that plain HTTP does not serve. A partial download cannot be resumed."""
     digest, folder = store.digest(file), store.new_xet_folder(file)
     report = _stoppable(stop, lambda n: observer.has(file, n))
     report_checked = _stoppable(stop, lambda n: observer.checked(file, n))
@@ -190,15 +188,14 @@ def _receive(
     observer: DownloadObserver,
     stop: threading.Event,
 ) -> int:
-    """Receive the missing bytes, over as many connections as needed; return their number."""
-    hub, ranged = Endpoint(listing.hub), RangedFile(file, listing.commit)
-    url = hub.file(listing.repo, listing.commit, file.name)
+    """Receive the missing bytes, over as many connections as needed, and return their number."""
+    hub, ranged = Endpoint(listing.hub), RangedFile(listing, file)
     failures, best, received = 0, partial.size, 0
     report = _stoppable(stop, lambda n: observer.has(file, n))
 
     def receive(client: Client) -> None:
         nonlocal received
-        for piece in _missing_bytes(client, url, ranged, partial):
+        for piece in _missing_bytes(client, ranged, partial):
             with client.paused():
                 partial.write(piece)
             received += len(piece)
@@ -222,7 +219,7 @@ def _receive(
 
 
 def _stoppable(stop: threading.Event, report: Callable[[int], None]) -> Callable[[int], None]:
-    """Wrap a progress callback: it raises DownloadStopped once `stop` is set."""
+    """Wrap a progress callback so that it raises DownloadStopped once `stop` is set."""
 
     def report_or_stop(n: int) -> None:
         report(n)
@@ -232,10 +229,10 @@ def _stoppable(stop: threading.Event, report: Callable[[int], None]) -> Callable
     return report_or_stop
 
 
-def _missing_bytes(client: Client, url: str, ranged: RangedFile, partial: Partial) -> Iterator[bytes]:
+def _missing_bytes(client: Client, ranged: RangedFile, partial: Partial) -> Iterator[bytes]:
     """Yield the missing bytes; may discard the existing ones. Raises HubError, ConnectionCut."""
     at, end = partial.size, ranged.file.size
-    with client.get(url, ranged.headers(at, end) if at else None) as answer:
+    with client.get(ranged.url, ranged.headers(at, end) if at else None) as answer:
         unchanged = ranged.is_unchanged(answer)
         start, end = ranged.part(answer, at, end)
         if start < at or not unchanged:
@@ -298,3 +295,87 @@ def _locked(
         yield
     finally:
         lock.release()
+
+
+_WINDOW = 8.0
+"""Seconds over which the rate is averaged."""
+_MIN_SECONDS = 0.2
+"""Shortest time from which a rate is computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressSample:
+    """Progress at one moment."""
+
+    here: int
+    total: int
+    """Both in bytes."""
+    rate: float = 0.0
+    """Bytes per second; 0 while unknown."""
+
+    @property
+    def share(self) -> float:
+        """Completed fraction, from 0 to 1."""
+        return self.here / self.total if self.total else 1.0
+
+    @property
+    def left(self) -> float | None:
+        """Remaining seconds; None while unknown."""
+        return (self.total - self.here) / self.rate if self.rate > 0 else None
+
+    @property
+    def size(self) -> str:
+        """Share and sizes: '45% 2.1 GiB of 4.4 GiB'."""
+        share = 100 * self.here // self.total if self.total else 100
+        return f"{share}% {mebibytes(self.here)} of {mebibytes(self.total)}"
+
+    @property
+    def line(self) -> str:
+        """Share, sizes, rate and time: '45% 2.1 GiB of 4.4 GiB, 23.0 MiB/s, 1:45 left'."""
+        left = self.left
+        return self.size if left is None else f"{self.size}, {speed(self.rate)}, {duration(left)} left"
+
+
+class DownloadPace:
+    """Progress of several files of `total` bytes together, for use in one thread."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._here: dict[RemoteFile, int] = {}
+        self._received = 0
+        self._samples: deque[tuple[float, int]] = deque()
+
+    def has(self, file: RemoteFile, n: int) -> bool:
+        """Record the first n bytes of a file as present; return whether the file was known before."""
+        before = self._here.get(file)
+        self._here[file] = n
+        if not self._samples:
+            self._samples.append((time.monotonic(), 0))
+        if before is not None:
+            self._received += max(0, n - before)
+        return before is not None
+
+    def standing(self) -> ProgressSample:
+        """Return the current progress."""
+        return ProgressSample(sum(self._here.values()), self._total, self._rate())
+
+    def _rate(self) -> float:
+        now = time.monotonic()
+        self._samples.append((now, self._received))
+        while len(self._samples) > 2 and self._samples[0][0] < now - _WINDOW:
+            self._samples.popleft()
+        seconds = now - self._samples[0][0]
+        return (self._received - self._samples[0][1]) / seconds if seconds > _MIN_SECONDS else 0.0
+
+
+def speed(rate: float) -> str:
+    """Return bytes per second for users: '23.0 MiB/s'."""
+    return f"{rate / 2**20:.1f} MiB/s" if rate >= 2**20 / 10 else f"{rate / 1024:.0f} KiB/s"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration for users: '1:45'."""
+    whole = int(min(seconds, 359_999))
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -31,13 +31,12 @@ from edgechat.models.choices import ModelChoice, RemoteFile, RepoListing, model_
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.projector import ProjectorHeader, projector_of
 from edgechat.models.formats.quants import canonical
-from edgechat.models.hub import metadata_cache
-from edgechat.models.hub.endpoint import Endpoint, endpoint, require_network
-from edgechat.models.hub.errors import nonsense
-from edgechat.models.hub.http.transfer import ask_hub
+from edgechat.models.hub import remote_headers
+from edgechat.models.hub.client import ask_hub
+from edgechat.models.hub.endpoint import Endpoint, endpoint, nonsense, require_network
 from edgechat.models.hub.names import HubName, portable_path, safe_path, valid_repo, valid_revision
 from edgechat.models.hub.remote_headers import read_remote_contents, read_remote_header, read_remote_start
-from edgechat.models.local.hashes import is_git_sha1
+from edgechat.models.local.files import is_git_sha1
 
 LIST_TIME_LIMIT = 20.0
 """Seconds for a listing, which usually takes well under one."""
@@ -86,10 +85,10 @@ class RemoteModel:
 
     listing: RepoListing
     choices: tuple[ModelChoice, ...]
-    """The models in it, as far as the name says which; at least one."""
+    """The models in the repository that match the name; at least one."""
     unasked: HubError | None = None
-    """Why the hub could not be asked now. The listing is then an older one, of `listing.listed`, and headers
-    are those that were read before."""
+    """Why the hub could not be asked now. Then the listing is a cached one from `listing.listed`, and only
+    cached headers are available."""
 
     @property
     def repo(self) -> str:
@@ -102,22 +101,22 @@ class RemoteModel:
         return self.listing.commit
 
     def header(self, choice: ModelChoice) -> ModelHeader:
-        """Return the header of one of the choices, as far as plans need it: no tokenizer, no template.
+        """Return the header of a choice as far as plans need it, without tokenizer and template.
 
-        Read from the hub the first time: of a GGUF file 8 MiB or more, of an MLX model its config and the
-        tables of its files, some 100 KB. Raises HubError, ModelFileError.
+        The first time, it is read from the hub: 8 MiB or more of a GGUF file; of an MLX model the config and
+        the tensor tables, about 100 KB. Raises HubError, ModelFileError.
         """
-        cached = metadata_cache.cached_header(self.listing, choice)
+        cached = remote_headers.cached_header(self.listing, choice)
         if cached is not None:
             return cached
         self._require_network(choice.name)
         if choice.format == "mlx":
-            name = metadata_cache.mlx_name(self.listing, choice)
+            name = remote_headers.mlx_name(self.listing, choice)
             contents, header = read_remote_contents(self.listing, choice, name)
-            metadata_cache.store_contents(self.listing, choice, contents)
+            remote_headers.store_contents(self.listing, choice, contents)
             return header
         header = read_remote_header(self.listing, choice)
-        return metadata_cache.store_header(self.listing, choice, header)
+        return remote_headers.store_header(self.listing, choice, header)
 
     def projector(self, file: RemoteFile) -> ProjectorHeader:
         """Return the header of a projector, read from the hub the first time.
@@ -127,16 +126,16 @@ class RemoteModel:
         return projector_of(self.companion(file))
 
     def companion(self, file: RemoteFile) -> ModelHeader:
-        """Return the header of a GGUF file that comes with a model, as `projector` does."""
-        header = metadata_cache.cached_start(self.listing, file)
+        """Return the header of a GGUF file that accompanies a model, as `projector` does."""
+        header = remote_headers.cached_start(self.listing, file)
         if header is None:
             self._require_network(file.name)
             data, header = read_remote_start(self.listing, file)
-            metadata_cache.store_start(self.listing, file, data)
+            remote_headers.store_start(self.listing, file, data)
         return header
 
     def _require_network(self, name: str) -> None:
-        """Raise the HubError that tells why a file cannot be examined, if it cannot."""
+        """Raise the HubError that explains why a file cannot be examined now."""
         what = f"{one_line(name)} of {self.repo} has not been examined before"
         if self.unasked is not None:
             raise type(self.unasked)(f"{what}. {self.unasked.message}", hint=self.unasked.hint)
@@ -146,8 +145,8 @@ class RemoteModel:
 def resolve_remote(name: HubName, *, offline: bool) -> RemoteModel:
     """Return the models of a name on the hub; without network, from the cached listing.
 
-    offline: open no socket, as HF_HUB_OFFLINE and EDGECHAT_OFFLINE in the environment do too.
-    Raises HubError; ModelNotFound where no model in the repository is what the name says.
+    offline: open no socket, as with HF_HUB_OFFLINE and EDGECHAT_OFFLINE. Raises HubError, and ModelNotFound
+    if no model in the repository matches the name.
     """
     hub = endpoint()
     cached = _cached_listing(hub, name)
@@ -180,12 +179,12 @@ def list_repo(repo: str, revision: str | None) -> RepoListing:
         raise nonsense(hub.url, f"sent an invalid listing of {repo}") from error
     cached = _CachedListing(info, time.time())
     listing = _listing(hub, repo, cached)
-    metadata_cache.store_listing(hub.url, repo, revision, msgspec.json.encode(cached))
+    remote_headers.store_listing(hub.url, repo, revision, msgspec.json.encode(cached))
     return listing
 
 
 def _cached_listing(hub: Endpoint, name: HubName) -> RepoListing | None:
-    data = metadata_cache.cached_listing(hub.url, name.repo, name.revision)
+    data = remote_headers.cached_listing(hub.url, name.repo, name.revision)
     if data is None:
         return None
     try:
@@ -195,7 +194,7 @@ def _cached_listing(hub: Endpoint, name: HubName) -> RepoListing | None:
 
 
 def _listing(hub: Endpoint, repo: str, cached: _CachedListing) -> RepoListing:
-    """Return the listing of a response, without files that not every platform can have.
+    """Return the listing of a response, without files whose names some platforms do not support.
 
     Raises HubAnswerError for duplicate or unsafe names.
     """
@@ -223,7 +222,7 @@ def _listing(hub: Endpoint, repo: str, cached: _CachedListing) -> RepoListing:
 
 
 def _choices_named(listing: RepoListing, name: HubName) -> tuple[ModelChoice, ...]:
-    """Return the models of a listing that match a name. Raises ModelNotFound."""
+    """Return the models of a listing that match a name, at least one. Raises ModelNotFound."""
     choices = model_choices(listing.files, listing.repo)
     if not choices:
         raise ModelNotFound(

@@ -17,13 +17,13 @@ MAX_PATH = 1024
 """Bytes of a path."""
 MAX_COMPONENT = 255
 """Bytes of one component of a path: the limit of file systems."""
-# Folders of a checkout and of the hub's own pages, which stand where an owner would.
+# Folders of a checkout and of the hub's own pages, where an owner would stand.
 _RESERVED = frozenset({"api", "datasets", "spaces", "docs", "models", "collections", "papers", "blog"})
 
 
 @dataclass(frozen=True, slots=True)
 class HubName:
-    """A repository on the hub, and optionally which of its files."""
+    """A repository on the hub, optionally with a quantization, revision or file."""
 
     repo: str
     """'owner/name'."""
@@ -32,7 +32,7 @@ class HubName:
     revision: str | None = None
     """A branch, tag or commit; None is the main branch."""
     file: str | None = None
-    """The file of a link, with its folder."""
+    """File that the link names, with its folder."""
 
     def __str__(self) -> str:
         name = self.repo + (f":{self.quant}" if self.quant else "")
@@ -46,9 +46,9 @@ class HubName:
 def parse_model_name(text: str) -> HubName | None:
     """Return the repository that `text` names, or None.
 
-    Understood are owner/repo, owner/repo:QUANT, hf.co/owner/repo[:QUANT] and the addresses that a browser
-    shows, of a repository or of a file in it. Whether a file of that name is here is for the caller to ask
-    first: 'models/tiny' could be either; what ends in .gguf is taken for a path.
+    Accepts owner/repo, owner/repo:QUANT, hf.co/owner/repo[:QUANT], and browser URLs of a repository or of a
+    file in it. Callers check first whether a local file has that name: 'models/tiny' could be either. Names
+    that end in .gguf are paths.
     """
     text = text.strip()
     if not text or len(text) > _MAX_TEXT or not text.isprintable() or "\\" in text:
@@ -90,10 +90,10 @@ def safe_path(name: str) -> bool:
 
 
 def portable_path(name: str) -> bool:
-    """Return whether Windows can have a file at a path that is safe.
+    """Return whether Windows, too, can have a file at a safe path.
 
-    There a ':' begins a stream of a file or ends the name of a drive, devices have names in every folder, and
-    dots and spaces at an end are dropped.
+    There, ':' starts a stream or ends a drive, device names are reserved in every folder, and trailing dots
+    and spaces are dropped.
     """
     return not any(":" in part or part[-1] in ". " or _DEVICE.match(part) for part in name.split("/"))
 

@@ -1,26 +1,35 @@
-"""Headers of models on the hub, read from the first megabytes of their files."""
+"""Headers of models on the hub, read from the first megabytes of their files, and their cache.
+
+The cache also holds listings. Invalid entries are ignored, and the least recently used are removed first.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import contextlib
+import hashlib
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
-from edgechat.base.errors import ModelFileError
+from edgechat.base import paths
+from edgechat.base.errors import FolderError, ModelFileError
 from edgechat.base.text import one_line
 from edgechat.models.choices import ModelChoice, RemoteFile, RepoListing
-from edgechat.models.formats.gguf import FIRST_READ, one_model, read_growing
-from edgechat.models.formats.header import ModelHeader
-from edgechat.models.formats.limits import AGAIN, unsound
+from edgechat.models.formats.gguf import FIRST_READ, NeedMoreBytes, one_model, parse_header, read_growing
+from edgechat.models.formats.header import AGAIN, ModelHeader, unsound
+from edgechat.models.formats.mlx import contents
 from edgechat.models.formats.mlx.config import MAX_CONFIG
 from edgechat.models.formats.mlx.contents import MAX_TABLES, Contents, TensorTable
-from edgechat.models.formats.mlx.safetensors import PREFIX, table_length
+from edgechat.models.formats.mlx.tensors import PREFIX, table_length
 from edgechat.models.formats.mlx.vision import PROCESSORS
-from edgechat.models.hub.endpoint import Endpoint
-from edgechat.models.hub.errors import nonsense, unreachable
-from edgechat.models.hub.http.ranged import RangedFile
-from edgechat.models.hub.http.transfer import Client, ConnectionCut, ask_hub
+from edgechat.models.formats.skeleton import pack, unpack
+from edgechat.models.hub.client import Client, ConnectionCut, RangedFile, ask_hub
+from edgechat.models.hub.endpoint import Endpoint, nonsense, unreachable
+
+T = TypeVar("T")
 
 TIME_LIMIT = 120.0
 """Seconds for the header of a model, all shards together."""
@@ -29,86 +38,68 @@ LATER_READ = 1 << 18
 FIRST_TABLE = 1 << 17
 """Bytes of the first request for a safetensors file, enough for most tables."""
 MAX_CUTS = 4
-"""Lost connections that are tolerated for one file."""
+"""Lost connections that are tolerated per file."""
 
 
 def read_remote_header(listing: RepoListing, choice: ModelChoice) -> ModelHeader:
-    """Read the header of a model on the hub; the headers of all shards are merged.
+    """Read the header of a model on the hub, with the headers of all its shards merged.
 
-    Reads 8 MiB of the file, then up to twice that, and so on up to gguf_cursor.MAX_HEADER. Raises HubError;
-    ModelFileError where the file is no language model.
+    Requests 8 MiB of each file, then twice that, and so on up to `gguf.MAX_HEADER`. Raises HubError, and
+    ModelFileError for a file that is not a language model.
     """
-    hub = Endpoint(listing.hub)
 
     def parts(client: Client) -> Iterator[ModelHeader]:
         for i, file in enumerate(choice.files):
-            url = hub.file(listing.repo, listing.commit, file.name)
-            reader = RemoteStart(client, url, RangedFile(file, listing.commit))
+            start = RemoteStart(client, RangedFile(listing, file))
             name = PurePosixPath(file.name).name
-            yield read_growing(reader.first, file.size, name, start=LATER_READ if i else FIRST_READ)
+            yield read_growing(start.first, file.size, name, start=LATER_READ if i else FIRST_READ)
 
-    def work(client: Client) -> ModelHeader:
-        return one_model(parts(client))
-
-    with _on_the_hub():
-        return ask_hub(hub, listing.repo, TIME_LIMIT, work)
+    return _ask(listing, lambda client: one_model(parts(client)))
 
 
 def read_remote_start(listing: RepoListing, file: RemoteFile) -> tuple[bytes, ModelHeader]:
-    """Read the header of one GGUF file on the hub that is no language model, and return its bytes too.
+    """Return the bytes of a header and the header: of a GGUF file that is not a language model.
 
     Raises HubError, ModelFileError.
     """
-    hub = Endpoint(listing.hub)
 
     def work(client: Client) -> tuple[bytes, ModelHeader]:
-        url = hub.file(listing.repo, listing.commit, file.name)
-        reader = RemoteStart(client, url, RangedFile(file, listing.commit))
-        name = PurePosixPath(file.name).name
-        header = read_growing(reader.first, file.size, name, start=LATER_READ)
-        return bytes(reader.data[: header.data_offset]), header
+        start = RemoteStart(client, RangedFile(listing, file))
+        header = read_growing(start.first, file.size, PurePosixPath(file.name).name, start=LATER_READ)
+        return bytes(start.data[: header.data_offset]), header
 
-    with _on_the_hub():
-        return ask_hub(hub, listing.repo, TIME_LIMIT, work)
+    return _ask(listing, work)
 
 
 def read_remote_contents(
     listing: RepoListing, choice: ModelChoice, name: str
 ) -> tuple[Contents, ModelHeader]:
-    """Read what plans need of an MLX model on the hub: its config, and the tables of its files.
+    """Read the config and the tensor tables of an MLX model on the hub, and the header they make.
 
-    name: what messages call it. Returned with the header that this is. Raises HubError; ModelFileError where
-    the model is unfit.
+    name: the model's name in messages. Raises HubError, and ModelFileError for an unusable model.
     """
-    hub = Endpoint(listing.hub)
 
-    def work(client: Client) -> Contents:
-        def start(file: RemoteFile) -> RemoteStart:
-            url = hub.file(listing.repo, listing.commit, file.name)
-            return RemoteStart(client, url, RangedFile(file, listing.commit))
-
+    def work(client: Client) -> tuple[Contents, ModelHeader]:
         config, *others = choice.files
         if config.size > MAX_CONFIG:
             raise unsound(config.name, f"it has more than {MAX_CONFIG} bytes")
-        config_data = bytes(start(config).first(config.size))
+        config_data = bytes(RemoteStart(client, RangedFile(listing, config)).first(config.size))
         tables: list[TensorTable] = []
         for file in others:
             if file.name.endswith(".safetensors"):
                 left = MAX_TABLES - sum(len(table.data) for table in tables)
-                tables.append(_table(start(file), file, left))
+                tables.append(_table(RemoteStart(client, RangedFile(listing, file)), file, left))
         sees = any(file.name.rpartition("/")[2] in PROCESSORS for file in others)
-        return Contents(config_data, tuple(tables), sees=sees)
-
-    with _on_the_hub():
-        contents = ask_hub(hub, listing.repo, TIME_LIMIT, work)
+        contents = Contents(config_data, tuple(tables), sees=sees)
         return contents, contents.header(name)
 
+    return _ask(listing, work)
 
-@contextmanager
-def _on_the_hub() -> Iterator[None]:
-    """Replace the advice to download again, for a file that is damaged on the hub itself."""
+
+def _ask(listing: RepoListing, work: Callable[[Client], T]) -> T:
+    """Run `work` with a client of the hub, whose damaged files no second download repairs."""
     try:
-        yield
+        return ask_hub(Endpoint(listing.hub), listing.repo, TIME_LIMIT, work)
     except ModelFileError as error:
         if error.hint != AGAIN:
             raise
@@ -117,7 +108,7 @@ def _on_the_hub() -> Iterator[None]:
 
 
 def _table(start: RemoteStart, file: RemoteFile, most: int) -> TensorTable:
-    """Return the table of a safetensors file; most: bytes that it may have."""
+    """Return the table of a safetensors file; most: bytes that it may take."""
     name = PurePosixPath(file.name).name
     n = table_length(start.first(min(file.size, FIRST_TABLE)), file.size, name)
     if n > most:
@@ -127,10 +118,9 @@ def _table(start: RemoteStart, file: RemoteFile, most: int) -> TensorTable:
 
 @dataclass(slots=True)
 class RemoteStart:
-    """The first bytes of a file on the hub, fetched on demand, none of them twice."""
+    """The first bytes of a file on the hub, fetched on demand and never twice."""
 
     client: Client
-    url: str
     ranged: RangedFile
     data: bytearray = field(default_factory=bytearray)
     cuts: int = 0
@@ -144,16 +134,16 @@ class RemoteStart:
             except ConnectionCut:
                 self.cuts += 1
             else:
-                # An answer without a byte gets us no further: it counts as a connection that was cut.
+                # An empty response makes no progress: it counts as a lost connection.
                 self.cuts += len(self.data) == before
             if self.cuts > MAX_CUTS:
-                raise unreachable(self.url, f"the connection was lost {self.cuts} times")
+                raise unreachable(self.ranged.url, f"the connection was lost {self.cuts} times")
         return self.data[:n]
 
     def _fetch(self, n: int) -> None:
-        """Fetch what is missing of the first n bytes. Raises HubError, ConnectionCut."""
+        """Fetch the missing part of the first n bytes. Raises HubError, ConnectionCut."""
         at = len(self.data)
-        with self.client.get(self.url, self.ranged.headers(at, n)) as answer:
+        with self.client.get(self.ranged.url, self.ranged.headers(at, n)) as answer:
             if not self.ranged.is_unchanged(answer):
                 raise self.ranged.changed()
             start, end = self.ranged.part(answer, at, n)
@@ -169,3 +159,116 @@ class RemoteStart:
                     return
         if len(self.data) < end:
             raise ConnectionCut("the response is shorter than announced")
+
+
+MAX_HEADERS = 256
+"""Entries of some kilobytes each."""
+MAX_LISTINGS = 64
+MAX_BYTES = 8 << 20
+"""Largest entry, in bytes."""
+
+
+def cached_header(listing: RepoListing, choice: ModelChoice) -> ModelHeader | None:
+    """Return the cached header of a model, reduced to what `store_header` stores, or None."""
+    data = _read("headers", _header_key(listing, choice))
+    if data is None:
+        return None
+    try:
+        if choice.format == "mlx":
+            return contents.unpack(data).header(mlx_name(listing, choice))
+        header = unpack(data, choice.name.rpartition("/")[2])
+    except ModelFileError:
+        return None
+    return header if header.file_size == choice.total_bytes else None
+
+
+def store_header(listing: RepoListing, choice: ModelChoice, header: ModelHeader) -> ModelHeader:
+    """Store a header's shape and return it as `cached_header` will. Raises ModelFileError."""
+    data = pack(header)
+    _write("headers", _header_key(listing, choice), data, MAX_HEADERS)
+    return unpack(data, choice.name.rpartition("/")[2])
+
+
+def store_contents(listing: RepoListing, choice: ModelChoice, read_contents: contents.Contents) -> None:
+    """Store the contents of an MLX model, for `cached_header`."""
+    _write("headers", _header_key(listing, choice), read_contents.pack(), MAX_HEADERS)
+
+
+def cached_start(listing: RepoListing, file: RemoteFile) -> ModelHeader | None:
+    """Return the cached header of a GGUF file that is not a language model, or None."""
+    data = _read("headers", _file_key(listing, (file,)))
+    try:
+        name = file.name.rpartition("/")[2]
+        return (
+            parse_header(zlib.decompressobj().decompress(data, MAX_BYTES), file.size, name) if data else None
+        )
+    except (ModelFileError, NeedMoreBytes, zlib.error):
+        return None
+
+
+def store_start(listing: RepoListing, file: RemoteFile, data: bytes) -> None:
+    """Store the bytes of a header for `cached_start`."""
+    if len(data) <= MAX_BYTES:
+        _write("headers", _file_key(listing, (file,)), zlib.compress(data), MAX_HEADERS)
+
+
+def cached_listing(hub: str, repo: str, revision: str | None) -> bytes | None:
+    """Return the cached listing of a repository, or None."""
+    return _read("listings", (hub, repo.lower(), revision or ""))
+
+
+def store_listing(hub: str, repo: str, revision: str | None, data: bytes) -> None:
+    """Store the listing of a repository."""
+    _write("listings", (hub, repo.lower(), revision or ""), data, MAX_LISTINGS)
+
+
+def mlx_name(listing: RepoListing, choice: ModelChoice) -> str:
+    """Return the name of an MLX model on the hub, for messages."""
+    return f"{listing.repo}/{choice.name}".rstrip("/")
+
+
+def _header_key(listing: RepoListing, choice: ModelChoice) -> tuple[str, ...]:
+    return _file_key(listing, choice.files)
+
+
+def _file_key(listing: RepoListing, files: Iterable[RemoteFile]) -> tuple[str, ...]:
+    """Return the key of a header, which includes the hub: a mirror may have different files."""
+    described = (f"{file.name} {file.size} {file.digest}" for file in files)
+    return (listing.hub, listing.repo.lower(), listing.commit, *described)
+
+
+def _path(kind: str, key: tuple[str, ...]) -> Path:
+    digest = hashlib.sha256("\0".join(key).encode()).hexdigest()
+    return paths.cache_dir() / "hub" / kind / digest[:40]
+
+
+def _read(kind: str, key: tuple[str, ...]) -> bytes | None:
+    try:
+        path = _path(kind, key)
+        data = paths.read_bytes(path, MAX_BYTES)
+    except (OSError, FolderError):
+        return None
+    with contextlib.suppress(OSError):
+        os.utime(path)
+    return data
+
+
+def _write(kind: str, key: tuple[str, ...], data: bytes, most: int) -> None:
+    """Write an entry atomically unless it is too large; errors are ignored."""
+    if len(data) > MAX_BYTES:
+        return
+    with contextlib.suppress(OSError, FolderError):
+        path = _path(kind, key)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        paths.replace(path, data)
+        _prune(path.parent, most)
+
+
+def _prune(folder: Path, most: int) -> None:
+    used: list[tuple[float, str]] = []
+    for entry in os.scandir(folder):
+        with contextlib.suppress(OSError):
+            used.append((entry.stat().st_mtime, entry.path))
+    for _, path in sorted(used, reverse=True)[most:]:
+        with contextlib.suppress(OSError):
+            os.unlink(path)

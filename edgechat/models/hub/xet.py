@@ -1,7 +1,7 @@
-"""Files that the hub serves only from its Xet storage: huggingface_hub downloads them, with hf-xet.
+"""Downloads through hf-xet of files that the hub serves only from its Xet storage.
 
-It does so in a child process, which can be ended at any moment, as the libraries cannot. What came of a
-download that was ended is lost, for hf-xet does not go on from there.
+huggingface_hub runs in a child process, which can be killed at any moment. A killed download starts again
+from the beginning, as hf-xet cannot resume.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import errno
 import importlib.util
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -19,7 +20,7 @@ from edgechat.base.errors import HubError, HubUnreachable
 from edgechat.base.process import frames, spawn
 from edgechat.base.text import one_line
 from edgechat.models.choices import RemoteFile, RepoListing
-from edgechat.models.hub.errors import CHECK, host
+from edgechat.models.hub.endpoint import CHECK, host
 
 _POLL_SECONDS = 0.2
 _MAX_MESSAGE = 300
@@ -27,7 +28,7 @@ _BLOCK = 512
 
 
 class XetRequest(msgspec.Struct, frozen=True):
-    """The file to download, and the destination folder."""
+    """Request to the child: a file, and the destination folder."""
 
     hub: str
     repo: str
@@ -37,7 +38,7 @@ class XetRequest(msgspec.Struct, frozen=True):
 
 
 class XetAnswer(msgspec.Struct, frozen=True):
-    """Where the file is, or what went wrong."""
+    """The child's answer: the path of the file, or the problem."""
 
     path: str = ""
     error: str = ""
@@ -45,12 +46,12 @@ class XetAnswer(msgspec.Struct, frozen=True):
 
 
 def fetch(listing: RepoListing, file: RemoteFile, folder: Path, wait: Callable[[float, int], object]) -> Path:
-    """Return the path of a file, which is not verified, below `folder`, which is there and empty.
+    """Download a file into `folder`, which must be empty, and return its path. It is not verified.
 
-    wait: called with seconds to wait and with the bytes that are here; what it raises ends the download.
-    Raises HubError, and OSError where the disk is full.
+    wait: called with seconds to wait and the number of bytes so far; an exception ends the download. Raises
+    HubError, and OSError if the disk is full.
     """
-    import subprocess  # 18 ms, which `edgechat --version` need not pay
+    import subprocess  # 18 ms, which `edgechat --version` does not need
 
     name = one_line(file.name)
     if importlib.util.find_spec("hf_xet") is None:
@@ -98,3 +99,36 @@ def _missing(listing: RepoListing, name: str) -> HubError:
     if spawn.frozen():
         hint = f"hf download {listing.repo} {name}  (of huggingface_hub; it shares its cache with edgechat)"
     return HubError(f"{host(listing.hub)} gives {name} only through hf-xet, which is not here.", hint=hint)
+
+
+def main() -> None:
+    """Answer one XetRequest; end when the parent is gone."""
+    incoming, outgoing = spawn.adopt_pipe()
+    data = frames.read(incoming)
+    if data is None:
+        return
+    request = msgspec.msgpack.decode(data, type=XetRequest)
+    threading.Thread(target=_end_with_parent, args=(incoming,), daemon=True).start()
+    os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    from huggingface_hub import hf_hub_download
+
+    try:
+        # The cache is unsuitable: the parent holds its lock, and it holds verified bytes only.
+        path = hf_hub_download(
+            request.repo,
+            request.name,
+            revision=request.commit,
+            local_dir=request.folder,
+            endpoint=request.hub,
+            library_name="edgechat",
+        )
+        answer = XetAnswer(path=str(path))
+    except Exception as error:
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        answer = XetAnswer(error=f"{type(error).__name__}: {error}", disk_full=full)
+    frames.write(outgoing, msgspec.msgpack.encode(answer))
+
+
+def _end_with_parent(incoming: BinaryIO) -> None:
+    incoming.read()
+    os._exit(0)

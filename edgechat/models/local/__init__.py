@@ -1,5 +1,4 @@
 """The models on this machine, of all tools: found, named, imported, verified and removed.
 
-Folders and typed names come in, files go out. Read `locations.py` first, then `inventory.py` and
-`resolve.py`.
+Takes folders and typed names; returns files. Read `locations.py` first, then `inventory.py` and `resolve.py`.
 """

@@ -1,8 +1,9 @@
 """Import of a user's model into edgechat's folder, sharing its bytes on disk if possible.
 
-A file system that can clone does; else it gets a second name (a hard link); else it is copied. All or nothing
-of a split model or of an MLX model's folder appears, and nothing is ever overwritten. A projector comes too.
-Parts of a model that was split by bytes are joined.
+Files are cloned where the file system can, else hard-linked, else copied. A split model or an MLX folder is
+imported completely or not at all, and nothing is ever overwritten. The model's projector is imported with it,
+parts of a model that was split by bytes are joined, and a text model is copied out of a file that also holds
+a vision tower.
 """
 
 from __future__ import annotations
@@ -11,32 +12,33 @@ import contextlib
 import os
 import re
 import shutil
+import struct
 import sys
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import BinaryIO, Literal, NamedTuple
 
 from edgechat.base.errors import NotImported
 from edgechat.base.text import mebibytes, one_line
 from edgechat.models.choices import quant_label, without_label
-from edgechat.models.formats.byte_parts import ByteParts, byte_parts
-from edgechat.models.formats.gguf import read_header
-from edgechat.models.formats.header_reading import read_model
+from edgechat.models.formats.gguf import aligned, one_model, read_growing, read_header
+from edgechat.models.formats.header import ModelHeader, ModelTensor
+from edgechat.models.formats.importable import ByteParts, VisionInside, byte_parts, is_for_text, part_error
 from edgechat.models.formats.mlx.config import folder_name
-from edgechat.models.formats.vision_inside import VisionInside
+from edgechat.models.formats.mlx.contents import read_model
+from edgechat.models.formats.skeleton import tensor_info
 from edgechat.models.hub.names import safe_path
 from edgechat.models.local import locations
 from edgechat.models.local.inventory import LocalModel
 from edgechat.models.local.locations import Place
 from edgechat.models.local.resolve import find_models
-from edgechat.models.local.rewriting import check_parts, join, text_bytes, write_text_part
 from edgechat.models.local.stores import models_in
 
 How = Literal["cloned", "linked", "copied", "moved", "text", "joined"]
-"""text: the text model of a file that holds a vision tower, too, was copied. joined: parts of a file were."""
+"""text: a text model was copied out of a file with a vision tower. joined: parts of a file were joined."""
 
 _CHUNK = 4 << 20
 RESERVE = 1 << 26
@@ -45,7 +47,7 @@ SHARD_NUMBER = re.compile(r"-\d{5}-of-\d{5}\.gguf$", re.ASCII)
 _FICLONE = 0x40049409
 DRAFT = ".part"
 DRAFT_LOCK = "lock"
-"""A file in a draft's folder; whoever works there holds its lock."""
+"""File in a draft's folder, whose lock is held while the draft is written."""
 _STALE_AFTER = 3600.0
 """Age in seconds after which a draft is abandoned."""
 
@@ -61,9 +63,10 @@ class ImportedModel:
 def import_model(
     file: str, *, name: str | None = None, move: bool = False, on_progress: Callable[[int, int], None]
 ) -> ImportedModel:
-    """Put a model into our folder, as `name` or as its file or folder is called.
+    """Import a model under `name`, or under the name of its file or folder.
 
-    on_progress: called with bytes copied, and all. Raises ModelNotFound, ModelFileError, NotImported.
+    on_progress: called with the bytes copied and the total. Raises ModelNotFound, ModelFileError,
+    NotImported.
     """
     path = Path(os.path.abspath(os.path.expanduser(file)))
     if os.path.isfile(path) and (parts := byte_parts(path)) is not None:
@@ -114,7 +117,7 @@ def import_model(
         ) from error
     finally:
         if targets[0].parent != folder:
-            with contextlib.suppress(OSError):  # which it is where nothing came of it
+            with contextlib.suppress(OSError):  # not empty after a success
                 targets[0].parent.rmdir()
     return ImportedModel(targets[0].parent if model.found.format == "mlx" else targets[0], how)
 
@@ -122,7 +125,7 @@ def import_model(
 def _import_parts(
     path: Path, parts: ByteParts, *, name: str | None, move: bool, on_progress: Callable[[int, int], None]
 ) -> ImportedModel:
-    """Join the parts of a model that was split by bytes, in our folder. move: remove them then."""
+    """Join the parts of a model that was split by bytes. move: remove the parts afterwards."""
     size = check_parts(path, parts)
     folder = locations.own_folder()
     target = folder / _file_name(Path(parts.whole), name)
@@ -151,9 +154,9 @@ def _import_parts(
 
 
 def _targets(folder: Path, model: LocalModel, name: str | None) -> list[Path]:
-    """Return the paths of the imported files; an MLX model gets a folder of its own."""
+    """Return the paths of the imported files; an MLX model gets its own folder."""
     if model.found.format == "gguf":
-        if name is None and model.place is Place.OLLAMA:  # its files are called by their hashes
+        if name is None and model.place is Place.OLLAMA:  # its files are named by hash
             name = model.found.tags[0].rpartition("/")[2].replace(":", "-")
         return [folder / _file_name(part.path, name) for part in model.found.files]
     model_folder = folder / check_name(folder_name(model.path).rpartition("/")[2] if name is None else name)
@@ -181,9 +184,9 @@ class _NewProjector(NamedTuple):
 
 
 def _new_projector(model: LocalModel, folder: Path, imported: Path) -> _NewProjector | None:
-    """Return the projector of a model and where it goes; None if there is none, or it is there already.
+    """Return the projector of a model and its target; None without a projector, or if it is already there.
 
-    It is called like the model without its quantization, so that all quantizations share it.
+    It is named after the model without its quantization, so that all quantizations share it.
     """
     projector = model.found.projector
     if projector is None:
@@ -198,7 +201,7 @@ def _new_projector(model: LocalModel, folder: Path, imported: Path) -> _NewProje
 
 
 def check_name(name: str) -> str:
-    """Return the name of a file if it is one for a model. Raises NotImported."""
+    """Return `name` if it is valid for a model. Raises NotImported."""
     if "/" in name or not safe_path(name) or name.startswith("."):
         raise NotImported(
             f"{one_line(name)!r} is not a valid name for a model.",
@@ -210,7 +213,7 @@ def check_name(name: str) -> str:
 def _place_all(
     pairs: list[tuple[Path, Path]], *, move: bool, kept: set[Path], on_progress: Callable[[int, int], None]
 ) -> How:
-    """Import all files, or none; the first one last, as it makes the set a model. kept: are not moved."""
+    """Import all files or none, the first one last: it makes the set a model. kept: never moved."""
     placed: list[Path] = []
     how: How = "linked"
     sizes = [source.stat().st_size for source, _ in pairs]
@@ -235,7 +238,7 @@ def _place_all(
 def _place_text_part(
     pairs: list[tuple[Path, Path]], *, move: bool, kept: set[Path], on_progress: Callable[[int, int], None]
 ) -> How:
-    """Import the text model alone, see `rewriting.py`; it is never moved, and no projector is beside it."""
+    """Import only the text model, which is never moved and has no projector beside it."""
     source, target = pairs[0]
     total = text_bytes(read_header(source))
     check_free(target.parent, total)
@@ -277,7 +280,7 @@ def remove_old_drafts(folder: Path) -> None:
             if time.time() - changed <= _STALE_AFTER:
                 continue
             if draft.is_dir():
-                # One that is worked on may be unchanged for hours; then this raises Timeout, an OSError.
+                # A draft in progress may be unchanged for hours; then this raises Timeout, an OSError.
                 with FileLock(draft / DRAFT_LOCK, timeout=0):
                     pass
                 shutil.rmtree(draft)
@@ -290,7 +293,7 @@ def _hard_linked(source: Path, target: Path) -> bool:
         os.link(source, target)
     except FileExistsError:
         raise
-    except OSError:  # another disk, another's file, or a file system without
+    except OSError:  # another disk, another user's file, or no support by the file system
         return False
     return True
 
@@ -312,7 +315,7 @@ def _cloned(source: Path, target: Path) -> bool:
 
 
 def check_free(folder: Path, size: int, hint: str = "Free some space.") -> None:
-    """Raise NotImported where a copy of so many bytes would not fit."""
+    """Raise NotImported unless a copy of `size` bytes fits."""
     free = shutil.disk_usage(folder).free
     if size + RESERVE > free:
         raise NotImported(
@@ -341,15 +344,107 @@ def rename_new(draft: Path, target: Path) -> None:
     """Rename a finished file; an existing file is never replaced."""
     if _hard_linked(draft, target):
         return
-    if os.path.lexists(target):  # no links here, so there is a moment in between
+    if os.path.lexists(target):  # no links here, so the check is not atomic
         raise FileExistsError(17, "the name is in use", str(target))
     os.rename(draft, target)
 
 
 def name_in_use(target: Path) -> NotImported:
-    """Return the error for a name that another model has."""
+    """Return the error for a name that another model already has."""
     return NotImported(
         f"A model of that name already exists: {one_line(str(target), 300)}.",
         hint="Choose another name (--name), or remove the existing model: edgechat rm "
         f"{one_line(target.stem)}",
     )
+
+
+_START = struct.Struct("<4sIQQ")
+"""Magic, version, and the numbers of tensors and of metadata entries."""
+
+
+def text_bytes(header: ModelHeader) -> int:
+    """Return the approximate size of the copy in bytes."""
+    return header.data_offset + sum(
+        aligned(tensor.n_bytes, header.alignment) for tensor in header.tensors if is_for_text(tensor)
+    )
+
+
+def write_text_part(source: Path, target: Path, on_progress: Callable[[int], None]) -> None:
+    """Write the copy to a new file, with unchanged metadata.
+
+    on_progress: called with the bytes written. Raises ModelFileError and OSError, and NotImported if the
+    source changes meanwhile.
+    """
+    header = read_header(source)
+    kept = [tensor for tensor in header.tensors if is_for_text(tensor)]
+    with source.open("rb") as old, target.open("xb") as new:
+        _, version, _, n_entries = _START.unpack(old.read(_START.size))
+        new.write(_START.pack(b"GGUF", version, len(kept), n_entries))
+        _copy_bytes(old, new, header.table_offset - _START.size)
+        at = 0
+        for tensor in kept:
+            new.write(tensor_info(replace(tensor, offset=at)))
+            at += aligned(tensor.n_bytes, header.alignment)
+        _pad(new, header.alignment)
+        for tensor in kept:
+            _copy_tensor(old, new, header, tensor)
+            on_progress(new.tell())
+        new.flush()
+        os.fsync(new.fileno())
+    shutil.copystat(source, target)
+
+
+def _copy_tensor(old: BinaryIO, new: BinaryIO, header: ModelHeader, tensor: ModelTensor) -> None:
+    old.seek(header.data_offset + tensor.offset)
+    _copy_bytes(old, new, tensor.n_bytes)
+    _pad(new, header.alignment)
+
+
+def _copy_bytes(old: BinaryIO, new: BinaryIO, n: int) -> None:
+    while n:
+        chunk = old.read(min(n, _CHUNK))
+        if not chunk:
+            raise NotImported("The file was changed while it was copied.", hint="Try again.")
+        new.write(chunk)
+        n -= len(chunk)
+
+
+def _pad(new: BinaryIO, alignment: int) -> None:
+    new.write(bytes(-new.tell() % alignment))
+
+
+def check_parts(path: Path, parts: ByteParts) -> int:
+    """Return the size in bytes of all parts together. Raises ModelFileError unless they form a model."""
+    if parts.missing:
+        raise part_error(path, parts)
+    size = sum(part.stat().st_size for part in parts.paths)
+
+    def read_first(n: int) -> bytes:
+        found = b""
+        for part in parts.paths:
+            with part.open("rb") as file:
+                found += file.read(n - len(found))
+        return found
+
+    with contextlib.suppress(VisionInside):  # reported when the model is run
+        one_model([read_growing(read_first, size, parts.whole)])
+    return size
+
+
+def join(parts: ByteParts, target: Path, size: int, on_progress: Callable[[int], None]) -> None:
+    """Join all parts into a new file of `size` bytes.
+
+    on_progress: called with the bytes written. Raises OSError, and NotImported if the parts change meanwhile.
+    """
+    with target.open("xb") as new:
+        for part in parts.paths:
+            with part.open("rb") as old:
+                while chunk := old.read(_CHUNK):
+                    new.write(chunk)
+                    on_progress(new.tell())
+        if new.tell() != size:
+            raise NotImported(
+                f"The parts of {parts.whole} were changed while they were joined.", hint="Try again."
+            )
+        new.flush()
+        os.fsync(new.fileno())

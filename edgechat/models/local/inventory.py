@@ -1,16 +1,18 @@
 """Every model on this machine, with the names that users can type for it.
 
-A file of a model in the catalogue goes by that name, with the quantization after a colon where there are
-several. Any other goes by its file's name without the ending, unless a model that comes before has that name;
-then by its full name, which says where it is: 'owner/name:Q4_K_M' in the hub's cache, 'edgechat/...' in our
-own folder, 'lmstudio/...', 'llama.cpp/...'. Ollama's are 'ollama/llama3.2:3b', each of its tags, and also
-without 'ollama/' where nothing else has that name. An MLX model goes by its
-folder's name, in the hub's cache its repository's. The full name is always understood, and so is the path.
+A model of the catalogue has its name there, with the quantization after a colon if there are several. Other
+models are named after their file, without the extension, or if that name is taken by their full name, which
+states the place: 'owner/name:Q4_K_M' in the hub's cache, 'edgechat/...' in our own folder, 'lmstudio/...',
+'llama.cpp/...'. Ollama's models are 'ollama/llama3.2:3b', one name per tag, and also work without 'ollama/'
+unless the name is taken. An MLX model is named after its folder, in the hub's cache after its repository. The
+full name and the path always work.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,12 +22,12 @@ from pathlib import Path
 from edgechat.base.text import one_line
 from edgechat.models.catalogue import CatalogueEntry, catalogue
 from edgechat.models.choices import mlx_label
-from edgechat.models.formats.modalities import Modality
+from edgechat.models.formats.header import Modality
 from edgechat.models.formats.quants import canonical
 from edgechat.models.hub.names import HubName, parse_model_name
-from edgechat.models.local.locations import Place
-from edgechat.models.local.scan import Skipped
-from edgechat.models.local.stores import FoundModel, all_models
+from edgechat.models.local.files import Skipped
+from edgechat.models.local.locations import Place, downloads_folder
+from edgechat.models.local.stores import FoundModel, all_models, models_in
 
 _PREFIXES = {
     Place.OWN: "edgechat/",
@@ -45,21 +47,21 @@ class LocalModel:
     found: FoundModel
     entry: CatalogueEntry | None = None
     quant: str | None = None
-    """From its file's name; for an MLX model from its config."""
+    """From the file's name; for an MLX model from its config."""
 
     @property
     def path(self) -> Path:
-        """The file, or the folder of an MLX model, that the backend is given."""
+        """The file, or the folder of an MLX model, for the backend."""
         return self.found.path
 
     @property
     def chat_name(self) -> str:
-        """What to chat with: outside the known places, only its path means the model."""
+        """The name to chat with: the path for a model outside the known places."""
         return self.full_name if self.place is Place.ELSEWHERE else self.name
 
     @property
     def other_tags(self) -> tuple[str, ...]:
-        """Ollama's further names of the same file."""
+        """Further tags of the same file in Ollama."""
         return self.found.tags[1:]
 
     @property
@@ -69,7 +71,7 @@ class LocalModel:
 
     @property
     def where(self) -> str:
-        """Where it is stored, for users: its place; outside the known ones its folder, '~/Downloads'."""
+        """The place for users; outside the known ones the folder, '~/Downloads'."""
         if self.place is not Place.ELSEWHERE:
             return str(self.place.value)
         folder, home = self.path.parent, Path(os.path.expanduser("~"))
@@ -84,7 +86,7 @@ class LocalModel:
 
     @property
     def missing_modalities(self) -> tuple[Modality, ...]:
-        """What it would take besides text with the projector that another pull of it would bring."""
+        """The modalities that another pull of the model would add, by bringing its projector."""
         is_pulled = self.place is Place.HUB and self.found.format == "gguf"
         if self.entry is None or self.found.projector is not None or not is_pulled:
             return ()
@@ -104,7 +106,7 @@ class Inventory:
         return [model for model in self.models if model.entry is not None and model.entry.name == entry.name]
 
     def find(self, name: str) -> list[LocalModel]:
-        """Return what a name means: one model, one model in several quantizations, or nothing."""
+        """Return the models that a name stands for: one, several quantizations of one, or none."""
         wanted = name.strip().casefold().removesuffix(".gguf")
         exact = self._by_name.get(wanted)
         if exact is not None:
@@ -158,7 +160,7 @@ def _entry_of(
 ) -> tuple[CatalogueEntry | None, str | None]:
     """Return the catalogue entry of a file, and its quantization.
 
-    In the hub's cache the repository decides, elsewhere the file's name. beginnings: of the entries' files.
+    The repository decides in the hub's cache, the file's name elsewhere. beginnings: of the entries' files.
     """
     if model.place is Place.OLLAMA:
         return None, None
@@ -186,7 +188,7 @@ def _entry_of(
 
 
 def _mlx_entry_of(model: FoundModel, entries: Sequence[CatalogueEntry]) -> CatalogueEntry | None:
-    """Return the catalogue entry of an MLX model, by its repository's name."""
+    """Return the catalogue entry of an MLX model, by the name of its repository."""
     repo_or_folder = (model.repo or model.label).lower()
     for entry in entries:
         for repo in map(str.lower, entry.mlx.values()):
@@ -197,7 +199,7 @@ def _mlx_entry_of(model: FoundModel, entries: Sequence[CatalogueEntry]) -> Catal
 
 
 def _without_repo(file: str, entry: CatalogueEntry) -> str:
-    """Return a file's name without the repository's, which llama.cpp prepends."""
+    """Return a file's name without its repository, which llama.cpp prepends."""
     if entry.repo is not None:
         prefix = entry.repo.replace("/", "_") + "_"
         if file.lower().startswith(prefix.lower()):
@@ -217,7 +219,7 @@ def _full_name(model: FoundModel) -> str:
 
 
 def _numbered(names: Iterable[str]) -> Iterator[str]:
-    """Yield the names, repeated ones with a number."""
+    """Yield the names, appending a number to repeated ones."""
     seen: Counter[str] = Counter()
     for name in names:
         key = name.casefold()
@@ -251,3 +253,40 @@ def _matches_hub_name(model: LocalModel, remote: HubName) -> bool:
     if remote.file is not None:
         return f"{found.repo}/{remote.file}".startswith(found.label)
     return remote.quant is None or canonical(remote.quant) == canonical(found.quant or "")
+
+
+NEARBY_DEPTH = 2
+NEARBY_SECONDS = 1.0
+MOST_NEARBY = 32
+"""Most models, as the headers of all will be read."""
+
+
+def models_nearby(known: Iterable[Path]) -> list[LocalModel]:
+    """Return GGUF models in the downloads and the working folder, newest first, without the known files.
+
+    Both folders may hold anything, so the search is bounded: two levels, one second, the newest models. Links
+    to known files count as known.
+    """
+    until = time.monotonic() + NEARBY_SECONDS
+    seen = set(map(os.path.realpath, known))
+    found: list[FoundModel] = []
+    for folder in _folders():
+        for model in models_in(folder, NEARBY_DEPTH, until):
+            path = os.path.realpath(model.path)
+            if path not in seen:
+                seen.add(path)
+                found.append(model)
+    found.sort(key=lambda model: model.files[0].changed, reverse=True)
+    return [
+        LocalModel(model.label.rpartition("/")[2], str(model.path), model, quant=model.quant)
+        for model in found[:MOST_NEARBY]
+    ]
+
+
+def _folders() -> Iterator[Path]:
+    """Yield the folders with valid Unicode names, as llama.cpp and the worker's pipe require."""
+    for find in (downloads_folder, Path.cwd):
+        with contextlib.suppress(OSError, UnicodeEncodeError):  # the working folder may have been removed
+            folder = find()
+            str(folder).encode()
+            yield folder

@@ -1,7 +1,6 @@
-"""Where models are on this machine: edgechat's own folder, the hub's cache, and other tools' folders.
+"""Folders with models on this machine: edgechat's own, the hub's cache, and those of other tools.
 
-Only folders are named here, found as each tool finds its own. Nothing is imported from them, and none need
-exist.
+Each folder is found as its tool finds it, without importing the tool. None need exist.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ def own_folder() -> Path:
 
 
 def hub_cache() -> Path:
-    """Return huggingface_hub's cache folder, found as that library does.
+    """Return huggingface_hub's cache folder, found by the library's own rules.
 
-    It is not asked itself: importing it takes a quarter of a second. llama.cpp downloads into it too.
+    Importing the library would take a quarter of a second. llama.cpp downloads into this folder too.
     """
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = os.environ.get("HF_HOME") or os.path.join(home, "huggingface")
@@ -64,7 +63,8 @@ def llama_cpp_folder() -> Path:
 def lm_studio_folders() -> list[Path]:
     """Return LM Studio's possible model folders: the configured and the default ones.
 
-    Its home is what ~/.lmstudio-home-pointer says, else one of two; its settings may name another folder.
+    Its home is named by ~/.lmstudio-home-pointer, or one of two defaults; its settings may name another
+    folder.
     """
     home = _home()
     homes = [home / ".lmstudio", home / ".cache" / "lm-studio"]
@@ -91,7 +91,7 @@ def ollama_folders() -> list[Path]:
 
 
 def downloads_folder() -> Path:
-    """Return the folder into which browsers download; on Linux, desktops give it another name by language."""
+    """Return the folder for browsers' downloads, whose name on Linux depends on the language."""
     config = Path(os.environ.get("XDG_CONFIG_HOME") or _home() / ".config")
     named = _DOWNLOADS.search(_read_text(config / "user-dirs.dirs", _MAX_SETTINGS))
     return _home() / (named[1] if named else "Downloads")

@@ -11,13 +11,12 @@ from pathlib import Path
 from edgechat.base import paths
 from edgechat.base.errors import ModelFileError, ModelNotFound
 from edgechat.base.text import one_line
-from edgechat.models.adapters.use import CONFIG as ADAPTER_CONFIG
+from edgechat.models.adapters.reading import CONFIG as ADAPTER_CONFIG
 from edgechat.models.catalogue import CatalogueEntry, catalogue
 from edgechat.models.formats.mlx.config import folder_name
 from edgechat.models.formats.quants import canonical
+from edgechat.models.local.files import Skipped
 from edgechat.models.local.inventory import Inventory, LocalModel, inventory
-from edgechat.models.local.locations import hub_cache as hub_cache
-from edgechat.models.local.scan import Skipped
 from edgechat.models.local.stores import found_at, is_model_folder, peft_folders
 
 _LISTED = 6
@@ -26,19 +25,19 @@ _LONGEST = 200
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
-    """A model that is here."""
+    """A model on this machine."""
 
     path: Path
     name: str
-    """Its name in the catalogue, or the file's without extension."""
+    """Its name in the catalogue, or the file's name without extension."""
     entry: CatalogueEntry | None = None
 
 
 def resolve(name: str) -> ResolvedModel:
-    """Return the model that `name` means: of the catalogue, a path, or any model on this machine.
+    """Return the model that `name` stands for: in the catalogue, a path, or any model on this machine.
 
-    A name of the catalogue wins over a file that happens to be called so; './guide' is always a path.
-    Raises ModelNotFound; ModelFileError where there is something of that name that cannot be a model.
+    A name of the catalogue wins over a file of that name; './guide' is always a path. Raises ModelNotFound,
+    and ModelFileError if `name` exists but cannot be a model.
     """
     entry = entry_of(name)
     if entry is not None:
@@ -88,9 +87,9 @@ def local_models(name: str) -> list[LocalModel]:
 
 
 def find_models(name: str) -> list[LocalModel]:
-    """Like `local_models`, but include files and folders outside the known places.
+    """Return at least one model, like `local_models`, also outside the known places.
 
-    There is always one at least. Raises ModelNotFound or ModelFileError.
+    Raises ModelNotFound or ModelFileError.
     """
     models = local_models(name)
     if models:
@@ -105,8 +104,8 @@ def find_models(name: str) -> list[LocalModel]:
 def local_file(entry: CatalogueEntry) -> Path | None:
     """Return the path of this model's file on this machine, or None.
 
-    Of several quantizations the recommended one is taken, else the first of local_files(). Of an MLX model it
-    is the folder.
+    Among several quantizations, the recommended one is preferred, then the first of local_files(). For an MLX
+    model it is the folder.
     """
     if entry.repo is None:
         shipped = paths.shipped(entry.file)
@@ -121,9 +120,9 @@ def local_file(entry: CatalogueEntry) -> Path | None:
 def local_files(entry: CatalogueEntry, models_here: Inventory | None = None) -> dict[str, Path]:
     """Return the files of this model on this machine by quantization ('Q4_K_M'), read from their names.
 
-    GGUF files come before folders for MLX ('4bit'); of each format our own folder first, then the hub's
-    cache, its main revision before older ones, then what other tools keep. A split model is its first part.
-    Empty for a model that is of one quantization only.
+    GGUF files come before MLX folders ('4bit'); within a format, our own folder comes first, then the hub's
+    cache with its main revision first, then other tools' folders. A split model is represented by its first
+    part. Empty for a model with only one quantization.
     """
     files: dict[str, Path] = {}
     for model in sorted((models_here or inventory()).of(entry), key=lambda model: model.found.format):
@@ -156,7 +155,7 @@ def _text_path(path: Path) -> Path:
 
 
 def _first_part(path: Path) -> Path:
-    """Return the first shard of a split model, which is the one to give to llama.cpp."""
+    """Return the first shard of a split model, which llama.cpp expects."""
     return path.with_name(re.sub(r"-[0-9]{5}(-of-[0-9]{5}\.gguf)$", r"-00001\1", path.name))
 
 
@@ -192,7 +191,7 @@ def _not_found(name: str, models_here: Inventory | None = None) -> ModelNotFound
     folder, base = os.path.split(name)
     suggestions = {known: known for entry in catalogue() for known in entry.names}
     if "\0" not in folder:
-        # Compared without the ending, which would make all files look alike.
+        # Compared without the extension, which would make all files look alike.
         files = _ggufs(Path(os.path.expanduser(folder)))
         suggestions |= {file.removesuffix(".gguf").lower(): os.path.join(folder, file) for file in files}
     near = [suggestions[match] for match in difflib.get_close_matches(_stem(base), suggestions, n=3)]
@@ -210,7 +209,7 @@ def _not_found(name: str, models_here: Inventory | None = None) -> ModelNotFound
 
 
 def _peft_names() -> dict[str, str]:
-    """Return the names of the adapters that PEFT has saved, by themselves in lower case."""
+    """Return the names of adapters saved by PEFT, keyed in lower case."""
     return {found.label.casefold(): found.label for found in peft_folders(Skipped())}
 
 

@@ -1,12 +1,11 @@
-"""The model files on this machine, of all tools, found by name and size, without opening them.
+"""The model files on this machine, of all tools, found by name and size without opening them.
 
-Only the config.json of a folder of safetensors is read: it tells whether it is a language model's.
-
-Nothing in these folders is believed: see scan.py. The hub's cache:
+Only the config.json beside safetensors is read: it shows whether they are a language model. Folders are
+untrusted, see files.py. The hub's cache:
 
     models--owner--name/refs/main                         the commit of a branch
     models--owner--name/snapshots/<commit>/folder/a.gguf  a link to a blob, or the file itself
-    models--owner--name/snapshots/<commit>/config.json    and so is each file of an MLX model
+    models--owner--name/snapshots/<commit>/config.json    likewise, as each file of an MLX model
 """
 
 from __future__ import annotations
@@ -17,22 +16,29 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 
 from edgechat.base import paths
 from edgechat.base.errors import FolderError, ModelFileError
-from edgechat.models.adapters.use import CONFIG, WEIGHTS
+from edgechat.models.adapters.reading import CONFIG, WEIGHTS
 from edgechat.models.choices import ModelChoice, RemoteFile, model_choices
-from edgechat.models.formats.header import Format
-from edgechat.models.formats.limits import MAX_PARTS
+from edgechat.models.formats.header import MAX_PARTS, Format
 from edgechat.models.formats.mlx.config import is_language_model, read_config
 from edgechat.models.hub.names import valid_repo
 from edgechat.models.local import locations
-from edgechat.models.local.hashes import is_digest
+from edgechat.models.local import ollama_store as ollama
+from edgechat.models.local.files import (
+    MAX_FOLDERS,
+    ModelPartFile,
+    Skipped,
+    file_at,
+    is_digest,
+    list_names,
+    names,
+)
 from edgechat.models.local.locations import Place
-from edgechat.models.local.ollama import store as ollama
-from edgechat.models.local.ollama.defaults import OllamaLayers
-from edgechat.models.local.scan import MAX_FOLDERS, ModelPartFile, Skipped, file_at, list_names, names
+from edgechat.models.local.ollama_store import OllamaLayers
 
 _GUIDE, _GUIDE_DRAFT = "guide.gguf", "guide-draft.gguf"
 _COMMIT = re.compile(r"[A-Za-z0-9]{1,64}", re.ASCII)
@@ -42,40 +48,40 @@ _PART = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.gguf", re.DOTALL | 
 
 @dataclass(frozen=True, slots=True)
 class FoundModel:
-    """A model: one file, the parts of a split one in their order, or the files of an MLX model.
+    """A model: one file, the parts of a split one in order, or the files of an MLX model.
 
-    Or an adapter that PEFT has saved: its two files.
+    Or a LoRA adapter saved by PEFT, with its two files.
     """
 
     place: Place
     label: str
-    """Its name without ending and number, with its folder in that place: 'owner/name/BF16/model'. Of an MLX
-    model its folder: 'owner/name'."""
+    """Name without extension and number, with its folder in that place: 'owner/name/BF16/model'. For an
+    MLX model, its folder: 'owner/name'."""
     files: tuple[ModelPartFile, ...]
     quant: str | None = None
-    """The label in its name; of an MLX model as its config says."""
+    """The label in the name; for an MLX model, from its config."""
     repo: str | None = None
     """'owner/name' in the hub's cache."""
     revision: str | None = None
-    """The commit there, of a file that a newer revision has in another version."""
+    """The commit there, if a newer revision has another version of the file."""
     tags: tuple[str, ...] = ()
     """Its names in Ollama."""
     layers: OllamaLayers | None = None
-    """What Ollama keeps beside it."""
+    """Ollama's other layers."""
     format: Format = "gguf"
     projector: ModelPartFile | None = None
-    """The file that makes pictures or sound readable for it; several models may share it."""
+    """The file that encodes pictures or sound for it; several models may share it."""
     head: ModelPartFile | None = None
     """The file of its drafting layers alone (MTP); several quantizations may share it."""
 
     @property
     def path(self) -> Path:
-        """What the backend is given: a file, or the folder of an MLX model or of PEFT's."""
+        """The path for the backend: a file, or the folder of an MLX model or of a PEFT adapter."""
         return self.files[0].path if self.format == "gguf" else self.files[0].path.parent
 
     @property
     def size(self) -> int:
-        """Bytes of all files but those of projector and drafting layers, which are no part of it."""
+        """Bytes of all files except projector and drafting layers."""
         return sum(file.size for file in self.files)
 
     @property
@@ -87,9 +93,9 @@ class FoundModel:
 def all_models(skipped: Skipped) -> Iterator[FoundModel]:
     """Yield every model on this machine: ours first, then those that are easily shared."""
     guide = file_at(paths.shipped(_GUIDE))
-    if guide is not None:  # its draft is a part of it and no model to choose: only found_at() knows that
+    if guide is not None:  # its draft is not listed: it is part of the guide, known to found_at() only
         yield FoundModel(Place.SHIPPED, "guide", (guide,))
-    with contextlib.suppress(FolderError):  # reported by whatever needs our folder
+    with contextlib.suppress(FolderError):  # reported when our folder is needed
         yield from _named_files(Place.OWN, locations.own_folder(), 2, skipped)
     yield from _hub(locations.hub_cache(), skipped)
     for folder in _unique_folders(locations.lm_studio_folders()):
@@ -97,13 +103,12 @@ def all_models(skipped: Skipped) -> Iterator[FoundModel]:
     yield from _named_files(Place.LLAMA_CPP, locations.llama_cpp_folder(), 1, skipped)
     for folder in _unique_folders(locations.ollama_folders()):
         for model in ollama.models(folder, skipped.note):
-            file, projector = ModelPartFile(*model.file), model.projector and ModelPartFile(*model.projector)
             yield FoundModel(
                 Place.OLLAMA,
                 model.tags[0],
-                (file,),
+                (model.file,),
                 tags=model.tags,
-                projector=projector,
+                projector=model.projector,
                 layers=model.layers,
             )
 
@@ -128,7 +133,7 @@ def found_at(path: Path) -> FoundModel | None:
 
 
 def models_in(folder: Path, depth: int = 1, until: float = math.inf) -> list[FoundModel]:
-    """Return the GGUF models in a folder anywhere, `depth` levels deep; until: see `scan.names`."""
+    """Return the GGUF models in a folder anywhere, `depth` levels deep; until: see `files.names`."""
     found = _named_files(Place.ELSEWHERE, folder, depth, Skipped(), until)
     return [model for model in found if model.format == "gguf"]
 
@@ -139,7 +144,7 @@ def is_model_folder(path: Path) -> bool:
 
 
 def _in_folder(path: Path) -> FoundModel | None:
-    """Return the MLX model in a folder, whatever its config says."""
+    """Return the MLX model in a folder, whatever its config contains."""
     files = {name: file for name in names(path, 1, Skipped()) if (file := file_at(path / name))}
     for choice in _choices(files):
         if choice.format == "mlx":
@@ -160,7 +165,7 @@ def _sibling_shards(path: Path) -> list[str]:
 def _named_files(
     place: Place, root: Path, depth: int, skipped: Skipped, until: float = math.inf
 ) -> Iterator[FoundModel]:
-    """Yield the models of a folder in which files are named after models."""
+    """Yield the models of a folder whose files are named after models."""
     files = {name: file for name in names(root, depth, skipped, until) if (file := file_at(root / name))}
     for choice, parts in _usable_choices(files, mixed=True):
         yield FoundModel(
@@ -175,7 +180,7 @@ def _named_files(
 
 
 def _hub(root: Path, skipped: Skipped) -> Iterator[FoundModel]:
-    """Yield the models of the hub's cache, each once for all revisions."""
+    """Yield the models of the hub's cache, each one once for all revisions."""
     for name in list_names(root, skipped)[:MAX_FOLDERS]:
         repo = name.removeprefix(_REPO).replace("--", "/", 1)
         if name.startswith(_REPO) and valid_repo(repo):
@@ -232,7 +237,7 @@ def _snapshots(folder: Path, skipped: Skipped) -> Iterator[Path]:
 
 
 def peft_folders(skipped: Skipped) -> Iterator[FoundModel]:
-    """Yield the adapters that PEFT has saved."""
+    """Yield the adapters saved by PEFT."""
     with contextlib.suppress(FolderError):
         own = locations.own_folder()
         for name in list_names(own, skipped)[:MAX_FOLDERS]:
@@ -249,7 +254,7 @@ def peft_folders(skipped: Skipped) -> Iterator[FoundModel]:
 
 
 def _peft(place: Place, label: str, files: Sequence[ModelPartFile | None]) -> FoundModel | None:
-    """Return the adapter of a PEFT folder's files; None if one is missing."""
+    """Return the adapter of a PEFT folder; None if a file is missing."""
     return FoundModel(place, label, tuple(filter(None, files)), format="peft") if all(files) else None
 
 
@@ -288,7 +293,7 @@ def _first(companions: Sequence[RemoteFile], files: dict[str, ModelPartFile]) ->
 def _usable_choices(
     files: dict[str, ModelPartFile], *, mixed: bool = False
 ) -> Iterator[tuple[ModelChoice, tuple[ModelPartFile, ...]]]:
-    """Yield the choices with their files, without safetensors that are not an MLX language model."""
+    """Yield the choices with their files, omitting safetensors that are not an MLX language model."""
     for choice in _choices(files, mixed=mixed):
         parts = tuple(files[name] for name in choice.file_names)
         if choice.format == "mlx":
@@ -309,5 +314,40 @@ def _mlx_quant(path: Path) -> str | None:
 
 
 def _unique_folders(folders: list[Path]) -> list[Path]:
-    """Return the folders without links to others of them."""
+    """Return the folders, omitting those that are links to others."""
     return list({os.path.realpath(folder): folder for folder in reversed(folders)}.values())[::-1]
+
+
+_END = 1 << 20
+"""Bytes read at the beginning (names, shapes and vocabulary) and at the end."""
+_SAMPLES, _SAMPLE = 64, 4096
+"""Number of samples between them, and bytes of each."""
+
+
+def fingerprint_of(model_path: str | os.PathLike[str], extra: str) -> bytes:
+    """Return 32 bytes that depend on `extra` and on a model's content, with all parts. A few milliseconds.
+
+    Name, location and time of the file do not matter. A fine-tune has another fingerprint unless it changed
+    so few weights that no sample contains one. Raises OSError.
+    """
+    model = found_at(Path(model_path))
+    if model is None:
+        raise FileNotFoundError(2, "there is no such file", str(model_path))
+    digest = blake2b(digest_size=32)
+    digest.update(len(model.files).to_bytes(8, "little") + extra.encode())
+    for part in model.files:
+        with open(part.path, "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            digest.update(size.to_bytes(8, "little"))
+            for start, length in _places(size):
+                file.seek(start)
+                digest.update(file.read(length))
+    return digest.digest()
+
+
+def _places(size: int) -> Iterator[tuple[int, int]]:
+    yield 0, _END
+    last = max(size - _SAMPLE, 0)
+    for i in range(_SAMPLES):
+        yield last * i // (_SAMPLES - 1), _SAMPLE
+    yield max(size - _END, 0), _END

@@ -38,7 +38,7 @@ class Placement:
             )
         rpc.register(load.rpc)
         # An empty list is not the same as none, which means all devices that there are.
-        self._devices = (ctypes.c_void_p * (len(load.devices) + 1))(*device_handles(load.devices))
+        self._devices = (ctypes.c_void_p * (len(load.devices) + 1))(*ggml.device_handles(load.devices))
         # llama.cpp divides sums of these by their sum, and layer numbers by the same: exact for integers.
         self._split = (ctypes.c_float * most)(*load.split)
         self._overrides = (_Override * 2)()
@@ -65,18 +65,6 @@ def experts_of_first(n_layers: int) -> str:
     return rf"blk\.({layers})\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 
 
-def device_handles(names: tuple[str, ...]) -> list[int]:
-    """Return ggml's pointers to devices. LoadFailed where one is not there."""
-    known = {ggml.device_name(device): device for device in ggml.devices()}
-    missing = [name for name in names if name not in known]
-    if missing:
-        raise LoadFailed(
-            f"llama.cpp has no device {', '.join(missing)} here; it has {', '.join(known)}.",
-            hint="The devices may have changed: `edgechat device` lists them.",
-        )
-    return [known[name] for name in names]
-
-
 _LAYER = "_ZNK11llama_model9dev_layerEi"
 _OUTPUT = "_ZNK11llama_model10dev_outputEv"
 
@@ -86,7 +74,7 @@ def layer_devices(model: int, n_layers: int) -> tuple[str, ...]:
 
     Empty where this build does not export the (C++) functions that say so.
     """
-    if not (hasattr(lib._lib, _LAYER) and hasattr(lib._lib, _OUTPUT)):
+    if not (ggml.exported(_LAYER) and ggml.exported(_OUTPUT)):
         return ()
     pointer = ctypes.c_void_p(model)
     handles = [ggml.call(_LAYER, ctypes.c_void_p, pointer, ctypes.c_int(layer)) for layer in range(n_layers)]

@@ -11,6 +11,7 @@ import ctypes
 import socket
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from edgechat.base.errors import ServerRefused
@@ -46,7 +47,7 @@ def register(servers: Sequence[str]) -> None:
         return
     from edgechat.native import ggml
 
-    add = _add_server()
+    add = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)(_function(b"ggml_backend_rpc_add_server"))
     if wanted[: len(_added)] != _added[: len(wanted)]:
         raise ServerRefused(f"This process was started with other RPC servers: {', '.join(_added)}.")
     for server in wanted:
@@ -80,26 +81,22 @@ def wait(devices: Iterable[int]) -> None:
 
     for device in devices:
         if ggml.device_name(device).startswith(NAME):
-            places = (ctypes.pointer(ctypes.c_size_t()), ctypes.pointer(ctypes.c_size_t()))
-            ggml.call("ggml_backend_dev_memory", None, ctypes.c_void_p(device), *places)
+            ggml.device_memory(device)
 
 
-def _add_server() -> Any:
-    """Return ggml_backend_rpc_add_server."""
+def _function(name: bytes) -> Any:
+    """Return the address of a function of the RPC backend. Raises ServerRefused."""
     from edgechat.native import ggml
 
-    backend = ggml.call("ggml_backend_reg_by_name", ctypes.c_void_p, ctypes.c_char_p(b"RPC"))
-    name = ctypes.c_char_p(b"ggml_backend_rpc_add_server")
-    add = backend and ggml.call(
-        "ggml_backend_reg_get_proc_address", ctypes.c_void_p, ctypes.c_void_p(backend), name
-    )
-    if not add:
+    registry = ggml.call("ggml_backend_reg_by_name", ctypes.c_void_p, ctypes.c_char_p(b"RPC"))
+    address = ggml.registered(registry, name)
+    if not address:
         raise ServerRefused(
             "This llama.cpp was built without RPC.",
             hint="Rebuild it: CMAKE_ARGS=-DGGML_RPC=ON pip install --force-reinstall --no-binary "
             "llama-cpp-python llama-cpp-python",
         )
-    return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)(add)
+    return address
 
 
 def _check_connection(server: str) -> None:
@@ -121,3 +118,24 @@ def _check_connection(server: str) -> None:
             f"No llama.cpp server answers at {server}: {error.strerror or error}.",
             hint=f"To start it: rpc-server --host {host} --port {port}",
         ) from error
+
+
+def serve(port: int, devices: Sequence[str], threads: int, cache: Path | None) -> None:
+    """Serve on 127.0.0.1 until the process ends; returns where it cannot listen.
+
+    devices: llama.cpp's names of them. cache: a folder for large tensors, which are then sent once.
+    Raises ServerRefused, LoadFailed.
+    """
+    from edgechat.native import ggml
+
+    ggml.start()
+    handles = (ctypes.c_void_p * len(devices))(*ggml.device_handles(devices))
+    start = _function(b"ggml_backend_rpc_start_server")
+    arguments = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p)
+    ctypes.CFUNCTYPE(None, *arguments)(start)(
+        f"127.0.0.1:{port}".encode(),
+        None if cache is None else str(cache).encode(),
+        threads,
+        len(devices),
+        ctypes.addressof(handles),
+    )

@@ -1,4 +1,4 @@
-"""libmtmd as llama-cpp-python binds it; importing this raises BackendMissing where it was built without."""
+"""libmtmd as llama-cpp-python binds it. Importing this raises BackendMissing in a build without it."""
 
 from __future__ import annotations
 
@@ -12,4 +12,6 @@ except (OSError, RuntimeError, AttributeError) as error:  # no file, not loadabl
         hint="Build it anew: pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python",
     ) from error
 
-__all__ = ["lib"]
+library = lib._libmtmd
+"""The shared library, for what llama_cpp does not bind; it has no public name there."""
+__all__ = ["lib", "library"]

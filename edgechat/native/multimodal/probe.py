@@ -100,9 +100,9 @@ def main() -> None:
 
 def has_map() -> bool:
     """Say whether libmtmd's own account can be read: its std::map is laid out as libstdc++ does."""
-    from edgechat.native.multimodal.library import lib
+    from edgechat.native.multimodal.library import library
 
-    return sys.platform == "linux" and hasattr(lib._libmtmd, _SYMBOL)
+    return sys.platform == "linux" and hasattr(library, _SYMBOL)
 
 
 def _facts(question: _ProbeQuestion) -> ProjectorFacts:
@@ -139,9 +139,9 @@ class _DeviceNode(StdMapNode):
 def _from_map(path: bytes, params: object) -> dict[str, int]:
     """Return libmtmd's own account, exact to the byte; its few nodes are leaked. Empty: it refused."""
     from edgechat.native import ggml
-    from edgechat.native.multimodal.library import lib
+    from edgechat.native.multimodal.library import lib, library
 
-    read = getattr(lib._libmtmd, _SYMBOL)
+    read = getattr(library, _SYMBOL)
     read.argtypes, read.restype = [ctypes.c_char_p, lib.mtmd_context_params], StdMap
     found: Counter[str] = Counter()
     try:

@@ -20,8 +20,7 @@ from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.skeleton import write_skeleton
 from edgechat.native.accelerators import devices
 from edgechat.native.accelerators.devices import DeviceInventory
-from edgechat.native.buffers import Breakdown
-from edgechat.native.params import LoadParams
+from edgechat.native.params import Breakdown, LoadParams
 
 MEMORY_LIMIT = 1 << 30
 """Bytes that the process may take; without recurrent states it takes 100 MB."""

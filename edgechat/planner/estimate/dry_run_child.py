@@ -18,10 +18,9 @@ from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.mtp import stated_layers
 from edgechat.native import breakdown, logs
 from edgechat.native.accelerators.devices import inventory
-from edgechat.native.buffers import Breakdown, with_head
 from edgechat.native.handles import Context, Model
-from edgechat.native.heads.context import HeadContext
-from edgechat.native.params import LoadParams
+from edgechat.native.heads import HeadContext
+from edgechat.native.params import Breakdown, LoadParams, with_head
 from edgechat.planner.estimate.dry_run import AnyQuestion, DevicesQuestion, DryRunAnswer, DryRunQuestion
 
 

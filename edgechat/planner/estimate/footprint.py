@@ -1,127 +1,232 @@
-"""What a load takes of memory by formula, and the ways it may lie there: of each format, by its backend."""
+"""Footprint: the memory that a load takes by formula, and where it may lie, for llama.cpp and for MLX.
+
+llama.cpp has a dry run too (`dry_run.py`); MLX has none. With MLX, every sequence has its own caches
+(engine/backends/mlx): layers with full attention grow with the tokens of all sequences together, a windowed
+layer keeps one window for each of them, and a recurrent layer one state.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 
-from edgechat.device.gpu.accelerators import Accelerator
+from edgechat.device.accelerators import Accelerator
 from edgechat.device.speed import DeviceSpeed
 from edgechat.models.formats.header import Format, ModelHeader
 from edgechat.native.params import CacheType, LoadParams
-from edgechat.planner.estimate import mlx
-from edgechat.planner.estimate.compute import compute_bytes, output_bytes, states_bytes
+from edgechat.planner.estimate import memory
+from edgechat.planner.estimate.budget import MLX, RAM, Budget, Extras, Layout, Needs, estimated, layouts
 from edgechat.planner.estimate.memory import (
-    cache_bytes_per_token,
-    checkpoint_bytes,
+    compute_bytes,
     head_cache_bytes,
     layer_cache_bytes,
     layer_recurrent_bytes,
     not_in_blocks,
+    output_bytes,
+    padded,
+    recurrent_bytes,
+    rows,
+    states_bytes,
+    widest,
 )
-from edgechat.planner.estimate.rates import rate_of_card
+from edgechat.planner.estimate.rates import guessed, rate_of_card, scaled
 from edgechat.planner.estimate.shape import ModelShape
-from edgechat.planner.placement.budget import Budget, Extras, Needs
-from edgechat.planner.placement.layout import Layout, estimated, layouts, whole_layouts, whole_needs
 
 _BLOCK = 32
-"""Numbers of a block of Q8_0 and Q4_0."""
+"""Values in a block of Q8_0 and Q4_0."""
+GROUP = 64
+"""Values of a quantized MLX cache that share a scale and a bias, of 16 bits each."""
+_BITS: dict[CacheType, int] = {"q8_0": 8, "q4_0": 4}
+_STEP = 256
+"""Tokens by which an MLX cache grows."""
+_ROWS = 32
+"""Rows of logits at the end of a prompt (`_SHORT` of the MLX backend)."""
+_FUSED = (64, 80, 128)
+"""Head sizes for which Metal computes attention without storing the scores."""
+_SINKS = {"gpt-oss"}
+"""Models with attention sinks."""
+_MARGIN = 1.25
+"""Factor on compute memory: MLX keeps some freed memory for reuse."""
+_PROMPTS, _WRITING = 1.14, 1.05
+"""Speed relative to llama.cpp with Metal, byte for byte, until both were measured here. From issue 1029 of
+ml-explore/mlx-examples (M3 Max, Llama 3.3 70B in 4 bits and in Q4_K_M): prompts were read 1.14 times as fast,
+and answers written 1.12 times, of which 1.07 is for fewer bytes."""
+_ALONE = guessed(bandwidth=1e8, compute=2e8)
+"""On a CPU, MLX multiplies quantized matrices in one plain thread: 0.06 to 1.3 GB/s were measured."""
 
 
-@dataclass(frozen=True, slots=True)
-class Footprint:
-    """What one backend takes, and how fast it computes where."""
+class LlamaFootprint:
+    """What llama.cpp takes."""
 
-    extras: Callable[[ModelHeader, LoadParams, int], Extras]
-    """Of a load, besides its weights; the number: bytes of the process around the model."""
-    per_token: Callable[[ModelHeader, CacheType], int]
-    """Bytes of cache that one more token takes beyond all windows."""
-    checkpoint: Callable[[ModelHeader, LoadParams], int]
-    """Bytes of what is kept to go back in a sequence; 0 where sequences can be cut."""
-    layouts: Callable[[ModelShape, Extras, Budget], Iterator[Layout]]
-    needs: Callable[[ModelShape, Extras, Layout], dict[str, Needs]]
-    """What a layout takes of each memory."""
-    rate: Callable[[Accelerator | None, DeviceSpeed, DeviceSpeed | None], DeviceSpeed]
-    """Of a card, or (None) of the processor, whose speed with llama.cpp is given, and the card's."""
-    whole_cache: Callable[[ModelHeader], str]
-    """Why the cache cannot be kept in 8 or 4 bits, as the end of a sentence; '' where it can."""
-    source: str
-    """How we know, in words."""
-    splits: bool
+    source = "estimated"
+    """How the sizes are known, in words."""
+    splits = True
     """Whether single layers can be moved from one memory to another."""
+
+    def extras(self, header: ModelHeader, params: LoadParams, program: int) -> Extras:
+        """Return what a load takes besides its weights; program: bytes of the process around the model."""
+        cells, n, n_ubatch = params.context, params.n_seq_max, params.n_ubatch
+        keys = layer_cache_bytes(header, cells, params.cache_type, n_seq_max=n, n_ubatch=n_ubatch)
+        states = layer_recurrent_bytes(header, n, params.n_rs_seq)
+        n_rows = params.n_batch if params.embeddings else params.n_rows
+        computed = 0 if header.is_encoder else n_rows  # an encoder makes no logits, but has the output buffer
+        flash = params.flash_attention
+        extras = Extras(
+            cache=[key + state for key, state in zip(keys, states, strict=True)],
+            compute=compute_bytes(
+                header, cells, n_seq_max=n, n_outputs=computed, n_ubatch=n_ubatch, flash=flash
+            ),
+            output=output_bytes(header, n_rows),
+            program=program,
+        )
+        return self._with_head(extras, header, params) if params.mtp else extras
+
+    def _with_head(self, extras: Extras, header: ModelHeader, params: LoadParams) -> Extras:
+        """Add the context in which the model's own layers draft; see `HeadContext`."""
+        own, n = params.of_head(), params.n_seq_max
+        keys = head_cache_bytes(header, params.context, params.cache_type)
+        n_states = n + 2 * params.n_batch + own.n_ubatch
+        flash = own.flash_attention
+        return replace(
+            extras,
+            cache=[one + more for one, more in zip(extras.cache, keys, strict=True)],
+            drafting=compute_bytes(
+                header, own.context, n_seq_max=n, n_outputs=n, n_ubatch=own.n_ubatch, flash=flash
+            ),
+            output=extras.output + output_bytes(header, n) + states_bytes(header, n_states),
+        )
+
+    def per_token(self, header: ModelHeader, cache_type: CacheType) -> int:
+        """Return the bytes of cache of one more token beyond all windows."""
+        return memory.cache_bytes_per_token(header, cache_type)
+
+    def checkpoint(self, header: ModelHeader, params: LoadParams) -> int:
+        """Return the bytes of a checkpoint to go back in a sequence; 0 if sequences can be truncated."""
+        return memory.checkpoint_bytes(header, params)
+
+    def layouts(self, shape: ModelShape, extras: Extras, budget: Budget) -> Iterator[Layout]:
+        """Yield the possible layouts."""
+        return layouts(shape, extras, budget)
+
+    def needs(self, shape: ModelShape, extras: Extras, layout: Layout) -> dict[str, Needs]:
+        """Return what a layout takes of each memory."""
+        return estimated(shape, extras, layout)
+
+    def rate(
+        self, card: Accelerator | None, processor: DeviceSpeed, measured: DeviceSpeed | None
+    ) -> DeviceSpeed:
+        """Return the speed of a card, or (None) of the processor.
+
+        processor, measured: their speeds with llama.cpp; that of a card may be unknown.
+        """
+        return processor if card is None else rate_of_card(card, processor, measured)
+
+    def whole_cache(self, header: ModelHeader) -> str:
+        """Return why the cache cannot be quantized to 8 or 4 bits, as the end of a sentence; '' if it can."""
+        return not_in_blocks(header, _BLOCK)
+
+
+class MlxFootprint:
+    """What MLX takes; see `LlamaFootprint` for the methods."""
+
+    source = "estimated: weights from the known headers, the rest by formula"
+    splits = False
+
+    def extras(self, header: ModelHeader, params: LoadParams, program: int) -> Extras:
+        """Return what a load takes besides its weights. Raises ModelFileError."""
+        states = layer_recurrent_bytes(header, params.n_seq_max)
+        # The state as it is, and as it was before the last call.
+        keys = _layer_cache_bytes(header, params)
+        cache = [key + 2 * state for key, state in zip(keys, states, strict=True)]
+        return Extras(cache, _compute_bytes(header, params), output=0, program=program)
+
+    def per_token(self, header: ModelHeader, cache_type: CacheType) -> int:
+        """Return the bytes of cache of one more token beyond all windows."""
+        size = _value_bytes(header)
+        widths = (row.keys + row.values for row in rows(header) if not row.windowed)
+        return sum(_row_bytes(width, cache_type, size) for width in widths)
+
+    def checkpoint(self, header: ModelHeader, params: LoadParams) -> int:
+        """Return the most bytes of a checkpoint: windows, with the last chunk, and recurrent states."""
+        width = sum(row.keys + row.values for row in rows(header) if row.windowed)
+        tokens = min(header.sliding_window + params.n_batch, params.context)
+        return _value_bytes(header) * width * tokens + recurrent_bytes(header, 1)
+
+    def layouts(self, shape: ModelShape, _extras: Extras, budget: Budget) -> Iterator[Layout]:
+        """Yield the only layout: all layers on the GPU, or on the CPU if there is none."""
+        yield Layout((MLX,), (len(shape.parts),)) if budget.cards else Layout()
+
+    def needs(self, shape: ModelShape, extras: Extras, layout: Layout) -> dict[str, Needs]:
+        """Return what a layout takes of each memory; no matrix is stored twice."""
+        weights = sum(part.weights + part.experts for part in shape.parts) + shape.embedding - shape.tied
+        model = Needs(weights, sum(extras.cache), extras.compute)
+        program = Needs(program=extras.program)
+        return {RAM: program, MLX: model} if layout.n else {RAM: model + program}
+
+    def rate(
+        self, card: Accelerator | None, processor: DeviceSpeed, measured: DeviceSpeed | None
+    ) -> DeviceSpeed:
+        """Return the speed of MLX on the GPU of an Apple processor, or (None) on the CPU."""
+        if card is None:
+            return _ALONE
+        return scaled(rate_of_card(card, processor, measured), reading=_WRITING, computing=_PROMPTS)
+
+    def whole_cache(self, header: ModelHeader) -> str:
+        """Return why the cache cannot be quantized, as the end of a sentence; '' if it can."""
+        if header.architecture in _SINKS:
+            return "mlx-lm has none for models with attention sinks"
+        if header.number("attention.shared_kv_layers", 0) or header.number("attention.key_length_mla", 0):
+            return "mlx-lm has none for this kind of attention"
+        return not_in_blocks(header, GROUP)
+
+
+Footprint = LlamaFootprint | MlxFootprint
+_FOOTPRINTS: dict[Format, Footprint] = {"gguf": LlamaFootprint(), "mlx": MlxFootprint()}
 
 
 def footprint_of(format: Format) -> Footprint:
-    """Return what the backend that reads a format takes."""
+    """Return the footprint of the backend that reads a format."""
     return _FOOTPRINTS[format]
 
 
 def may_quantize(header: ModelHeader) -> bool:
-    """Say whether a cache of fewer bits can hold this model's keys and values."""
+    """Return whether the cache of this model can be quantized."""
     return not footprint_of(header.format).whole_cache(header)
 
 
-def _extras(header: ModelHeader, params: LoadParams, program: int) -> Extras:
-    """Return what llama.cpp takes besides the weights."""
-    cells, n, n_ubatch = params.context, params.n_seq_max, params.n_ubatch
-    keys = layer_cache_bytes(header, cells, params.cache_type, n_seq_max=n, n_ubatch=n_ubatch)
-    states = layer_recurrent_bytes(header, n, params.n_rs_seq)
-    rows = params.n_batch if params.embeddings else params.n_rows
-    computed = 0 if header.is_encoder else rows  # an encoder makes no logits; the output holds them anyway
-    extras = Extras(
-        cache=[key + state for key, state in zip(keys, states, strict=True)],
-        compute=compute_bytes(
-            header, cells, n_seq_max=n, n_outputs=computed, n_ubatch=n_ubatch, flash=params.flash_attention
-        ),
-        output=output_bytes(header, rows),
-        program=program,
-    )
-    return _drafting(extras, header, params) if params.mtp else extras
+def _layer_cache_bytes(header: ModelHeader, params: LoadParams) -> list[int]:
+    """Return the bytes of each layer's keys and values with MLX."""
+    n, size, cells = params.n_seq_max, _value_bytes(header), padded(params.context)
+    full = cells + n * _STEP
+    windowed = min(full, n * (header.sliding_window + params.n_ubatch))
+    sizes = [0] * header.n_layers
+    for row in rows(header):
+        cache_type: CacheType = "f16" if row.windowed else params.cache_type
+        n_bytes = _row_bytes(row.keys + row.values, cache_type, size)
+        sizes[row.layer] = n_bytes * (windowed if row.windowed else full)
+    return sizes
 
 
-def _drafting(extras: Extras, header: ModelHeader, params: LoadParams) -> Extras:
-    """Return the same with the context in which the model's own layers draft; see `HeadContext`."""
-    own, n = params.of_head(), params.n_seq_max
-    keys = head_cache_bytes(header, params.context, params.cache_type)
-    n_states = n + 2 * params.n_batch + own.n_ubatch
-    return replace(
-        extras,
-        cache=[one + more for one, more in zip(extras.cache, keys, strict=True)],
-        drafting=compute_bytes(
-            header,
-            own.context,
-            n_seq_max=n,
-            n_outputs=n,
-            n_ubatch=own.n_ubatch,
-            flash=own.flash_attention,
-        ),
-        output=extras.output + output_bytes(header, n) + states_bytes(header, n_states),
-    )
+def _row_bytes(width: int, cache_type: CacheType, size: int) -> int:
+    """Return the bytes of `width` values in an MLX cache; size: bytes of an unquantized value."""
+    bits = _BITS.get(cache_type)
+    return width * size if bits is None else width * bits // 8 + width // GROUP * 2 * size
 
 
-_FOOTPRINTS: dict[Format, Footprint] = {
-    "gguf": Footprint(
-        extras=_extras,
-        per_token=cache_bytes_per_token,
-        checkpoint=checkpoint_bytes,
-        layouts=layouts,
-        needs=estimated,
-        rate=lambda card, processor, measured: (
-            processor if card is None else rate_of_card(card, processor, measured)
-        ),
-        whole_cache=lambda header: not_in_blocks(header, _BLOCK),
-        source="estimated",
-        splits=True,
-    ),
-    "mlx": Footprint(
-        extras=mlx.extras,
-        per_token=mlx.cache_bytes_per_token,
-        checkpoint=mlx.checkpoint_bytes,
-        layouts=whole_layouts,
-        needs=whole_needs,
-        rate=mlx.rate_of,
-        whole_cache=mlx.whole_cache,
-        source=mlx.SOURCE,
-        splits=False,
-    ),
-}
+def _compute_bytes(header: ModelHeader, params: LoadParams) -> int:
+    """Return the bytes that MLX takes to compute a chunk of a prompt, and for rows of logits.
+
+    Within a tenth of what was measured on a CPU with small models, in F32 and 4 bits, for each cache type.
+    """
+    n, size = params.n_ubatch, _value_bytes(header)
+    activations = 4 * n * (widest(header) + 4 * header.embedding_length)
+    fused = params.devices and params.cache_type == "f16" and header.key_length in _FUSED
+    scores = n * params.context * (1 if fused else size * max(header.heads, default=1))
+    logits = (4 + size) * max(_ROWS, params.n_outputs_max) * header.vocab_size
+    return round(_MARGIN * (activations + scores + logits))
+
+
+def _value_bytes(header: ModelHeader) -> int:
+    """Return the bytes of a value that MLX computes with: those of the norms, which nobody quantizes."""
+    plain = [tensor.type.row_bytes(1) for tensor in header.tensors if tensor.name.endswith("norm.weight")]
+    return max(plain, default=2)

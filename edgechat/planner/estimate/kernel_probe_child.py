@@ -39,7 +39,7 @@ from edgechat.models.formats.skeleton import write_skeleton
 from edgechat.native import logs
 from edgechat.native.handles import Context, Model
 from edgechat.native.params import AttentionKind, CacheType, LoadParams
-from edgechat.planner.estimate.kernel_probe import TIME_LIMIT, USUAL, ProbeTask
+from edgechat.planner.estimate.rates import TIME_LIMIT, USUAL, ProbeTask
 
 _TILES = 64
 """Tokens of a call from which on llama.cpp computes in tiles, each weight once for many tokens."""

@@ -1,5 +1,5 @@
-"""Where a model lies: the memory that may be taken, the layers on each device, and the steps down.
+"""One model on one machine: the ways of loading it, the one that is chosen, and why.
 
-In come a model and a budget; out come load configurations that fit. Read `budget.py` first, then
-`layout.py` and `fallback.py`.
+Input: a header, a machine and a request; output: a LoadPlan. Read `model_on_machine.py` first, then
+`plan_model.py`. `programs.py` and `engine_plan.py` plan what other programs run.
 """

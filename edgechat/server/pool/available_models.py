@@ -13,24 +13,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from edgechat import settings
 from edgechat.base.errors import FolderError, ModelNotFound, StoreError
 from edgechat.base.text import one_line
 from edgechat.chat.model_choice import ChosenModel, choose_model, remembered
 from edgechat.chat.storage.store import Store, store_path
-from edgechat.models.formats.modalities import ModelKind
 from edgechat.models.hub.names import parse_model_name
 from edgechat.models.local.inventory import LocalModel, inventory
 from edgechat.models.local.locations import Place
-from edgechat.models.local.ollama.defaults import OllamaLayers
-from edgechat.models.local.ollama.store import is_blob
+from edgechat.models.local.ollama_store import is_blob
 from edgechat.models.local.resolve import ResolvedModel, entry_of, find_models, local_file, resolve
 from edgechat.models.local.stores import found_at
 from edgechat.models.remote.model import split_remote
 from edgechat.planner.listing import HeaderSummary, glances
-from edgechat.planner.placement.engines.programs import split_engine
+from edgechat.planner.placement.programs import split_engine
+from edgechat.server.pool.models import ModelCard
 
 DEFAULT_NAMES = ("", "default")
 """Names of the model that the server was started with."""
@@ -54,32 +51,6 @@ class AvailableModel:
     def identity(self) -> tuple[Path, str]:
         """What is loaded once: a file, or one of the models that Ollama has of it."""
         return self.path, self.wanted if is_blob(self.path) else ""
-
-
-class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that may be asked for."""
-
-    id: str
-    created: int
-    """Seconds since 1970 at which its file was last changed."""
-    loaded: bool = False
-    kind: ModelKind = "chat"
-    context: int = 0
-    """Tokens; of one that is not loaded what it was trained on, 0 where that is not known."""
-    size: int = 0
-    """Bytes of its files; 0 and '' here and below where it is not known."""
-    format: str = ""
-    quant: str = ""
-    architecture: str = ""
-    n_params: int = 0
-    sees: bool | None = None
-    """Whether messages may have images; None where it is not known."""
-    hears: bool | None = None
-    """Whether they may have sounds."""
-    layers: OllamaLayers | None = None
-    """Where Ollama keeps what belongs to it."""
-    can_switch_thinking: bool = False
-    """Of one that is loaded: before, its template has not been looked at."""
 
 
 class AvailableModels:

@@ -6,6 +6,8 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol
 
+import msgspec
+
 from edgechat.engine.types import (
     ChatRequest,
     Embedded,
@@ -15,10 +17,37 @@ from edgechat.engine.types import (
     Translatable,
     Translated,
 )
+from edgechat.models.formats.header import ModelKind
+from edgechat.models.local.ollama_store import OllamaLayers
 from edgechat.planner.plan import LoadPlan
-from edgechat.server.pool.available_models import ModelCard
 
 State = Literal["loading", "ready", "degraded", "draining"]
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that may be asked for."""
+
+    id: str
+    created: int
+    """Seconds since 1970 at which its file was last changed."""
+    loaded: bool = False
+    kind: ModelKind = "chat"
+    context: int = 0
+    """Tokens; of one that is not loaded what it was trained on, 0 where that is not known."""
+    size: int = 0
+    """Bytes of its files; 0 and '' here and below where it is not known."""
+    format: str = ""
+    quant: str = ""
+    architecture: str = ""
+    n_params: int = 0
+    sees: bool | None = None
+    """Whether messages may have images; None where it is not known."""
+    hears: bool | None = None
+    """Whether they may have sounds."""
+    layers: OllamaLayers | None = None
+    """Where Ollama keeps what belongs to it."""
+    can_switch_thinking: bool = False
+    """Of one that is loaded: before, its template has not been looked at."""
 
 
 class ServedModel(Protocol):

@@ -8,16 +8,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Protocol
 
 import msgspec
 
+from edgechat import settings
 from edgechat.base.errors import Draining, EngineError, EngineGone, ModelNotFound
 from edgechat.engine.kv.snapshot import Snapshot
-from edgechat.engine.protocol import Engine
+from edgechat.engine.protocol import Engine, EngineState
+from edgechat.engine.remote.choice import remote_engine, remote_plan
 from edgechat.engine.types import (
+    CachePolicy,
     ChatRequest,
     Embedded,
     Finished,
@@ -27,12 +31,14 @@ from edgechat.engine.types import (
     Translatable,
     Translated,
 )
+from edgechat.guide.engine import local_engine
 from edgechat.planner.plan import LoadPlan
-from edgechat.server.metrics import Metrics, ModelGauges
-from edgechat.server.pool.available_models import DEFAULT_NAMES, AvailableModel, ModelCard
-from edgechat.server.pool.model_slot import ModelSlot
-from edgechat.server.pool.models import State
-from edgechat.server.pool.residency import MakeEngine, OnNote, PrepareBeside, ResidencyManager
+from edgechat.planner.prepare import prepare
+from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
+from edgechat.server.pool.available_models import DEFAULT_NAMES, AvailableModel, AvailableModels
+from edgechat.server.pool.metrics import Metrics, ModelGauges
+from edgechat.server.pool.models import ModelCard, State
+from edgechat.server.pool.residency import MakeEngine, ModelSlot, OnNote, PrepareBeside, ResidencyManager
 
 _NAMES_KEPT = 256
 SAVE_SECONDS = 5.0
@@ -382,3 +388,83 @@ async def _look(slot: ModelSlot) -> ModelGauges:
             snapshot = await asyncio.wait_for(slot.engine.inspect(), INSPECT_SECONDS)
     seen = snapshot if isinstance(snapshot, Snapshot) else None
     return ModelGauges(slot.id, slot.engine.plan, slot.is_ready, slot.taken, seen)
+
+
+def real_pool(
+    default: str,
+    request: PlanRequest = DEFAULT_REQUEST,
+    *,
+    most_waiting: int = 32,
+    idle_seconds: float | None = None,
+    on_note: Callable[[str], None] = lambda _note: None,
+) -> Pool:
+    """Return the pool of a server. default: the model of who asks for none, a name or a path.
+
+    request: for every model; who drafts, and to load it anyway, for the default only; adapters, for others
+    only if they fit. idle_seconds: None is
+    what settings.toml says, 0 never unloads. Reads the disk.
+
+    Raises ModelNotFound, ModelFileError or SettingsError.
+    """
+    user_settings = settings.load()
+    if idle_seconds is None:
+        idle_seconds = 60 * user_settings.idle_minutes
+    available = AvailableModels(default)
+    return Pool(
+        partial(_engine, idle_seconds, cache_policy(user_settings.state_bytes)),
+        partial(prepare_model, request, available.default.wanted),
+        available,
+        most_waiting=most_waiting,
+        on_note=on_note,
+    )
+
+
+def cache_policy(disk_bytes: int | None) -> CachePolicy:
+    """Return what the worker of a server does between requests.
+
+    Programs ask at once what they have to ask, so nothing is computed in advance. What answers of a form need
+    is made with the load, so that the first one does not hold up others.
+    """
+    return CachePolicy(settle=False, disk_bytes=disk_bytes, grammars=True)
+
+
+def _engine(
+    idle_seconds: float,
+    policy: CachePolicy,
+    plan: LoadPlan,
+    on_note: Callable[[str], None],
+    on_state: Callable[[EngineState], None],
+) -> Engine:
+    if plan.remote is not None:
+        return remote_engine(
+            plan, settings.load(), idle_seconds=idle_seconds, on_note=on_note, on_state=on_state
+        )
+    return local_engine(
+        plan, idle_seconds=idle_seconds, cache_policy=policy, on_state=on_state, on_note=on_note
+    )
+
+
+def prepare_model(
+    request: PlanRequest,
+    default: str,
+    model: str,
+    *,
+    staying: Sequence[LoadPlan] = (),
+    leaving: Sequence[LoadPlan] = (),
+) -> LoadPlan:
+    """Return how a model is loaded, or reached. See `real_pool`, and `prepare` for the rest."""
+    if model != default:
+        usual = request.adapters or ()
+        adapters = None if usual else request.adapters
+        request = msgspec.structs.replace(
+            request,
+            draft=None,
+            anyway=False,
+            adapters=adapters,
+            usual_adapters=usual,
+            runtime_quant=None,
+        )
+    if staying:  # rather than loading both anyway, the others are unloaded
+        request = msgspec.structs.replace(request, anyway=False)
+    remote = remote_plan(model, settings.load(), request)
+    return remote or prepare(model, request, may_embed=True, staying=staying, leaving=leaving)

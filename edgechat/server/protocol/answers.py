@@ -1,23 +1,166 @@
-"""What every protocol makes of the engine's events: server-sent events, lines, or a whole answer."""
+"""Answers: what the engine's events add up to, sent as a stream or as a whole; the base of all protocols."""
 
 from __future__ import annotations
 
+import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import ClassVar, Generic, TypeVar
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from edgechat.documents.library import Given
-from edgechat.engine.types import ChatRequest, Dropped, Finished, Prefill, Priority, RequestEvent
-from edgechat.server.documents.asked import AskedDocuments
-from edgechat.server.documents.sources import SourceBody, sources_of
-from edgechat.server.http.refusal import Refusal
+from edgechat.engine.types import (
+    ChatRequest,
+    Delta,
+    Dropped,
+    Finished,
+    Prefill,
+    Priority,
+    RequestEvent,
+    Sampling,
+    TokenLogprobs,
+    ToolCall,
+    ToolCallArguments,
+    ToolCallBegun,
+)
+from edgechat.server.documents import AskedDocuments, SourceBody, sources_of
 from edgechat.server.pool.models import ServedModel
-from edgechat.server.protocol.lora import LoraBody
+from edgechat.server.protocol.fields import LoraBody, RequestedEffort, thinking_of
+from edgechat.server.refusal import Refusal
+from edgechat.settings import SamplingDefaults
 
-Told = TypeVar("Told")
-LONGER = "to use a longer context, start the server with `edgechat serve --ctx`."
+_LONGER = "to use a longer context, start the server with `edgechat serve --ctx`."
+BlockKind = Literal["text", "thinking", "call"]
+
+
+@dataclass(slots=True)
+class AnswerBlock:
+    """A text, a thought or a call: one piece of an answer."""
+
+    kind: BlockKind
+    index: int
+    """Its place among all blocks of the answer."""
+    number: int
+    """Its place among those of its kind."""
+    call: ToolCall | None = None
+    """The call as it began; its arguments are the text of the block."""
+    id: str = field(default_factory=lambda: secrets.token_hex(16))
+    """For protocols in which the pieces of an answer have ids."""
+    texts: list[str] = field(default_factory=list)
+    chances: list[TokenLogprobs] = field(default_factory=list)
+    is_open: bool = True
+    """Whether it may still grow."""
+
+    @property
+    def text(self) -> str:
+        """The text so far; of a call, its arguments."""
+        return "".join(self.texts)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockBegun:
+    """A new block. A call may already have some of its arguments."""
+
+    block: AnswerBlock
+
+
+@dataclass(frozen=True, slots=True)
+class BlockGrown:
+    """More text of the last block."""
+
+    block: AnswerBlock
+    text: str
+    chances: tuple[TokenLogprobs, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BlockEnded:
+    """A complete block."""
+
+    block: AnswerBlock
+
+
+Change = BlockBegun | BlockGrown | BlockEnded | Finished
+
+
+class Answer:
+    """One answer: its blocks, and how it ended."""
+
+    def __init__(self) -> None:
+        self.blocks: list[AnswerBlock] = []
+        self.end: Finished | None = None
+        self.thinking_tokens = 0
+
+    def take(self, event: RequestEvent) -> Iterator[Change]:
+        """Take an event; yield what it changes. Raises Refusal if the server has cut the answer short."""
+        match event:
+            case Delta(text=text, thinking=thinking, chances=chances):
+                if thinking:
+                    self.thinking_tokens = event.tokens
+                if not text and not chances:
+                    return
+                kind: BlockKind = "thinking" if thinking else "text"
+                if not self.blocks or self.blocks[-1].kind != kind:
+                    yield from self._begin(kind)
+                yield self._grow(text, chances)
+            case ToolCallBegun(call=call):
+                yield from self._begin("call", call)
+            case ToolCallArguments(text=text):
+                yield self._grow(text)
+            case Finished():
+                if event.reason == "cancelled":
+                    raise Refusal("The server was stopped during the answer.", status=503, code="stopped")
+                self.end = event
+                yield from self._close()
+                yield event
+
+    @property
+    def text(self) -> str:
+        """The text, without thinking and calls."""
+        return "".join(block.text for block in self.blocks if block.kind == "text")
+
+    @property
+    def thinking(self) -> str:
+        """The text of all thoughts."""
+        return "".join(block.text for block in self.blocks if block.kind == "thinking")
+
+    @property
+    def calls(self) -> list[tuple[ToolCall, str]]:
+        """The calls, each with its arguments."""
+        return [(block.call, block.text) for block in self.blocks if block.call is not None]
+
+    @property
+    def chances(self) -> list[TokenLogprobs]:
+        """The logprobs of the answer's tokens."""
+        return [one for block in self.blocks if block.kind == "text" for one in block.chances]
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a limit has ended the answer."""
+        return self.end is not None and self.end.reason in ("length", "context")
+
+    def _begin(self, kind: BlockKind, call: ToolCall | None = None) -> Iterator[Change]:
+        yield from self._close()
+        number = sum(block.kind == kind for block in self.blocks)
+        block = AnswerBlock(kind, len(self.blocks), number, call)
+        if call is not None and call.arguments:
+            block.texts.append(call.arguments)
+        self.blocks.append(block)
+        yield BlockBegun(block)
+
+    def _grow(self, text: str, chances: tuple[TokenLogprobs, ...] = ()) -> BlockGrown:
+        block = self.blocks[-1]
+        block.texts.append(text)
+        block.chances += chances
+        return BlockGrown(block, text, chances)
+
+    def _close(self) -> Iterator[Change]:
+        if self.blocks and self.blocks[-1].is_open:
+            self.blocks[-1].is_open = False
+            yield BlockEnded(self.blocks[-1])
 
 
 class Answers(ABC):
@@ -25,83 +168,125 @@ class Answers(ABC):
 
     stream_type: ClassVar[str] = "text/event-stream"
     """The media type of a stream."""
+    id_prefix: ClassVar[str]
+    insists: ClassVar[bool] = False
+    """Whether thinking that the model cannot switch is an error, see `thinking_of`."""
+    window_field: ClassVar[str] = ""
+    """The field, with its value, that has old turns left out of a prompt that is too long."""
 
     def __init__(
         self,
+        asked: ChatRequest,
         *,
         model: str | None,
         streams: bool | None,
-        priority: Priority | None,
+        think: bool | None = None,
+        effort: RequestedEffort | None = None,
         n_choices: int = 1,
         lora: Sequence[LoraBody] | None = None,
         documents: AskedDocuments | None = None,
     ) -> None:
+        """asked: the request, without what depends on the model. think: the default of the settings.
+
+        effort: how long to think, if the request says so. lora: the adapters that it lists, if it lists any.
+        """
         self.requested_model = model or ""
-        """The name that the request gives."""
+        """The name in the request."""
         self.model = ""
         """The name of the model that answers, once it is known."""
         self.streams = bool(streams)
-        self.priority: Priority = priority or "interactive"
         self.n_choices = n_choices
         self.lora = lora
-        """The adapters that the request lists; None: it does not."""
         self.documents = documents
-        """What the request asks of documents."""
         self.passages: Sequence[Given] = ()
-        """Those of documents that the model is given, once they are found."""
-        self._ends: list[Finished | None] = [None] * n_choices
+        """Passages of documents that the model is given, once they are found."""
+        self._asked = asked
+        self._think = think
+        self._effort: RequestedEffort | None = effort
+        self._id = f"{self.id_prefix}{secrets.token_hex(16)}"
+        self._replies = [Answer() for _ in range(n_choices)]
         self._has_begun = False
         self._prompt_tokens = 0
         self._cached_tokens = 0
-        """Tokens of the prompt that are not computed again, as far as it is known before the end."""
+        """Prompt tokens that are not computed again, as far as known before the end."""
+
+    @property
+    def priority(self) -> Priority:
+        """The priority of the request."""
+        return self._asked.priority
 
     @property
     def shorter(self) -> str:
-        """Return advice for a prompt that is too long."""
-        return f"Shorten it; {LONGER}"
+        """Advice for a prompt that is too long."""
+        if self.window_field and self._asked.overflow == "window":
+            return f"The parts that cannot be left out are too long: shorten the last message; {_LONGER}"
+        window = f"{self.window_field} leaves out the oldest turns; " if self.window_field else ""
+        return f"Shorten it; {window}{_LONGER}"
 
-    @abstractmethod
     def request(self, served: ServedModel, choice: int) -> ChatRequest:
         """Return the engine's request for one answer."""
+        think, effort = thinking_of(
+            served.model,
+            think=self._asked.think,
+            effort=self._effort,
+            default=self._think,
+            insists=self.insists,
+        )
+        defaults = served.plan.sampling_for(think)
+        if self._asked.text is not None:
+            # Penalties that makers recommend are for chats: a text may have to repeat itself.
+            think, effort, defaults = None, None, defaults.without_penalties()
+        return msgspec.structs.replace(
+            self._asked,
+            id=f"{self._id}-{choice}",
+            think=think,
+            effort=effort,
+            sampling=self._sampling(defaults, choice),
+        )
+
+    @abstractmethod
+    def _sampling(self, defaults: SamplingDefaults, choice: int) -> Sampling:
+        """Return how the tokens of one answer are chosen."""
 
     def send(self, choice: int, event: RequestEvent) -> bytes:
-        """Return what a stream tells of an event. Raises Refusal for an answer that was cut short."""
+        """Encode an event for the stream. Raises Refusal if the answer was cut short."""
         match event:
             case Prefill():
-                self._note_prompt(event)
+                self._prompt_tokens, self._cached_tokens = event.total, event.cached
                 return b""
             case Dropped():
                 return b""
         beginning = b"" if self._has_begun else self._begin()
         self._has_begun = True
-        return beginning + self._send(choice, event)
+        return beginning + b"".join(self._encode(choice, one) for one in self._replies[choice].take(event))
 
     @abstractmethod
     def _begin(self) -> bytes:
-        """Return what a stream begins with."""
+        """Return the beginning of a stream."""
 
     @abstractmethod
-    def _send(self, choice: int, event: RequestEvent) -> bytes:
-        """Return what a stream tells of an event of the answer itself."""
+    def _encode(self, choice: int, change: Change) -> bytes:
+        """Encode a change of one answer for the stream."""
 
     def waiting(self) -> bytes:
-        """Return what is sent where nothing else is for long; empty where the protocol has nothing for it."""
+        """Return what a silent stream sends to stay alive; b"" if the protocol has nothing for it."""
         return b": waiting\n\n"
 
     async def settle(self) -> None:  # noqa: B027 - most have nothing to do
-        """Do what must be done between the last event and the end, which may tell of it."""
+        """Do what must be done between the last event and the end of the answer."""
 
-    @abstractmethod
     def end(self) -> bytes:
-        """Return what a stream ends with."""
+        """Return what a stream ends with after its last event."""
+        return b""
 
     @abstractmethod
     def failure(self, refusal: Refusal) -> bytes:
-        """Return what a stream ends with where it fails after its beginning."""
+        """Return the end of a stream that fails after its beginning."""
 
-    @abstractmethod
     def take(self, choice: int, event: RequestEvent) -> None:
         """Collect an event of an answer that is sent as a whole. Raises Refusal as `send` does."""
+        for _ in self._replies[choice].take(event):
+            pass
 
     @abstractmethod
     def whole(self) -> bytes:
@@ -109,51 +294,19 @@ class Answers(ABC):
 
     @property
     def tokens(self) -> tuple[int, int]:
-        """The prompt and completion tokens of the finished answers; the prompt of several counts once."""
-        usages = [end.usage for end in self._done()]
+        """Prompt and completion tokens of the finished answers; a prompt with several answers counts once."""
+        usages = [end.usage for end in self._ends]
         prompt = max((usage.prompt_tokens for usage in usages), default=0)
         return prompt, sum(usage.completion_tokens for usage in usages)
 
     @property
+    def _ends(self) -> list[Finished]:
+        return [reply.end for reply in self._replies if reply.end is not None]
+
+    @property
     def _sources(self) -> list[SourceBody] | UnsetType:
-        """Where the passages of documents are from, if the request has asked for any."""
+        """Sources of the passages, if the request asks for documents."""
         return UNSET if self.documents is None else sources_of(self.passages)
-
-    def _done(self) -> list[Finished]:
-        return [end for end in self._ends if end is not None]
-
-    def _note_prompt(self, event: Prefill) -> None:
-        self._prompt_tokens, self._cached_tokens = event.total, event.cached
-
-    def _finish(self, choice: int, end: Finished) -> None:
-        """Remember how an answer ended. Raises Refusal for one that the server has cut short."""
-        if end.reason == "cancelled":
-            raise Refusal("The server was stopped during the answer.", status=503, code="stopped")
-        self._ends[choice] = end
-
-
-class OneAnswer(Answers, Generic[Told]):
-    """The answer where there is only one, of which events tell, the last one of its end."""
-
-    def take(self, choice: int, event: RequestEvent) -> None:
-        """Collect an event. Raises Refusal for an answer that was cut short."""
-        for _ in self._events(event):
-            pass
-
-    def end(self) -> bytes:
-        """Return nothing: the last event has told of the end."""
-        return b""
-
-    def _send(self, choice: int, event: RequestEvent) -> bytes:
-        return b"".join(map(self._encode, self._events(event)))
-
-    @abstractmethod
-    def _events(self, event: RequestEvent) -> Iterable[Told]:
-        """Take an event of the engine; return those that tell of it."""
-
-    @abstractmethod
-    def _encode(self, told: Told) -> bytes:
-        """Return an event as it is sent."""
 
 
 _ENDS_OF_LINES = tuple((mark.encode(), rf"\u{ord(mark):04x}".encode()) for mark in "\x85\u2028\u2029")
@@ -175,3 +328,34 @@ def data_event(data: bytes) -> bytes:
 def named_event(name: str, data: bytes) -> bytes:
     """Return an event with a name. data: JSON without line ends."""
     return b"event: " + name.encode() + b"\n" + data_event(data)
+
+
+class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
+    """A token and its logprob, the natural logarithm of its probability."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(TopLogprob, frozen=True, kw_only=True):
+    """The logprob of a token of the answer, and of its alternatives."""
+
+    top_logprobs: list[TopLogprob]
+
+
+def logprob_of(chance: TokenLogprobs) -> TokenLogprob:
+    """Return the logprobs of a token as clients get them."""
+    others = [_chance(token, logprob) for token, logprob in chance.others]
+    own = _chance(chance.token, chance.logprob)
+    return TokenLogprob(token=own.token, logprob=own.logprob, bytes=own.bytes, top_logprobs=others)
+
+
+def _chance(token: bytes, logprob: float) -> TopLogprob:
+    return TopLogprob(token=token.decode("utf-8", "replace"), logprob=logprob, bytes=list(token))
+
+
+class PromptDetails(msgspec.Struct, frozen=True):
+    """Prompt tokens that were found in the prefix cache."""
+
+    cached_tokens: int

@@ -5,97 +5,48 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-import msgspec
-
-from edgechat.base.errors import CannotSee, DocumentError, EdgechatError
+from edgechat.base.errors import CannotSee, ChatBusy, DocumentError, EdgechatError
 from edgechat.base.text import one_line
-from edgechat.chat.attachments.documents import without_passages
-from edgechat.chat.attachments.images import read_image
-from edgechat.chat.attachments.mentions import folders_named_in, images_named_in, named_in
-from edgechat.chat.attachments.reading import MOST
+from edgechat.chat.attachments import (
+    MOST,
+    folders_named_in,
+    images_named_in,
+    named_in,
+    read_image,
+    without_passages,
+)
 from edgechat.chat.commands import question_text
 from edgechat.chat.conversation import Conversation
+from edgechat.chat.messages import not_sent
 from edgechat.chat.parameters import set_documents
-from edgechat.chat.records import AttachedImage, Attachment, ChatSettings, Turn
-from edgechat.chat.reply.calls import tool_name
+from edgechat.chat.records import AttachedImage, Attachment, ChatSettings, ToolUse, Turn
+from edgechat.chat.reply.calls import UseChanged, name_of, tool_name
+from edgechat.chat.reply.reply import ReplyEvent
 from edgechat.chat.session import ChatSession
-from edgechat.chat.storage.store import Store
-from edgechat.tools.consent import Answer, Question
-from edgechat.tui.chat.answer import ReplyEvents
+from edgechat.engine.protocol import Engine
+from edgechat.engine.remote.starting import LOG_BYTES, Starting
+from edgechat.engine.types import Delta, Dropped, ErrorInfo, Finished, Prefill, ToolCallBegun
+from edgechat.tools.consent import Answer, Permission, Question
+from edgechat.tui.chat.unsent import UnsentPrompt
 from edgechat.tui.chat.views import ChatView
 
 if TYPE_CHECKING:
     from edgechat.documents.indexing import Progress
 
+_FRAME = 1 / 15
+_SLOWEST_FRAME = 0.5
+_PAUSE_PER_COST = 2
+"""Painting takes at most a third of the time, so that keys are handled on a busy machine."""
 _PROGRESS_EVERY = 0.1
 """Seconds."""
-_MAX_STORED = 2**20
-"""Characters of one unsent prompt that are stored."""
-
-
-class UnsentPrompt(msgspec.Struct, omit_defaults=True):
-    """What was typed and not sent; stored as JSON."""
-
-    text: str = ""
-    attachments: list[Attachment] = []
-    images: list[AttachedImage] = []
-    edits: str = ""
-    """The id of the question that this is a new wording of; empty for a new question."""
-    aside: UnsentPrompt | None = None
-    """What was in the prompt before it was used for this; None if this is the prompt's own text."""
-
-    @property
-    def is_empty(self) -> bool:
-        has_aside = self.aside is not None and not self.aside.is_empty
-        return not (self.text or self.attachments or self.images or has_aside)
-
-    def before(self, other: UnsentPrompt) -> UnsentPrompt:
-        """Return this followed by a later prompt: as one text, or with the later one set aside."""
-        if self.is_empty or other.is_empty:
-            return other if self.is_empty else self
-        if self.edits or other.edits or self.aside is not None or other.aside is not None:
-            aside = other if self.aside is None else self.aside.before(other)
-            return msgspec.structs.replace(self, aside=aside)
-        text = "\n".join(part for part in (self.text, other.text) if part)
-        return UnsentPrompt(text, [*self.attachments, *other.attachments], [*self.images, *other.images])
-
-
-async def load_unsent(store: Store, chat_id: str | None) -> UnsentPrompt:
-    """Return the unsent prompt of a conversation; None: of a new one, wherever it was typed.
-
-    Raises StoreError.
-    """
-    stored = await store.unsent(chat_id)
-    if chat_id is None:
-        stored = stored or await store.take_over_unsent()
-    with suppress(msgspec.DecodeError, msgspec.ValidationError):
-        return msgspec.json.decode(stored or "{}", type=UnsentPrompt)
-    return UnsentPrompt()
-
-
-async def save_unsent(store: Store, chat_id: str | None, prompt: UnsentPrompt) -> None:
-    """Store the unsent prompt of a conversation, or (None) of a new one. Raises StoreError."""
-    value = "" if prompt.is_empty else msgspec.json.encode(_bounded(prompt)).decode()
-    await store.keep_unsent(chat_id, value)
-
-
-def _bounded(prompt: UnsentPrompt) -> UnsentPrompt:
-    """Return a prompt, and what it set aside, without attachments and the end of a text over the limit."""
-    text = prompt.text[:_MAX_STORED]
-    room, attachments = _MAX_STORED - len(text), []
-    for attachment in prompt.attachments:
-        if len(attachment.text) <= room:
-            attachments.append(attachment)
-            room -= len(attachment.text)
-    aside = _bounded(prompt.aside) if prompt.aside is not None else None
-    return msgspec.structs.replace(prompt, text=text, attachments=attachments, aside=aside)
 
 
 def progress_on_loop(show: Callable[[str, float], None]) -> Callable[[Progress], None]:
-    """Return what takes the progress of reading documents on another thread, and shows it on this loop."""
+    """Return a callback for another thread that shows the progress of reading documents on this loop."""
     loop, shown_at = asyncio.get_running_loop(), -_PROGRESS_EVERY
 
     def take(progress: Progress) -> None:
@@ -109,23 +60,36 @@ def progress_on_loop(show: Callable[[str, float], None]) -> Callable[[Progress],
     return take
 
 
+def load_shown(show: Callable[[str, float | None], None], engine: Engine) -> Callable[[float], None]:
+    """Return a callback for the progress of a load; it shows what a program started by edgechat is doing."""
+    if engine.plan.program is None:
+        return partial(show, "Loading the model")
+    starting = Starting(engine.plan)
+    return lambda share: show(starting.line(engine.log_tail(LOG_BYTES)), share or None)
+
+
+def still_answering() -> ChatBusy:
+    """Return the error for actions that have to wait for the end of a reply."""
+    return ChatBusy("An answer is being generated.", hint="Stop it first: Escape.")
+
+
 class ConversationListener(Protocol):
-    """What an open conversation calls when something happens in it."""
+    """Receiver of what happens in open conversations."""
 
     def conversation_changed(self, opened: OpenConversation) -> None:
         """Its activity or figures have changed."""
 
     def question_saved(self, opened: OpenConversation) -> None:
-        """A question is in the store."""
+        """A question has been stored."""
 
     def question_not_sent(self, opened: OpenConversation, prompt: UnsentPrompt) -> None:
-        """A question was not sent, and is given back."""
+        """A question was not sent and is returned."""
 
     def model_failed(self, error: EdgechatError) -> None:
-        """The model has not answered."""
+        """The model did not answer."""
 
     def cannot_see(self, opened: OpenConversation) -> None:
-        """A question with images was not sent, since the model takes none."""
+        """A question was not sent because the model cannot see its images."""
 
     def title_if_hidden(self, opened: OpenConversation) -> str:
         """Return its title if it is not shown, else ''."""
@@ -145,7 +109,7 @@ class OpenConversation:
         """None before the first question."""
         self.settings = conversation.chat.settings if conversation else ChatSettings()
         self.system: str | None = conversation.system if conversation else None
-        """Of a new conversation: the system prompt that it will begin with."""
+        """System prompt; of a new conversation, the one it will begin with."""
         self.transcript = view.new_transcript(is_new=conversation is None)
         self.activity: tuple[str, float | None, float | None] = ("", None, None)
         """As in `Status`."""
@@ -154,18 +118,18 @@ class OpenConversation:
         self.speed = self.speedup = 0.0
         """Tokens per second of the reply, and relative to plain decoding; 0 if unknown."""
         self.unsent = UnsentPrompt()
-        """The prompt, as it was when the conversation was shown last."""
+        """Content of the prompt when the conversation was last shown."""
         self.pending_question: UnsentPrompt | None = None
-        """A question that is being saved."""
+        """Question that is being saved."""
         self.waiting: list[UnsentPrompt] = []
-        """Questions that are sent one after the other as replies end, or once an awaited model is here."""
+        """Questions to send one after the other as replies end, or once an awaited model has arrived."""
         self._session = session
         self._view = view
         self._listener = listener
         self._answering: asyncio.Task[None] | None = None
         self._stopping = False
         self._finding: asyncio.Task[list[Attachment]] | None = None
-        """Looks for passages of documents for a question that is being saved."""
+        """Search for passages of documents for the question that is being saved."""
         if conversation is not None:
             self._show_turns()
             self._read_figures()
@@ -178,21 +142,26 @@ class OpenConversation:
 
     @property
     def is_stored(self) -> bool:
-        """Whether anything of it is in the store."""
+        """Whether any turn is in the store."""
         return bool(self.turns)
 
     @property
     def stored_id(self) -> str | None:
-        """The id under which its unsent prompt is stored; None for a new conversation."""
+        """Id under which its unsent prompt is stored; None for a new conversation."""
         return self.id if self.is_stored else None
 
     @property
     def is_answering(self) -> bool:
         return self._answering is not None and not self._answering.done()
 
+    def check_not_answering(self) -> None:
+        """Raise ChatBusy while a reply is being generated."""
+        if self.is_answering:
+            raise still_answering()
+
     @property
     def is_busy(self) -> bool:
-        """Whether something goes on, or will, when it is not shown any more."""
+        """Whether a reply is being generated, or questions wait."""
         return self.is_answering or bool(self.waiting)
 
     @property
@@ -236,14 +205,14 @@ class OpenConversation:
 
     @property
     def all_unsent(self) -> UnsentPrompt:
-        """All that was typed here and is not a turn in the store."""
+        """Everything typed here that is not a stored turn."""
         unsent = self.pending_question or UnsentPrompt()
         for prompt in (*self.waiting, self.unsent):
             unsent = unsent.before(prompt)
         return unsent
 
     def show_activity(self, activity: str, share: float | None = None, cached: float | None = None) -> None:
-        """Show what is being done, and the shares of it that are done and were cached; empty: nothing."""
+        """Show an activity, with the shares done and cached from 0 to 1 if known; empty: none."""
         self.activity = (activity, share, cached)
         self.changed()
 
@@ -260,7 +229,7 @@ class OpenConversation:
         return self._answering
 
     async def ask(self, question: UnsentPrompt) -> None:
-        """Save a question, or a new wording of one, and stream the reply; if that fails, give it back."""
+        """Save a question or a new wording and stream the reply; return the question if that fails."""
         n_turns = len(self.turns)
         if not await self._save(question):
             return
@@ -282,7 +251,7 @@ class OpenConversation:
             conversation = await self._stored()
             text = question_text(question.text)
             attachments += await self._find_passages(conversation, text, question.edits)
-            if not self._stopping:  # as it was while documents were read
+            if not self._stopping:  # while documents were read
                 if question.edits:
                     await conversation.edit(question.edits, text, attachments, images)
                 else:
@@ -311,7 +280,7 @@ class OpenConversation:
             raise
 
     def give_back(self, question: UnsentPrompt | None = None) -> None:
-        """Give back a question that was not sent, if any, and those that wait behind it."""
+        """Return a question that was not sent, if any, and those waiting behind it."""
         given = question or UnsentPrompt()
         for waiting in self.waiting:
             given = given.before(waiting)
@@ -320,7 +289,7 @@ class OpenConversation:
             self._listener.question_not_sent(self, given)
 
     def next_question(self) -> UnsentPrompt | None:
-        """Take the next waiting question; give all back where the last reply did not end by itself."""
+        """Take the next waiting question; return all of them if the last reply was cut short."""
         if not self.waiting:
             return None
         if self.turns and (self.turns[-1].role, self.turns[-1].state) != ("assistant", "complete"):
@@ -330,7 +299,7 @@ class OpenConversation:
         return self.pending_question
 
     async def _with_files(self, question: UnsentPrompt) -> tuple[list[Attachment], list[AttachedImage]]:
-        """Return what is attached, and the files that the text names.
+        """Return the attachments, and the files that the text names.
 
         Raises AttachmentError and ImageError.
         """
@@ -367,7 +336,7 @@ class OpenConversation:
     async def _find_passages(
         self, conversation: Conversation, text: str, instead_of: str
     ) -> list[Attachment]:
-        """Return what helps to answer from the documents; nothing if it was stopped. Raises EdgechatError."""
+        """Return passages that help to answer; none if the search was stopped. Raises EdgechatError."""
         if not self.documents:
             return []
 
@@ -391,7 +360,7 @@ class OpenConversation:
             self._finding = None
 
     async def retry(self, turn_id: str = "") -> None:
-        """Regenerate a reply, or the last one; the present one stays as a branch."""
+        """Regenerate a reply, by default the last; the current one stays as a branch."""
         conversation = self.conversation
         if conversation is None or not conversation.turns:
             return
@@ -413,7 +382,7 @@ class OpenConversation:
     async def _answer(self, question: UnsentPrompt | None = None) -> None:
         """Stream the reply to the last question, or the rest of it.
 
-        question: what to give back if it turns out too long.
+        question: returned to the prompt if it turns out too long.
         """
         try:
             conversation = await self._stored()
@@ -432,7 +401,7 @@ class OpenConversation:
             self.transcript.add_problem(exc)
         finally:
             if self.conversation is not None:
-                # The reply that was to be regenerated is shown again if the new one has not begun.
+                # The previous reply is shown again if the new one has not begun.
                 turns = list(self.conversation.turns)
                 self.conversation.put_back()
                 if self.conversation.turns != turns:
@@ -440,7 +409,7 @@ class OpenConversation:
             self.show_activity("")
 
     async def _ask_consent(self, question: Question) -> Answer:
-        """Ask whether a call may be made; the user may also stop the reply there."""
+        """Ask whether a call may be made; the user may stop the reply instead."""
         self.show_activity(f"May the model call {tool_name(question.tool)}?")
         answer = await self._view.ask_consent(question, self._listener.title_if_hidden(self))
         if answer is None:
@@ -450,9 +419,9 @@ class OpenConversation:
         return answer or "no"
 
     async def stop(self) -> None:
-        """End the reply here; cancel it if it has not begun, or if this is the second call.
+        """End the reply here; cancel it before its first text, or at the second call.
 
-        A question that is being saved is given back.
+        A question that is being saved is returned.
         """
         if self._answering is None:
             return
@@ -480,7 +449,7 @@ class OpenConversation:
             self._show_turns()
 
     async def switch(self, turn_id: str, by: int) -> str | None:
-        """Show the next (1) or the previous (-1) branch at a turn; return its id, None if there is none."""
+        """Show the next (1) or previous (-1) branch at a turn; return its id, or None if there is none."""
         conversation = self.conversation
         if conversation is None or self.is_answering:
             return None
@@ -524,9 +493,135 @@ class OpenConversation:
         self.transcript.mark_left_out(self.conversation.left_out() if self.conversation is not None else ())
 
     def _read_figures(self) -> None:
-        """Read how much of the context the last reply took, and how fast it was."""
+        """Read the context size and speed of the last reply."""
         figures = self.turns[-1].figures if self.turns else None
         usage = figures.usage if figures is not None else None
         timings = figures.timings if figures is not None else None
         self.used = usage.prompt_tokens + usage.completion_tokens if usage is not None else None
         self.speed, self.speedup = timings.decode_tps if timings is not None else 0.0, 0.0
+
+
+class ReplyEvents:
+    """Shows the events of a reply: text in the transcript, the rest as activity and figures."""
+
+    def __init__(self, opened: OpenConversation, view: ChatView, conversation: Conversation) -> None:
+        self._opened = opened
+        self._view = view
+        self._conversation = conversation
+        self._resumes = conversation.can_continue
+        transcript = opened.transcript
+        last = conversation.turns[-1]
+        self._reply = transcript.resume_reply(last) if self._resumes else transcript.new_reply()
+        self._prompt_tokens = 0
+        self._tokens = 0
+        self._running: dict[str, tuple[str, float]] = {}
+        """Running calls by id: name and start time."""
+        self._first_at: float | None = None
+        """Time of the first token; None before it, and once the engine has reported its own figures."""
+        self._warned_unsaved = False
+
+    async def run(self, session: ChatSession, permission: Permission) -> EdgechatError | None:
+        """Stream the reply to its end; return the error that ended it, if any, which the transcript shows.
+
+        permission: decides about calls.
+        """
+        opened, conversation = self._opened, self._conversation
+        before, dropped = len(conversation.turns), conversation.dropped
+        problem: EdgechatError | None = None
+        painting = asyncio.create_task(self._paint())
+        opened.speed = opened.speedup = 0.0
+        has_tools = bool(session.chosen_tools(conversation.settings))
+        opened.show_activity("Preparing the tools" if has_tools else "Waiting for the model")
+        try:
+            show_load = load_shown(opened.show_activity, await session.engine())
+            reply = session.answer(conversation, permission=permission, on_progress=show_load)
+            async with aclosing(reply) as events:
+                async for event in events:
+                    self._handle(event, dropped)
+        except EdgechatError as exc:
+            problem = exc
+        finally:
+            painting.cancel()
+            with suppress(asyncio.CancelledError):
+                await painting
+            has_reply = self._resumes or len(conversation.turns) > before
+            self._end(conversation.turns[-1] if has_reply else None, problem)
+        return problem
+
+    def _handle(self, event: ReplyEvent, dropped: int) -> None:
+        opened = self._opened
+        match event:
+            case Dropped(_, turns) if turns > dropped:
+                self._view.warn(f"The context is full: {not_sent(turns)}.")
+            case Prefill(_, done, total, cached):
+                self._prompt_tokens = total
+                reading = f"Reading {done:,} of {total:,} tokens" + f", {cached:,} cached" * bool(cached)
+                opened.show_activity(reading, done / max(1, total), cached / max(1, total))
+            case Delta(_, _, thinking, tokens):
+                self._first_at = self._first_at or time.monotonic()
+                self._tokens = tokens
+                self._reply.take(event)
+                opened.show_activity("Thinking" if thinking else "Writing")
+            case ToolCallBegun(_, call):
+                opened.show_activity(f"Writing a call of {one_line(call.name, 60)}")
+            case UseChanged(_, use, running, error):
+                self._reply.take_use(event)
+                self._show_calls(use, running=running)
+                if error is not None:
+                    self._view.show_error(error)
+            case Finished(_, _, usage, timings, speculation):
+                self._prompt_tokens, self._tokens = usage.prompt_tokens, usage.completion_tokens
+                self._first_at = None
+                opened.speed = timings.decode_tps
+                opened.speedup = speculation.speedup if speculation else 0.0
+                self._view.show_finished(event)
+
+    def _show_calls(self, use: ToolUse, *, running: bool) -> None:
+        """Show the run time of the latest call as activity."""
+        self._running.pop(use.id, None)
+        if running:
+            self._running[use.id] = (name_of(use), time.monotonic())
+        if use.outcome != "open" and not self._running:
+            self._opened.show_activity("Waiting for the model")
+        self._show_running()
+
+    def _show_running(self) -> None:
+        if self._running:
+            name, since = next(reversed(self._running.values()))
+            elapsed = int(time.monotonic() - since)
+            self._opened.show_activity(f"Calling {name}" + f", {elapsed} s" * bool(elapsed))
+
+    async def _paint(self) -> None:
+        """Show new text a few times a second, less often on a slow terminal."""
+        pause = _FRAME
+        while True:
+            await asyncio.sleep(pause)
+            began = time.perf_counter()
+            self._show_running()
+            if self._reply.paint():
+                self._show_figures()
+                self._warn_if_unsaved()
+                await self._opened.transcript.painted()
+            cost = time.perf_counter() - began
+            pause = min(_SLOWEST_FRAME, max(_FRAME, _PAUSE_PER_COST * cost))
+
+    def _show_figures(self) -> None:
+        self._opened.used = self._prompt_tokens + self._tokens
+        if self._first_at is not None and self._tokens > 1:
+            elapsed = time.monotonic() - self._first_at
+            if elapsed > _SLOWEST_FRAME:
+                self._opened.speed = (self._tokens - 1) / elapsed
+        self._opened.changed()
+
+    def _warn_if_unsaved(self) -> None:
+        error = self._conversation.save_error
+        if error is not None and not self._warned_unsaved:
+            self._view.warn(f"{error.message} The rest of the answer is not being saved.")
+        self._warned_unsaved = error is not None
+
+    def _end(self, turn: Turn | None, problem: EdgechatError | None) -> None:
+        if turn is not None:
+            self._reply.finish(turn, self._conversation.branches(turn.id))
+        if problem is not None and (turn is None or turn.error != ErrorInfo.of(problem)):
+            self._opened.transcript.add_problem(problem)
+        self._opened.used = self._prompt_tokens + self._tokens or self._opened.used

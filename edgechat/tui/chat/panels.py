@@ -1,4 +1,4 @@
-"""The panels beside the chat, or over it if there is no room: conversations and the engine room."""
+"""Panels beside the chat, or over it on narrow screens: conversations and the engine room."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 _SIDEBAR = "sidebar"
 _REPLIES = 64
-"""Replies that the engine room shows when it is opened."""
+"""Replies kept for the engine room until it is opened."""
 _ROOMY = 120
-"""Columns from which the conversations are shown unless the user has hidden them."""
+"""Columns of a screen that shows the conversations unless the user has hidden them."""
 
 
 class Panels:
@@ -36,7 +36,7 @@ class Panels:
     # Conversations.
 
     async def restore(self) -> None:
-        """Show the conversations if they were shown last time, or there is much room. Raises StoreError."""
+        """Show the conversations on a wide screen, unless they were hidden last time. Raises StoreError."""
         store = await self._controller.session.store()
         shown = await store.preference(_SIDEBAR)
         roomy = self._screen.size.width >= _ROOMY
@@ -56,7 +56,7 @@ class Panels:
         return self._sidebar
 
     async def toggle_sidebar(self) -> None:
-        """Show the conversations and focus them; if they have the focus already, hide them."""
+        """Show and focus the conversations; hide them if they have the focus."""
         is_focused = self._sidebar is not None and self._sidebar.has_focus_within
         if is_focused:
             self._hide("-listing")
@@ -66,7 +66,6 @@ class Panels:
         await store.set_preference(_SIDEBAR, "hidden" if is_focused else "shown")
 
     async def search(self, words: str) -> None:
-        """Show the conversations, and search them."""
         (await self.show_sidebar()).search(words)
 
     async def show_trash(self) -> None:
@@ -74,14 +73,13 @@ class Panels:
         (await self.show_sidebar()).focus_trash()
 
     def refresh(self) -> None:
-        """Show what is new in the list of conversations."""
+        """Update the list of conversations."""
         if self._sidebar is not None and self._screen.has_class("-listing"):
             self._sidebar.show_current(self._controller.shown.id, self._controller.answering)
 
     # The engine room.
 
     async def toggle_room(self) -> None:
-        """Show what the engine does, or hide it."""
         screen, controller = self._screen, self._controller
         if screen.has_class("-inspecting"):
             self._hide("-inspecting")
@@ -106,7 +104,7 @@ class Panels:
         self._screen.query_one(PromptBox).focus()
 
     def uncover(self) -> None:
-        """Hide the panels that cover the chat, for lack of room."""
+        """Hide the panels that cover the chat."""
         screen = self._screen
         if screen.has_class("-listing") and screen.has_class("-narrow"):
             self._hide("-listing")
@@ -114,7 +112,6 @@ class Panels:
             self._hide("-inspecting")
 
     def show_model(self) -> None:
-        """Show the model that answers now."""
         session = self._controller.session
         if self._room is not None:
             engine = session.loaded
@@ -122,12 +119,10 @@ class Panels:
             self._room.show_model(plan, engine.model if engine is not None else None)
 
     def show_reply(self, finished: Finished) -> None:
-        """Show what a reply took."""
         self._replies.append(finished)
         if self._room is not None:
             self._room.show_reply(finished)
 
     def show_speed(self, status: Status) -> None:
-        """Show how fast a reply comes."""
         if self._room is not None and status.is_answering and status.speed:
             self._room.show_speed(status.speed)

@@ -1,74 +1,98 @@
-"""The chat screen: conversations at the left, the engine room at the right, and between them the chat.
+"""Chat screen: conversations on the left, the chat, and the engine room on the right.
 
 It turns keys and messages into calls of the ChatController, which shows things through the methods of
-ChatView. What is not on the first frame is imported on first use.
+ChatView. Everything but the first frame is imported on first use.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from textual import on, work
+from textual import events, on, work
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.widgets import Static
 
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import one_line
-from edgechat.tui.chat.layout import ChatLayout
+from edgechat.tui.chat.prompt.above import WaitingQuestions
 from edgechat.tui.chat.prompt.box import PromptBox
 from edgechat.tui.chat.prompt.pane import PromptPane
-from edgechat.tui.chat.prompt.waiting import WaitingQuestions
 from edgechat.tui.theme import THEMES
 from edgechat.tui.transcript.pieces import ThoughtPiece
 from edgechat.tui.transcript.sheet import Sheet
 from edgechat.tui.transcript.transcript import Transcript
 from edgechat.tui.transcript.welcome import WelcomePiece, WelcomeSheet
-from edgechat.tui.widgets.new_lines import NewLines
+from edgechat.tui.widgets.dialogs import AppScreen
+from edgechat.tui.widgets.key_bar import KeyBar
+from edgechat.tui.widgets.lines import Activity, NewLines, StatusBar
 
 if TYPE_CHECKING:
     from edgechat.base.images.image import ImageLibrary
     from edgechat.chat.records import Attachment, Turn
-    from edgechat.chat.session import ChatSession, SessionServices
+    from edgechat.chat.session import ChatSession
     from edgechat.engine.types import Finished
     from edgechat.planner.plan import LoadPlan
-    from edgechat.settings import Backend
     from edgechat.tools.consent import Answer, Question
     from edgechat.tui.chat.controller import ChatController
-    from edgechat.tui.chat.conversation_view import ConversationView
     from edgechat.tui.chat.panels import Panels
     from edgechat.tui.chat.prompt.reading_time import ReadingTime
-    from edgechat.tui.chat.views import Status, TranscriptView
-    from edgechat.tui.models.library import ModelLibrary
-    from edgechat.tui.overlays.parameters import Parameters
+    from edgechat.tui.chat.views import ChatView, Status, TranscriptView
+    from edgechat.tui.transcript.turns import ConversationView
 
 
-_ACTIONS = {
-    "chats": "screen.conversations",
-    "trash": "screen.trash",
-    "model": "screen.switch_model",
-    "models": "screen.models",
-    "parameters": "screen.parameters",
-    "tools": "screen.tools",
-    "docs": "screen.documents",
-    "thoughts": "screen.thoughts",
-    "engine": "screen.engine_room",
-    "settings": "app.settings",
-    "help": "app.help",
-    "quit": "app.quit",
-}
-"""The slash commands that are actions of the screen or the app."""
 _TYPING = 1.0
-"""Seconds without a key after which nobody is typing."""
-_SAME_ACTION = {"new": "new_chat", "retry": "retry", "search": "search", "think": "switch_thinking"}
-"""Of other slash commands: the actions that do the same."""
+"""Seconds without a key after which the user has stopped typing."""
+_MAX_MESSAGE = 240
+"""Characters of a message beside the chat."""
 
 
-class ChatScreen(ChatLayout):
-    """The chat with a model."""
+class ChatScreen(AppScreen[None]):
+    """Screen of the chat with a model. Implements `ChatView`."""
 
+    DEFAULT_CSS = """
+    ChatScreen {
+        #columns { height: 1fr; }
+        #chat { width: 1fr; }
+        /* As wide as the transcript's pieces, beside a column for the scroll bar. */
+        #foot { height: auto; align-horizontal: center; padding-right: 1; }
+        #foot > * { max-width: 104; }
+        #above { height: 1; }
+        #activity { width: 1fr; }
+        #notice { display: none; height: auto; max-height: 3; padding: 0 1; color: $accent; }
+        Sidebar, EngineRoom { display: none; height: 1fr; }
+        &.-listing Sidebar { display: block; width: 27%; min-width: 30; max-width: 48; }
+        &.-inspecting EngineRoom { display: block; width: 48; }
+        &.-wide EngineRoom { border-left: vkey $divider; }
+        &.-narrow.-listing EngineRoom { display: none; }
+        &.-narrow.-listing Sidebar { width: 1fr; max-width: 100%; }
+        &.-narrow.-inspecting EngineRoom, &.-normal.-inspecting EngineRoom { width: 1fr; }
+        /* Of a chat that is covered, the keys stay. */
+        &.-narrow.-listing, &.-narrow.-inspecting, &.-normal.-inspecting {
+            #chat { dock: bottom; width: 100%; height: auto; }
+            #foot > * { max-width: 100%; }
+            Transcript, Activity, PromptPane, StatusBar { display: none; }
+        }
+        &.-low PromptBox { max-height: 4; }
+        &.-low Chips, &.-tiny Chips { height: 1; }
+        &.-low Completions { max-height: 5; }
+        &.-tiny Completions { max-height: 2; border: none; }
+        &.-low FooterSheet, &.-tiny FooterSheet { display: none; }
+        &.-tiny PromptBox { max-height: 1; border: none; }
+        &.-tiny StatusBar { display: none; }
+        &.-tiny #notice { max-height: 1; }
+    }
+    """
+    AUTO_FOCUS = ""  # otherwise later keys overtake earlier ones
+    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (8, "-low"), (16, "-high")]  # noqa: RUF012  (as in Screen)
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (90, "-normal"), (130, "-wide")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "restore_prompt", "Cancel"),
         Binding("escape", "stop", "Stop"),
@@ -96,70 +120,82 @@ class ChatScreen(ChatLayout):
         Binding("ctrl+end", "scroll('end')", "To the end", show=False),
     ]
 
-    def __init__(
-        self,
-        services: SessionServices | None,
-        model: str | None,
-        *,
-        last: bool,
-        library: ModelLibrary | None,
-        anyway: bool,
-        draft: str | None,
-        backend: Backend | None,
-        vision: bool,
-        adapters: tuple[str, ...] | None,
-        workers: tuple[str, ...] | None,
-    ) -> None:
+    def __init__(self, make_controller: Callable[[ChatView], ChatController], *, last: bool = False) -> None:
+        """make_controller: called after the first frame. last: show the last conversation at first."""
         super().__init__()
+        self._make_controller = make_controller
         self._continues_last = last
-        self._backend = backend
-        self._vision = vision
-        self._adapters = adapters
-        self._workers = workers
-        self._anyway = anyway
-        self._draft_option = draft
-        self._services = services
-        self._library = library
-        self._wanted_model = model
         self._controller: ChatController | None = None
         self._shown: ConversationView | None = None
+        self._early: list[events.Key | events.Paste] | None = []
+        """Keys typed before the prompt has the focus; None from then on."""
+        self._welcome = WelcomePiece()
+        """What the first new conversation begins with."""
+
+    def compose(self) -> ComposeResult:
+        with Horizontal(id="columns"), Vertical(id="chat"):
+            yield Transcript(id="transcript")
+            with Vertical(id="foot"):
+                with Horizontal(id="above"):
+                    yield Activity(id="activity")
+                    yield NewLines(id="new-lines")
+                yield Static(id="notice", markup=False)
+                yield PromptPane(id="pane")
+                yield StatusBar(id="status")
+                yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
+        """Show the welcome text, then open the prompt and start."""
         self.pane.library = self.library_of_images
-        self.show_welcome()
+        self.transcript.add(self._welcome)
+        # After the keys already in the terminal, and those waiting for the app.
+        self.call_after_refresh(self.app.call_later, self._open_prompt)
         self.call_after_refresh(self._start)
+
+    def _open_prompt(self) -> None:
+        self.set_focus(self.prompt)
+        early, self._early = self._early or [], None
+        self.prompt.replay(early)
+
+    def _forward_event(self, event: events.Event) -> None:
+        if self._early is not None and isinstance(event, events.Key | events.Paste):
+            self._early.append(event)
+        else:
+            super()._forward_event(event)
+
+    @property
+    def transcript(self) -> Transcript:
+        return self.query_one(Transcript)
+
+    @property
+    def is_opening(self) -> bool:
+        """Whether keys are still kept for the prompt, which has not had the focus yet."""
+        return self._early is not None
+
+    @property
+    def pane(self) -> PromptPane:
+        return self.query_one(PromptPane)
+
+    @property
+    def prompt(self) -> PromptBox:
+        return self.query_one(PromptBox)
+
+    @property
+    def status(self) -> StatusBar:
+        return self.query_one(StatusBar)
 
     def focus_text(self) -> None:
         """Focus the prompt, for text that is typed or pasted elsewhere."""
         self.panels.uncover()
         if not self.prompt.focusable:
-            self.app.stylesheet.update(self)  # which is otherwise delayed until the app is idle
+            self.app.stylesheet.update(self)  # otherwise delayed until the app is idle
         self.set_focus(self.prompt)
 
     @property
     def controller(self) -> ChatController:
-        """What the screen shows, and what its keys do."""
+        """Controller of the chat, made on first use."""
         if self._controller is None:
-            # This imports SQLite and the engine: 40 ms that the first frame does not wait for.
-            from edgechat.chat.generation_options import CommandLineOptions
-            from edgechat.chat.session import ChatSession, SessionServices
-            from edgechat.tui.chat.controller import ChatController
-            from edgechat.tui.models.library import ModelLibrary
-
-            services, library = self._services, self._library
-            if services is None:
-                library = ModelLibrary.real(self._backend, self._workers)
-                services = SessionServices.real(
-                    anyway=self._anyway,
-                    draft=self._draft_option,
-                    backend=self._backend,
-                    vision=self._vision,
-                    adapters=self._adapters,
-                    workers=self._workers,
-                )
-            options = CommandLineOptions(adapters=self._adapters)
-            session = ChatSession(services, self._wanted_model, options=options)
-            self._controller = ChatController(self, session, library, draft=self._draft_option)
+            self._controller = self._make_controller(self)
         return self._controller
 
     @property
@@ -183,7 +219,7 @@ class ChatScreen(ChatLayout):
         self.pane.notice = self._notice
         self.prompt.variables = self._variables
         await self.controller.start(last=self._continues_last)
-        # What is loaded by now stays: searching it for garbage would delay a key by 40 ms.
+        # Whatever is loaded by now stays: scanning it for garbage would delay a key by 40 ms.
         gc.collect()
         gc.freeze()
 
@@ -194,13 +230,66 @@ class ChatScreen(ChatLayout):
 
     # ChatView.
 
+    @property
+    def is_open(self) -> bool:
+        return self.is_attached
+
+    def run_in_background(self, work: Coroutine[Any, Any, object], *, ignore_errors: bool = False) -> None:
+        async def run() -> None:
+            try:
+                await work
+            except EdgechatError as error:
+                if not ignore_errors:
+                    self.show_error(error)
+
+        self.run_worker(run(), group="background", exit_on_error=not ignore_errors)
+
+    def show_message(self, message: str, *, warning: bool = False, seconds: float = 5) -> None:
+        self.notify(message, severity="warning" if warning else "information", timeout=seconds, markup=False)
+
+    def clear_messages(self) -> None:
+        self.app.clear_notifications()
+
+    def warn(self, message: str) -> None:
+        self.show_message(message, warning=True, seconds=8)
+
+    def show_error(self, error: EdgechatError) -> None:
+        message = one_line(error.message, _MAX_MESSAGE)
+        message += f"\n{one_line(error.hint, _MAX_MESSAGE // 2)}" if error.hint else ""
+        self.notify(message, severity="error", timeout=10, markup=False)
+
+    def point_at(self, turn: str) -> None:
+        self.transcript.point_at(turn)
+
+    def toggle_thought(self, turn: str) -> None:
+        self.transcript.toggle_thoughts(turn)
+
+    def show_model(self, plan: LoadPlan) -> None:
+        self.status.model = plan.model_name
+
+    def show_notice(self, text: str) -> None:
+        notice = self.query_one("#notice", Static)
+        if text != str(notice.content):
+            notice.update(text)
+            notice.display = bool(text)
+
+    def show_downloads(self, line: str) -> None:
+        self.status.pulling = line
+
+    @property
+    def clipboard(self) -> str:
+        return self.app.clipboard
+
+    def copy(self, text: str) -> None:
+        self.app.copy_to_clipboard(text)
+
     def new_transcript(self, *, is_new: bool) -> ConversationView:
-        from edgechat.tui.chat.conversation_view import ConversationView
+        from edgechat.tui.transcript.turns import ConversationView
 
         if not is_new:
             return ConversationView()
-        # The first one's is on the screen already.
-        return ConversationView(self.welcome if self._shown is None else WelcomePiece(self._plan))
+        # The first conversation's welcome is on the screen already.
+        return ConversationView(self._welcome if self._shown is None else WelcomePiece(self._plan))
 
     def show_transcript(self, transcript: TranscriptView, turn: str = "") -> None:
         if self._shown is not None:
@@ -208,25 +297,6 @@ class ChatScreen(ChatLayout):
             self._shown.hide()
         self._shown = cast("ConversationView", transcript)  # there are no others here
         self._shown.show_in(self.transcript, turn=turn)
-
-    async def compare(self, versions: Sequence[Turn], shown: int) -> int | None:
-        from edgechat.tui.overlays.versions import VersionsScreen
-
-        return await self.app.push_screen_wait(VersionsScreen(versions, shown))
-
-    async def ask_consent(self, question: Question, chat: str) -> Answer | None:
-        from edgechat.chat.reply.calls import tool_name
-        from edgechat.tui.tools.consent import ConsentScreen
-
-        screen = ConsentScreen(question, chat)
-        answered = asyncio.get_running_loop().create_future()
-        await self.app.push_screen(screen, answered.set_result)
-        self.announce(f"The model asks whether it may call {tool_name(question.tool)}.")
-        try:
-            return await asyncio.shield(answered)
-        finally:
-            if not answered.done():
-                screen.withdraw()
 
     def announce(self, message: str) -> None:
         if self.session.settings.notify and not self.app.app_focus:
@@ -239,7 +309,17 @@ class ChatScreen(ChatLayout):
         self.app.window.show_title(name, is_busy=bool(self.controller.answering))  # type: ignore[attr-defined]
 
     def show_status(self, status: Status) -> None:
-        super().show_status(status)
+        line = self.query_one(Activity)
+        activity, share, cached = status.activity
+        if activity:
+            line.show(activity, share, cached)
+        else:
+            line.clear()
+        bar = self.status
+        bar.used, bar.speed, bar.speedup, bar.think = status.used, status.speed, status.speedup, status.think
+        bar.has_tools = bool(status.tools)
+        bar.adapters = tuple(status.adapters)
+        bar.context = status.context or bar.context
         self._show_title()
         self.panels.show_speed(status)
 
@@ -260,27 +340,47 @@ class ChatScreen(ChatLayout):
     async def restore_panels(self) -> None:
         await self.panels.restore()
 
-    async def run_screen_command(self, command: str, argument: str) -> None:
-        match command:
-            case "search":
-                await self.panels.search(argument)
-            case "find" if self._find(argument):
-                self.transcript.focus(scroll_visible=False)
-            case "find":
-                raise EdgechatError(
-                    f"“{one_line(argument, 60)}” is not in this conversation.",
-                    hint="To search all conversations: Ctrl+F",
-                )
-            case "attach":
-                await self.pane.attach_file(argument)
-            case "image":
-                await self.pane.attach_image(argument)
-            case "editor":
-                await self._edit_prompt()
-            case "theme":
-                await self.app.set_theme(argument)  # type: ignore[attr-defined]
-            case _:
-                await self.run_action(_ACTIONS[command])
+    async def search(self, words: str) -> None:
+        await self.panels.search(words)
+
+    def find(self, words: str) -> bool:
+        found = self._find(words)
+        if found:
+            self.transcript.focus(scroll_visible=False)
+        return found
+
+    async def edit_prompt(self) -> None:
+        from edgechat.tui.terminal.programs import edit
+
+        self.prompt.replace_text(await edit(self.app, self.prompt.text))
+        self.prompt.focus()
+
+    async def set_theme(self, name: str) -> None:
+        await self.app.set_theme(name)  # type: ignore[attr-defined]
+
+    # Questions to the user.
+
+    async def confirm(self, question: str, *, yes: str, no: str) -> bool:
+        from edgechat.tui.widgets.dialogs import ConfirmDialog
+
+        return await self.app.push_screen_wait(ConfirmDialog(Content(question), yes=yes, no=no))
+
+    async def choose_model(self, title: str, models: Sequence[tuple[str, str]]) -> str | None:
+        from edgechat.tui.overlays.model_switcher import choose_model
+
+        return await choose_model(self.app, title, models)
+
+    async def compare(self, versions: Sequence[Turn], shown: int) -> int | None:
+        from edgechat.tui.overlays.reading import VersionsScreen
+
+        return await self.app.push_screen_wait(VersionsScreen(versions, shown))
+
+    async def ask_consent(self, question: Question, chat: str) -> Answer | None:
+        from edgechat.chat.reply.calls import tool_name
+        from edgechat.tui.overlays.consent import ask_consent
+
+        self.announce(f"The model asks whether it may call {tool_name(question.tool)}.")
+        return await ask_consent(self.app, question, chat)
 
     # The prompt.
 
@@ -298,8 +398,8 @@ class ChatScreen(ChatLayout):
         self._take_question(event.question)
 
     def _take_question(self, question: str) -> None:
-        """Put one of the questions to begin with into the prompt."""
-        self.controller.replace_prompt(question)
+        """Put one of the suggested questions into the prompt."""
+        self.controller.prompt.replace(question)
         self.refresh_chat()
 
     @on(PromptBox.TakesBack)
@@ -316,7 +416,7 @@ class ChatScreen(ChatLayout):
 
     @on(PromptPane.Commanded)
     def _run_typed_command(self, event: PromptPane.Commanded) -> None:
-        self.controller.prompt_sent()
+        self.controller.prompt.sent()
         self.run_command(event.name, event.argument)
 
     @on(Sheet.CodeCopied)
@@ -330,13 +430,7 @@ class ChatScreen(ChatLayout):
 
     @on(PromptBox.WantsEditor)
     def _open_editor(self) -> None:
-        self.run_in_background(self._edit_prompt())
-
-    async def _edit_prompt(self) -> None:
-        from edgechat.tui.terminal.editor import edit
-
-        self.prompt.replace_text(await edit(self.app, self.prompt.text))
-        self.prompt.focus()
+        self.run_in_background(self.edit_prompt())
 
     @on(PromptBox.Unfilled)
     def _show_unfilled(self, event: PromptBox.Unfilled) -> None:
@@ -347,8 +441,8 @@ class ChatScreen(ChatLayout):
         self.controller.prompt_changed()
 
     def _arguments(self, command: str) -> Sequence[tuple[str, str]]:
-        """Return what may follow a command, each with a few words about it."""
-        from edgechat.tui.chat.command_handlers import arguments
+        """Return the possible arguments of a command, each with a short description."""
+        from edgechat.tui.chat.commands import arguments
 
         return [(name, "") for name in THEMES] if command == "theme" else arguments(self.controller, command)
 
@@ -357,7 +451,7 @@ class ChatScreen(ChatLayout):
 
     @property
     def _plan(self) -> LoadPlan | None:
-        """How the model that answers is loaded, or will be."""
+        """Plan of the model that answers, loaded or not."""
         engine = self.session.loaded
         return engine.plan if engine is not None else self.session.plan
 
@@ -368,7 +462,7 @@ class ChatScreen(ChatLayout):
         return ReadingTime()
 
     def _notice(self, n: int, has_images: bool) -> str:
-        """Return what there is to tell about a question of n tokens."""
+        """Return a note about a question of n tokens: its reading time, or what the model cannot do."""
         model = self.session.loaded.model if self.session.loaded is not None else None
         if self.controller.shown.tools and model is not None and not model.has_tools:
             return f"the template of {one_line(model.name, 30)} has no tools"
@@ -382,24 +476,25 @@ class ChatScreen(ChatLayout):
         return notice(n, wait, shown.context)
 
     def _variables(self) -> Collection[str]:
-        from edgechat.tui.chat.prompt.variables import variables_in
+        from edgechat.tui.chat.prompt.box import variables_in
 
         return variables_in(self.session.settings.prompts.values())
 
     def run_command(self, name: str, argument: str = "") -> None:
-        from edgechat.tui.chat.command_handlers import run_command
+        from edgechat.tui.chat.commands import run_command
 
         self.run_in_background(run_command(self.controller, name, argument))
 
     def replace_prompt(self, text: str) -> None:
         """Put the beginning of a command into the prompt; Escape restores what was there."""
-        self.controller.replace_prompt(text)
+        self.controller.prompt.replace(text)
 
     def key_of(self, command: str) -> str:
         """Return the key that does the same as a slash command; empty if there is none."""
+        from edgechat.tui.chat.commands import ACTIONS
         from edgechat.tui.overlays.help import bindings_of, key_names
 
-        action = _ACTIONS.get(command, _SAME_ACTION.get(command, "")).rpartition(".")[2]
+        action = ACTIONS.get(command, "").rpartition(".")[2]
         bindings = bindings_of(type(self), type(self.app))
         return next((key_names(binding) for binding in bindings if binding.action == action), "")
 
@@ -414,7 +509,7 @@ class ChatScreen(ChatLayout):
     # Keys.
 
     def _hold_keys_during(self, task: Coroutine[Any, Any, object]) -> None:
-        """Run what moves the focus, and hold keys back meanwhile; an error is shown."""
+        """Run a coroutine that moves the focus, holding keys back until it ends; show an error."""
         end = self.app.keys.hold()  # type: ignore[attr-defined]
 
         async def done() -> None:
@@ -426,19 +521,19 @@ class ChatScreen(ChatLayout):
         self.run_in_background(done())
 
     def action_restore_prompt(self) -> None:
-        self.controller.restore_prompt()
+        self.controller.prompt.restore()
 
     def action_take_back(self) -> None:
         self.controller.take_back()
 
     async def action_stop(self) -> None:
-        """End the reply here; pressed again, or before it has begun, cancel it."""
+        """End the reply here; cancel it before its first text, or if pressed again."""
         self.app.clear_notifications()
         await self.controller.shown.stop()
 
     def action_stop_reading(self) -> None:
         """Stop reading the documents that /docs adds."""
-        self.controller.stop_reading()
+        self.controller.documents.stop()
 
     def action_clear_toasts(self) -> None:
         self.app.clear_notifications()
@@ -473,7 +568,7 @@ class ChatScreen(ChatLayout):
 
     def action_turn(self, what: str, turn: str = "") -> None:
         """Run an action on a turn, by default the current one."""
-        from edgechat.tui.chat.turn_actions import act
+        from edgechat.tui.chat.commands import act
 
         act(self.controller, turn or self.transcript.current, what)
 
@@ -484,12 +579,12 @@ class ChatScreen(ChatLayout):
         self._hold_keys_during(self.panels.show_trash())
 
     def action_find(self) -> None:
-        """Let the user type what is to be found in this conversation."""
+        """Let the user type words to find in this conversation."""
         self.replace_prompt("/find ")
 
     def _find(self, words: str, turn: str = "") -> bool:
-        """Mark words in this conversation, and go to the first of them; return whether there are any."""
-        from edgechat.tui.transcript.finding import Finder
+        """Mark words in this conversation and go to the first; return whether there are any."""
+        from edgechat.tui.transcript.pieces import Finder
 
         return self.transcript.find(Finder(words), turn=turn)
 
@@ -503,12 +598,12 @@ class ChatScreen(ChatLayout):
         self._hold_keys_during(self.panels.toggle_room())
 
     def action_switch_thinking(self) -> None:
-        from edgechat.tui.chat.command_handlers import next_thinking
+        from edgechat.tui.chat.commands import next_thinking
 
         self.run_in_background(next_thinking(self.controller))
 
     def action_undo_delete(self) -> None:
-        from edgechat.tui.chat.stored_conversations import undo_delete
+        from edgechat.tui.chat.commands import undo_delete
 
         self.run_in_background(undo_delete(self.controller, focus=self.focused is self.prompt))
 
@@ -527,8 +622,9 @@ class ChatScreen(ChatLayout):
     async def _choose_model(self) -> None:
         from edgechat.tui.models.screen import ModelsScreen
 
-        downloads, current = self.controller.downloads, self.controller.current_model
-        chosen = await self.app.push_screen_wait(ModelsScreen(downloads.library, downloads.pulls, current))
+        models = self.controller.models
+        current = models.current
+        chosen = await self.app.push_screen_wait(ModelsScreen(models.library, models.pulls, current))
         if chosen is not None and chosen != current:
             await self.controller.switch_model(chosen)
 
@@ -538,18 +634,18 @@ class ChatScreen(ChatLayout):
     async def _switch_model(self) -> None:
         from edgechat.tui.overlays.model_switcher import ModelName, ModelSwitcher
 
-        controller, downloads = self.controller, self.controller.downloads
-        current, names = controller.current_model, await downloads.switchable()
+        choice = self.controller.models
+        current, names = choice.current, await choice.switchable()
         models = [ModelName(name, note, is_here) for name, note, is_here in names]
-        offered = downloads.offered
+        offered = choice.offered
         chosen: ModelName | None = await self.app.push_screen_wait(ModelSwitcher(models, current))
-        downloads.withdraw_offer(offered)
+        choice.withdraw_offer(offered)
         if chosen is None or chosen.name == current:
             return
         if chosen.is_here:
-            await controller.switch_model(chosen.name)
+            await self.controller.switch_model(chosen.name)
         else:
-            downloads.pulls.start(chosen.name)
+            choice.pulls.start(chosen.name)
 
     def show_first_run(self) -> None:
         self.run_in_background(self._choose_first_model())
@@ -557,12 +653,12 @@ class ChatScreen(ChatLayout):
     async def _choose_first_model(self) -> None:
         await self._pause_in_typing()
         if self.controller.shown.is_answering or self.controller.shown.is_stored:
-            return  # the guide was asked at once; the next start asks how to begin
+            return  # the guide has been asked; the next start asks how to begin
         from edgechat.tui.models.first_run import FirstRun, FirstRunChoice
         from edgechat.tui.models.screen import ModelsScreen
 
-        downloads = self.controller.downloads
-        library, pulls = downloads.library, downloads.pulls
+        models = self.controller.models
+        library, pulls = models.library, models.pulls
         first_run = FirstRun(library, pulls, lambda: ModelsScreen(library, pulls))
         chosen: FirstRunChoice | None = await self.app.push_screen_wait(first_run)
         if chosen is not None:
@@ -570,172 +666,98 @@ class ChatScreen(ChatLayout):
                 await self.controller.switch_model(chosen.model)
             else:
                 await self.session.remember_model()
-            self.controller.await_model(chosen.pull, chosen.follower)
+            models.wait_for(chosen.pull, chosen.follower)
 
     async def _pause_in_typing(self) -> None:
-        """Wait until nobody types in the prompt: other screens have other uses for the keys."""
+        """Wait for a pause in typing: other screens have other uses for the keys."""
         typed = ""
         while typed != (typed := self.prompt.text):
             await asyncio.sleep(_TYPING)
 
     def action_use_stand_in(self) -> None:
-        """Let the model answer that is offered instead."""
+        """Switch to the model that is offered instead."""
         self.run_in_background(self.controller.use_stand_in())
 
     def action_tools(self) -> None:
         self.run_in_background(self._choose_tools())
 
     async def _choose_tools(self) -> None:
-        from edgechat.chat.parameters import set_tools
-        from edgechat.chat.reply.calls import told_in_words
-        from edgechat.tui.tools.picker import ToolsScreen
+        from edgechat.tui.overlays.switches import choose_tools
 
-        shown, session = self.controller.shown, self.session
-        model = session.loaded.model if session.loaded is not None else None
-        note = told_in_words(model.name) if model is not None and not model.has_tools else ""
-
-        async def save(tools: tuple[str, ...]) -> None:
-            await set_tools(session, shown, tools)
-
-        known, open_tools = await session.tools.known(), session.tools.open
-        screen = ToolsScreen(known, shown.tools, note=note, open_tools=open_tools, save=save)
-        await self.app.push_screen_wait(screen)
+        await choose_tools(self.app, self.session, self.controller.shown)
         self.pane.weigh_again()
 
     def action_documents(self) -> None:
-        self.run_in_background(self._choose_documents())
+        from edgechat.tui.overlays.switches import choose_documents
 
-    async def _choose_documents(self) -> None:
-        from edgechat.chat.parameters import set_documents
-        from edgechat.documents.registry import known_collections
-        from edgechat.tui.overlays.documents import DocumentsScreen
-
-        shown, session = self.controller.shown, self.session
-
-        async def save(names: tuple[str, ...]) -> None:
-            await set_documents(session, shown, names)
-
-        known = await asyncio.to_thread(known_collections)
-        await self.app.push_screen_wait(DocumentsScreen(known, shown.documents, save=save))
+        self.run_in_background(choose_documents(self.app, self.session, self.controller.shown))
 
     def action_passage(self, number: int) -> None:
-        """Show a passage that is cited in this conversation."""
-        from edgechat.chat.attachments.documents import passages_in
+        from edgechat.chat.attachments import passages_in
 
         self.show_passages(list(passages_in(self.controller.shown.turns).values()), number)
 
     def show_passages(self, passages: Sequence[Attachment], number: int = 0) -> None:
-        from edgechat.tui.overlays.passage import PassageScreen
+        from edgechat.tui.overlays.reading import PassageScreen
 
         if passages:
             self.app.push_screen(PassageScreen(passages, number))
 
     def action_parameters(self) -> None:
-        self.run_in_background(self._edit_parameters())
+        from edgechat.tui.overlays.parameters import edit_parameters
 
-    async def _edit_parameters(self) -> None:
-        from edgechat.chat.records import ChatSettings
-        from edgechat.tui.overlays.parameters import ParametersScreen
+        self.run_in_background(edit_parameters(self.app, self.session, self.controller.shown))
 
-        shown, session = self.controller.shown, self.session
-        model = session.loaded.model if session.loaded is not None else None
-        options = session.generation_options(ChatSettings(think=shown.settings.think))
-        is_remote = session.plan is not None and session.plan.remote is not None
+    # The list of conversations, whose class is not imported until it is shown.
 
-        async def save(chosen: Parameters) -> None:
-            if chosen.system != shown.system:
-                await shown.set_system(chosen.system)
-            await shown.set_settings(chosen.settings)
-            if chosen.save_as:
-                await session.save_preset(chosen.save_as, chosen.system, chosen.settings)
+    def on_chat_list_requested(self, event: Any) -> None:
+        match event.action:
+            case "close":
+                self.action_to_prompt()
+            case "open":
+                self.panels.uncover()
+                chat_id, turn = event.row.key
+                self._hold_keys_during(self._open_at(chat_id, turn, event.text))
+            case "restore":
+                self.panels.uncover()
+                self._hold_keys_during(self._change_stored(event))
+            case _:
+                self.run_in_background(self._change_stored(event))
 
-        can_think = model is not None and model.can_switch_thinking
-        presets = session.settings.presets
-        await self.app.push_screen_wait(
-            ParametersScreen(
-                shown.system,
-                shown.settings,
-                presets,
-                options.sampling,
-                can_think=can_think,
-                save=save,
-                known=options.sampling_set if is_remote else None,
-            )
-        )
-
-    # Messages of the sidebar; its class is not imported for them.
-
-    def on_sidebar_chosen(self, event: Any) -> None:
-        self.panels.uncover()
-        self._hold_keys_during(self._open_hit(event.chat_id, event.turn_id or "", event.words))
-
-    async def _open_hit(self, chat_id: str, turn: str, words: str) -> None:
+    async def _open_at(self, chat_id: str, turn: str, words: str) -> None:
         await self.controller.open(chat_id, turn)
         if words and turn:
             self._find(words, turn)
 
-    def on_sidebar_renamed(self, event: Any) -> None:
-        from edgechat.tui.chat.stored_conversations import rename
+    async def _change_stored(self, event: Any) -> None:
+        from edgechat.tui.chat.commands import change
 
-        self._change_list(rename(self.controller, event.chat_id, event.title))
-
-    def on_sidebar_pinned(self, event: Any) -> None:
-        from edgechat.tui.chat.stored_conversations import pin
-
-        self._change_list(pin(self.controller, event.chat_id, event.pinned))
-
-    def on_sidebar_deleted(self, event: Any) -> None:
-        from edgechat.tui.chat.stored_conversations import delete
-
-        self._change_list(delete(self.controller, event.chat_id, ask=True))
-
-    def on_sidebar_restored(self, event: Any) -> None:
-        from edgechat.tui.chat.stored_conversations import restore
-
-        self.panels.uncover()
-        self._hold_keys_during(self._then_refresh_list(restore(self.controller, event.chat_id)))
-
-    def on_sidebar_purged(self, event: Any) -> None:
-        from edgechat.tui.chat.stored_conversations import purge
-
-        self._change_list(purge(self.controller, event.chat_id))
-
-    def on_sidebar_exported(self, event: Any) -> None:
-        from edgechat.tui.chat.stored_conversations import export
-
-        self.run_in_background(export(self.controller, event.chat_id))
-
-    def on_sidebar_closed(self) -> None:
-        self.action_to_prompt()
-
-    def _change_list(self, task: Coroutine[Any, Any, None]) -> None:
-        self.run_in_background(self._then_refresh_list(task))
-
-    async def _then_refresh_list(self, task: Coroutine[Any, Any, None]) -> None:
-        await task
+        await change(self.controller, event.action, event.row.chat, event.text)
         self.panels.refresh()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         controller, typing = self._controller, self.focused is self.prompt
         match action:
             case "restore_prompt":
-                return controller is not None and controller.has_prompt_aside and typing
+                return controller is not None and controller.prompt.has_aside and typing
             case "stop":
                 return self.answering
             case "stop_reading":
-                return controller is not None and controller.is_reading and not self.answering
+                return controller is not None and controller.documents.is_reading and not self.answering
             case "clear_find":
                 return self.transcript.is_finding
             case "take_back":
                 return (
-                    controller is not None and controller.is_awaiting_model and bool(controller.shown.waiting)
+                    controller is not None
+                    and controller.models.is_awaiting
+                    and bool(controller.shown.waiting)
                 )
             case "use_stand_in":
-                return controller is not None and controller.offers_stand_in
+                return controller is not None and controller.models.stand_in is not None
             case "clear_toasts":
-                return bool(self.app._notifications)
+                return bool(self.app.is_notifying)  # type: ignore[attr-defined]
             case "turn":
-                from edgechat.tui.chat.turn_actions import can
+                from edgechat.tui.chat.commands import can
 
                 what, *turn = map(str, parameters)
                 return can(self.controller, turn[0] if turn else self.transcript.current, what)

@@ -1,4 +1,4 @@
-"""What the chat's controller asks of the screen, as protocols: it runs without a terminal."""
+"""Protocols of the chat's views, so that the controller runs without a terminal."""
 
 from __future__ import annotations
 
@@ -13,57 +13,55 @@ from edgechat.planner.plan import LoadPlan
 from edgechat.tools.consent import Answer, Question
 
 Branch = tuple[int, int]
-"""Which of the branches a turn is (from 0), and how many there are."""
+"""Number of a turn among its branches, from 0, and their count."""
 
 
 class ReplyView(Protocol):
     """A reply while it is generated."""
 
     def take(self, delta: Delta) -> None:
-        """Remember more text."""
+        """Take more text, without showing it."""
 
     def take_use(self, event: UseChanged) -> None:
-        """Show a call, or what has become of it."""
+        """Show a call, or its new state."""
 
     def paint(self) -> bool:
         """Show the text taken since the last call; return whether there was any."""
 
     def finish(self, turn: Turn, branch: Branch) -> None:
-        """Show the rest, and how the reply ended."""
+        """Show the rest of the text, and how the reply ended."""
 
 
 class TranscriptView(Protocol):
     """The transcript of one conversation. It is kept up to date while another one is shown."""
 
     def show_turns(self, turns: Sequence[tuple[Turn, Branch]], *, keep_problems: bool = False) -> None:
-        """Show these turns in place of the present ones. keep_problems: leave error messages below them."""
+        """Replace all turns. keep_problems: leave error messages below them."""
 
-    def add_turns(self, turns: Sequence[Turn]) -> None:
-        """Append turns."""
+    def add_turns(self, turns: Sequence[Turn]) -> None: ...
 
     def add_problem(self, error: EdgechatError) -> None:
         """Append an error message."""
 
     def show_model(self, plan: LoadPlan) -> None:
-        """Show at the top of a new conversation which model answers; others do not show it."""
+        """Show which model answers, at the top of a new conversation."""
 
     def add_note(self, text: str) -> bool:
         """Show a note at the top of a new conversation; return whether there is room for it."""
 
     def mark_left_out(self, turns: Sequence[Turn]) -> None:
-        """Draw the line below the turns that the model is not sent any more."""
+        """Draw the line below the turns that are no longer sent to the model."""
 
-    def new_reply(self) -> ReplyView:
-        """Return what shows the next reply."""
+    def new_reply(self) -> ReplyView: ...
 
     def resume_reply(self, turn: Turn) -> ReplyView:
-        """Return what shows the rest of a reply that ended early; how it ended is not shown any more."""
+        """Return a view of the rest of a reply that ended early, and hide how it ended."""
 
     def follow_end(self) -> None:
         """Scroll to the end, and stay there as text is added."""
 
     async def painted(self) -> None:
-        """Return when what was added is on the screen."""
+        """Wait until all additions are on the screen."""
 
 
 class PromptView(Protocol):
@@ -78,7 +76,7 @@ class PromptView(Protocol):
 
     @property
     def unsent(self) -> str:
-        """What the user has typed: not an earlier question that is only looked at again."""
+        """The text typed by the user, without an earlier question shown from the history."""
 
     def put(
         self,
@@ -87,45 +85,49 @@ class PromptView(Protocol):
         images: Sequence[AttachedImage] = (),
         title: str = "",
     ) -> None:
-        """Hold this in place of what was there. title: shown above the box."""
+        """Replace the content. title: shown above the box."""
 
     def fill(self, text: str) -> None:
-        """Hold this text in place of the present one."""
+        """Replace the text."""
 
     def show_waiting(self, questions: Sequence[str]) -> None:
-        """Show the questions that wait to be sent, the next one first."""
+        """Show the waiting questions, the next one first."""
 
     def attach(self, attached: Attachment | AttachedImage) -> None:
-        """Send this along with the next question. Raises AttachmentError if there are too many."""
+        """Attach to the next question. Raises AttachmentError if there are too many."""
+
+    async def attach_file(self, path: str) -> None:
+        """Attach a file, or a list of the files in a folder. Raises AttachmentError and ImageError."""
+
+    async def attach_image(self, path: str) -> None:
+        """Attach an image. Raises AttachmentError and ImageError."""
 
     def select_variable(self) -> None:
         """Select the first {variable} of a saved prompt in the box, if there is one."""
 
-    def quote(self, text: str) -> None:
-        """Append a text as a quotation."""
+    def quote(self, text: str) -> None: ...
 
     def remember(self, questions: Sequence[str]) -> None:
         """Offer these questions as history, the newest first."""
 
     def forget_history(self) -> None:
-        """Ask for the history again when it is next wanted."""
+        """Forget the history; it is requested again when needed."""
 
-    def take_focus(self) -> None:
-        """Direct the keys to the box."""
+    def take_focus(self) -> None: ...
 
 
 class Status(Protocol):
     """The state of a conversation that the status lines show."""
 
     activity: tuple[str, float | None, float | None]
-    """What is being done, in words (empty: nothing), and the share of it that is done (0 to 1), if known.
+    """Activity in words (empty: none), and the share done (0 to 1), if known.
 
-    Of a prompt that is read also the share that was in the cache already.
+    While a prompt is read, also the share that was cached.
     """
     used: int | None
     """Tokens in the context; None if unknown."""
     speed: float
-    """Tokens per second of the present or the last reply; 0 if unknown."""
+    """Tokens per second of the current or last reply; 0 if unknown."""
     speedup: float
     """Speed of the last reply relative to plain decoding; 0 without drafts."""
 
@@ -139,11 +141,11 @@ class Status(Protocol):
 
     @property
     def think(self) -> bool | None:
-        """How thinking is switched; None: not at all."""
+        """Whether thinking is switched on or off; None: neither."""
 
     @property
     def tools(self) -> Sequence[str]:
-        """What the model may call."""
+        """Tools that the model may call."""
 
     @property
     def adapters(self) -> Sequence[str]:
@@ -159,18 +161,17 @@ class ChatView(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether the screen is mounted; afterwards nothing is shown any more."""
+        """Whether the screen is mounted; nothing is shown after it is closed."""
 
     @property
     def is_current(self) -> bool:
         """Whether no other screen is in front of it."""
 
     @property
-    def pane(self) -> PromptView:
-        """The prompt."""
+    def pane(self) -> PromptView: ...
 
     def run_in_background(self, work: Coroutine[Any, Any, object], *, ignore_errors: bool = False) -> None:
-        """Run a coroutine. An EdgechatError goes to `show_error`, others end the app.
+        """Run a coroutine. An EdgechatError goes to `show_error`, other errors end the app.
 
         ignore_errors: neither happens.
         """
@@ -181,54 +182,53 @@ class ChatView(Protocol):
         """Show a message beside the chat for some seconds."""
 
     def clear_messages(self) -> None:
-        """Remove the messages beside the chat, whose cause is gone."""
+        """Remove the messages beside the chat."""
 
     def warn(self, message: str) -> None:
         """Show a warning beside the chat."""
 
-    def show_error(self, error: EdgechatError) -> None:
-        """Show an error beside the chat."""
+    def show_error(self, error: EdgechatError) -> None: ...
 
     def announce(self, message: str) -> None:
-        """Tell the user something who is looking at another window."""
+        """Notify a user who is looking at another window."""
 
     async def confirm(self, question: str, *, yes: str, no: str) -> bool:
-        """Ask a question, with the labels of its two answers."""
+        """Ask a yes-or-no question. yes, no: labels of the answers."""
 
     async def ask_consent(self, question: Question, chat: str) -> Answer | None:
-        """Ask whether a call may be made; None: the reply is to be stopped.
+        """Ask whether a call may be made. Returns None to stop the reply.
 
         chat: the title of its conversation if that is not shown. Cancelling this withdraws the question.
         """
 
     async def choose_model(self, title: str, models: Sequence[tuple[str, str]]) -> str | None:
-        """Let the user choose one of these models, each with a few words about it; None: no one."""
+        """Let the user choose one of these models, each with a short description. Returns None for none."""
 
     def show_passages(self, passages: Sequence[Attachment], number: int = 0) -> None:
-        """Show passages of documents, first the one with this number, if any has it."""
+        """Show passages of documents, beginning with the one of this number."""
 
     async def compare(self, versions: Sequence[Turn], shown: int) -> int | None:
-        """Show versions of a turn side by side; return the number of the one that is chosen, if any."""
+        """Show versions of a turn side by side; return the number of the chosen one, if any."""
 
     # The conversation.
 
     def new_transcript(self, *, is_new: bool) -> TranscriptView:
-        """Return the transcript of a new or a stored conversation, which is not shown yet."""
+        """Return a transcript for a new or a stored conversation, not shown yet."""
 
     def show_transcript(self, transcript: TranscriptView, turn: str = "") -> None:
-        """Show a transcript in place of the present one, at its end or at a turn."""
+        """Show a transcript instead of the current one, at its end or at a turn."""
 
     def point_at(self, turn: str) -> None:
-        """Scroll to a turn of the transcript that is shown."""
+        """Scroll to a turn."""
 
     def show_status(self, status: Status) -> None:
-        """Show the state of the conversation that is shown."""
+        """Show the state of a conversation in the status lines."""
 
     def show_finished(self, finished: Finished) -> None:
-        """Show what a reply took."""
+        """Show the figures of a reply."""
 
     def refresh_chat(self) -> None:
-        """Show again what follows from the controller's state: busy or not, the list, the keys."""
+        """Update what depends on the controller: title, list of conversations, keys."""
 
     # Models.
 
@@ -239,7 +239,7 @@ class ChatView(Protocol):
         """Show the model that is loaded now, in detail."""
 
     def show_downloads(self, line: str) -> None:
-        """Show how far the downloads are; empty: there are none."""
+        """Show the progress of downloads; empty: none."""
 
     def show_notice(self, text: str) -> None:
         """Show a text above the prompt until it is replaced; empty: none."""
@@ -251,16 +251,29 @@ class ChatView(Protocol):
 
     @property
     def clipboard(self) -> str:
-        """What was copied last."""
+        """Text that was copied last."""
 
-    def copy(self, text: str) -> None:
-        """Put a text on the clipboard."""
+    def copy(self, text: str) -> None: ...
 
     def toggle_thought(self, turn: str) -> None:
         """Show or hide the thinking of a turn."""
 
     async def restore_panels(self) -> None:
-        """Show the panels that were shown last time. Raises StoreError."""
+        """Show the panels of the last session. Raises StoreError."""
 
-    async def run_screen_command(self, command: str, argument: str) -> None:
-        """Run a slash command that concerns the screen alone. Raises EdgechatError."""
+    # Commands.
+
+    async def run_action(self, action: str) -> None:
+        """Run an action of the screen or the app: 'screen.models'."""
+
+    async def search(self, words: str) -> None:
+        """Search all conversations. Raises StoreError."""
+
+    def find(self, words: str) -> bool:
+        """Go to words in the conversation on the screen; return whether they occur."""
+
+    async def edit_prompt(self) -> None:
+        """Edit the prompt in the user's editor. Raises EditorError."""
+
+    async def set_theme(self, name: str) -> None:
+        """Change the colours. Raises SettingsError."""

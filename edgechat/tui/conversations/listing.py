@@ -1,10 +1,12 @@
-"""The list of conversations as one widget that draws only the lines on the screen."""
+"""List of conversations or search results: its rows, and the widget that draws the visible ones."""
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date, datetime
 from itertools import accumulate
 from typing import ClassVar
 
@@ -18,12 +20,176 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.style import Style
 
-from edgechat.tui.conversations.rows import ChatRow, HeadingRow, Row, SelectableRow, height_of, lines_of
-from edgechat.tui.widgets.cursor import cursor_style
+from edgechat.base.text import local_time, one_line
+from edgechat.chat.records import TRASH_DAYS, Chat, Headline, Hit, Listed
+from edgechat.tui.widgets.lists import cursor_style
+
+_GUTTER = 2
+_SNIPPET_LINES, _NARROW, _BEFORE = 2, 44, 12
+_TITLE = 200
+_CURRENT, _WRITING = "▌", "●"
+
+
+@dataclass(frozen=True, slots=True)
+class HeadingRow:
+    """A heading over the rows that follow."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoteRow:
+    """A text instead of rows."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRow:
+    """A conversation."""
+
+    chat: Chat
+    writing: bool = False
+    note: str = ""
+    """A text at its end."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Identifies the row when the list is read again."""
+        return self.chat.id, ""
+
+
+@dataclass(frozen=True, slots=True)
+class HitRow:
+    """A turn or a title in which the searched words occur."""
+
+    hit: Hit
+
+    @property
+    def chat(self) -> Chat:
+        return self.hit.chat
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.hit.chat.id, self.hit.turn_id
+
+
+SelectableRow = ChatRow | HitRow
+"""A row that the cursor may be on."""
+Row = HeadingRow | NoteRow | SelectableRow
+
+
+def rows_of(headlines: Sequence[Headline], today: date) -> list[Row]:
+    """Return the conversations under headings by last use, pinned ones first."""
+    rows: list[Row] = []
+    last = ""
+    for headline in headlines:
+        chat = headline.chat
+        heading = "Pinned" if chat.pinned else _day(local_time(chat.updated_at).date(), today)
+        if heading != last:
+            rows.append(HeadingRow(heading))
+            last = heading
+        rows.append(ChatRow(chat, headline.writing))
+    return rows
+
+
+def rows_of_hits(hits: Sequence[Hit], limit: int) -> list[Row]:
+    """Return the hits under a heading with their number. limit: requested number."""
+    if not hits:
+        return [NoteRow("Nothing found")]
+    count = f"Best {limit} results" if len(hits) >= limit else f"{len(hits)} found"
+    return [HeadingRow(count), *map(HitRow, hits)]
+
+
+def rows_of_trash(trashed: Sequence[Listed], now: float) -> list[Row]:
+    """Return the conversations in the trash, each with the days until it is deleted permanently."""
+    if not trashed:
+        return [NoteRow(f"The trash is empty. Deleted conversations stay here for {TRASH_DAYS} days.")]
+    rows = (ChatRow(item.chat, note=_time_left(item.chat, now)) for item in trashed)
+    return [HeadingRow("Trash · deleted in"), *rows]
+
+
+def height_of(row: Row, width: int, *, is_first: bool) -> int:
+    """Return the number of lines that `lines_of` returns."""
+    if isinstance(row, HitRow):
+        return 2 + len(_snippet(row.hit, width))
+    if isinstance(row, NoteRow):
+        return len(_note(row, width))
+    return 2 if isinstance(row, HeadingRow) and not is_first else 1
+
+
+def lines_of(row: Row, width: int, *, is_first: bool, is_current: bool, writing: bool) -> list[Content]:
+    """Return the lines of a row, each no wider than `width`; their styles are named ('.faint')."""
+    if isinstance(row, HeadingRow):
+        heading = Content(" " * _GUTTER + row.text).truncate(width, ellipsis=True).stylize(".heading")
+        return [heading] if is_first else [Content(""), heading]
+    if isinstance(row, NoteRow):
+        return _note(row, width)
+    if isinstance(row, ChatRow):
+        end = Content(f"{row.note} ").stylize(".faint") if row.note else Content("")
+        end = Content(f"{_WRITING} ").stylize(".writing") if writing else end
+        return [_title(row.chat, width, end, is_current)]
+    when = Content(f"{_when(local_time(row.hit.created_at), datetime.now())} ").stylize(".faint")
+    return [_title(row.chat, width, when, is_current, strong=True), *_snippet(row.hit, width), Content("")]
+
+
+def _note(note: NoteRow, width: int) -> list[Content]:
+    lines = Content(note.text).stylize(".faint").wrap(max(8, width - _GUTTER - 1))
+    return [Content.assemble(" " * _GUTTER, line) for line in lines]
+
+
+def _title(chat: Chat, width: int, right: Content, is_current: bool, *, strong: bool = False) -> Content:
+    room = max(4, width - _GUTTER - right.cell_length - 1)
+    title = Content(one_line(chat.title, _TITLE) or "Untitled").truncate(room, ellipsis=True)
+    if strong or is_current:
+        title = title.stylize(".strong")
+    gutter = Content(f"{_CURRENT} ").stylize(".marker") if is_current else Content(" " * _GUTTER)
+    gap = " " * max(1, width - _GUTTER - title.cell_length - right.cell_length)
+    return Content.assemble(gutter, title, gap, right).truncate(width)
+
+
+def _snippet(hit: Hit, width: int) -> list[Content]:
+    text = Content(hit.snippet)
+    for start, end in hit.marks:
+        text = text.stylize(".found", start, end)
+    room = max(8, width - _GUTTER - 1)
+    n_lines = _SNIPPET_LINES + (width < _NARROW)
+    if hit.marks and hit.marks[-1][1] > room * n_lines:
+        text = _from_first_mark(text, hit)
+    lines = text.wrap(room)
+    if len(lines) > n_lines:
+        last = lines[n_lines - 1].rstrip().truncate(room - 1)
+        lines = [*lines[: n_lines - 1], Content.assemble(last, "…")]
+    return [Content.assemble(" " * _GUTTER, line) for line in lines]
+
+
+def _from_first_mark(text: Content, hit: Hit) -> Content:
+    """Drop the words before the first mark, except those just before it."""
+    begin = hit.snippet.find(" ", max(0, hit.marks[0][0] - _BEFORE), hit.marks[0][0])
+    return Content.assemble("…", text[begin + 1 :]) if begin > 0 else text
+
+
+def _time_left(chat: Chat, now: float) -> str:
+    passed = (now - (chat.trashed_at or now)) / 86400
+    days = min(TRASH_DAYS, max(1, math.ceil(TRASH_DAYS - passed)))
+    return f"{days} day{'s' * (days > 1)}"
+
+
+def _day(day: date, today: date) -> str:
+    days = (today - day).days
+    if days <= 1:
+        return "Yesterday" if days == 1 else "Today"
+    return "Last 7 days" if days <= 7 else "Older"
+
+
+def _when(moment: datetime, now: datetime) -> str:
+    if moment.date() == now.date():
+        return f"{moment:%H:%M}"
+    return f"{moment.day} {moment:%b}" + f" {moment.year}" * (moment.year != now.year)
 
 
 class ChatList(ScrollView, can_focus=True):
-    """Rows with a cursor. It changes nothing itself: it posts what the user requests."""
+    """Rows with a cursor. Posts what the user requests, and changes nothing itself."""
 
     ALLOW_SELECT = False
     DEFAULT_CSS = """
@@ -79,12 +245,14 @@ class ChatList(ScrollView, can_focus=True):
     class Requested(Message):
         """The user requests an action.
 
-        'choose', 'rename', 'pin', 'delete', 'export' a row; 'restore', 'purge' one in the trash; 'search',
-        'trash', 'leave'.
+        Of the list: 'choose' or 'rename' a row, 'search', 'list', 'trash', 'leave'. Of the screen: 'open',
+        'retitle', 'pin', 'delete', 'export', 'restore', 'purge' a row, 'close'.
         """
 
         action: str
         row: SelectableRow | None = None
+        text: str = ""
+        """The new title, or the words that were searched for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,9 +267,9 @@ class ChatList(ScrollView, can_focus=True):
     # What is shown.
 
     def show(self, rows: Sequence[Row], *, from_top: bool = False, in_trash: bool = False) -> None:
-        """Show other rows; the cursor stays on its row, or where that was.
+        """Replace the rows; the cursor stays on its row, or at its position.
 
-        At first it is on the conversation that is open, if that is listed. in_trash: they are in the trash.
+        At first it is on the open conversation, if listed. in_trash: the rows are in the trash.
         """
         self._in_trash = in_trash
         key = self.row.key if self.row is not None else (self._current, "")
@@ -114,13 +282,13 @@ class ChatList(ScrollView, can_focus=True):
         self.refresh_bindings()
 
     def mark(self, current: str | None, writing: frozenset[str]) -> None:
-        """Mark the conversation that is open, and those in which a reply is being written."""
+        """Mark the open conversation, and those in which a reply is being written."""
         if (current, writing) != (self._current, self._writing):
             self._current, self._writing = current, writing
             self.refresh()
 
     def point_at_current(self) -> None:
-        """Put the cursor on the conversation that is open, if it is listed."""
+        """Put the cursor on the open conversation, if listed."""
         index = self._index_of((self._current, ""))
         self._go_to(self._nearest(0) if index is None else index)
 
@@ -132,12 +300,11 @@ class ChatList(ScrollView, can_focus=True):
 
     @property
     def row(self) -> SelectableRow | None:
-        """The row at the cursor."""
         row = self._rows[self._cursor] if self._cursor < len(self._rows) else None
         return row if isinstance(row, SelectableRow) else None
 
     def line_of_cursor(self) -> int:
-        """Return how many lines the row at the cursor is below the top of the visible part."""
+        """Return the line of the row at the cursor, counted from the top of the visible part."""
         return self._tops[self._cursor] - self.scroll_offset.y
 
     # Drawing.
@@ -148,7 +315,7 @@ class ChatList(ScrollView, can_focus=True):
 
     def _lay_out(self) -> None:
         self._width = self.scrollable_content_region.width
-        # Each row gets a line even if the list has no width, so that every row has a top.
+        # Without a width, each row still gets a line, so that every row has a top.
         heights = (
             height_of(row, self._width, is_first=at == 0) if self._width else 1
             for at, row in enumerate(self._rows)
@@ -203,7 +370,7 @@ class ChatList(ScrollView, can_focus=True):
     # The cursor.
 
     def _nearest(self, at: int) -> int:
-        """Return the first row from `at` on that is no heading, else the last one before it."""
+        """Return the first selectable row from `at` on, else the last one before it."""
         places = [*range(at, len(self._rows)), *range(min(at, len(self._rows)) - 1, -1, -1)]
         return next((place for place in places if isinstance(self._rows[place], SelectableRow)), 0)
 
@@ -230,7 +397,7 @@ class ChatList(ScrollView, can_focus=True):
             self.post_message(self.Requested("search"))
 
     def action_page(self, by: int) -> None:
-        """Move the cursor by as many lines as are visible."""
+        """Move the cursor by a page."""
         line = self._tops[self._cursor] + by * max(1, self.size.height - 1)
         at = bisect_right(self._tops, max(0, line)) - 1
         self._go_to(self._nearest(min(at, len(self._rows) - 1)) if self._rows else 0)
@@ -242,7 +409,7 @@ class ChatList(ScrollView, can_focus=True):
     # Requests.
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Allow requests that need a row only if there is one, in the trash or outside it."""
+        """Allow requests about a row only if there is one, in or outside the trash."""
         match parameters:
             case ("choose" | "rename" | "pin" | "delete" | "export",):
                 return self.row is not None and not self._in_trash

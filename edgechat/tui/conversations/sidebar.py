@@ -1,37 +1,34 @@
-"""The list of conversations with its search field; it posts what the user requests."""
+"""Sidebar: the list of conversations with its search field."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.message import Message
 from textual.widget import Widget
 
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import one_line
-from edgechat.tui.conversations.listing import ChatList
-from edgechat.tui.conversations.rows import (
-    HitRow,
+from edgechat.tui.conversations.listing import (
+    ChatList,
     NoteRow,
     SelectableRow,
     rows_of,
     rows_of_hits,
     rows_of_trash,
 )
-from edgechat.tui.widgets.line_field import LineField
+from edgechat.tui.widgets.fields import LineField
 
 if TYPE_CHECKING:
     from edgechat.chat.storage.store import Store
 
 _FIRST_PAGE, _PAGE, _MOST = 100, 1000, 20_000
-"""Conversations that are read at first, then at a time, and at most."""
+"""Numbers of conversations: in the first page, in later pages, in all."""
 _HITS = 50
 _SEARCH_DELAY = 0.08
 """Seconds after the last key before the search begins."""
@@ -40,7 +37,7 @@ POLL_INTERVAL = 2.0
 
 
 class SearchField(LineField):
-    """Where the searched words are typed."""
+    """Field for the words to search for."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "submit", "Open"),
@@ -53,7 +50,7 @@ class SearchField(LineField):
 
 
 class TitleField(LineField):
-    """Where a title is changed, in the place of its row."""
+    """Field to change a title, in place of its row."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "submit", "Rename"),
@@ -62,7 +59,7 @@ class TitleField(LineField):
 
     def __init__(self, row: SelectableRow) -> None:
         super().__init__(one_line(row.chat.title), compact=True, select_on_focus=True, max_length=200)
-        self.chat_id = row.chat.id
+        self.row = row
 
     def action_give_up(self) -> None:
         self.post_message(ChatList.Requested("list"))
@@ -75,8 +72,8 @@ class TitleField(LineField):
 class Sidebar(Widget):
     """Lists and searches the conversations of a store, or lists its trash.
 
-    It changes nothing itself: after a change, call `show_current`. It notices what other programs write
-    while it is visible.
+    It changes nothing itself: what the user requests goes on to the screen as `ChatList.Requested`. After a
+    change, call `show_current`. It notices what other programs write while it is visible.
     """
 
     DEFAULT_CSS = """
@@ -104,65 +101,16 @@ class Sidebar(Widget):
     }
     """
 
-    @dataclass
-    class Chosen(Message):
-        """A conversation is to be shown, at a turn if there is one, and there at the words searched for."""
-
-        chat_id: str
-        turn_id: str | None
-        words: str = ""
-
-    @dataclass
-    class Renamed(Message):
-        """A conversation is to have another title."""
-
-        chat_id: str
-        title: str
-
-    @dataclass
-    class Pinned(Message):
-        """A conversation is to stay at the top, or no longer."""
-
-        chat_id: str
-        pinned: bool
-
-    @dataclass
-    class Deleted(Message):
-        """A conversation is to be deleted."""
-
-        chat_id: str
-
-    @dataclass
-    class Exported(Message):
-        """A conversation is to be written to a file."""
-
-        chat_id: str
-
-    @dataclass
-    class Restored(Message):
-        """A conversation is to be brought back from the trash."""
-
-        chat_id: str
-
-    @dataclass
-    class Purged(Message):
-        """A conversation in the trash is to be deleted for good."""
-
-        chat_id: str
-
-    class Closed(Message):
-        """The keys are to go back to the prompt."""
-
     def __init__(self, store: Store, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._store = store
         self._version: int | None = None
         self._in_trash = False
-        """Whether the trash is to be shown in place of the list."""
+        """Whether to show the trash instead of the list."""
         self._shown = ("", False)
-        """The searched words whose hits are shown ('': all are listed), and whether the trash is shown."""
+        """Searched words whose hits are shown ('': all are listed), and whether the trash is shown."""
         self._opens_first = False
-        """Whether the first hit is to be opened as soon as it is found."""
+        """Whether to open the first hit as soon as it is found."""
         self._list = ChatList()
         self._field = SearchField(
             placeholder="Search all conversations", max_length=200, select_on_focus=False
@@ -184,13 +132,13 @@ class Sidebar(Widget):
     # Called by the app.
 
     def show_current(self, chat_id: str | None, writing: frozenset[str] = frozenset()) -> None:
-        """Mark the conversation that is open and those being answered, and show what has changed."""
+        """Mark the open conversation and those being answered, and show changes."""
         self._list.mark(chat_id, writing)
         if self.is_attached:
             self.reload()
 
     def focus_list(self) -> None:
-        """Focus the list, with the cursor on the conversation that is open."""
+        """Focus the list, with the cursor on the open conversation."""
         if self._in_trash:
             self._show_trash(False)
         elif self._shown == ("", False):
@@ -198,7 +146,6 @@ class Sidebar(Widget):
         self._list.focus()
 
     def focus_trash(self) -> None:
-        """Show the trash, and focus it."""
         self._field.value = ""
         self._show_trash(True)
         self._list.focus()
@@ -217,7 +164,7 @@ class Sidebar(Widget):
             self._field.cursor_position = len(self._field.value)
 
     def reload(self, wait: float = 0.0) -> None:
-        """Read what is shown again, after `wait` seconds without another call."""
+        """Reload the list, after `wait` seconds without another call."""
         self._read(self._field.value.strip(), self._in_trash, wait)
 
     # Reading.
@@ -229,7 +176,7 @@ class Sidebar(Widget):
         try:
             self._version = await self._store.version()
             if in_trash:
-                rows = rows_of_trash(await self._store.trashed(_MOST), time.time())
+                rows = rows_of_trash(await self._store.listed(_MOST, trashed=True), time.time())
                 self._list.show(rows, from_top=is_new, in_trash=True)
             elif words:
                 rows = rows_of_hits(await self._store.search(words, _HITS), _HITS)
@@ -261,7 +208,7 @@ class Sidebar(Widget):
             if await self._store.version() != self._version:
                 self.reload()
         except EdgechatError:
-            return  # reported when the user requests something
+            return  # reported at the user's next request
 
     # Requests of the user.
 
@@ -272,7 +219,7 @@ class Sidebar(Widget):
 
     @on(LineField.Submitted, "SearchField")
     def _submitted(self) -> None:
-        # Enter may come before the hits for the last letters, and must not open a row that they replace.
+        # Enter may come before the hits for the last letters, and must not open an outdated row.
         self._opens_first = True
         if (self._field.value.strip(), self._in_trash) == self._shown and self._version is not None:
             self._open_first()
@@ -290,12 +237,11 @@ class Sidebar(Widget):
         if isinstance(field, TitleField):
             self._list.focus()
             if title:
-                self.post_message(self.Renamed(field.chat_id, title))
+                self.post_message(ChatList.Requested("retitle", field.row, title))
 
     @on(ChatList.Requested)
     async def _requested(self, event: ChatList.Requested) -> None:
-        event.stop()
-        row = event.row
+        """Handle requests to the list; others go on to the screen."""
         match event.action:
             case "search":
                 self.search(self._field.value)
@@ -305,22 +251,16 @@ class Sidebar(Widget):
                 self.focus_trash()
             case "leave":
                 self._leave()
-            case "rename" if row is not None:
-                await self._edit_title(row)
-            case "choose" if row is not None:
-                turn_id = row.hit.turn_id if isinstance(row, HitRow) else ""
-                self.post_message(self.Chosen(row.chat.id, turn_id or None, self._shown[0]))
-            case "pin" if row is not None:
-                self.post_message(self.Pinned(row.chat.id, not row.chat.pinned))
-            case "delete" if row is not None:
-                self.post_message(self.Deleted(row.chat.id))
-            case "export" if row is not None:
-                self.post_message(self.Exported(row.chat.id))
-            case "restore" if row is not None:
+            case "rename" if event.row is not None:
+                await self._edit_title(event.row)
+            case "choose":
+                self.post_message(ChatList.Requested("open", event.row, self._shown[0]))
+            case "restore":
                 self._in_trash = False
-                self.post_message(self.Restored(row.chat.id))
-            case "purge" if row is not None:
-                self.post_message(self.Purged(row.chat.id))
+                return
+            case _:
+                return
+        event.stop()
 
     def _leave(self) -> None:
         if self._in_trash:
@@ -329,7 +269,7 @@ class Sidebar(Widget):
             self._field.value = ""
             self._list.focus()
         else:
-            self.post_message(self.Closed())
+            self.post_message(ChatList.Requested("close"))
 
     async def _edit_title(self, row: SelectableRow) -> None:
         field = TitleField(row)
@@ -340,7 +280,7 @@ class Sidebar(Widget):
         field.focus()
 
     def on_resize(self, _: events.Resize) -> None:
-        """Draw a border only beside something, and stop editing a title, whose row has moved."""
+        """Draw a border only beside another widget, and stop editing a title, whose row has moved."""
         self.set_class(self.outer_size.width >= self.screen.size.width, "-whole")
         for field in self.query(TitleField):
             field.action_give_up()

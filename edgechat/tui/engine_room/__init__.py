@@ -1,1 +1,1 @@
-"""The engine room: a panel that shows what the engine does and knows."""
+"""Engine room: a panel that shows the state of the engine."""

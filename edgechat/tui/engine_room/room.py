@@ -1,4 +1,4 @@
-"""The panel: its sections in one column, or in two if they fit."""
+"""Panel of the engine room: its sections in one column, or in two if they fit."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ from edgechat.engine.protocol import Engine
 from edgechat.engine.types import Finished, ModelInfo
 from edgechat.models.remote.metrics import ServerLoad
 from edgechat.planner.plan import LoadPlan
-from edgechat.tui.engine_room.cache import CacheSection
-from edgechat.tui.engine_room.drafts import DraftsSection
-from edgechat.tui.engine_room.memory import MemorySection
 from edgechat.tui.engine_room.section import Section, wrapped
-from edgechat.tui.engine_room.server import ServerSection
-from edgechat.tui.engine_room.speed import SpeedSection
+from edgechat.tui.engine_room.sections import (
+    CacheSection,
+    DraftsSection,
+    MemorySection,
+    ServerSection,
+    SpeedSection,
+)
 
 _TWO_COLUMNS = 96
 """The least width for two columns, in cells."""
 _LOG_BYTES, _LOG_LINES, _LOG_WIDTH = 8192, 12, 500
-"""What is read of the log, and what is shown of it: lines, and characters of each."""
+"""Bytes read from the end of the log, and lines and characters a line shown."""
 
 
 class LogSection(Section):
@@ -56,7 +58,7 @@ class LogSection(Section):
 
 
 class EngineRoom(VerticalScroll):
-    """What the engine does and knows: what it is given, and snapshots of the engine that it follows."""
+    """Shows the state of an engine, from snapshots, and the figures that it is given."""
 
     DEFAULT_CSS = """
     EngineRoom {
@@ -108,7 +110,6 @@ class EngineRoom(VerticalScroll):
 
     @property
     def sections(self) -> tuple[Section, ...]:
-        """All sections, in their order."""
         return self.speed, self.cache, self.drafts, self.memory, self.server, self.log_lines
 
     # What it shows.
@@ -119,35 +120,35 @@ class EngineRoom(VerticalScroll):
         self.memory.show_model(plan, info)
         remote = plan.remote if plan is not None else None
         self.server.show_model(remote)
-        for section in (self.drafts, self.cache, self.memory):  # what a server does not tell
+        for section in (self.drafts, self.cache, self.memory):  # unknown for a server
             section.display = remote is None
         self.server.display = remote is not None
         self.log_lines.display = remote is None or remote.is_started
 
     def show_snapshot(self, snapshot: Snapshot | None) -> None:
-        """Show what the engine does; None if no model is loaded."""
+        """Show a snapshot of the engine; None if no model is loaded."""
         for section in (self.speed, self.drafts, self.cache, self.memory):
             section.show(snapshot)
 
     def show_server(self, load: ServerLoad | None) -> None:
-        """Show what another server tells."""
+        """Show the load of another server."""
         self.server.show(load)
         self.speed.changed()
 
     def show_reply(self, finished: Finished) -> None:
-        """Show the timings of a reply, and what drafts did for it."""
+        """Show the timings of a reply, and the effect of drafts."""
         self.speed.take(finished)
         self.drafts.take(finished)
         self.speed.changed()
 
     def show_speed(self, tokens_per_second: float) -> None:
-        """Show the present speed; this may be called at any rate."""
+        """Show the current speed; may be called at any rate."""
         self.speed.note(tokens_per_second)
         if self.is_seen and not self.follows:
             self.speed.changed()
 
     def show_log(self, log: str) -> None:
-        """Show the end of the worker's log, or of that of a server which edgechat has started."""
+        """Show the end of the log of the worker, or of a server started by edgechat."""
         if log:
             self.log_lines.display = True
         self.log_lines.show(log)
@@ -156,7 +157,6 @@ class EngineRoom(VerticalScroll):
 
     @property
     def is_seen(self) -> bool:
-        """Whether it is on the screen now."""
         if not (self.is_attached and self.display):
             return False
         top = self.app.screen
@@ -172,8 +172,8 @@ class EngineRoom(VerticalScroll):
     ) -> None:
         """Poll an engine from now on, while the panel is shown.
 
-        engine: returns the present engine, or None. chat: returns the id of the chat on the screen.
-        Set `cache.title_of`, too, to have chats named by their titles.
+        engine: returns the current engine, or None. chat: returns the id of the chat on the screen. Set
+        `cache.title_of` as well to name chats by their titles.
         """
         self._stop_polling()
         self._engine, self._chat = engine, chat
@@ -199,7 +199,7 @@ class EngineRoom(VerticalScroll):
                     self.show_snapshot(None)
                 else:
                     snapshot = await engine.inspect(self._chat())
-                    log = await asyncio.to_thread(engine.log_tail, _LOG_BYTES)  # a disk may be slow
+                    log = await asyncio.to_thread(engine.log_tail, _LOG_BYTES)  # the disk may be slow
                     if engine.plan.remote is not None:
                         self.show_server(snapshot if isinstance(snapshot, ServerLoad) else None)
                     else:

@@ -1,4 +1,4 @@
-"""A section of the engine room: a heading, aligned lines, and a sentence that explains them."""
+"""Section of the engine room: a heading, aligned lines, and an explanation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgechat.tui.transcript.sheet import Sheet
 LABEL = 12
 """The width of the labels at the left, in cells."""
 _WIDEST = 64
-"""The greatest width of a table: columns far apart are hard to follow."""
+"""Greatest width of a table; columns far apart are hard to follow."""
 _COLUMN = 10
 NO_MODEL = "No model is loaded."
 
@@ -21,7 +21,7 @@ Cell = str | tuple[str, str] | Content
 
 
 class Section(Sheet):
-    """Lines under a heading. Subclasses return the lines, and call `changed` when they change."""
+    """Lines under a heading. Subclasses return the lines from `body`, and call `changed` on changes."""
 
     DEFAULT_CSS = """
     Section {
@@ -81,7 +81,7 @@ def row(label: str, *parts: Cell) -> Content:
 
 
 def fitting(width: int, line: Content, *shorter: Content) -> Content:
-    """Return the first of these lines that fits, or the last."""
+    """Return the first of these lines that fits, else the last."""
     lines = (line, *shorter)
     return next((line for line in lines if line.cell_length <= width), lines[-1])
 

@@ -1,4 +1,4 @@
-"""Blocks of a text, and the lines that they become: plain data, which one widget shows.
+"""Blocks of a text, and rendered lines: plain data, shown by a single widget.
 
 Textual's own Markdown widget makes a widget of every paragraph and list item, and rebuilds a growing list
 with each word: 100 ms for 24 items.
@@ -13,23 +13,23 @@ from textual.content import Content
 
 NOTHING = Content("")
 COPY_CODE = "copy-code"
-"""The key of a style's meta data where a click copies code."""
+"""Key in a style's meta data; a click there copies code."""
 
 Row = tuple[Content, ...]
 
 
 class RenderedLine(NamedTuple):
-    """A line on the screen, and what of it is copied."""
+    """A line on the screen, and the part of it that is copied."""
 
     content: Content
     lead: int = 0
-    """So many characters at its start are markers, which are not copied."""
+    """Number of characters at its start that are markers and are not copied."""
     trail: int = 0
-    """So many at its end are filling, which is not copied either."""
+    """Number of characters at its end that are filling and are not copied."""
     joint: str = "\n"
-    """What separates it from the line above in a copy: nothing, if it is the rest of a folded line."""
+    """Separator from the line above in a copy; empty for the rest of a folded line."""
     code: str = ""
-    """The code that a click on its "copy" copies."""
+    """Code copied by a click on its "copy"."""
 
     @classmethod
     def decoration(cls, content: Content, trail: int = 0, code: str = "") -> RenderedLine:
@@ -46,19 +46,19 @@ class Block:
 
     kind: Literal["text", "heading", "code", "maths", "table", "rule"]
     content: Content = NOTHING
-    """The text; of code and of formulas, the plain source."""
+    """Text; of code and formulas, the plain source."""
     first: str = ""
-    """Precedes the first line: the bullet or number of a list item, the bar of a quote."""
+    """Prefix of the first line: bullet or number of a list item, bar of a quote."""
     rest: str = ""
-    """Precedes the other lines, as wide as `first`."""
+    """Prefix of the other lines, as wide as `first`."""
     gap: bool = True
     """Whether an empty line separates it from what is above."""
     level: int = 0
     """Of a heading: 1 to 6."""
     language: str = ""
-    """Of code: what its fence says, which begins with the name of the language."""
+    """Of code: the info string of its fence, which begins with the language."""
     formula: str = ""
-    """Of maths: what stands between the delimiters; empty if the closing one is missing."""
+    """Of maths: text between the delimiters; empty if the closing one is missing."""
     rows: tuple[Row, ...] = ()
     """Of a table; the first one is the header."""
     aligns: tuple[str, ...] = ()

@@ -1,13 +1,18 @@
-"""Markdown for a terminal that is only written to: each piece as soon as no further text can change it.
+"""Markdown for plain terminal output: each piece is written once further text cannot change it.
 
-Nothing that was written is taken back, so it is right at any width, after a resize and in a log.
+Nothing is taken back, so the output is right at any width, after a resize and in a log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 
+from rich.color import ColorSystem
+from textual.color import Color
 from textual.content import Content
+from textual.style import Style
 
 from edgechat.tui.markdown.blocks import RenderedLine
 from edgechat.tui.markdown.document import Document
@@ -24,29 +29,29 @@ _CLOSERS = {
     "<": (">",),
     "&": (";",),
 }
-"""How what begins with a sign may end."""
+"""Possible ends of text that begins with a sign."""
 _NOT_YET = ("table", "maths")
-"""Blocks of which every line may change until they end."""
+"""Blocks whose lines may all change until they end."""
 
 
 class MarkdownStream:
     """Turns a growing Markdown text into lines to write.
 
     `take` and `finish` return pieces to write with a newline between two of them; the first continues the
-    line that was written last. The width may be another each time: it counts from the next block on.
+    line written last. The width may differ each time, and applies from the next block on.
     """
 
     def __init__(self) -> None:
         self._document = Document(filled=False)
         self._width = 0
         self._start = 0
-        """How many lines are written and final."""
+        """Number of lines that are written and final."""
         self._sent = [""]
-        """The lines written after those; more of the last one may come."""
+        """Lines written after those; the last may grow."""
 
     @property
     def waits_for(self) -> str:
-        """What is not written before it has ended: "table", "maths" or nothing."""
+        """Kind of the block that is written only when it has ended: "table", "maths" or ''."""
         kind = self._document.open_kind
         return kind if kind in _NOT_YET else ""
 
@@ -56,11 +61,10 @@ class MarkdownStream:
         return not self._sent[-1]
 
     def append(self, text: str) -> None:
-        """Add to the text."""
         self._document.append(text)
 
     def take(self, width: int) -> list[Content]:
-        """Return what can be written now."""
+        """Return the pieces that can be written now."""
         self._width = self._width or width
         pieces = [Content("")]
         final = self._document.final_lines(self._width)
@@ -77,13 +81,13 @@ class MarkdownStream:
         return [*pieces[:-1], pieces[-1] + first, *others]
 
     def finish(self, width: int) -> list[Content]:
-        """Return the rest."""
+        """Return the remaining pieces."""
         self._width = self._width or width
         lines = self._document.lines(self._width)
         return self._write(lines, len(lines), 0)
 
     def _write(self, lines: Sequence[RenderedLine], line: int, column: int) -> list[Content]:
-        """Return what stands between what was written and this column of this line."""
+        """Return the text between the end of the output and this column of this line."""
         pieces = [] if self._agrees(lines) else self._start_again()
         at = self._start + len(self._sent) - 1
         for number in range(at, line):
@@ -100,13 +104,13 @@ class MarkdownStream:
         return pieces
 
     def _agrees(self, lines: Sequence[RenderedLine]) -> bool:
-        """Return whether what was written is the beginning of these lines."""
+        """Return whether the output is the beginning of these lines."""
         *complete, last = self._sent
         now = [line.content.plain for line in lines[self._start : self._start + len(self._sent)]]
         return now[: len(complete)] == complete and "".join(now[len(complete) :]).startswith(last)
 
     def _start_again(self) -> list[Content]:
-        """Write the open part once more, below: it is something else than it seemed."""
+        """Rewrite the unfinished block below: it turned out to be something else."""
         pieces = [] if self.at_line_start else [Content("")]
         self._sent = [""]
         return pieces
@@ -117,7 +121,7 @@ class MarkdownStream:
         self._sent = self._sent[count:]
 
     def _settled(self, lines: Sequence[RenderedLine]) -> tuple[int, int]:
-        """Return up to which line, and character of it, all ways to go on agree."""
+        """Return the line and character up to which all continuations agree."""
         if self.waits_for:
             return 0, 0
         agreed, column = _before_unfinished(lines)
@@ -132,7 +136,7 @@ class MarkdownStream:
         return agreed, column
 
     def _endings(self, tail: str) -> Iterator[str]:
-        """Yield longer texts: one for each way in which what stands there may become another thing."""
+        """Yield longer texts, one for each way in which the end may become something else."""
         yield f"{tail}z"
         yield f"{tail}\nz"
         if self._document.open_kind == "code":
@@ -151,7 +155,7 @@ class MarkdownStream:
 
 
 def _before_unfinished(lines: Sequence[RenderedLine]) -> tuple[int, int]:
-    """Return the line and the character at which a formula begins that has not ended."""
+    """Return the line and character at which an unfinished formula begins."""
     for at, line in enumerate(lines):
         starts = [span.start for span in line.content.spans if span.style == ".unfinished"]
         if starts:
@@ -161,7 +165,7 @@ def _before_unfinished(lines: Sequence[RenderedLine]) -> tuple[int, int]:
 
 
 def _shared(line: RenderedLine, other: RenderedLine) -> int:
-    """Return how many characters two lines share, whole words only; 0 if only their markers."""
+    """Return the number of characters shared by two lines, whole words only; 0 for markers alone."""
     ours, theirs = line.content.plain, other.content.plain
     length = next(
         (at for at, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b),
@@ -170,3 +174,48 @@ def _shared(line: RenderedLine, other: RenderedLine) -> int:
     if (ours[length : length + 1] or " ") != " " or (theirs[length : length + 1] or " ") != " ":
         length = max(0, ours.rfind(" ", 0, length))
     return length if length > min(line.lead, other.lead) else 0
+
+
+# The terminal's own colours, as in the app's theme "terminal".
+STYLES = {
+    ".strong": Style(bold=True),
+    ".em": Style(italic=True),
+    ".strike": Style(strike=True),
+    ".code": Style(foreground=Color.parse("ansi_cyan")),
+    ".link": Style(underline=True),
+    ".maths": Style(italic=True),
+    ".unfinished": Style(foreground=Color.parse("ansi_cyan")),
+    ".heading-1": Style(foreground=Color.parse("ansi_blue"), bold=True),
+    ".heading-2": Style(foreground=Color.parse("ansi_blue"), bold=True),
+    ".heading-3": Style(foreground=Color.parse("ansi_cyan"), bold=True),
+    ".heading-4": Style(bold=True),
+    ".heading-5": Style(bold=True, italic=True),
+    ".marker": Style(foreground=Color.parse("ansi_blue")),
+    ".faint": Style(dim=True),
+    ".code-comment": Style(dim=True, italic=True),
+    ".code-keyword": Style(foreground=Color.parse("ansi_magenta")),
+    ".code-string": Style(foreground=Color.parse("ansi_green")),
+    ".code-number": Style(foreground=Color.parse("ansi_yellow")),
+    ".code-name": Style(foreground=Color.parse("ansi_blue")),
+    ".code-builtin": Style(foreground=Color.parse("ansi_cyan")),
+    ".code-deleted": Style(foreground=Color.parse("ansi_red")),
+    ".code-inserted": Style(foreground=Color.parse("ansi_green")),
+}
+"""Styles by the names of spans; others, such as the background of code, exist only in the app."""
+
+
+def as_escapes(pieces: Iterable[Content]) -> str:
+    """Return the text of pieces, joined by newlines; without colours if NO_COLOR is set."""
+    colourless = bool(os.environ.get("NO_COLOR"))
+    return "\n".join("".join(_escaped(piece, colourless)) for piece in pieces)
+
+
+def _escaped(piece: Content, colourless: bool) -> Iterator[str]:
+    for text, style in piece.render(Style.null(), end="", parse_style=_style):
+        shown = style.without_color if colourless else style
+        yield shown.rich_style.render(text, color_system=ColorSystem.STANDARD)
+
+
+@lru_cache(maxsize=64)
+def _style(name: str | Style) -> Style:
+    return STYLES.get(name, Style.null()) if isinstance(name, str) else name

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 _CLOSING = {"$": "$", "$$": "$$", "\\(": "\\)", "\\[": "\\]"}
 _LONGEST = 2000
-"""Characters within which a formula in a paragraph ends; so looking for the end takes bounded time."""
+"""Greatest length of a formula in a paragraph, which bounds the search for its end."""
 _LATEX = frozenset(",;:{}()]%&\"'/=?@^")
-r"""After a backslash, these are LaTeX's (or nothing's), and \ stays; CommonMark would drop it."""
+r"""After a backslash, these belong to LaTeX (or to nothing), and \ stays; CommonMark would drop it."""
 _COMMAND = re.compile(r"\\(?:text\w*|mathrm|mbox|operatorname)\*?\s*\{[^{}]*\}|\\[A-Za-z]+|\\.")
 _SIGN = re.compile(r"\\[A-Za-z]|[\^_]")
 _PROSE = re.compile(r"[A-Za-z\d][,.;:!?]?\s+[A-Za-z]{2,}")
@@ -32,7 +32,7 @@ _PUNCTUATION = ".,;:"
 
 
 class _Formula(NamedTuple):
-    """A formula that begins here: where it ends, and whether that has come yet."""
+    """A formula that begins here: its end, and whether that has arrived yet."""
 
     opening: str
     inside: str
@@ -99,7 +99,7 @@ def _may_open(source: str, at: int, end: int) -> bool:
 
 
 def _closing(source: str, opening: str, begin: int, end: int) -> int:
-    """Return where a formula closes; -1 if it does not, or is none: what follows $5 is a price."""
+    """Return the end of a formula; -1 if it has none or is a price, such as $5."""
     if opening != "$":
         return source.find(_CLOSING[opening], begin, end)
     close = begin
@@ -114,7 +114,7 @@ def _closing(source: str, opening: str, begin: int, end: int) -> int:
 
 
 def _is_maths(inside: str, opening: str) -> bool:
-    """Return whether what stands between delimiters is a formula, and not prose with prices or brackets."""
+    """Return whether the text between delimiters is a formula, not prose with prices or brackets."""
     if opening == "\\(" or re.search(r"\\[A-Za-z]", inside):
         return True
     if opening == "\\[" and re.fullmatch(r"[\w\s,.'’-]{2,}", inside):
@@ -137,7 +137,7 @@ def _bracketed_words(source: str, at: int, end: int) -> str:
 
 
 def _footnote(state: StateInline, silent: bool) -> bool:
-    """Read the mark of a footnote, at its text too: [^1] is ¹."""
+    """Read the mark of a footnote, also in front of its text: [^1] becomes ¹."""
     match = _FOOTNOTE.match(state.src, state.pos, state.posMax)
     if match is None:
         return False
@@ -164,7 +164,7 @@ def _citation(state: StateInline, silent: bool) -> bool:
 
 
 def _block(state: StateBlock, begin: int, end: int, silent: bool) -> bool:
-    """Read a displayed formula; one without an end yet runs to the end of the text, and has no content."""
+    """Read a displayed formula; an unfinished one runs to the end of the text, and has no content."""
     if state.is_code_block(begin):
         return False
     first = state.src[state.bMarks[begin] + state.tShift[begin] : state.eMarks[begin]]
@@ -205,7 +205,7 @@ def _block(state: StateBlock, begin: int, end: int, silent: bool) -> bool:
 
 
 def _display_at(line: str) -> tuple[str, str]:
-    """Return the opening and the closing of the displayed formula with which a line begins."""
+    """Return the delimiters of the displayed formula at the beginning of a line."""
     if line.startswith(("$$", "\\[")) and line[2:3] != "$":
         return line[:2], _CLOSING[line[:2]]
     match = _BEGIN.match(line)

@@ -1,1 +1,1 @@
-"""Models in the app: what is here and what could be, pulls in the background, the first run."""
+"""Models in the app: local and downloadable models, background downloads, the first run."""

@@ -1,4 +1,4 @@
-"""The first screen: this machine, up to three models to begin with, and the local models."""
+"""First screen: this machine, up to three recommended models, and the local models."""
 
 from __future__ import annotations
 
@@ -8,51 +8,111 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on, work
-from textual.app import ComposeResult
+from textual.app import ComposeResult, RenderResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical, VerticalScroll
 from textual.content import Content
+from textual.message import Message
 from textual.screen import Screen
+from textual.widget import Widget
 from textual.widgets import Static
 
 from edgechat.base.text import one_line, printable
-from edgechat.planner.ranking.first_models import Role, standing
-from edgechat.planner.ranking.ranked_file import Verdict
+from edgechat.planner.ranking.ranking import Verdict
+from edgechat.planner.ranking.suggestions import Role, standing
 from edgechat.tui.models.descriptions import RECOMMENDED, caption, card, describe_local, roles
-from edgechat.tui.models.items import ModelItem
-from edgechat.tui.models.known_models import KnownModels
-from edgechat.tui.models.pull import Pull
-from edgechat.tui.terminal.screens import AppScreen, error_text
-from edgechat.tui.widgets.choice import Choice
+from edgechat.tui.models.known_models import KnownModels, ModelItem
+from edgechat.tui.models.pulls import Pull
+from edgechat.tui.widgets.dialogs import AppScreen, error_text
 from edgechat.tui.widgets.key_bar import KeyBar
 
 if TYPE_CHECKING:
     from edgechat.device.profile import DeviceProfile
-    from edgechat.planner.ranking.first_models import FirstModel
+    from edgechat.planner.ranking.suggestions import FirstModel
     from edgechat.tui.models.library import ModelLibrary
     from edgechat.tui.models.pulls import Pulls
 
+
 GUIDE = "guide"
 _LOCAL = 9
-"""The number of models that can be chosen with a digit."""
+"""Number of models that can be chosen with a digit."""
 _CARDS = len(Role)
 _UNUSABLE = ("damaged", Verdict.TOO_LARGE.label)
 
 
 @dataclass(frozen=True, slots=True)
 class FirstRunChoice:
-    """How to begin."""
+    """The user's choice on the first screen."""
 
     model: str
-    """The model to chat with now."""
+    """Model to chat with now."""
     pull: Pull | None = None
-    """The download to chat with once it is done."""
+    """Download to chat with once it is done."""
     follower: Pull | None = None
-    """The download of a better model after that one, which is offered once it is done."""
+    """Download of a better model, to offer once it is done."""
+
+
+class Choice(Widget, can_focus=True):
+    """A choice: a line, or a card with a border. The second click chooses; the screen handles Enter."""
+
+    DEFAULT_CSS = """
+    Choice {
+        height: auto;
+        pointer: pointer;
+        &:focus {
+            background: $block-cursor-background;
+            color: $block-cursor-foreground;
+            text-style: $block-cursor-text-style;
+        }
+        &.-card {
+            border: round $border-blurred;
+            border-title-style: bold;
+            border-title-color: $foreground;
+            border-subtitle-color: $foreground;
+            padding: 0 1;
+        }
+        &.-card:focus {
+            border: heavy $primary;
+            background: $background;
+            color: $foreground;
+            text-style: none;
+        }
+    }
+    """
+
+    @dataclass
+    class Chosen(Message):
+        """The choice was clicked while it had the focus."""
+
+        choice: Choice
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._text = Content()
+        self._was_clicked = False
+
+    def show(self, text: Content) -> None:
+        """Show this text, of one or several lines."""
+        if not text.is_same(self._text) or text.spans != self._text.spans:
+            self._text = text
+            self.refresh(layout=True)
+
+    def render(self) -> RenderResult:
+        # Other colours may be illegible on the cursor's background.
+        return Content(self._text.plain) if self.has_focus and not self.has_class("-card") else self._text
+
+    def on_blur(self) -> None:
+        self._was_clicked = False
+
+    def on_click(self, event: events.Click) -> None:
+        event.stop()
+        if self._was_clicked:
+            self.post_message(self.Chosen(self))
+        self._was_clicked = True
 
 
 class FirstRun(AppScreen[FirstRunChoice | None]):
-    """Results in how to begin. It can be left at any time, whatever is known."""
+    """Lets the user choose how to begin. Can be closed at any time."""
 
     DEFAULT_CSS = """
     FirstRun {
@@ -76,7 +136,7 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
     AUTO_FOCUS = ""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "take", "Choose"),
-        # These come before the page's own, which scroll it.
+        # These precede the page's own bindings, which scroll it.
         Binding("left", "move_card(-1)", "Card", key_display="←→", priority=True),
         Binding("right", "move_card(1)", "Next card", show=False, priority=True),
         Binding("up,k", "move(-1)", "Up", show=False, priority=True),
@@ -93,7 +153,7 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
     def __init__(
         self, library: ModelLibrary, pulls: Pulls, all_models: Callable[[], Screen[str | None]]
     ) -> None:
-        """all_models: makes the screen in which any model can be chosen."""
+        """all_models: makes the screen with all models."""
         super().__init__()
         self._all_models = all_models
         self._pulls = pulls
@@ -102,7 +162,7 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
         self._last_card: Choice | None = None
         """The card that had the focus last."""
         self._placed = ""
-        """Where the cursor was put; elsewhere, the user has put it."""
+        """Widget focused by the screen itself; another one was focused by the user."""
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(can_focus=False), Vertical(id="page"):
@@ -140,13 +200,13 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
             self._show()
 
     def on_resize(self, _: events.Resize) -> None:
-        self.call_after_refresh(self._show)  # once the page has its width
+        self.call_after_refresh(self._show)  # after the page has its width
 
     # What is known.
 
     @property
     def _cards(self) -> Sequence[FirstModel]:
-        """The models to begin with; none without a network, where those that are here come first."""
+        """Recommended models; none without a network, where local models come first."""
         return () if self._no_network else self._models.first
 
     @property
@@ -156,14 +216,14 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
 
     @property
     def _no_network(self) -> str:
-        """Why nothing can be downloaded, as a sentence; empty if it can, as far as is known."""
+        """Why nothing can be downloaded, as a sentence; empty if nothing prevents it."""
         if self._models.offline:
             return f"{self._models.offline} keeps edgechat offline."
         return self._models.unreachable
 
     @property
     def _better(self) -> FirstModel | None:
-        """The model that may follow the first one in the background."""
+        """Model that may be downloaded in the background after the first one."""
         return next((shown for shown in self._cards[1:] if shown.download), None)
 
     # The page.
@@ -192,7 +252,7 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
         self.refresh_bindings()
 
     def _best_here(self) -> list[ModelItem]:
-        """Return the models on this machine that can be chatted with, but the guide: the best first."""
+        """Return the usable local models except the guide, the best first."""
         standings = [
             (standing(item.row, item.option), item)
             for item in self._models.items("").values()
@@ -265,13 +325,13 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
         return [choice for choice in self.query(Choice) if choice.display]
 
     def _local_at_cursor(self) -> ModelItem | None:
-        """Return the local model that the user has put the cursor on."""
+        """Return the local model chosen by the user's cursor."""
         kind, _, number = str(self.focused.id if self.focused is not None else "").partition("-")
         is_local = kind == "local" and f"{kind}-{number}" != self._placed
         return self._local[int(number) - 1] if is_local else None
 
     def _place_cursor(self, at: ModelItem | None) -> None:
-        """Put the cursor where Enter does most good, or leave it where the user has: on the model `at`."""
+        """Focus the best choice, or keep the user's: the model `at`."""
         keys = [item.key for item in self._local]
         if at is not None and at.key in keys:
             self.set_focus(self._choice(f"local-{keys.index(at.key) + 1}"))
@@ -304,7 +364,7 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
             self.set_focus(others[index])
 
     def _card_in(self, cards: list[Choice]) -> Choice | None:
-        """Return the card that stands for all: the one with the focus, or that had it last."""
+        """Return the card with the focus, or that had it last."""
         return self._last_card if self._last_card in cards else next(iter(cards), None)
 
     def action_move_card(self, by: int) -> None:
@@ -332,7 +392,7 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
                 self.action_guide()
 
     def _take(self, number: int) -> None:
-        if number < len(self._cards):  # otherwise nothing is known yet
+        if number < len(self._cards):  # otherwise still unknown
             self.dismiss(self._begin_with(self._cards[number]))
 
     def _begin_with(self, shown: FirstModel) -> FirstRunChoice:
@@ -357,7 +417,7 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
             self.dismiss(FirstRunChoice(row.model.chat_name, self._pulls.current))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Allow what can be chosen now."""
+        """Allow only available choices."""
         match action, parameters:
             case "local", (int(number),):
                 return number <= len(self._local)

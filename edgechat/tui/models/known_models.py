@@ -1,4 +1,4 @@
-"""What the models screens know so far: local models at once, comparisons with the machine later."""
+"""Known models of the models screens: local ones at once, comparisons with the machine later."""
 
 from __future__ import annotations
 
@@ -7,24 +7,148 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import Enum
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from edgechat.base.errors import EdgechatError, ModelFileError
+from edgechat.base.text import figure, rough
+from edgechat.models.formats.header import senses
 from edgechat.models.hub.names import parse_model_name
 from edgechat.models.shipped import shipped_size
-from edgechat.planner.ranking.first_models import ASSUMED_RATE, FirstModel, first_models
-from edgechat.tui.models.items import ModelGroup, ModelItem
-from edgechat.tui.models.pull import Pull, PullState
+from edgechat.planner.ranking.ranking import Verdict
+from edgechat.planner.ranking.suggestions import ASSUMED_RATE, FirstModel, first_models
+from edgechat.tui.models.pulls import Pull, PullState
 
 if TYPE_CHECKING:
     from edgechat.models.catalogue import CatalogueEntry
-    from edgechat.models.remote.listing import RemoteListing
+    from edgechat.models.remote.listing import RemoteListing, RemoteRow
     from edgechat.planner.listing import ModelRow
-    from edgechat.planner.ranking.ranked_file import RankedFile
-    from edgechat.planner.ranking.survey import SurveyFindings, SurveyOverview
+    from edgechat.planner.plan import LoadPlan
+    from edgechat.planner.ranking.ranking import RankedFile, SurveyFindings, SurveyOverview
     from edgechat.tui.models.library import ModelLibrary
-    from edgechat.tui.models.pulls import Pulls
+    from edgechat.tui.models.pulls import Pull, Pulls
+
+
+BEST = "★"
+"""Mark of a recommended model."""
+
+
+class ModelGroup(Enum):
+    """Places of models; the values are headings."""
+
+    DOWNLOADING = "Downloading"
+    NOT_DOWNLOADED = "Not downloaded"
+    HERE = "On this machine"
+    HOSTED = "On other servers"
+    REMOTE = "For download"
+    HUB = "On the hub"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelItem:
+    """What is known about a model so far."""
+
+    key: str
+    group: ModelGroup
+    name: str
+    """Name for chats and pulls, as users type it."""
+    quant: str | None = None
+    size: int = 0
+    """Bytes; 0 while unknown."""
+    entry: CatalogueEntry | None = None
+    row: ModelRow | None = None
+    """Row of a local model."""
+    option: RankedFile | None = None
+    """None until compared with this machine."""
+    is_measured: bool = False
+    """Whether its speed was measured in earlier loads, not predicted."""
+    is_loaded: bool = False
+    """Whether an edgechat process has it in memory, which the verdict would count as used."""
+    is_best: bool = False
+    """Whether it is recommended."""
+    pull: Pull | None = None
+    hosted: RemoteRow | None = None
+    """Row of a remote model."""
+    gone: str = ""
+    """Why a server lists no models; the name is the server's."""
+
+    @property
+    def damage(self) -> str:
+        """Why its file cannot be loaded; empty if it can."""
+        return self.row.glance.damage if self.row is not None else ""
+
+    @property
+    def verdict(self) -> str:
+        """Short verdict on its fit; empty while unknown."""
+        if self.damage:
+            return "damaged"
+        if self.group is ModelGroup.HOSTED:
+            return "no answer" if self.gone else "ready"
+        if self.is_loaded:
+            return "in use"
+        if self.option is not None:
+            return self.option.verdict.label
+        if self.row is not None:
+            return "fits" if self.row.fits else "too large"
+        return ""
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether it is known not to fit now."""
+        return self.option is not None and self.option.verdict is Verdict.TOO_LARGE and not self.is_loaded
+
+    @property
+    def plan(self) -> LoadPlan | None:
+        """Plan of a load; None while unknown, or if it does not fit."""
+        return self.option.plan if self.option is not None else None
+
+    @property
+    def speed(self) -> float | None:
+        """Tokens per second."""
+        if self.hosted is not None:
+            return self.hosted.speed.decode_tps if self.hosted.speed is not None else None
+        plan = self.plan
+        return plan.predicted.decode_tps if plan is not None and plan.predicted is not None else None
+
+    @property
+    def senses(self) -> str:
+        """Abilities besides text: 'sees and hears'; for a local model, with the projector beside it."""
+        if self.hosted is not None:
+            return "sees" if self.hosted.model.sees else ""
+        if self.row is not None:
+            return senses(self.row.glance.modalities)
+        return senses(self.entry.modalities) if self.entry is not None else ""
+
+    @property
+    def missing_senses(self) -> str:
+        """Further abilities with its projector, which another pull would download."""
+        return senses(self.row.model.missing_modalities) if self.row is not None else ""
+
+    @property
+    def survey_name(self) -> str:
+        """Name under which all quantizations of the model are compared with this machine."""
+        if self.entry is not None:
+            return self.entry.name
+        return self.row.model.full_name if self.row is not None else self.name
+
+    @property
+    def searchable_text(self) -> str:
+        """Text searched by the filter, case-folded."""
+        parts = [self.name, self.quant or "", self.verdict, self.senses]
+        if self.entry is not None:
+            parts += [*self.entry.names, self.entry.description, self.entry.licence]
+        if self.row is not None:
+            parts.append(self.row.model.where)
+        return " ".join(parts).casefold()
+
+
+def speed(tps: float | None, *, is_measured: bool = False) -> str:
+    """Return tokens per second as text: '~8' if predicted, '8.4' if measured."""
+    if tps is None:
+        return ""
+    return figure(tps) if is_measured else rough(tps)
+
 
 _NEARBY_SECONDS = 5.0
 """How long the downloads and the working folder are waited for: a share may hang, and macOS asks whether they
@@ -35,19 +159,19 @@ T = TypeVar("T")
 
 
 class KnownModels:
-    """Asks the library in threads; everything else costs next to nothing."""
+    """What is known about models. Calls the library in threads; everything else is cheap."""
 
     def __init__(self, library: ModelLibrary, pulls: Pulls, current: str | None = None) -> None:
-        """current: the name of the model of the chat, which may be outside the known places."""
+        """current: name of the chat's model, which may be outside the known places."""
         self.rows: Sequence[ModelRow] = ()
         self.hosted: Sequence[RemoteListing] = ()
         self.overview: SurveyOverview | None = None
         self.offline = ""
-        """What keeps edgechat off the network."""
+        """Reason why edgechat does not use the network; empty: none."""
         self.unreachable = ""
-        """Why the hub cannot be reached, as a sentence; empty if it can, or was not asked."""
+        """Why the hub cannot be reached, as a sentence; empty if reachable or not asked."""
         self.first: Sequence[FirstModel] = ()
-        """The models to begin with."""
+        """Recommended models."""
         self.problem: EdgechatError | None = None
         """Why nothing more is known."""
         self.is_loading = False
@@ -55,16 +179,16 @@ class KnownModels:
         self._library, self._pulls, self._current = library, pulls, current
         self._measured_rate: float | None = None
         self._listed_pulls: list[Pull] = []
-        """Those that were done before the inventory was read, so that their models are among the rows."""
+        """Pulls that were done before the inventory was read, with their models among the rows."""
         self._surveys: dict[str, SurveyFindings | EdgechatError] = {}
 
     @property
     def rate(self) -> float | None:
-        """Bytes per second of downloads, as the last one or a probe has shown; None if unknown."""
+        """Bytes per second of the last download or a probe; None if unknown."""
         return self._pulls.rate or self._measured_rate
 
     async def load(self, on_progress: Callable[[], None], *, probe: bool = False) -> None:
-        """Find out everything but surveys; call `on_progress` after each step. probe: ask the hub, too."""
+        """Load everything except surveys; call `on_progress` after each step. probe: ask the hub, too."""
         self.problem, self.is_loading, self.unreachable = None, True, ""
         try:
             self.offline = await asyncio.to_thread(self._library.offline)
@@ -91,12 +215,12 @@ class KnownModels:
         on_progress()
 
     async def _host(self, on_progress: Callable[[], None]) -> None:
-        with contextlib.suppress(EdgechatError):  # of the settings, which others tell
+        with contextlib.suppress(EdgechatError):  # of the settings, reported elsewhere
             self.hosted = await _in_thread(self._library.hosted)
             on_progress()
 
     async def _probe(self, on_progress: Callable[[], None]) -> None:
-        with contextlib.suppress(EdgechatError):  # told when something is downloaded
+        with contextlib.suppress(EdgechatError):  # reported at a download
             reach = await _in_thread(self._library.probe)
             self.unreachable, self._measured_rate = reach.problem, reach.rate
             on_progress()
@@ -104,7 +228,7 @@ class KnownModels:
     # Surveys: the quantizations of one model, compared with this machine.
 
     async def survey(self, item: ModelItem) -> bool:
-        """Survey a model unless that was done already; return whether something new is known."""
+        """Survey a model unless that is done; return whether there is a new result."""
         if item.survey_name in self._surveys or not _can_be_surveyed(item):
             return False
         try:
@@ -117,7 +241,7 @@ class KnownModels:
         self._surveys.clear()
 
     def survey_of(self, item: ModelItem) -> SurveyFindings | None:
-        """Return the survey of a model, or None while there is none."""
+        """Return the survey of a model, or None before it is done."""
         survey = self._surveys.get(item.survey_name)
         return None if isinstance(survey, EdgechatError) else survey
 
@@ -129,7 +253,7 @@ class KnownModels:
         return "Inspecting its quantizations…" if _can_be_surveyed(item) else ""
 
     def surveyed(self, item: ModelItem) -> ModelItem:
-        """Return an item with what the survey of its model has found of its quantization."""
+        """Return an item with the findings of the survey about its quantization."""
         survey = self.survey_of(item)
         if survey is None:
             return item
@@ -142,7 +266,7 @@ class KnownModels:
     # The list.
 
     def items(self, query: str) -> dict[str, ModelItem]:
-        """Return the models in their order, by key; only those in which every word of the query occurs."""
+        """Return the models that contain every word of the query, by key and in order."""
         pulls = [pull for pull in self._pulls.all if pull not in self._listed_pulls]
         pulled = sorted(map(_pulled, pulls), key=lambda item: item.group is ModelGroup.NOT_DOWNLOADED)
         items = [*pulled, *self._local(), *self._hosted(), *self._remote({pull.name for pull in pulls})]
@@ -173,7 +297,7 @@ class KnownModels:
             )
 
     def _hosted(self) -> Iterator[ModelItem]:
-        """Yield the models of other servers, and the servers that tell none."""
+        """Yield the models of other servers, and servers without a list."""
         if not self.hosted:
             return
         from edgechat.models.remote.listing import rows_of
@@ -221,11 +345,11 @@ class KnownModels:
 
 
 async def _in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return what a slow function returns. Unlike asyncio.to_thread, it does not delay the end of the app."""
+    """Run a slow function in a thread that, unlike asyncio.to_thread, does not delay the app's end."""
     outcome = Future[T]()
 
     def run() -> None:
-        with contextlib.suppress(InvalidStateError):  # nobody waits for it any more
+        with contextlib.suppress(InvalidStateError):  # nobody waits any more
             try:
                 outcome.set_result(function(*args, **kwargs))
             except Exception as error:  # raised again where it is awaited
@@ -247,6 +371,6 @@ def _pulled(pull: Pull) -> ModelItem:
 
 
 def _shipped_size(entry: CatalogueEntry) -> int:
-    with contextlib.suppress(ModelFileError):  # reported by the comparison with this machine
+    with contextlib.suppress(ModelFileError):  # reported by the comparison
         return shipped_size(entry, entry.quant or "") or 0
     return 0

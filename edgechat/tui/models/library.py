@@ -1,4 +1,4 @@
-"""What the models screens ask of the layers below, as functions that tests can replace."""
+"""Model library: functions of the layers below that the models screens use, replaceable in tests."""
 
 from __future__ import annotations
 
@@ -10,51 +10,51 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from edgechat.models.catalogue import CatalogueEntry
+    from edgechat.models.hub.client import HubReach
     from edgechat.models.hub.download import DownloadObserver, FetchedFile
-    from edgechat.models.hub.http.probing import HubReach
     from edgechat.models.local.inventory import LocalModel
-    from edgechat.models.local.removal import Removal
+    from edgechat.models.local.upkeep import Removal
     from edgechat.models.remote.listing import RemoteListing
     from edgechat.planner.listing import ModelRow
     from edgechat.planner.ranking.pulling import LocalModelEntry, PullDecision
-    from edgechat.planner.ranking.survey import SurveyFindings, SurveyOverview
+    from edgechat.planner.ranking.ranking import SurveyFindings, SurveyOverview
     from edgechat.settings import Backend
 
 Tell = Callable[[str], None]
 Workers = tuple[str, ...] | None
-"""Their addresses; None: those of settings.toml."""
+"""Addresses of workers; None: those of settings.toml."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelLibrary:
-    """The functions may take long, so they are called in threads; they raise EdgechatError."""
+    """Functions for threads, as they may take long; they raise EdgechatError."""
 
     catalogue: Callable[[], Sequence[CatalogueEntry]]
-    """The models that can be named."""
+    """Models of the catalogue."""
     inventory: Callable[[str | None], Sequence[ModelRow]]
-    """The models on this machine, most recently used first, and the one with this name wherever it is."""
+    """Local models, most recently used first, and the one of this name wherever it is."""
     nearby: Callable[[Sequence[ModelRow]], Sequence[ModelRow]]
-    """The models in the downloads and in the working folder, but those that are listed already."""
+    """Models in the downloads and the working folder, without those already listed."""
     overview: Callable[[Sequence[ModelRow]], SurveyOverview]
-    """The catalogue and the local models, compared with this machine."""
+    """Catalogue and local models, compared with this machine."""
     survey: Callable[[str], SurveyFindings]
     """Every quantization of one model, compared with this machine."""
     decide: Callable[[str, str | None, Tell], PullDecision | LocalModelEntry]
-    """What a pull of a model, and perhaps of one of its quantizations, would download."""
+    """File that a pull of a model, optionally in one quantization, would download."""
     download: Callable[[PullDecision, DownloadObserver, threading.Event], Sequence[Sequence[FetchedFile]]]
-    """Downloads it; the event stops that with DownloadStopped."""
+    """Downloads a file; the event stops it with DownloadStopped."""
     removal: Callable[[LocalModel], Removal]
-    """What deleting a model would remove. Raises NotRemovable."""
+    """Files that deleting a model would remove. Raises NotRemovable."""
     offline: Callable[[], str]
-    """What keeps edgechat off the network, for users; empty if nothing does."""
+    """Reason why edgechat does not use the network, for users; empty: none."""
     probe: Callable[[], HubReach]
     """Whether the hub can be reached, and how fast it sends."""
     hosted: Callable[[], Sequence[RemoteListing]] = tuple
-    """The models of remote engines, which are waited for for two seconds."""
+    """Models of remote engines, after at most two seconds."""
 
     @classmethod
     def real(cls, backend: Backend | None = None, workers: Workers = None) -> ModelLibrary:
-        """Return edgechat's own functions, which import what they need when they are called.
+        """Return edgechat's own functions, which import their needs when called.
 
         backend: the requested one, for which models are rated and downloaded. workers: see `planner.request`.
         """
@@ -93,7 +93,7 @@ def _nearby(listed: Sequence[ModelRow]) -> Sequence[ModelRow]:
 
 def _overview(backend: Backend | None, workers: Workers, rows: Sequence[ModelRow]) -> SurveyOverview:
     from edgechat import settings
-    from edgechat.planner.ranking.survey import overview
+    from edgechat.planner.prepare import overview
     from edgechat.planner.request import PlanRequest, with_settings
 
     sound = [row.model for row in rows if not row.glance.damage]
@@ -103,10 +103,10 @@ def _overview(backend: Backend | None, workers: Workers, rows: Sequence[ModelRow
 def _survey(backend: Backend | None, workers: Workers, name: str) -> SurveyFindings:
     from edgechat import settings
     from edgechat.planner.machine import MachineDescription
-    from edgechat.planner.ranking.survey import one_model
+    from edgechat.planner.prepare import one_model
     from edgechat.planner.request import PlanRequest, with_settings
 
-    # Looking at a list sends no request to the hub.
+    # Opening a list sends no request to the hub.
     request = with_settings(PlanRequest(backend=backend, workers=workers), settings.load())
     return one_model(name, request, MachineDescription(), offline=True, insists=False)
 
@@ -131,7 +131,7 @@ def _download(
 
 
 def _removal(model: LocalModel) -> Removal:
-    from edgechat.models.local.removal import removal
+    from edgechat.models.local.upkeep import removal
 
     return removal(model)
 
@@ -145,7 +145,7 @@ def _offline() -> str:
 
 def _probe() -> HubReach:
     from edgechat.models.catalogue import catalogue
-    from edgechat.models.hub.http.probing import HubReach, probe_hub
+    from edgechat.models.hub.client import HubReach, probe_hub
 
     entry = next((entry for entry in catalogue() if entry.repo is not None), None)
     return probe_hub(entry) if entry is not None else HubReach()

@@ -11,26 +11,78 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from edgechat.base.errors import DoesNotFit, EdgechatError, EngineError
 from edgechat.base.text import mebibytes, one_line
-from edgechat.models.hub.download import DownloadStopped
-from edgechat.models.hub.progress import DownloadPace, ProgressSample
-from edgechat.tui.models.pull import Pull, PullState
+from edgechat.models.hub.download import DownloadPace, DownloadStopped, ProgressSample, duration
 
 if TYPE_CHECKING:
     from edgechat.models.choices import RemoteFile
     from edgechat.tui.models.library import ModelLibrary
 
+
+class PullState(Enum):
+    """The states of a pull; the values are for users."""
+
+    WAITING = "waiting for the previous download"
+    ASKING = "asking the hub"
+    DOWNLOADING = "downloading"
+    STOPPING = "stopping"
+    DONE = "here"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+class Pull:
+    """Download of one model. Read on the app's event loop; changed through Pulls."""
+
+    def __init__(self, name: str, quant: str | None = None, *, anyway: bool = False) -> None:
+        self.name = name
+        """Requested name: one of the catalogue, or owner/repo."""
+        self.quant = quant
+        self.anyway = anyway
+        """Whether to download it even if it does not fit."""
+        self.state = PullState.WAITING
+        self.activity = ""
+        """Activity, where it tells more than the state."""
+        self.progress: ProgressSample | None = None
+        self.error: EdgechatError | None = None
+        self.model: str | None = None
+        """Name to chat with, once downloaded."""
+        self.stop = threading.Event()
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in (PullState.DONE, PullState.STOPPED, PullState.FAILED)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until it is downloaded; None while unknown."""
+        return self.progress.left if self.progress is not None else None
+
+    @property
+    def line(self) -> str:
+        """State and progress: '45% 2.1 GiB of 4.4 GiB, 1:45 left'."""
+        if self.state is PullState.DOWNLOADING and self.progress is not None and not self.activity:
+            left = self.progress.left
+            return self.progress.size + (f", {duration(left)} left" if left is not None else "")
+        if self.state is PullState.FAILED and self.error is not None:
+            return f"failed: {self.error.message}"
+        if self.state is PullState.STOPPED and self.progress is not None and self.progress.here:
+            return f"stopped at {self.progress.size}"
+        return self.activity or self.state.value
+
+
 _REPORT_INTERVAL = 0.2
 """Seconds between two reports of progress."""
 _CLOSE_TIMEOUT = 2.0
-"""Seconds that the end of the app waits for a download to close its file."""
+"""Seconds that the app waits at its end for a download to close its file."""
 
 
 class Pulls:
-    """The pulls of this app. `on_done` is called with each one that succeeds."""
+    """Pulls of this app. `on_done` is called with each one that succeeds."""
 
     def __init__(self, library: ModelLibrary) -> None:
         self.all: list[Pull] = []
@@ -54,7 +106,6 @@ class Pulls:
 
     @property
     def current(self) -> Pull | None:
-        """The one that is running."""
         running = (pull for pull in self.all if not pull.is_over and pull.state is not PullState.WAITING)
         return next(running, None)
 
@@ -67,7 +118,7 @@ class Pulls:
         return f"{one_line(current.name, 40)} {current.line}" + (f", {waiting} more" if waiting else "")
 
     def start(self, name: str, quant: str | None = None, *, anyway: bool = False) -> Pull:
-        """Start or queue a pull; return the unfinished one of the same model, if there is one.
+        """Start or queue a pull, or return an unfinished one of the same model.
 
         anyway: download it even if it does not fit; otherwise the pull then fails with DoesNotFit.
         """
@@ -87,24 +138,24 @@ class Pulls:
         if pull.is_over:
             return
         pull.stop.set()
-        # Nothing is written before the download begins, so the thread need not be waited for.
+        # Nothing is written before the download begins, so there is no need to wait for the thread.
         at_once = pull.state in (PullState.WAITING, PullState.ASKING)
         self._set(pull, PullState.STOPPED if at_once else PullState.STOPPING)
         if at_once:
             self._start_next()
 
     def retry(self, pull: Pull, *, anyway: bool = False) -> Pull:
-        """Resume a pull that was stopped or failed."""
+        """Resume a stopped or failed pull."""
         return self.start(pull.name, pull.quant, anyway=anyway or pull.anyway)
 
     def forget(self, pull: Pull) -> None:
-        """Remove a pull that is over from the list."""
+        """Remove a finished pull from the list."""
         if pull.is_over and pull in self.all:
             self.all.remove(pull)
             self._notify(pull)
 
     async def close(self) -> None:
-        """Stop all of them, and let the running one write what it has received."""
+        """Stop all pulls, and let the running one write what it has received."""
         self._closed = True
         for pull in list(self.all):
             self.stop(pull)
@@ -118,7 +169,7 @@ class Pulls:
             return
         self._loop = asyncio.get_running_loop()
         self._set(waiting, PullState.ASKING)
-        # Not a thread of an executor: the end of the program would wait for that.
+        # Not in an executor, for which the end of the program would wait.
         self._thread = threading.Thread(target=self._run, args=(waiting,), name="pull", daemon=True)
         self._thread.start()
 
@@ -141,7 +192,7 @@ class Pulls:
             pass
         except EdgechatError as failure:
             error = failure
-        except Exception as failure:  # a bug of ours ends this pull, not the app
+        except Exception as failure:  # a bug ends this pull, not the app
             error = EngineError(f"The download failed: {type(failure).__name__}: {one_line(str(failure))}.")
         self._call_on_loop(lambda: self._finish(pull, model, error))
 
@@ -173,7 +224,7 @@ class Pulls:
 
     def _call_on_loop(self, function: Callable[[], object]) -> None:
         assert self._loop is not None
-        with contextlib.suppress(RuntimeError):  # the app has ended meanwhile
+        with contextlib.suppress(RuntimeError):  # the app has ended
             self._loop.call_soon_threadsafe(function)
 
     # On the event loop again.
@@ -183,7 +234,7 @@ class Pulls:
             self._set(pull, pull.state, activity)
 
     def _finish(self, pull: Pull, model: str | None, error: EdgechatError | None) -> None:
-        if pull.is_over:  # it was stopped before the download began
+        if pull.is_over:  # stopped before the download began
             return
         pull.model, pull.error = model, error
         self._set(pull, PullState.DONE if model else PullState.FAILED if error else PullState.STOPPED)

@@ -1,37 +1,248 @@
-"""The models screen: local models, downloads, and models that could be downloaded."""
+"""The models screen: local models, downloads, and models that could be downloaded, with their details."""
 
 from __future__ import annotations
 
 import asyncio
+from itertools import groupby
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
+from textual.message import Message
+from textual.timer import Timer
 from textual.widgets import OptionList, Static
 
 from edgechat.base.errors import DoesNotFit, EdgechatError
 from edgechat.base.text import mebibytes, one_line, printable
-from edgechat.tui.models.browser import ModelBrowser
-from edgechat.tui.models.descriptions import explain
-from edgechat.tui.models.dialogs import ConfirmDialog, TextDialog
-from edgechat.tui.models.items import ModelGroup
-from edgechat.tui.models.known_models import KnownModels
-from edgechat.tui.models.pull import Pull, PullState
-from edgechat.tui.terminal.screens import AppScreen, error_text
+from edgechat.tui.models.descriptions import ColumnLayout, describe, explain, quant_lines
+from edgechat.tui.models.known_models import KnownModels, ModelGroup, ModelItem
+from edgechat.tui.models.pulls import Pull, PullState
+from edgechat.tui.widgets.dialogs import AppScreen, ConfirmDialog, TextDialog, error_text
+from edgechat.tui.widgets.fields import LineField
 from edgechat.tui.widgets.key_bar import KeyBar
+from edgechat.tui.widgets.lists import KeyedList, ListLine
 
 if TYPE_CHECKING:
     from edgechat.models.local.inventory import LocalModel
-    from edgechat.models.local.removal import Removal
-    from edgechat.planner.ranking.ranked_file import RankedFile
+    from edgechat.models.local.upkeep import Removal
+    from edgechat.planner.listing import ModelRow
+    from edgechat.planner.ranking.ranking import RankedFile, SurveyFindings
+    from edgechat.tui.models.known_models import KnownModels, ModelItem
     from edgechat.tui.models.library import ModelLibrary
     from edgechat.tui.models.pulls import Pulls
 
 
+_SURVEY_DELAY = 0.15
+"""Seconds on a model before its quantizations are compared with the machine."""
+
+
+class Details(Vertical):
+    """Description of a model, with its memory as bars; below it the list of its quantizations."""
+
+    DEFAULT_CSS = """
+    Details {
+        padding: 0 1 0 2;
+        & > VerticalScroll { height: auto; max-height: 65%; scrollbar-size-vertical: 1; }
+        & > VerticalScroll, & #quants { scrollbar-background: $surface; }
+        & > Vertical { height: 1fr; min-height: 4; }
+        & #quants-title { margin-top: 1; height: auto; max-height: 4; }
+    }
+    """
+
+    _survey_name = ""
+    """Name of the model whose quantizations are listed."""
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(can_focus=False):
+            yield Static(id="about")
+        with Vertical():
+            yield Static(id="quants-title")
+            yield KeyedList(id="quants")
+
+    def show(
+        self, item: ModelItem | None, survey: SurveyFindings | None, *, offline: str = "", waiting: str = ""
+    ) -> None:
+        """Show a model. survey: None while there is none; `waiting` says why."""
+        about = self.query_one("#about", Static)
+        title = self.query_one("#quants-title", Static)
+        quants = self.query_one("#quants", KeyedList)
+        width = max(20, self.query_one(VerticalScroll).size.width - 1)
+        about.update(describe(item, width, offline) if item is not None else Content(""))
+        if item is None or survey is None:
+            quants.show_lines([])
+            title.update(Content.styled(printable(waiting), "dim"))
+            self._survey_name = ""
+            return
+        best = survey.chosen.quant if survey.chosen is not None else None
+        heading, lines = quant_lines(survey.options, max(20, quants.size.width - 1), best)
+        title.update(heading)
+        quants.show_lines([ListLine(line, key=str(n)) for n, line in enumerate(lines)])
+        if item.survey_name != self._survey_name:
+            self._survey_name = item.survey_name
+            names = [option.quant for option in survey.options]
+            quants.go_to(str(names.index(best) if best in names else 0))
+
+
+class ModelBrowser(Vertical):
+    """List of models and details of the selected one, with a filter above them while it is open."""
+
+    DEFAULT_CSS = """
+    ModelBrowser {
+        height: 1fr;
+        & #filter { display: none; height: 1; border: none; padding: 0 1; background: $background; }
+        & #filter.-open { display: block; }
+        & #panes { height: 1fr; }
+        & #left { width: 1fr; height: 1fr; padding: 0 1; }
+        & #titles { height: 1; text-wrap: nowrap; }
+        & #list:blur > .option-list--option-highlighted { text-style: bold underline; }
+        & #none { height: auto; margin: 1 2; display: none; }
+        & Details { width: 44%; height: 1fr; background: $surface; border-left: vkey $divider; }
+    }
+    """
+
+    class SurveyWanted(Message):
+        """Request to compare a model's quantizations with the machine, as the cursor stays on it."""
+
+    def __init__(self, models: KnownModels, current: str | None) -> None:
+        """current: name of the chat's model."""
+        super().__init__()
+        self._models, self._current = models, current
+        self._items: dict[str, ModelItem] = {}
+        self._survey_timer: Timer | None = None
+        self._pending_target = ""
+        """Target of the cursor once its line exists: its key, or the name of a local model."""
+
+    def compose(self) -> ComposeResult:
+        yield LineField(id="filter", placeholder="a name, a word, or owner/repo on the hub")
+        with Horizontal(id="panes"):
+            with Vertical(id="left"):
+                yield Static(id="titles")
+                yield KeyedList(id="list")
+                yield Static(id="none")
+            yield Details()
+
+    @property
+    def _list(self) -> KeyedList:
+        return self.query_one("#list", KeyedList)
+
+    @property
+    def _quants(self) -> KeyedList:
+        return self.query_one("#quants", KeyedList)
+
+    @property
+    def _filter(self) -> LineField:
+        return self.query_one("#filter", LineField)
+
+    @property
+    def is_typing(self) -> bool:
+        return self.screen.focused is self._filter
+
+    # The selection.
+
+    @property
+    def item(self) -> ModelItem | None:
+        """The selected model, with the findings of its survey."""
+        item = self._items.get(self._list.key or "")
+        return self._models.surveyed(item) if item is not None else None
+
+    @property
+    def quant(self) -> RankedFile | None:
+        """The selected quantization; None while the list of models has the focus."""
+        item = self.item
+        survey = self._models.survey_of(item) if item is not None else None
+        key = self._quants.key
+        if survey is None or key is None or self.screen.focused is not self._quants:
+            return None
+        return survey.options[int(key)] if int(key) < len(survey.options) else None
+
+    @property
+    def row(self) -> ModelRow | None:
+        """The selected model or quantization, if it is on this machine."""
+        item, quant = self.item, self.quant
+        if quant is None:
+            return item.row if item is not None else None
+        return next((row for row in self._models.rows if row.model.path == quant.variant.path), None)
+
+    # What is shown.
+
+    def fill(self, target: str = "") -> None:
+        """Show the known models, and select `target` (a key, or a local model's name) once listed."""
+        self._pending_target = target or self._pending_target
+        query = self._filter.value
+        self._items = self._models.items(query)
+        layout = ColumnLayout(max(40, self._list.size.width - 1), self._current)
+        self.query_one("#titles", Static).update(layout.heading())
+        lines: list[ListLine] = []
+        for group, items in groupby(self._items.values(), key=lambda item: item.group):
+            lines.append(ListLine(Content.styled(("\n" if lines else "") + group.value, "bold $primary")))
+            lines += [ListLine(layout.line(item), item.key) for item in items]
+        self._list.show_lines(lines)
+        for key, item in self._items.items():
+            if self._pending_target == key or (
+                item.group is ModelGroup.HERE and self._pending_target == item.name
+            ):
+                self._list.go_to(key)
+                self._pending_target = ""
+                break
+        none = self.query_one("#none", Static)
+        none.display = bool(query) and not self._items
+        none.update(Content(f"No model matches {one_line(query, 40)!r}."))
+        self.show_item()
+
+    def show_item(self) -> None:
+        """Show the details of the selected model."""
+        item, models = self.item, self._models
+        if item is not None:
+            survey, waiting = models.survey_of(item), models.why_no_survey(item)
+            self.query_one(Details).show(item, survey, offline=models.offline, waiting=waiting)
+        else:
+            self.query_one(Details).show(None, None)
+        self.screen.refresh_bindings()
+
+    @on(OptionList.OptionHighlighted, "#list")
+    def _highlighted(self) -> None:
+        self.show_item()
+        if self._survey_timer is not None:
+            self._survey_timer.stop()
+        self._survey_timer = self.set_timer(_SURVEY_DELAY, lambda: self.post_message(self.SurveyWanted()))
+
+    @on(LineField.Changed, "#filter")
+    def _filter_changed(self) -> None:
+        self.fill()
+
+    @on(LineField.Submitted, "#filter")
+    def focus_list(self) -> None:
+        self.screen.set_focus(self._list)
+
+    def open_filter(self) -> None:
+        self._filter.add_class("-open")
+        self.screen.set_focus(self._filter)
+
+    def switch_pane(self) -> None:
+        """Go from the list to the quantizations, or back."""
+        to_quants = self.screen.focused is not self._quants
+        self.screen.set_class(to_quants, "-reading")
+        self.screen.set_focus(self._quants if to_quants else self._list)
+        self.call_after_refresh(self.fill)  # the panes have changed their sizes
+
+    def step_back(self) -> bool:
+        """Leave the filter or the other pane; return whether one was active."""
+        if self._filter.has_class("-open"):
+            self._filter.value = ""
+            self._filter.remove_class("-open")
+            self.focus_list()
+        elif self.screen.focused is not self._list:
+            self.switch_pane()
+        else:
+            return False
+        return True
+
+
 class ModelsScreen(AppScreen[str | None]):
-    """Results in the name of the model to chat with, or None."""
+    """Lets the user choose a model to chat with: its name, or None."""
 
     DEFAULT_CSS = """
     ModelsScreen {
@@ -77,7 +288,7 @@ class ModelsScreen(AppScreen[str | None]):
     ]
 
     def __init__(self, library: ModelLibrary, pulls: Pulls, current: str | None = None) -> None:
-        """current: the name of the model of the chat."""
+        """current: name of the chat's model."""
         super().__init__()
         self._library, self._pulls, self._current = library, pulls, current
         self._models = KnownModels(library, pulls, current)
@@ -167,7 +378,7 @@ class ModelsScreen(AppScreen[str | None]):
             await self._pull(item.name, None, item.option)
 
     async def _pull(self, name: str, quant: str | None, option: RankedFile | None) -> None:
-        """Start a pull, unless edgechat is offline, or the model does not fit and the user declines."""
+        """Start a pull, unless edgechat is offline or the user declines a model that does not fit."""
         offline = self._models.offline
         if offline:
             self._warn(f"{one_line(name, 60)} cannot be downloaded: {offline} keeps edgechat offline.")
@@ -259,7 +470,7 @@ class ModelsScreen(AppScreen[str | None]):
             self.dismiss(None)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Show and allow only what can be done now."""
+        """Show and allow only available actions."""
         if not self.is_mounted:
             return True
         browser = self._browser

@@ -1,1 +1,1 @@
-"""What lies over the chat: the list of keys, and the palette of commands."""
+"""Screens over the chat: help, choosers, dialogs, texts to read."""

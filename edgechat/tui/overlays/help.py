@@ -1,4 +1,4 @@
-"""The help screen: the keys of every part of the app, and the slash commands."""
+"""Help screen: the keys of every part of the app, and the slash commands."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from textual.widgets import Static
 
 from edgechat.base.text import one_line
 from edgechat.chat.commands import commands_of
-from edgechat.tui.terminal.screens import AppScreen
+from edgechat.tui.widgets.dialogs import AppScreen
+from edgechat.tui.widgets.fields import LineField
 from edgechat.tui.widgets.key_bar import KeyBar
-from edgechat.tui.widgets.line_field import LineField
 
 Part = tuple[str, tuple[type, ...]]
 """A part of the app, and the classes whose keys work there."""
 Section = tuple[str, Sequence[Binding]]
 """A title, and the keys below it."""
 Command = tuple[str, str, str]
-"""A slash command: its name without the slash, its argument or nothing, what it does."""
+"""A slash command: name without the slash, argument or '', description."""
 
 _NAMES = {
     "pageup": "Page Up",
@@ -57,7 +57,7 @@ _TASKS = {
     "Models": ("The models", "The first run", "The engine room"),
     _APP: ("Everywhere", "The settings"),
 }
-"""What keys are for, and the parts of the app whose keys are for that, unless `_TASK_OF` has their action."""
+"""Tasks, and the parts of the app whose keys belong to them, except for actions in `_TASK_OF`."""
 _TASK_OF = {
     **dict.fromkeys(
         (
@@ -76,15 +76,15 @@ _TASK_OF = {
     **dict.fromkeys(("new_chat", "conversations", "search", "undo_delete"), "Conversations"),
     **dict.fromkeys(("models", "switch_model", "engine_room"), "Models"),
 }
-"""The tasks of keys that work wherever the chat is."""
+"""Tasks of actions in the shared parts."""
 _SHARED = ("Everywhere", "The chat", "The prompt")
-"""The parts that are the chat: their keys need no place beside the task."""
+"""Parts of the chat itself, whose keys are listed without a place."""
 
 
 def bindings_of(*classes: type) -> list[Binding]:
     """Return the bindings of widgets, screens and apps as written, several keys in one.
 
-    Hidden ones and those of bases that are not Textual's are included, each once.
+    Hidden ones and those of bases outside Textual are included, each once.
     """
     bindings: dict[tuple[str, str], Binding] = {}
     for widget_class in classes:
@@ -98,7 +98,7 @@ def bindings_of(*classes: type) -> list[Binding]:
 
 
 def sections(parts: Sequence[Part], screen: Screen[object]) -> list[Section]:
-    """Return the keys by what they are for; first those of the screen, if that is not the chat."""
+    """Return the keys by task; first those of the current screen, unless it is the chat."""
     keys: dict[str, list[Binding]] = {task: [] for task in _TASKS}
     places: dict[str, list[Section]] = {task: [] for task in _TASKS}
     here: list[Section] = []
@@ -117,12 +117,12 @@ def sections(parts: Sequence[Part], screen: Screen[object]) -> list[Section]:
 
 
 def _once(bindings: Iterable[Binding]) -> list[Binding]:
-    """Return the bindings without those of the same key for the same."""
+    """Return the bindings without duplicates of key and description."""
     return list({(binding.key, binding.description): binding for binding in bindings}.values())
 
 
 def _without_ranges(bindings: list[Binding]) -> list[Binding]:
-    """Return the bindings without those that an earlier one's displayed key covers, such as '1-9'."""
+    """Return the bindings without those covered by an earlier one's displayed key, such as '1-9'."""
     listed: list[Binding] = []
     for binding in bindings:
         last = listed[-1] if listed else None
@@ -137,7 +137,7 @@ def commands() -> list[Command]:
 
 
 def key_names(binding: Binding) -> str:
-    """Return the keys of a binding as they are named on a keyboard: 'Ctrl+J, Shift+Enter'."""
+    """Return the keys of a binding as named on a keyboard: 'Ctrl+J, Shift+Enter'."""
     if binding.key_display:
         return binding.key_display
     return ", ".join(_key(key.strip()) for key in binding.key.split(","))
@@ -186,11 +186,11 @@ class _HelpSection(Static):
 
 
 class _Scroll(VerticalScroll, can_focus=False, inherit_bindings=False):
-    """Scrolled by the screen's keys."""
+    """The list, scrolled by the screen's keys."""
 
 
 class HelpScreen(AppScreen[None]):
-    """Keys and commands, to be scrolled and searched. Closed by Escape, q (outside the search) and F1."""
+    """Searchable list of keys and commands. Closed by Escape, q (outside the search) and F1."""
 
     DEFAULT_CSS = """
     HelpScreen {
@@ -218,7 +218,7 @@ class HelpScreen(AppScreen[None]):
     ]
 
     def __init__(self, sections: Sequence[Section], commands: Sequence[Command] = ()) -> None:
-        """sections: in the order in which they are shown; keys without a description are left out."""
+        """sections: in the order of display; keys without a description are left out."""
         super().__init__()
         self._sections = sections
         self._commands = commands

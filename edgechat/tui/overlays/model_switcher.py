@@ -1,13 +1,13 @@
-"""A short way to another model: its name, or a part of it, and Enter."""
+"""Model switcher: a part of a model's name and Enter switch to it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import events, on
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
@@ -15,9 +15,9 @@ from textual.fuzzy import FuzzySearch
 from textual.widgets import OptionList, Static
 
 from edgechat.base.text import one_line
-from edgechat.tui.models.keyed_list import KeyedList, ListLine
-from edgechat.tui.terminal.screens import AppDialog
-from edgechat.tui.widgets.line_field import LineField
+from edgechat.tui.widgets.dialogs import AppDialog
+from edgechat.tui.widgets.fields import LineField
+from edgechat.tui.widgets.lists import KeyedList, ListLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,11 @@ class ModelName:
     note: str = ""
     """A few words about it."""
     is_here: bool = True
-    """Whether it is on this machine; if not, it would be downloaded."""
+    """Whether it is on this machine; otherwise it would be downloaded."""
 
 
 class ModelSwitcher(AppDialog[ModelName | None]):
-    """Results in the model to chat with, or to download."""
+    """Lets the user choose a model to chat with, or to download."""
 
     DEFAULT_CSS = """
     ModelSwitcher {
@@ -54,9 +54,9 @@ class ModelSwitcher(AppDialog[ModelName | None]):
     ]
 
     def __init__(self, models: Sequence[ModelName], current: str | None, title: str = "") -> None:
-        """models: those that were used last first. current: the name of the one that answers now.
+        """models: most recently used first. current: name of the model that answers now.
 
-        title: what the model is for, instead of the name of the present one.
+        title: purpose of the model, shown instead of the current one's name.
         """
         super().__init__()
         self._models, self._current, self._title = models, current, title
@@ -91,7 +91,7 @@ class ModelSwitcher(AppDialog[ModelName | None]):
         self.query_one("#none").display = not models
 
     def _matching(self) -> list[ModelName]:
-        """Return the models that match what is typed, best first; of equals the one listed first."""
+        """Return the models that match the typed text, best first, otherwise in their order."""
         query = self.query_one(LineField).value.strip()
         if not query:
             return list(self._models)
@@ -115,3 +115,10 @@ class ModelSwitcher(AppDialog[ModelName | None]):
         key = self._list.key
         if key is not None and self._list.display:
             self.dismiss(next(model for model in self._models if model.name == key))
+
+
+async def choose_model(app: App[Any], title: str, models: Sequence[tuple[str, str]]) -> str | None:
+    """Let the user choose one of these models, each with a short description; None: none of them."""
+    names = [ModelName(name, about) for name, about in models]
+    chosen: ModelName | None = await app.push_screen_wait(ModelSwitcher(names, None, title))
+    return chosen.name if chosen is not None else None

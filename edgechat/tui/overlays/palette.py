@@ -23,12 +23,12 @@ from textual.widgets import LoadingIndicator
 from edgechat.base.text import one_line
 from edgechat.chat.commands import commands_of
 from edgechat.tui.theme import THEMES
-from edgechat.tui.widgets.cursor import CursorLine
+from edgechat.tui.widgets.lists import CursorLine
 
 _WIDTH = 80
-"""The greatest width of the palette, in cells; its style sheet has the same number."""
+"""Greatest width of the palette in cells, as in its style sheet."""
 _BESIDE = 7
-"""Cells of its width that are no text: borders, padding, scroll bar."""
+"""Cells of its width taken by borders, padding and scroll bar."""
 
 
 class Entry(NamedTuple):
@@ -36,31 +36,26 @@ class Entry(NamedTuple):
 
     name: str
     about: str
-    """What is typed instead."""
+    """How the command is typed."""
     run: Callable[[], object]
     key: str = ""
     """The key that does the same; empty if there is none."""
 
 
 class PaletteTarget(Protocol):
-    """The screen that runs the commands."""
+    """The chat screen, which runs the commands."""
 
     @property
-    def presets(self) -> list[str]:
-        """The names of the presets."""
+    def presets(self) -> list[str]: ...
 
     @property
-    def saved_prompts(self) -> list[str]:
-        """The names of the saved prompts."""
+    def saved_prompts(self) -> list[str]: ...
 
-    def run_command(self, name: str, argument: str = "") -> None:
-        """Run a slash command."""
+    def run_command(self, name: str, argument: str = "") -> None: ...
 
-    def replace_prompt(self, text: str) -> None:
-        """Put the beginning of a command into the prompt."""
+    def replace_prompt(self, text: str) -> None: ...
 
-    def key_of(self, command: str) -> str:
-        """Return the key that does the same as a slash command; empty if there is none."""
+    def key_of(self, command: str) -> str: ...
 
 
 class CommandProvider(Provider):
@@ -107,7 +102,7 @@ class PaletteList(CommandList, CursorLine, can_focus=False):  # Textual inherits
 
 
 class Palette(CommandPalette):
-    """Textual's, in a frame."""
+    """Textual's command palette, in a frame."""
 
     DEFAULT_CSS = """
     Palette {
@@ -135,12 +130,12 @@ class Palette(CommandPalette):
         with Vertical(id="--container"):
             with Horizontal(id="--input") as field:
                 field.border_title = "Commands"
-                yield CommandInput(placeholder=self._placeholder, select_on_focus=False)
+                yield CommandInput(placeholder="Search for commands…", select_on_focus=False)
             with Vertical(id="--results"):
                 yield PaletteList()
                 yield LoadingIndicator()
 
 
 def _plain(text: str) -> str:
-    """Return markup that shows a text as it is; Textual's own `escape` leaves [WORDS] alone."""
+    """Escape markup; unlike Textual's `escape`, [WORDS] in capitals too."""
     return text.replace("[", "\\[")

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import msgspec
 from textual import on, work
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
@@ -16,14 +16,14 @@ from textual.widgets import Label, Select, Static
 
 from edgechat.base.errors import EdgechatError, SettingsError
 from edgechat.base.text import one_line, printable
-from edgechat.chat.parameters import THINK, number
+from edgechat.chat.parameters import THINK, Adjustable, number
 from edgechat.chat.records import ChatSettings
+from edgechat.chat.session import ChatSession
 from edgechat.engine.types import Sampling
 from edgechat.settings import Preset, SamplingDefaults, checked
 from edgechat.settings.documentation import describe_type
-from edgechat.tui.terminal.screens import AppDialog
-from edgechat.tui.widgets.line_field import LineField
-from edgechat.tui.widgets.text_area import Area
+from edgechat.tui.widgets.dialogs import AppDialog
+from edgechat.tui.widgets.fields import Area, LineField
 
 _THINK = [("the model's default", "auto"), ("always", "on"), ("never", "off")]
 
@@ -35,11 +35,11 @@ class Parameters:
     system: str | None
     settings: ChatSettings
     save_as: str = ""
-    """The name of a preset to keep it under; empty: none."""
+    """Name of a preset to save them as; empty: none."""
 
 
 class ParametersScreen(AppDialog[None]):
-    """Edits the system prompt and the parameters. An error on saving is shown, and can be corrected."""
+    """Edits the system prompt and the parameters. Shows errors on saving, to be corrected."""
 
     DEFAULT_CSS = """
     ParametersScreen {
@@ -77,10 +77,10 @@ class ParametersScreen(AppDialog[None]):
         save: Callable[[Parameters], Awaitable[None]],
         known: Collection[str] | None = None,
     ) -> None:
-        """defaults: what applies where a field is empty. can_think: whether the model has a switch for it.
+        """defaults: apply to empty fields. can_think: whether thinking can be switched.
 
-        save: takes what was chosen. Raises EdgechatError. known: of a model of another server, the fields
-        whose default is known here.
+        save: takes the values. Raises EdgechatError. known: for a remote model, the fields whose default is
+        known here.
         """
         super().__init__()
         self._system = system
@@ -131,7 +131,7 @@ class ParametersScreen(AppDialog[None]):
         preset = self._presets.get(str(event.value))
         if preset is None:
             return
-        # What the preset does not set stays as it is.
+        # Fields that the preset does not set stay as they are.
         if preset.adapters is not None:
             self._settings = msgspec.structs.replace(self._settings, adapters=preset.adapters)
         if preset.system is not None:
@@ -192,6 +192,32 @@ class ParametersScreen(AppDialog[None]):
             types = {field.name: field.type for field in msgspec.structs.fields(SamplingDefaults)}
             return f"{name.replace('_', ' ')} has to be {describe_type(types[name])}."
         return None
+
+
+async def edit_parameters(app: App[Any], session: ChatSession, chat: Adjustable) -> None:
+    """Let the user edit the system prompt and the parameters of a conversation."""
+    model = session.loaded.model if session.loaded is not None else None
+    options = session.generation_options(ChatSettings(think=chat.settings.think))
+    is_remote = session.plan is not None and session.plan.remote is not None
+
+    async def save(chosen: Parameters) -> None:
+        if chosen.system != chat.system:
+            await chat.set_system(chosen.system)
+        await chat.set_settings(chosen.settings)
+        if chosen.save_as:
+            await session.save_preset(chosen.save_as, chosen.system, chosen.settings)
+
+    await app.push_screen_wait(
+        ParametersScreen(
+            chat.system,
+            chat.settings,
+            session.settings.presets,
+            options.sampling,
+            can_think=model is not None and model.can_switch_thinking,
+            save=save,
+            known=options.sampling_set if is_remote else None,
+        )
+    )
 
 
 def _text(value: object) -> str:

@@ -1,1 +1,1 @@
-"""The settings screen: every field of settings.toml, explained and changed in place."""
+"""Settings screen: every field of settings.toml, explained and changed in place."""

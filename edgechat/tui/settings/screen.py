@@ -1,4 +1,4 @@
-"""The settings screen: every change is written to settings.toml at once."""
+"""Settings screen: writes every change to settings.toml at once."""
 
 from __future__ import annotations
 
@@ -18,18 +18,22 @@ from edgechat import settings
 from edgechat.base.errors import EdgechatError
 from edgechat.base.network.offline import offline_by
 from edgechat.base.text import one_line, printable
+from edgechat.models.local.resolve import entry_of, resolve
+from edgechat.models.remote.model import split_remote
+from edgechat.planner.placement.drafting import AUTO, MTP, NGRAM, NONE
+from edgechat.planner.placement.programs import split_engine
 from edgechat.settings import Settings
 from edgechat.settings.reading import name_fault
-from edgechat.tui.settings.entries import SettingEntry, entries
-from edgechat.tui.settings.model_names import check_name
-from edgechat.tui.settings.row import SettingRow
-from edgechat.tui.terminal.screens import AppScreen, error_text
+from edgechat.tui.settings.rows import SettingEntry, SettingRow, entries
+from edgechat.tui.widgets.dialogs import AppScreen, error_text
+from edgechat.tui.widgets.fields import LineField
 from edgechat.tui.widgets.key_bar import KeyBar
-from edgechat.tui.widgets.line_field import LineField
+
+_NAMES = (("model",), ("draft",), ("embedding_model",), ("reranking_model",))
 
 
 class GroupHeading(Static):
-    """The name of a group. That of a preset can be focused, to delete the preset."""
+    """Name of a group. A preset's can be focused, to delete the preset."""
 
     DEFAULT_CSS = """
     GroupHeading { height: 1; padding: 0 1; text-style: bold; color: $primary; background: $panel; }
@@ -49,7 +53,7 @@ class GroupHeading(Static):
         self.update(Content(self._title))
 
     def action_remove_preset(self) -> None:
-        """Ask the first time: a preset was written by hand."""
+        """Ask for confirmation the first time, as a preset is the user's own text."""
         if self._asked and self.preset is not None:
             self.post_message(SettingsScreen.PresetRemoved(self.preset))
         self._asked = True
@@ -57,7 +61,7 @@ class GroupHeading(Static):
 
 
 class NewPreset(LineField):
-    """Where the name of a new preset is typed."""
+    """Field for the name of a new preset."""
 
     DEFAULT_CSS = """
     NewPreset, NewPreset:focus {
@@ -68,11 +72,11 @@ class NewPreset(LineField):
 
 
 class SettingsList(VerticalScroll, can_focus=False, inherit_bindings=False):
-    """Scrolls with the focus, which the screen's keys move."""
+    """List that scrolls with the focus, moved by the screen's keys."""
 
 
 class SettingsScreen(AppScreen[None]):
-    """Every setting with its description and value. It posts `Changed` after each write."""
+    """Shows every setting with its description and value. Posts `Changed` after each write."""
 
     DEFAULT_CSS = """
     SettingsScreen {
@@ -102,14 +106,14 @@ class SettingsScreen(AppScreen[None]):
 
     @dataclass
     class Changed(Message):
-        """settings.toml was written. path: the setting that was changed."""
+        """settings.toml has been written. path: the changed setting."""
 
         settings: Settings
         path: tuple[str, ...]
 
     @dataclass
     class PresetRemoved(Message):
-        """A preset is to be deleted."""
+        """Request to delete a preset."""
 
         name: str
 
@@ -139,7 +143,7 @@ class SettingsScreen(AppScreen[None]):
             self._focus(0)
 
     def _read_file(self) -> None:
-        """Read the file, or show what is wrong with it and use the defaults."""
+        """Read the file, or show what is wrong with it and use defaults."""
         fault, path = "", settings.settings_file()
         self._settings, self._tables = Settings(), {}
         try:
@@ -172,7 +176,7 @@ class SettingsScreen(AppScreen[None]):
         self._apply_filter()
 
     def _override(self, entry: SettingEntry) -> str:
-        """Return what an environment variable sets instead, for users; empty if none does."""
+        """Return the override by an environment variable, for users; empty: none."""
         if entry.path == ("offline",) and (variable := offline_by()):
             return f"on, because of {variable}"
         if entry.path == ("theme",) and self.app.no_color:
@@ -202,7 +206,7 @@ class SettingsScreen(AppScreen[None]):
 
     @work(group="settings")
     async def _save(self, row: SettingRow | None, path: tuple[str, ...], value: Any) -> None:
-        async with self._write_lock:  # keeps the order of the changes
+        async with self._write_lock:  # keeps the changes in order
             try:
                 await asyncio.to_thread(check_name, path, value, self._settings)
                 self._settings = await asyncio.to_thread(settings.change, path, value)
@@ -224,7 +228,7 @@ class SettingsScreen(AppScreen[None]):
         self.post_message(self.Changed(self._settings, path))
 
     def _update_others(self, changed: SettingRow) -> None:
-        """Show what another program has written."""
+        """Show changes by another program."""
         for row in self.query(SettingRow):
             value = row.entry.value_in(self._tables)
             if row is not changed and row.value != value and row.editor is None:
@@ -241,7 +245,7 @@ class SettingsScreen(AppScreen[None]):
 
     @property
     def _stops(self) -> list[SettingRow | GroupHeading | NewPreset]:
-        """The widgets that can be focused, from top to bottom."""
+        """Focusable widgets, from top to bottom."""
         return [
             widget
             for widget in self.query_one(SettingsList).children
@@ -252,7 +256,7 @@ class SettingsScreen(AppScreen[None]):
 
     @property
     def _position(self) -> int:
-        """The index of the stop that has the focus; -1 for none."""
+        """Index of the focused widget; -1 for none."""
         ancestors = self.focused.ancestors_with_self if self.focused is not None else []
         return next((n for n, stop in enumerate(self._stops) if stop in ancestors), -1)
 
@@ -301,7 +305,7 @@ class SettingsScreen(AppScreen[None]):
 
     @on(LineField.Changed, "#settings-filter")
     def _apply_filter(self) -> None:
-        """Show only the settings in which the words of the filter occur, and their headings."""
+        """Show only the settings that contain the words of the filter, and their headings."""
         words = self.query_one("#settings-filter", LineField).value.lower().split()
         any_match, heading = False, None
         for widget in self.query_one(SettingsList).children:
@@ -316,3 +320,15 @@ class SettingsScreen(AppScreen[None]):
             elif isinstance(widget, NewPreset):
                 widget.display = not words
         self.query_one("#settings-none").display = not any_match
+
+
+def check_name(path: tuple[str, ...], value: Any, known: Settings) -> None:
+    """Raise ModelNotFound for a model that is neither local nor in the catalogue. Blocks.
+
+    Raises ModelFileError for the path of another file. Other programs and servers are not asked.
+    """
+    if path not in _NAMES or value is None or value in (AUTO, NONE, NGRAM, MTP):
+        return
+    elsewhere = split_engine(value)[0] is not None or split_remote(value, known.remotes) is not None
+    if not elsewhere and entry_of(value) is None:
+        resolve(value)

@@ -1,4 +1,4 @@
-"""Between the app and the terminal: the order of keys, signals, sizes, control characters, and pictures.
+"""Between the app and the terminal: order of keys, signals, sizes, control characters, pictures.
 
-Read `key_order.py` first, then `output_filter.py`; for pictures, `graphics.py`, then `pictures.py`.
+Read `key_order.py` first, then `window.py`.
 """

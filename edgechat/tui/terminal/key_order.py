@@ -1,8 +1,7 @@
-"""A queue of keys on their way to the widget that has the focus.
+"""Key queue: delivers keys to the focused widget in order.
 
-A key is delivered when everything that the previous one has caused is done, so that none overtakes a change
-of focus. Letters that come in one burst are text, whatever has the focus; only a single letter runs its
-binding.
+A key is delivered when all effects of the previous one are done, so that none overtakes a change of focus.
+Letters in one burst are text, whatever has the focus; only a single letter runs its binding.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ if TYPE_CHECKING:
     from textual.dom import DOMNode
 
 _BURST = 0.02
-"""Letters that are fewer seconds apart were not typed; a key that is held down repeats more slowly."""
+"""Seconds; letters closer together were not typed, as even a held key repeats more slowly."""
 _HOLD_TIMEOUT = 2.0
-"""Seconds that keys wait at most for what the previous one causes."""
+"""Greatest time in seconds that keys wait for the effects of the previous one."""
 
 Typed = events.Key | events.Paste
 
 
 class KeyQueue:
-    """Delivers keys and pastes in order. All of it runs in the app's own message pump."""
+    """Delivers keys and pastes in order. Runs in the app's message pump."""
 
     def __init__(self, app: App[None], deliver: Callable[[Typed], Awaitable[None]]) -> None:
         """deliver: hands an event to the widget that has the focus."""
@@ -37,10 +36,10 @@ class KeyQueue:
         self._deliver = deliver
         self._waiting: deque[Typed] = deque()
         self._holds = 0
-        """Keys and changes of focus that are not done yet."""
+        """Number of keys and changes of focus that are not done yet."""
         self._burst_timer: Timer | None = None
         self._is_burst_over = False
-        """Whether no letter has followed those at the front for long enough."""
+        """Whether the letters at the front form a complete burst."""
 
     async def take(self, event: Typed) -> None:
         """Deliver an event as soon as those before it are done."""
@@ -49,7 +48,7 @@ class KeyQueue:
         await self._drain()
 
     def hold(self) -> Callable[[], None]:
-        """Let keys wait, for example for a change of focus, until the function that is returned is called."""
+        """Hold keys back, for example during a change of focus, until the returned function is called."""
         self._holds += 1
         is_released = False
 
@@ -58,7 +57,7 @@ class KeyQueue:
             if not is_released:
                 is_released = True
                 timeout.cancel()
-                self._app.call_later(self._release)  # behind a change of focus, which waits there, too
+                self._app.call_later(self._release)  # after a change of focus, which is queued there, too
 
         timeout = asyncio.get_running_loop().call_later(_HOLD_TIMEOUT, release)
         return release
@@ -79,7 +78,7 @@ class KeyQueue:
                     await self._start_search_or_drop(letters)
                     continue
             elif letters and len(letters) == len(self._waiting) and not self._is_burst_over:
-                # call_later: behind the letters that the app has received by then, but not handled.
+                # call_later: after the letters that the app has received but not handled by then.
                 end_burst = partial(self._app.call_later, self._end_burst, letters[-1])
                 self._burst_timer = self._app.set_timer(_BURST, end_burst)
                 return
@@ -101,9 +100,9 @@ class KeyQueue:
         await self._deliver(event)
 
     def _hold_for(self, target: DOMNode) -> None:
-        """Let keys wait for everything that a key for `target` causes.
+        """Hold keys back until all effects of a key for `target` are done.
 
-        A callback follows the key from widget to widget, then once more, behind the messages it has caused.
+        A callback follows the key from widget to widget, then once more, after the messages that it caused.
         """
         release = self.hold()
         nodes = 2 * target.ancestors_with_self
@@ -120,15 +119,14 @@ class KeyQueue:
 
     @property
     def _is_editing(self) -> bool:
-        from textual.command import CommandInput  # the first frame does not wait for these
+        from textual.command import CommandInput  # not needed for the first frame
 
-        from edgechat.tui.widgets.line_field import LineField
-        from edgechat.tui.widgets.text_area import Area
+        from edgechat.tui.widgets.fields import Area, LineField
 
         return isinstance(self._app.focused, Area | LineField | CommandInput)
 
     def _leading_letters(self) -> list[events.Key]:
-        """Return the letters at the front of the queue that belong to one burst."""
+        """Return the first burst of letters in the queue."""
         letters: list[events.Key] = []
         for event in self._waiting:
             if not (isinstance(event, events.Key) and event.is_printable):
@@ -139,7 +137,7 @@ class KeyQueue:
         return letters
 
     def _is_bound(self, letter: events.Key) -> bool:
-        """Return whether the letter has a binding on this screen, be it disabled now."""
+        """Return whether a letter has a binding on this screen, even a disabled one."""
         chain = self._app.screen._modal_binding_chain
         return any(letter.key in bindings.key_to_bindings for _, bindings in chain)
 
@@ -151,7 +149,7 @@ class KeyQueue:
         return self._is_editing
 
     async def _start_search_or_drop(self, letters: list[events.Key]) -> None:
-        """Let text without a field start a search if it begins with a slash, else drop it."""
+        """Start a search with text that begins with a slash; drop other text without a field."""
         if letters and letters[0].key == "slash":
             await self._deliver_next()
             return

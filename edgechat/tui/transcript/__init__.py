@@ -1,1 +1,1 @@
-"""The transcript: what was said, of which only what is near the screen is a widget."""
+"""Transcript of a conversation; only the pieces near the screen have widgets."""

@@ -1,4 +1,4 @@
-"""What sheets show of images: thumbnails, and in their place pictures, where the terminal shows them."""
+"""Images in sheets: thumbnails, or pictures where the terminal can show them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from edgechat.settings.fields import PictureMode
 
 _SETTLING_SECONDS = 0.1
-"""For which a picture is to be seen before it is sent: not those that are scrolled past."""
+"""Seconds that a picture has to be visible before it is sent; others are scrolled past."""
 _SPARE_PICTURES = 16
-"""That stay in the terminal, although they are no longer near the screen: 3 MB each at most."""
+"""Pictures that stay in the terminal when they are no longer near the screen: 3 MB each at most."""
 _COLOURS = {"256": 256, "truecolor": 1 << 24}
-"""By Rich's names of colour systems."""
+"""Number of colours by Rich's name of the colour system."""
 
 
 class TranscriptImages:
-    """Makes what the sheets of an app ask for. Runs in the app's event loop."""
+    """Makes the images that sheets request. Runs in the app's event loop."""
 
     def __init__(self, app: App[None], library: Callable[[], Awaitable[ImageLibrary]]) -> None:
         """library: opens it; may raise EdgechatError."""
@@ -34,29 +34,27 @@ class TranscriptImages:
         self._pictures: TerminalPictures | None = None
 
     def start(self, output: object, mode: PictureMode) -> None:
-        """Ask the terminal what it can do. output: the driver; pictures are for those that can send them."""
+        """Ask the terminal for its abilities. output: the driver, which may be unable to send pictures."""
         if isinstance(output, PictureOutput) and not self._app.no_color:
             colours = _COLOURS.get(self._app.console.color_system or "", 0)
             self._pictures = TerminalPictures(output, colours, self._begin_anew)
             self.use(mode)
 
     def use(self, mode: PictureMode) -> None:
-        """Change the setting."""
         if self._pictures is not None:
             self._pictures.use(mode)
 
     def take(self, reply: str) -> None:
-        """Take a reply of the terminal."""
         if self._pictures is not None:
             self._pictures.take(reply)
 
     async def show_thumbnails(self, sheet: UserSheet, wanted: Sequence[ThumbnailKey]) -> None:
         for key in wanted:
-            if sheet.is_attached:  # it is not scrolled away again
+            if sheet.is_attached:  # not scrolled away again
                 sheet.show_thumbnails({key: await self._thumbnails.make(*key)})
 
     async def show_picture(self, sheet: UserSheet, wanted: ThumbnailKey) -> None:
-        """Let the terminal show an image of a sheet, if it can and the image stays on the screen."""
+        """Let the terminal show an image of a sheet, if it can and if the image stays visible."""
         pictures = self._pictures
         if pictures is None or not pictures.is_ready:
             return
@@ -74,13 +72,13 @@ class TranscriptImages:
             self.tidy(spare=_SPARE_PICTURES)
 
     def tidy(self, *, spare: int = 0) -> None:
-        """Free the pictures that are not near the screen, except for so many of them that were sent last."""
+        """Free the pictures that are not near the screen, except the `spare` ones sent last."""
         if self._pictures is not None:
             wanted = (key for sheet in self._sheets() for key in sheet.pictures)
             self._pictures.keep({PictureKey(digest, *size) for digest, size in wanted}, spare=spare)
 
     def fit(self) -> None:
-        """Send the pictures again if the terminal's cells have another size."""
+        """Send the pictures again if the size of the terminal's cells has changed."""
         if self._pictures is not None:
             self._pictures.fit()
 
@@ -90,12 +88,12 @@ class TranscriptImages:
             self._pictures.forget()
 
     async def close(self) -> None:
-        """Free all pictures, and end the process that decodes."""
+        """Free all pictures, and end the decoding process."""
         self.free()
         await self._thumbnails.close()
 
     def free(self) -> None:
-        """Free all pictures, for good."""
+        """Free all pictures permanently."""
         if self._pictures is not None:
             self._pictures.close()
 

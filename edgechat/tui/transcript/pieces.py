@@ -1,13 +1,14 @@
-"""The pieces of a transcript: plain data that outlives its widget.
+"""Pieces of a transcript: plain data that outlives its widget.
 
-Untrusted text (a model's, a paste, a file name) is made harmless for the terminal here: nothing reaches the
-transcript but as a piece.
+Untrusted text (a model's, a paste, a file name) is made safe for the terminal here: only pieces reach the
+transcript.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from rich.style import Style as RichStyle
 from textual import events
@@ -28,29 +29,16 @@ if TYPE_CHECKING:
     from edgechat.chat.records import AttachedImage
 
 Link = tuple[str, str]
-"""A label that can be clicked, and the action on the turn that it runs; see `turn_actions.act`."""
+"""A label that can be clicked, and the action on the turn that it runs; see `commands.act`."""
 ThumbnailKey = tuple[str, ThumbnailSize]
 """The digest of an image, and the size of its picture."""
 
 Place = tuple[int, int]
-"""The number of a piece, and of a line of it."""
-
-
-class WordSearch(Protocol):
-    """What is searched for in a transcript; see `edgechat.tui.transcript.finding`."""
-
-    def step(self, pieces: Sequence[Piece], place: Place, by: int, width: int) -> Place | None:
-        """Return the next place with a match (by 1) or the previous one (-1), None if there is none at all.
-
-        After the last one comes the first one. place: where to begin; its line may lie outside the piece.
-        """
-
-    def mark(self, lines: Sequence[RenderedLine], here: int | None) -> list[RenderedLine]:
-        """Return the lines of a piece with the words marked. here: the line that the search is at."""
+"""Number of a piece, and of a line in it."""
 
 
 class Piece:
-    """One thing in the transcript. `sheet` is its widget while it is near the screen."""
+    """An element of the transcript. `sheet` is its widget while it is near the screen."""
 
     is_searched: ClassVar[bool] = False
     """Whether a search in the transcript finds its text."""
@@ -59,15 +47,15 @@ class Piece:
         self.text = printable(text)
         self.sheet: Sheet | None = None
         self.turn = ""
-        """The id of the turn that it belongs to; empty if it belongs to none."""
+        """Id of its turn; empty: none."""
         self.current = False
-        """Whether keys go to its turn."""
+        """Whether its turn is the current one, to which keys apply."""
         self.left_out = False
-        """Whether the model is not sent its turn any more."""
-        self.finder: WordSearch | None = None
-        """What is searched for, and marked."""
+        """Whether its turn is no longer sent to the model."""
+        self.finder: Finder | None = None
+        """Marks the words that are searched for."""
         self.here: int | None = None
-        """The line that the search is at."""
+        """Line at which the search is."""
 
     def lay_out(self, width: int) -> list[RenderedLine]:
         """Return the lines of the piece at a width."""
@@ -77,14 +65,13 @@ class Piece:
         """Return the lines of the piece at a width, also while it is far from the screen."""
         return self.lay_out(width)
 
-    def find(self, finder: WordSearch | None, here: int | None = None) -> None:
-        """Mark what is searched for."""
+    def find(self, finder: Finder | None, here: int | None = None) -> None:
+        """Mark the words that are searched for."""
         if (self.finder, self.here) != (finder, here):
             self.finder, self.here = finder, here
             self._changed()
 
     def mount(self) -> Sheet:
-        """Return a widget that shows the piece from now on."""
         self.sheet = self._new_sheet()
         self.mark()
         return self.sheet
@@ -98,7 +85,7 @@ class Piece:
         return PieceSheet(self)
 
     def mark(self, *, current: bool | None = None, left_out: bool | None = None) -> None:
-        """Set whether its turn is the current one, and left out, and show that."""
+        """Set and show whether its turn is current or left out."""
         self.current = self.current if current is None else current
         self.left_out = self.left_out if left_out is None else left_out
         if self.sheet is not None:
@@ -114,12 +101,12 @@ class Piece:
             self.sheet.changed()
 
     def estimate(self, width: int) -> int:
-        """Estimate how many lines the piece takes, the empty one above it included."""
+        """Estimate the height in lines, including the empty line above."""
         return 2 + self.text.count("\n") + len(self.text) // max(1, width)
 
 
 class UserPiece(Piece):
-    """A question, as it was typed, below its images and the names of its attachments."""
+    """A question as typed, below its images and the names of its attachments."""
 
     is_searched = True
 
@@ -130,17 +117,17 @@ class UserPiece(Piece):
         self._attachments = tuple(one_line(name, 60) for name in attachments)
         self.images = images
         self.most_rows = 8
-        """Of a picture: a third of the screen, once that is known."""
+        """Greatest height of a picture: a third of the screen, once known."""
         self.thumbnails: dict[ThumbnailKey, Thumbnail] = {}
-        """Of the images, those that have been made, while it is near the screen."""
+        """Thumbnails made so far, while the piece is near the screen."""
         self.pictures: dict[ThumbnailKey, tuple[Strip, ...]] = {}
-        """Those that have been asked for, with their cells once the terminal has them."""
+        """Pictures requested, with their cells once the terminal has them."""
         self.rows: dict[int, tuple[ThumbnailKey, int]] = {}
-        """The lines that show rows of pictures, as they were last laid out."""
+        """Lines that show rows of pictures, as last laid out."""
 
     @property
     def wanted(self) -> list[ThumbnailKey]:
-        """The pictures that are to be made."""
+        """Thumbnails that are still to be made."""
         keys = dict.fromkeys(key for key, _ in self.rows.values())
         return [key for key in keys if key not in self.thumbnails]
 
@@ -157,7 +144,7 @@ class UserPiece(Piece):
 
     def mark(self, *, current: bool | None = None, left_out: bool | None = None) -> None:
         super().mark(current=current, left_out=left_out)
-        self._changed()  # the bar is another one
+        self._changed()  # the bar differs
 
     def lay_out(self, width: int) -> list[RenderedLine]:
         bar, style = ("█ ", ".current") if self.current else ("▌ ", ".marker")
@@ -183,7 +170,7 @@ class UserPiece(Piece):
 
 
 class FoldedPiece(Piece):
-    """A line, with more below it once the user unfolds it."""
+    """A heading, with lines below it when unfolded."""
 
     def __init__(self, text: str = "") -> None:
         super().__init__(text)
@@ -219,39 +206,35 @@ class ThoughtPiece(FoldedPiece):
         super().__init__(text)
         self.tokens = tokens
         self.seconds = seconds
-        """How long it took; None while it goes on."""
+        """Seconds that it took; None while it goes on."""
 
     def resume(self) -> None:
-        """Show that it goes on."""
         self.seconds = None
         self._changed()
 
     def finish(self, tokens: int, seconds: float) -> None:
-        """Show what it took in the end."""
         self.tokens, self.seconds = tokens, seconds
         self._changed()
 
     def heading(self, width: int) -> Content:
-        """See `FoldedPiece`."""
         parts = ["Thinking" if self.seconds is None else f"Thought for {duration(self.seconds)}"]
         if self.tokens:
             parts.append("1 token" if self.tokens == 1 else f"{self.tokens:,} tokens")
         return Content(f"{'▾' if self.unfolded else '▸'} {' · '.join(parts)}").stylize(".faint")
 
     def body(self, width: int) -> list[RenderedLine]:
-        """See `FoldedPiece`."""
         return behind_bar(Content(self.text.strip()).stylize(".faint"), width, ".faint", bar="│ ")
 
 
 class CutPiece(Piece):
-    """The line below the turns that are not sent any more."""
+    """The line below the turns that are no longer sent."""
 
     def lay_out(self, width: int) -> list[RenderedLine]:
         return [RenderedLine(Content("╌" * width).stylize(".warning")), *wrap(self.text, width, ".faint")]
 
 
 class NotePiece(Piece):
-    """A line by edgechat: how a reply ended, or something to know; perhaps with what can be clicked there."""
+    """A note by edgechat: how a reply ended, or information; with optional links."""
 
     def __init__(
         self, text: str, tone: Literal["faint", "warning", "error"] = "faint", links: Sequence[Link] = ()
@@ -268,10 +251,10 @@ class NotePiece(Piece):
 
 
 class FooterPiece(Piece):
-    """The line below a turn: which version it is, with arrows to the others, and what a reply took."""
+    """The line below a turn: its version, with arrows to the others, and the figures of a reply."""
 
     def __init__(self, figures: Sequence[str], branch: tuple[int, int] = (0, 1)) -> None:
-        """figures: the most important first; those that have no room on the line are left out."""
+        """figures: the most important first; those that do not fit are left out."""
         super().__init__(" · ".join(figures))
         self._figures = figures
         self._branch = branch
@@ -331,12 +314,12 @@ class FooterSheet(PieceSheet):
 
 
 class UserSheet(PieceSheet):
-    """A question, on a ground that is as wide as the prompt; its pictures are filled in as they are made."""
+    """A question on a background as wide as the prompt; pictures appear as they are made."""
 
     GROUND = "tinted"
 
     class ThumbnailsWanted(Message):
-        """Thumbnails are to be made, and given to `show_thumbnails`."""
+        """Request to make thumbnails, for `show_thumbnails`."""
 
         def __init__(self, sheet: UserSheet, wanted: Sequence[ThumbnailKey]) -> None:
             super().__init__()
@@ -344,7 +327,7 @@ class UserSheet(PieceSheet):
             self.wanted = wanted
 
     class PictureWanted(Message):
-        """An image is drawn, of which a terminal may show more than its thumbnail: see `show_picture`."""
+        """An image is drawn that the terminal may show in full: see `show_picture`."""
 
         def __init__(self, sheet: UserSheet, wanted: ThumbnailKey) -> None:
             super().__init__()
@@ -356,24 +339,24 @@ class UserSheet(PieceSheet):
         self._user = piece
 
     def show_thumbnails(self, made: Mapping[ThumbnailKey, Thumbnail]) -> None:
-        """Show these; where one has a problem, its place is closed."""
+        """Show these; the space of one with a problem is closed."""
         self._user.thumbnails |= made
         self.changed()
         self.redraw()
 
     @property
     def pictures(self) -> list[ThumbnailKey]:
-        """The images of which pictures have been asked for; none once the piece is far from the screen."""
+        """Images whose pictures are requested; none once the piece is far from the screen."""
         return list(self._user.pictures) if self._user.sheet is self else []
 
     def show_picture(self, key: ThumbnailKey, lines: tuple[Strip, ...]) -> None:
-        """Show these cells in the place of a thumbnail."""
+        """Show these cells instead of a thumbnail."""
         if key in self.pictures:
             self._user.pictures[key] = lines
             self.redraw()
 
     def forget_picture(self, key: ThumbnailKey) -> None:
-        """Show the thumbnail again, and ask anew when it is drawn."""
+        """Show the thumbnail again, and request the picture when it is next drawn."""
         if key in self.pictures:
             del self._user.pictures[key]
             self.redraw()
@@ -400,9 +383,7 @@ class UserSheet(PieceSheet):
     def lay_out(self, width: int) -> list[RenderedLine]:
         lines = super().lay_out(width)
         if self._user.wanted:
-            self.call_later(
-                self._want_thumbnails
-            )  # a message that is sent from here, the layout, goes nowhere
+            self.call_later(self._want_thumbnails)  # messages sent during the layout are lost
         return lines
 
     def _want_thumbnails(self) -> None:
@@ -420,7 +401,7 @@ class UserSheet(PieceSheet):
         return strip
 
     def _cells(self, key: ThumbnailKey) -> tuple[Strip, ...]:
-        """Return the cells that show an image, and ask for its picture."""
+        """Return the cells that show an image, and request its picture."""
         thumbnail = self._user.thumbnails.get(key)
         if thumbnail is None or not thumbnail.lines:
             return ()
@@ -451,7 +432,7 @@ class FoldedSheet(PieceSheet):
 
 
 def _link(label: str, turn: str, action: str) -> Content:
-    """Return a text; a click on it runs an action on a turn."""
+    """Return a text that runs an action on a turn when clicked."""
     click = Style.from_meta({"@click": f"screen.turn({action!r}, {turn!r})"})
     return Content(label).stylize(".action").stylize(click)
 
@@ -472,3 +453,43 @@ def behind_bar(content: Content, width: int, style: str, bar: str = "▌ ") -> l
 def wrap(text: str, width: int, style: str) -> list[RenderedLine]:
     """Return the lines of a text in one style."""
     return [RenderedLine(line) for line in Content(text).stylize(style).wrap(width)]
+
+
+class Finder:
+    """Finds the words of a query, by the rules of the search in all conversations."""
+
+    def __init__(self, query: str) -> None:
+        from edgechat.chat.storage.search import marks, parse_query
+
+        self._spans = partial(marks, words=parse_query(query))
+
+    def step(self, pieces: Sequence[Piece], place: Place, by: int, width: int) -> Place | None:
+        """Return the next place with a match (by 1) or the previous one (-1), None if there is none at all.
+
+        After the last one comes the first one. place: where to begin; its line may lie outside the piece.
+        """
+        first, line = place
+        for distance in range(len(pieces) + 1):
+            index = (first + by * distance) % len(pieces)
+            lines = self._lines(pieces[index], width)
+            if not distance:
+                lines = [number for number in lines if (number > line if by > 0 else number < line)]
+            if lines:
+                return index, lines[0 if by > 0 else -1]
+        return None
+
+    def _lines(self, piece: Piece, width: int) -> list[int]:
+        if not piece.is_searched or not self._spans(piece.text):
+            return []
+        lines = piece.lines(width)
+        return [number for number, line in enumerate(lines) if self._spans(line.content.plain)]
+
+    def mark(self, lines: Sequence[RenderedLine], here: int | None) -> list[RenderedLine]:
+        """Return the lines of a piece with the words marked. here: the line that the search is at."""
+        marked: list[RenderedLine] = []
+        for number, line in enumerate(lines):
+            content = line.content
+            for start, end in self._spans(content.plain):
+                content = content.stylize(".here" if number == here else ".match", start, end)
+            marked.append(line._replace(content=content))
+        return marked

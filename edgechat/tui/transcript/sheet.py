@@ -1,4 +1,4 @@
-"""A widget that shows lines of text: what every piece of the transcript is on the screen."""
+"""Sheet: the widget that shows the lines of a piece of the transcript."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ _STYLES = {
     "code-deleted": "color: $error",
     "code-inserted": "color: $success",
 }
-"""The component classes, by which spans are named ('.strong'), and their styles."""
+"""Component classes, which spans name ('.strong'), and their styles."""
 
 
 class Sheet(Widget):
-    """Lines of text that are laid out at once, at any width, and can be selected with the mouse.
+    """Lines of text, laid out at any width, that can be selected with the mouse.
 
-    Subclasses say which lines (`lay_out`) and call `changed` when they are others. Spans of a line are named
+    Subclasses return the lines from `lay_out` and call `changed` when they change. Spans of a line are named
     after component classes ('.strong').
     """
 
@@ -74,10 +74,10 @@ class Sheet(Widget):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = set(_STYLES)
     GROUND: ClassVar[str] = ""
-    """The component class whose background fills the lines; empty: none."""
+    """Component class whose background fills the lines; empty: none."""
 
     class CodeCopied(Message):
-        """A click wants code on the clipboard."""
+        """Request to copy code to the clipboard."""
 
         def __init__(self, code: str) -> None:
             super().__init__()
@@ -94,7 +94,7 @@ class Sheet(Widget):
         raise NotImplementedError
 
     def changed(self) -> None:
-        """Show what is new; only the lines that changed are drawn again."""
+        """Show changes; only the lines that changed are drawn again."""
         if not self._width:
             return
         old = self._lines
@@ -108,7 +108,7 @@ class Sheet(Widget):
             self.refresh(layout=True)
 
     def redraw(self) -> None:
-        """Draw all lines again, which are the same."""
+        """Draw all lines again, without laying them out."""
         self._drawn = {}
         self.refresh()
 
@@ -121,7 +121,7 @@ class Sheet(Widget):
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """Return the number of lines at this width."""
-        width = max(1, width)  # beside two panels there may be none left for a moment
+        width = max(1, width)  # it may be 0 for a moment, between two panels
         if width != self._width:
             self._width, self._lines, self._drawn = width, self.lay_out(width), {}
         return len(self._lines)
@@ -191,6 +191,6 @@ def _differ(was: RenderedLine, now: RenderedLine) -> bool:
 
 
 def _copied_end(line: RenderedLine, end: int) -> int:
-    """Return where the part of a line ends that is copied; end: of the selection, -1 for all of the line."""
+    """Return the end of the copied part of a line. end: of the selection, -1 for the whole line."""
     last = len(line.content) - line.trail
     return last if end == -1 else min(end, last)

@@ -1,6 +1,6 @@
-"""Images in the transcript: each cell shows two pixels, one above the other, by ▀ in the colours of both.
+"""Thumbnails: each cell shows two pixels, one above the other, as ▀ in both colours.
 
-`terminal.pictures` shows them finer where a terminal can. textual-image is not used for it: it asks the
+`terminal.pictures` shows images finer where a terminal can. textual-image is not used for it: it asks the
 terminal as it is imported and reads the answer itself, decodes files in the app's own process, and writes
 past the driver.
 """
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
     from edgechat.chat.records import AttachedImage
 
 _WIDEST = 60
-"""Cells of a picture."""
+"""Greatest width of a thumbnail, in cells."""
 _MOST_PIXELS = 1 << 16
-"""Of what it is made of."""
+"""Greatest number of pixels that it is made from."""
 _KEPT = 40
-"""Pictures, of up to half a megabyte each."""
+"""Thumbnails kept, of up to half a megabyte each."""
 _IDLE_SECONDS = 5.0
-"""After which the process that decodes ends."""
+"""Seconds after which an idle decoding process ends."""
 
 
 class ThumbnailSize(NamedTuple):
-    """The size of a picture, in cells."""
+    """Size of a thumbnail, in cells."""
 
     columns: int
     rows: int
 
 
 def size_of(image: AttachedImage, width: int, most_rows: int) -> ThumbnailSize:
-    """Return how large an image is shown: at most its own size, a pixel being half a cell."""
+    """Return the size of an image's thumbnail: at most its own size, at half a cell a pixel."""
     if not (image.width and image.height):
         return ThumbnailSize(0, 0)
     scale = min(1.0, min(width, _WIDEST) / image.width, 2 * most_rows / image.height)
@@ -52,14 +52,14 @@ def size_of(image: AttachedImage, width: int, most_rows: int) -> ThumbnailSize:
 
 @dataclass(frozen=True, slots=True)
 class Thumbnail:
-    """An image as lines of cells; without any, `problem` says why."""
+    """An image as lines of cells, or the problem with it."""
 
     lines: tuple[Strip, ...] = ()
     problem: str = ""
 
 
 class Thumbnails:
-    """Makes pictures of the images in a library, one after the other, in a thread; keeps the latest ones."""
+    """Makes thumbnails of the images in a library, one at a time, in a thread; keeps the latest."""
 
     def __init__(self, library: Callable[[], Awaitable[ImageLibrary]]) -> None:
         """library: opens it; may raise EdgechatError."""
@@ -70,7 +70,7 @@ class Thumbnails:
         self._idle: asyncio.TimerHandle | None = None
 
     async def make(self, digest: str, size: ThumbnailSize) -> Thumbnail:
-        """Return a picture, kept or made now."""
+        """Return a thumbnail, kept or made now."""
         async with self._working:
             thumbnail = self._kept.get((digest, size)) or await self._made(digest, size)
             if thumbnail.lines:
@@ -82,12 +82,12 @@ class Thumbnails:
         return thumbnail
 
     async def pixels(self, digest: str, box: tuple[int, int]) -> Pixels | None:
-        """Return an image scaled down to fit into a box, in pixels; None if it cannot be had."""
+        """Return an image scaled down to fit into a box, in pixels; None on failure."""
         async with self._working:
             try:
                 library = await self._library()
                 return await asyncio.to_thread(self._decode, library, digest, 4 * box[0] * box[1], box)
-            except EdgechatError:  # the thumbnail tells of it
+            except EdgechatError:  # shown by the thumbnail
                 return None
             finally:
                 self._close_when_idle()
@@ -95,7 +95,7 @@ class Thumbnails:
     async def _made(self, digest: str, size: ThumbnailSize) -> Thumbnail:
         try:
             library = await self._library()
-        except EdgechatError:  # of the store, of which the rest of the app tells
+        except EdgechatError:  # of the store, reported elsewhere
             return Thumbnail(problem="cannot be read")
         try:
             pixels = await asyncio.to_thread(self._decode, library, digest, _MOST_PIXELS)
@@ -106,7 +106,7 @@ class Thumbnails:
         return Thumbnail(await asyncio.to_thread(lines_of, pixels, size))
 
     async def close(self) -> None:
-        """End the process that decodes, if it runs."""
+        """End the decoding process, if it runs."""
         if self._idle is not None:
             self._idle.cancel()
         async with self._working:

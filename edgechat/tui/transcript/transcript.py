@@ -1,9 +1,9 @@
-"""The scrolling transcript. Pieces far from the screen have no widget, only a height."""
+"""Scrolling transcript. Pieces far from the screen have no widget, only a height."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import ClassVar
@@ -18,12 +18,11 @@ from textual.scrollbar import ScrollBar
 from textual.widget import Widget
 from textual.widgets import Static
 
-from edgechat.tui.transcript.pieces import FoldedPiece, Piece, Place, ThoughtPiece, WordSearch
-from edgechat.tui.transcript.unread import UnreadLines
+from edgechat.tui.transcript.pieces import Finder, FoldedPiece, Piece, Place, ThoughtPiece
 
 _FAR = 10**9
 _WIDEST, _MARGIN = 100, 2
-"""The width of the text, and of the margin beside it; the style sheet below has the same numbers."""
+"""Widths of the text and of the margin, as in the style sheet below."""
 
 
 class Transcript(VerticalScroll):
@@ -80,34 +79,34 @@ class Transcript(VerticalScroll):
 
     @dataclass
     class Unread(Message):
-        """So many lines were added below the end of what has been seen."""
+        """Number of lines added below the end of the text seen so far."""
 
         lines: int
 
     class Replaced(Message):
-        """Another list of pieces is shown."""
+        """Another list of pieces has been shown."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.pieces: list[Piece] = []
         self._first = self._last = 0
         self._heights: list[int] = []
-        """Of each piece, in lines: measured if it has been near the screen at this width, else estimated."""
+        """Heights of the pieces in lines: measured near the screen at this width, else estimated."""
         self._tops: list[int] | None = None
         self._width = 80
         self._reading = (0, 0)
-        """The piece at the top of the screen, and the line of it."""
+        """Piece at the top of the screen, and line in it."""
         self._unread = UnreadLines()
         self._filler = Static(classes="filler")
         self._arranged_height = 0
         self._update_pending = False
         self._text_end = 0
-        """The line at which the text ended when it was last laid out."""
+        """Line at which the text ended when last laid out."""
         self.current = ""
-        """The id of the turn that keys go to; empty while the prompt has them."""
-        self._finder: WordSearch | None = None
+        """Id of the turn to which keys apply; empty while the prompt has the focus."""
+        self._finder: Finder | None = None
         self._found: Piece | None = None
-        """The piece that the search is at."""
+        """Piece at which the search is."""
 
     def on_mount(self) -> None:
         self.mount(self._filler)
@@ -129,11 +128,11 @@ class Transcript(VerticalScroll):
             self._lay_out_again()
 
     def show(self, pieces: list[Piece], *, turn: str = "") -> None:
-        """Show another list of pieces, and keep that up to date: scrolled to its end, or to a turn."""
+        """Show another list of pieces, and keep it up to date; scroll to its end, or to a turn."""
         self.forget_current()
         self._finder = self._found = None
         self._unmount(self.pieces)
-        # Nothing of the old list may be left when the anchor scrolls.
+        # The old list has to be gone before the anchor scrolls.
         self.pieces, self._first, self._last, self._reading = pieces, 0, 0, (0, 0)
         self.rearrange(list(pieces))
         self.anchor()
@@ -142,7 +141,7 @@ class Transcript(VerticalScroll):
             self.point_at(turn)
 
     def rearrange(self, pieces: list[Piece]) -> None:
-        """Replace the pieces in the list; what is being read stays in view if it is among the new ones."""
+        """Replace the pieces in the list; the piece being read stays in view if it is a new one, too."""
         index, line = self._reading
         reading = self.pieces[index] if index < len(self.pieces) else None
         self._unmount(self.pieces)
@@ -164,7 +163,7 @@ class Transcript(VerticalScroll):
         return list(dict.fromkeys(piece.turn for piece in self.pieces if piece.turn))
 
     def point_at(self, turn: str) -> None:
-        """Make a turn the current one, and bring it into view."""
+        """Make a turn current, and bring it into view."""
         indexes = [at for at, piece in enumerate(self.pieces) if piece.turn == turn]
         if not indexes:
             return
@@ -196,14 +195,14 @@ class Transcript(VerticalScroll):
             self.point_at(turns[max(0, min(at + by, len(turns) - 1))])
 
     def action_last(self) -> None:
-        """Make the last turn the current one, and scroll to its end."""
+        """Make the last turn current, and scroll to its end."""
         self.action_step(len(self.turns))
         self.anchor()
 
     def _scroll_to_piece(self, index: int, line: int = 0) -> None:
         """Scroll until a line of a piece is at the top of the screen; line: from its top, may be negative."""
-        self._anchor_released = True
-        self._text_end = _FAR  # else the next layout would see the end on the screen, and stay there
+        self.release_anchor()
+        self._text_end = _FAR  # otherwise the next layout would find the end on the screen, and stay there
         self._reading = (index, line)
         self._mount_near(max(0, self._positions()[index] + line))
         self._lay_out_again()
@@ -215,10 +214,10 @@ class Transcript(VerticalScroll):
         """Whether words are searched for, and marked."""
         return self._finder is not None
 
-    def find(self, finder: WordSearch | None, *, turn: str = "") -> bool:
-        """Mark words, and go to the first of them from a turn (else from what is read) on.
+    def find(self, finder: Finder | None, *, turn: str = "") -> bool:
+        """Mark words, and go to the first from a turn on, or from the top of the screen.
 
-        Returns whether there are any; None marks none any more.
+        Returns whether there are any. finder: None removes the marks.
         """
         self._finder, self._found = finder, None
         for piece in self.mounted_pieces:
@@ -233,7 +232,7 @@ class Transcript(VerticalScroll):
         return found
 
     def action_match(self, by: int) -> None:
-        """Go to the next (1) or previous (-1) line with a word that is searched for."""
+        """Go to the next (1) or previous (-1) line with a marked word."""
         at = self.pieces.index(self._found) if self._found in self.pieces else self._reading[0]
         line = self._found.here if self._found is not None else None
         self._go_to_match((at, -1 if line is None else line), by)
@@ -269,7 +268,7 @@ class Transcript(VerticalScroll):
             self.forget_current()
 
     def on_click(self, event: events.Click) -> None:
-        """Make a turn the current one at a double click: a single click may only raise the window."""
+        """Make a turn current at a double click; a single click may only raise the window."""
         widget, _ = self.screen.get_widget_at(*event.screen_offset)
         piece = next((piece for piece in self.mounted_pieces if piece.sheet is widget), None)
         if piece is not None and piece.turn and event.chain == 2:
@@ -277,7 +276,7 @@ class Transcript(VerticalScroll):
             self.point_at(piece.turn)
 
     def toggle_thoughts(self, turn: str = "") -> None:
-        """Unfold the thinking and the calls of one turn, or the thinking of all.
+        """Unfold the thinking and the calls of one turn, or the thinking of all turns.
 
         If the last one is unfolded, all are folded.
         """
@@ -303,7 +302,7 @@ class Transcript(VerticalScroll):
         return super().arrange(size, optimal)
 
     def process_layout(self, placements: list[WidgetPlacement]) -> list[WidgetPlacement]:
-        """Move the mounted pieces to their place among all of them."""
+        """Move the mounted pieces to their place among all pieces."""
         self._measure(placements)
         tops = self._positions()
         top, bottom = tops[self._first], tops[self._last]
@@ -325,7 +324,7 @@ class Transcript(VerticalScroll):
         return moved
 
     def _lay_out_again(self) -> None:
-        # By a child: a widget's own refresh leaves the arrangement of its children as it is cached.
+        # Through a child: a widget's own refresh keeps the cached arrangement of its children.
         self._filler.refresh(layout=True)
 
     def _measure(self, placements: list[WidgetPlacement]) -> None:
@@ -341,7 +340,7 @@ class Transcript(VerticalScroll):
                 self._heights[index], self._tops = height, None
 
     def _positions(self) -> list[int]:
-        """Return the top of each piece, and then the end of the last one."""
+        """Return the top of each piece, and the end of the last."""
         if self._tops is None:
             self._tops = list(accumulate(self._heights, initial=0))
         return self._tops
@@ -358,7 +357,7 @@ class Transcript(VerticalScroll):
         index, line = self._reading
         wanted = float(max(0, tops[min(index, len(self.pieces))] + line))
         if wanted != self.scroll_y:
-            # Without the watchers, as in Textual's own anchor: they would request this very layout.
+            # Without watchers, as in Textual's anchor: they would request this very layout.
             self.set_reactive(Widget.scroll_y, wanted)
             self.set_reactive(Widget.scroll_target_y, wanted)
             self.vertical_scrollbar.set_reactive(ScrollBar.position, wanted)
@@ -377,10 +376,10 @@ class Transcript(VerticalScroll):
     @property
     def following(self) -> bool:
         """Whether the view stays at the end as text is added."""
-        return self._anchored and not self._anchor_released
+        return self.is_anchored and not self._anchor_released
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Remember what is being read, and mount the pieces near it."""
+        """Remember the reading position, and mount the pieces near it."""
         super().watch_scroll_y(old_value, new_value)
         tops = self._positions()
         index = max(0, min(bisect_right(tops, round(new_value)) - 1, len(self.pieces) - 1))
@@ -430,6 +429,41 @@ class Transcript(VerticalScroll):
     def _unmount(self, pieces: Iterable[Piece]) -> None:
         sheets = [sheet for piece in pieces if (sheet := piece.unmount()) is not None]
         for sheet in sheets:
-            sheet.display = False  # it is removed later, but takes no room from now on
+            sheet.display = False  # removed later, but takes no room from now on
         if sheets:
             self.remove_children(sheets)
+
+
+class UnreadLines:
+    """Remembers the end of the text seen so far: a line in a piece, which may move as a whole."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._seen: tuple[int, int] | None = None
+        """Piece and line in it; None while the end of the text is on the screen."""
+
+    def before_adding(self, heights: Sequence[int]) -> None:
+        """Remember the end of the text before an unseen addition. heights: of the pieces."""
+        if self._seen is None and heights:
+            self._seen = (len(heights) - 1, heights[-1])
+
+    def forget(self) -> None:
+        """Count from the end of the text again."""
+        self._seen = None
+
+    def update(self, tops: Sequence[int], bottom: int) -> bool:
+        """Count again, and return whether the count has changed.
+
+        tops: of the pieces, then the end of the text. bottom: last line on the screen.
+        """
+        before, self.count = self.count, 0
+        if self._seen is not None:
+            index, line = self._seen
+            if bottom > tops[index] + line:
+                index = max(0, min(bisect_right(tops, bottom), len(tops) - 1) - 1)
+                line = bottom - tops[index]
+                self._seen = (index, line)
+            self.count = max(0, tops[-1] - tops[index] - line)
+            if not self.count:
+                self._seen = None
+        return self.count != before

@@ -1,30 +1,249 @@
-"""A turn as pieces of the transcript: a stored one, or a reply while it is generated.
+"""Turns as pieces of the transcript: stored ones, and a reply while it is generated.
 
-The text of a reply is collected as it comes and shown a few times a second.
+The text of a reply is collected as it comes and shown a few times a second; calls of tools and passages of
+documents are folded.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from edgechat.base.text import one_line
-from edgechat.chat.records import Turn
-from edgechat.chat.reply.calls import UseChanged
+from textual import events
+from textual.content import Content
+from textual.style import Style
+
+from edgechat.base.errors import EdgechatError
+from edgechat.base.text import one_line, printable
+from edgechat.chat.attachments import passages_in
+from edgechat.chat.messages import not_sent
+from edgechat.chat.records import Attachment, ToolUse, Turn
+from edgechat.chat.reply.calls import OUTCOMES, UseChanged, arguments_in_a_line, name_of
+from edgechat.documents.citations import quotations_in
 from edgechat.engine.types import Delta
-from edgechat.tui.transcript.calls import CallPiece
-from edgechat.tui.transcript.passages import PassagesPiece
+from edgechat.planner.plan import LoadPlan
+from edgechat.tools.tool import inert, shown_arguments
+from edgechat.tui.markdown.blocks import EMPTY, RenderedLine
+from edgechat.tui.markdown.document import CITED, Document, Sources
 from edgechat.tui.transcript.pieces import (
+    CutPiece,
+    FoldedPiece,
+    FoldedSheet,
     FooterPiece,
     NotePiece,
     Piece,
+    PieceSheet,
     ProblemPiece,
     ThoughtPiece,
     UserPiece,
+    behind_bar,
     duration,
+    wrap,
 )
-from edgechat.tui.transcript.reply_text import NO_PASSAGES, Passages, ReplyPiece
+from edgechat.tui.transcript.sheet import Sheet
+from edgechat.tui.transcript.transcript import Transcript
+from edgechat.tui.transcript.welcome import WelcomePiece
+
+if TYPE_CHECKING:
+    from edgechat.chat.records import Attachment
+
+
+Passages = Mapping[int, "Attachment"]
+"""Passages that replies of a conversation may cite, by number; it may grow."""
+NO_PASSAGES: Passages = MappingProxyType({})
+_MOST_TOLD = 300
+"""Letters of a passage shown in the tooltip of its number."""
+
+
+class ReplyPiece(Piece):
+    """A reply: Markdown, perhaps still growing. It is parsed only while it is near the screen."""
+
+    is_searched = True
+
+    def __init__(
+        self, text: str = "", passages: Passages = NO_PASSAGES, *, is_complete: bool = False
+    ) -> None:
+        """is_complete: whether it is complete, so that its quotations are compared with passages."""
+        super().__init__(text)
+        self.passages = passages
+        self._is_complete = is_complete
+        self._unfounded: tuple[str, ...] | None = None
+        self._document = Document()
+
+    def _parsed(self) -> Document:
+        sources = Sources(self.passages.keys(), self._unfounded_quotations())
+        return Document(self.text, sources=sources)
+
+    def _unfounded_quotations(self) -> tuple[str, ...]:
+        """Return the quotations found in no passage; none if the reply has no passages."""
+        if not (self._is_complete and self.passages):
+            return ()
+        if self._unfounded is None:
+            quotations = quotations_in(self.text, [one.text for one in self.passages.values()])
+            self._unfounded = tuple(one.text for one in quotations if not one.is_there)
+        return self._unfounded
+
+    def mount(self) -> Sheet:
+        self._document = self._parsed()
+        return super().mount()
+
+    def unmount(self) -> Sheet | None:
+        self._document = Document()
+        return super().unmount()
+
+    def _new_sheet(self) -> Sheet:
+        return ReplySheet(self)
+
+    def append(self, text: str) -> None:
+        text = printable(text)
+        if self.sheet is not None:
+            self._document.append(text)
+        super().append(text)
+
+    def finish(self) -> None:
+        """Mark the quotations found in no passage, as the reply is complete."""
+        self._is_complete = True
+        if self._unfounded_quotations() and self.sheet is not None:
+            self._document = self._parsed()
+            self._changed()
+
+    def lay_out(self, width: int) -> list[RenderedLine]:
+        return self._with_footnotes(self._document.lines(width), width)
+
+    def lines(self, width: int) -> list[RenderedLine]:
+        return self.lay_out(width) if self.sheet is not None else self._parsed().lines(width)
+
+    def _with_footnotes(self, lines: list[RenderedLine], width: int) -> list[RenderedLine]:
+        for at, quotation in enumerate(self._unfounded or ()):
+            footnote = f"not in the documents: “{one_line(quotation, 120)}”"
+            lines += [*([] if at else [EMPTY]), *wrap(footnote, width, ".warning")]
+        return lines
+
+
+class ReplySheet(PieceSheet):
+    """A reply; a passage is shown as tooltip of its number."""
+
+    def __init__(self, piece: ReplyPiece) -> None:
+        super().__init__(piece)
+        self._reply = piece
+        self._told: int | None = None
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        number = event.style.meta.get(CITED)
+        if number != self._told:
+            self._told = number
+            passage = self._reply.passages.get(number) if number is not None else None
+            self.tooltip = _told(passage) if passage is not None else None
+
+    def on_leave(self) -> None:
+        self._told = self.tooltip = None
+
+
+def _told(passage: Attachment) -> Content:
+    return Content.assemble((one_line(passage.name, 120), "bold"), "\n", one_line(passage.text, _MOST_TOLD))
+
+
+_WRONG = ("failed", "refused", "stopped")
+
+
+class CallPiece(FoldedPiece):
+    """A call, folded until the user unfolds it."""
+
+    def __init__(self, use: ToolUse, *, ended: bool = False) -> None:
+        """ended: whether its reply has ended, so that an open call stays open."""
+        super().__init__()
+        self._ended = ended
+        self._running = False
+        self.show(use)
+
+    @property
+    def use(self) -> ToolUse:
+        """The call as last shown."""
+        return self._use
+
+    def show(self, use: ToolUse, *, running: bool = False) -> None:
+        self._use, self._running = use, running
+        self.text = "\n".join(filter(None, [shown_arguments(use.arguments), inert(use.result)]))
+        self._changed()
+
+    def finish(self) -> None:
+        """Show that its reply has ended."""
+        self._ended = True
+        self._changed()
+
+    def heading(self, width: int) -> Content:
+        use, end = self._use, self._state
+        name, mark = name_of(use), "▾" if self.unfolded else "▸"
+        room = width - len(f"{mark} ƒ {name}() · {end}")
+        start = Content.assemble(f"{mark} ƒ ", (name, ".code"))
+        arguments = Content(f"({arguments_in_a_line(use, room)})" if room > 8 else "").stylize(".faint")
+        style = ".warning" if use.outcome in _WRONG else ".faint"
+        return Content.assemble(start, arguments, (f" · {end}", style))
+
+    @property
+    def _state(self) -> str:
+        use = self._use
+        if use.outcome == "open" and not self._ended:
+            return "running" if self._running else "asked for"
+        if use.outcome == "answered":
+            return duration(use.seconds)
+        return OUTCOMES[use.outcome]
+
+    def body(self, width: int) -> list[RenderedLine]:
+        lines = behind_bar(
+            Content(shown_arguments(self._use.arguments)).stylize(".code"), width, ".faint", "│ "
+        )
+        if self._use.result:
+            result = Content(inert(self._use.result).strip("\n"))
+            lines += behind_bar(Content("─ result").stylize(".faint"), width, ".faint", "│ ")
+            lines += behind_bar(result, width, ".faint", "│ ")
+        for image in self._use.images:
+            shown = Content(f"[{one_line(image.name)}, {image.size}]").stylize(".faint")
+            lines += behind_bar(shown, width, ".faint", "│ ")
+        return lines
+
+
+class PassagesPiece(FoldedPiece):
+    """Passages, folded until the user unfolds them; a click on a name shows the passage."""
+
+    def __init__(self, passages: Sequence[Attachment]) -> None:
+        super().__init__("\n".join(one_line(one.name) for one in passages))
+        self._passages = passages
+
+    def _new_sheet(self) -> Sheet:
+        return PassagesSheet(self)
+
+    def estimate(self, width: int) -> int:
+        return 1 + len(self._passages) * self.unfolded
+
+    def heading(self, width: int) -> Content:
+        sources = [one.source for one in self._passages if one.source is not None]
+        n_whole = sum(not source.place for source in sources)
+        counts = [(n_whole, "whole document"), (len(sources) - n_whole, "passage")]
+        amount = " and ".join(f"{n:,} {what}{'s' * (n != 1)}" for n, what in counts if n)
+        names = ", ".join(dict.fromkeys(one_line(source.collection, 40) for source in sources))
+        line = f"{'▾' if self.unfolded else '▸'} ▤ {amount} from {names}"
+        return Content(one_line(line, width)).stylize(".faint")
+
+    def body(self, width: int) -> list[RenderedLine]:
+        lines: list[RenderedLine] = []
+        for one in self._passages:
+            name = Content(one_line(one.name, max(1, width - 2))).stylize(".code")
+            if one.source is not None:
+                name = name.stylize(Style.from_meta({"@click": f"screen.passage({one.source.number})"}))
+            lines += behind_bar(name, width, ".faint", "│ ")
+        return lines
+
+
+class PassagesSheet(FoldedSheet):
+    """Passages, right below their question."""
+
+    DEFAULT_CSS = """
+    PassagesSheet { padding: 0; }
+    """
+
 
 _ENDINGS = {
     "stopped": "■ You stopped the reply here.",
@@ -90,7 +309,7 @@ def _footer_of(turn: Turn, branch: tuple[int, int]) -> list[Piece]:
 
 
 def _ending_of(turn: Turn) -> list[Piece]:
-    """Return the pieces that say how a reply ended, if it did not end by itself."""
+    """Return the pieces that tell how a reply ended, unless it is complete."""
     pieces: list[Piece] = []
     if turn.error is not None:
         pieces.append(ProblemPiece(turn.error.message, turn.error.hint))
@@ -105,7 +324,7 @@ def _ending_of(turn: Turn) -> list[Piece]:
 
 
 def _thought_figures(turn: Turn) -> tuple[int, float]:
-    """Return the tokens and the seconds that the thinking of a reply took, after its calls if it has any."""
+    """Return the tokens and seconds of a reply's thinking, after its last call."""
     if turn.figures is None:
         return 0, 0.0
     tokens = turn.figures.thinking_tokens - sum(part.thinking_tokens for part in turn.rounds)
@@ -113,14 +332,123 @@ def _thought_figures(turn: Turn) -> tuple[int, float]:
     return max(0, tokens), max(0.0, seconds)
 
 
-class PieceView(Protocol):
-    """What shows pieces."""
+class ConversationView:
+    """The pieces of one conversation; a `TranscriptView`.
+
+    A reply can be generated while another conversation is shown. So the pieces are a list of their own, which
+    is changed through the transcript on the screen only while that shows them.
+    """
+
+    def __init__(self, welcome: WelcomePiece | None = None) -> None:
+        """welcome: beginning of a new conversation."""
+        self.pieces: list[Piece] = [welcome] if welcome is not None else []
+        self._welcome = welcome
+        self._passages: dict[int, Attachment] = {}
+        """Passages that its replies may cite, by number."""
+        self._transcript: Transcript | None = None
+
+    def show_in(self, transcript: Transcript, *, turn: str = "") -> None:
+        """Show the pieces from now on, scrolled to their end or to a turn."""
+        self._transcript = transcript
+        transcript.show(self.pieces, turn=turn)
+
+    def hide(self) -> None:
+        """Stop showing the pieces, which are still kept up to date."""
+        self._transcript = None
 
     def add(self, *pieces: Piece) -> None:
-        """Append pieces."""
+        if self._transcript is not None:
+            self._transcript.add(*pieces)
+        else:
+            self.pieces += pieces
 
     def append(self, piece: Piece, text: str) -> None:
-        """Append text to a piece."""
+        if self._transcript is not None:
+            self._transcript.append(piece, text)
+        else:
+            piece.append(text)
+
+    def show_turns(
+        self, turns: Sequence[tuple[Turn, tuple[int, int]]], *, keep_problems: bool = False
+    ) -> None:
+        self._begin()
+        self._passages = passages_in(turn for turn, _ in turns)
+        self._rearrange(
+            [
+                *(piece for piece in self.pieces if isinstance(piece, WelcomePiece)),
+                *(piece for turn, branch in turns for piece in pieces_of(turn, branch, self._passages)),
+                *(piece for piece in self.pieces if keep_problems and isinstance(piece, ProblemPiece)),
+            ]
+        )
+
+    def add_turns(self, turns: Sequence[Turn]) -> None:
+        self._begin()
+        self._passages |= passages_in(turns)
+        self.add(*(piece for turn in turns for piece in pieces_of(turn, passages=self._passages)))
+
+    def add_problem(self, error: EdgechatError) -> None:
+        self.add(ProblemPiece(error.message, error.hint))
+
+    @property
+    def questions(self) -> Sequence[str]:
+        """Suggested questions; none once there are turns."""
+        return self._welcome.questions if self._welcome is not None else ()
+
+    def show_model(self, plan: LoadPlan) -> None:
+        if self._welcome is not None:
+            self._welcome.show_model(plan)
+
+    def add_note(self, text: str) -> bool:
+        if self._welcome is not None:
+            self.append(self._welcome, text)
+        return self._welcome is not None
+
+    def _begin(self) -> None:
+        """Remove the welcome text before the first turns; its notes stay."""
+        welcome, self._welcome = self._welcome, None
+        if welcome is not None and welcome.text:
+            welcome.begin()
+        elif welcome is not None:
+            self._rearrange([piece for piece in self.pieces if piece is not welcome])
+
+    def mark_left_out(self, turns: Sequence[Turn]) -> None:
+        gone = {turn.id for turn in turns}
+        for piece in self.pieces:
+            if piece.left_out != (piece.turn in gone):
+                piece.mark(left_out=piece.turn in gone)
+        pieces = [piece for piece in self.pieces if not isinstance(piece, CutPiece)]
+        last = max((at for at, piece in enumerate(pieces) if piece.left_out), default=None)
+        if last is not None:
+            questions = sum(turn.role == "user" for turn in turns)
+            pieces.insert(last + 1, CutPiece(f"The context is full: {not_sent(questions)}."))
+        if [piece.text for piece in pieces] != [piece.text for piece in self.pieces]:
+            self._rearrange(pieces)
+
+    def new_reply(self) -> LiveReply:
+        return LiveReply(self, passages=self._passages)
+
+    def resume_reply(self, turn: Turn) -> LiveReply:
+        texts = [
+            piece
+            for piece in self.pieces
+            if piece.turn == turn.id and isinstance(piece, FoldedPiece | ReplyPiece)
+        ]
+        self._rearrange([piece for piece in self.pieces if piece.turn != turn.id or piece in texts])
+        return LiveReply(self, turn, texts, self._passages)
+
+    def follow_end(self) -> None:
+        if self._transcript is not None:
+            self._transcript.anchor()
+
+    async def painted(self) -> None:
+        if self._transcript is not None:
+            await self._transcript.wait_for_refresh()
+
+    def _rearrange(self, pieces: list[Piece]) -> None:
+        if self._transcript is not None:
+            self._transcript.rearrange(pieces)
+        else:
+            self.pieces[:] = pieces
 
 
 class LiveReply:
@@ -128,7 +456,7 @@ class LiveReply:
 
     def __init__(
         self,
-        view: PieceView,
+        view: ConversationView,
         turn: Turn | None = None,
         pieces: Sequence[Piece] = (),
         passages: Passages = NO_PASSAGES,
@@ -152,14 +480,14 @@ class LiveReply:
 
     def take(self, delta: Delta) -> None:
         """Remember more text."""
-        self._turn = self._turn or delta.request_id  # a new reply's turn and its request have one id
+        self._turn = self._turn or delta.request_id  # the id of a new reply's turn is that of its request
         self._start = self._start or time.monotonic() - self._thinking_seconds
         self._unpainted[delta.thinking].append(delta.text)
         if delta.thinking:
             self._thinking_tokens = self._tokens_before + delta.tokens
 
     def take_use(self, event: UseChanged) -> None:
-        """Show a call, or what has become of it; the text that follows is another part of the reply."""
+        """Show a call, or its new state; the following text is another part of the reply."""
         self.paint()
         self._turn, use = event.turn_id, event.use
         if use.id in self._calls:
@@ -191,7 +519,7 @@ class LiveReply:
             if use.id in self._calls:
                 self._calls[use.id].show(use)
                 self._calls[use.id].finish()
-            else:  # it was not carried out, since the reply was cut off
+            else:  # not carried out, since the reply was cut off
                 self._view.add(*_of_turn(turn.id, [CallPiece(use, ended=True)]))
         for text in self._texts if turn.state == "complete" else ():
             text.finish()
@@ -208,7 +536,7 @@ class LiveReply:
         if self._reply is None:
             if self._thought is not None:
                 self._thought.finish(self._thinking_tokens, time.monotonic() - self._start)
-            # What a model sends first is often an empty line or two.
+            # Models often begin with an empty line or two.
             text = text.lstrip("\n")
             self._reply = ReplyPiece(passages=self._passages)
             self._texts.append(self._reply)

@@ -1,4 +1,4 @@
-"""What a new conversation begins with: the wordmark, the model as a card, and questions to begin with."""
+"""Beginning of a new conversation: the wordmark, the model as a card, and suggested questions."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _WORDMARK = (
 )
 """'edge' and 'chat' in block letters."""
 _LOW = 30
-"""Lines of a screen below which the wordmark is one line."""
+"""Height of a screen in lines below which the wordmark is one line."""
 _LEAST, _CARD = 24, 72
-"""The least and the greatest width of the card, in cells."""
+"""Least and greatest width of the card, in cells."""
 _LABEL = 9
 _HINT = "Ctrl+O: other models, and more reasons"
 _QUESTIONS = {
@@ -49,7 +49,7 @@ _QUESTIONS = {
         "Rewrite this more politely: I can't come on Friday.",
     ),
 }
-"""By the kind of a model: what it can answer well."""
+"""Suggested questions by the kind of model."""
 _CODER = re.compile(r"cod(e|er|ing|estral)(?![a-z])|starcoder", re.IGNORECASE)
 
 
@@ -59,7 +59,7 @@ def questions_for(model: str) -> tuple[str, ...]:
 
 
 class WelcomePiece(Piece):
-    """The beginning of a new conversation; once that has turns, only the notes stay."""
+    """Beginning of a new conversation; once there are turns, only the notes stay."""
 
     def __init__(self, plan: LoadPlan | None = None) -> None:
         """plan: of the model that answers, if it is known already."""
@@ -67,9 +67,9 @@ class WelcomePiece(Piece):
         self._plan = plan
         self._is_begun = False
         self.questions: tuple[str, ...] = ()
-        """What is offered to begin with."""
+        """Suggested questions."""
         self.question_lines: dict[int, str] = {}
-        """The questions by the lines that they are on."""
+        """Questions by line."""
         self._choose_questions()
 
     def show_model(self, plan: LoadPlan) -> None:
@@ -120,14 +120,14 @@ class WelcomePiece(Piece):
 
     @property
     def _whereto(self) -> str:
-        """Where what users write goes."""
+        """Where the user's text goes."""
         remote = self._plan.remote if self._plan is not None else None
         if remote is None or not remote.url:  # a server without one is edgechat's own child
             return "What you write stays on this machine."
         return f"What you write is sent to {remote.server}, {one_line(remote.url, 60)}."
 
     def _lay_out_questions(self, width: int, at: int) -> Iterator[RenderedLine]:
-        """Yield the lines of the questions, the first of which is the line `at`; remember where they are."""
+        """Yield the lines of the questions, beginning at line `at`, and remember their places."""
         yield RenderedLine(Content("To begin with").stylize(".heading"))
         self.question_lines = {}
         for number, question in enumerate(self.questions, 1):
@@ -141,7 +141,7 @@ class WelcomePiece(Piece):
 
 
 class WelcomeSheet(PieceSheet):
-    """The beginning of a new conversation; a click on a question chooses it."""
+    """Beginning of a new conversation; a click on a question chooses it."""
 
     DEFAULT_CSS = """
     WelcomeSheet { pointer: default; }
@@ -206,7 +206,7 @@ def _where(plan: LoadPlan) -> str:
     if not plan.gpu_layers:
         return f"CPU, {threads}"
     devices = ", ".join(one_line(device, 30) for device in plan.devices)
-    n_all = plan.n_layers + 1  # as llama.cpp counts: with what makes logits
+    n_all = plan.n_layers + 1  # as llama.cpp counts: with the output layer
     return devices if plan.gpu_layers >= n_all else f"{devices} ({plan.gpu_layers} of {n_all} layers), CPU"
 
 

@@ -1,1 +1,1 @@
-"""Widgets that several screens share. Text fields show control characters, which never reach the terminal."""
+"""Widgets shared by several screens. Text fields show control characters instead of printing them."""

@@ -1,4 +1,4 @@
-"""The bottom line of a screen: the keys that are bound now."""
+"""Key bar: the keys that are bound now, on the bottom line of a screen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 _LEAST_USEFUL = ("quit", "newline", "engine_room", "search", "thoughts", "complete", "retry")
-"""Actions whose keys are left out first if there is not enough room."""
+"""Actions whose keys are left out first if space is short."""
 _LAST = ("help", "quit")
 """Actions whose keys come last."""
 
@@ -21,7 +21,7 @@ class _Key(NamedTuple):
     """A key of the bar."""
 
     group: int
-    """0: of what has the focus, 1: of the screen, 2: of the app."""
+    """0: of the focused widget, 1: of the screen, 2: of the app."""
     action: str
     is_escape: bool
     label: Content
@@ -57,7 +57,7 @@ class KeyBar(Widget):
             label = Content.assemble(key, (f" {binding.description}", "dim"))
             label = label.stylize(f"@click=press({binding.key!r})")
             group = 2 if isinstance(node, App) or action in _LAST else 1 if isinstance(node, Screen) else 0
-            # What has the focus comes first, and may have a key of its own for what the screen does, too.
+            # The focused widget comes first, and may have a key for an action of the screen.
             keys.setdefault(binding.description, _Key(group, action, binding.key == "escape", label))
         return sorted(
             keys.values(), key=lambda key: (key.group, key.action in _LAST and _LAST.index(key.action))
@@ -68,7 +68,7 @@ class KeyBar(Widget):
 
 
 def _fitting(keys: Sequence[_Key], width: int) -> Content:
-    """Join as many keys as fit, with narrower gaps if that helps; help, which lists all, is left out last."""
+    """Join as many keys as fit, with narrower gaps if that helps; Help is left out last."""
     keys = list(keys)
     while keys:
         for gap, rule in (("  ", "  │  "), ("  ", " │ "), ("  ", "  ")):

@@ -4,7 +4,7 @@ import pytest
 
 from edgechat.base.errors import HubUnreachable, SettingsError
 from edgechat.base.network.offline import unusable_proxy
-from edgechat.models.hub.http import transfer
+from edgechat.models.hub import client
 from edgechat.models.hub.listing import list_repo
 
 SOCKS, HTTP = "socks://127.0.0.1:7897/", "http://127.0.0.1:9"
@@ -71,6 +71,6 @@ def test_certificates_that_cannot_be_read_are_named(tmp_path, monkeypatch, conte
     if contents is not None:
         path.write_text(contents)
     monkeypatch.setenv("SSL_CERT_FILE", str(path))
-    transfer._tls.cache_clear()
+    client._tls.cache_clear()
     with pytest.raises(SettingsError, match=r"SSL_CERT_FILE is '.*own\.pem'"):
         list_repo("owner/repo", None)

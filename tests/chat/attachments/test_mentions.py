@@ -4,8 +4,7 @@ import pytest
 
 from edgechat.base.errors import AttachmentError
 from edgechat.base.folders import walk
-from edgechat.chat.attachments.mentions import bytes_named_in, named_in
-from edgechat.chat.attachments.reading import MOST, read
+from edgechat.chat.attachments import MOST, bytes_named_in, named_in, read
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from edgechat.chat.attachments import pastes
+from edgechat.chat import attachments
 
 
 def test_paths_of_files_are_dropped_files(tmp_path):
@@ -10,20 +10,20 @@ def test_paths_of_files_are_dropped_files(tmp_path):
     for path in paths:
         path.write_text("x")
     first, second = map(str, paths)
-    assert pastes.dropped(second) == [second]
-    assert pastes.dropped(f"{first} '{second}'\n") == [first, second]
-    assert pastes.dropped(paths[1].as_uri()) == [second]
-    assert pastes.dropped(f"{first} {tmp_path / 'gone'}") == []
-    assert pastes.dropped(str(tmp_path)) == []
+    assert attachments.dropped(second) == [second]
+    assert attachments.dropped(f"{first} '{second}'\n") == [first, second]
+    assert attachments.dropped(paths[1].as_uri()) == [second]
+    assert attachments.dropped(f"{first} {tmp_path / 'gone'}") == []
+    assert attachments.dropped(str(tmp_path)) == []
 
 
 @pytest.mark.parametrize(
     "text", [r"C:\Users\a.txt", r'"C:\My files\a.txt"', r"\\host\share\a.txt", "d:/a.txt"]
 )
 def test_paths_of_windows_may_be_dropped_files(text):
-    assert pastes.may_be_path(text)
+    assert attachments.may_be_path(text)
 
 
 @pytest.mark.parametrize("text", ["", "hello", "a/b.txt", "note: x", "/a\n/b", "/" * 5000])
 def test_other_texts_are_none(text):
-    assert not pastes.may_be_path(text)
+    assert not attachments.may_be_path(text)

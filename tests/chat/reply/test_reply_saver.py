@@ -8,8 +8,7 @@ import pytest
 from edgechat.base.errors import ChatBusy, DecodeFailed, StoreError
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.records import Figures, ToolRound, ToolUse, Turn
-from edgechat.chat.reply import reply_saver
-from edgechat.chat.reply.reply_saver import ReplySaver
+from edgechat.chat.reply.reply import ReplySaver
 from edgechat.engine.types import Delta, Prefill, ToolCall, ToolCallArguments, ToolCallBegun
 from tests.fakes import MODEL
 from tests.server.fakes import finished, thought
@@ -34,7 +33,7 @@ async def reply(store):
 def seconds(monkeypatch):
     """Return the time that the clock shows, to be changed."""
     now = [100.0]
-    monkeypatch.setattr(reply_saver.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("edgechat.chat.reply.reply.time.monotonic", lambda: now[0])
     return now
 
 
@@ -58,7 +57,7 @@ def use(number, arguments="", **more):
 
 
 async def test_it_is_stored_from_its_first_word_on(reply, monkeypatch):
-    monkeypatch.setattr(reply_saver, "FLUSH_SECONDS", 0.01)
+    monkeypatch.setattr("edgechat.chat.reply.reply.FLUSH_SECONDS", 0.01)
     assert (reply.begun, reply.continues, reply.has_grown, reply.save_error) == (False, False, False, None)
     await reply.begin()
     assert (reply.begun, reply.has_grown) == (True, False)
@@ -143,7 +142,7 @@ async def test_its_end_is_stored_with_its_state_and_its_calls(reply, error):
 
 
 async def test_what_the_store_refuses_is_tried_again(reply, monkeypatch):
-    monkeypatch.setattr(reply_saver, "FLUSH_SECONDS", 0.01)
+    monkeypatch.setattr("edgechat.chat.reply.reply.FLUSH_SECONDS", 0.01)
     await reply.begin()
     real, tries = reply._store.update_turn, []
 
@@ -166,7 +165,7 @@ async def test_what_the_store_refuses_is_tried_again(reply, monkeypatch):
 async def test_the_store_is_left_alone_between_changes_and_where_there_are_none(
     reply, monkeypatch, pause, least
 ):
-    monkeypatch.setattr(reply_saver, "FLUSH_SECONDS", pause)
+    monkeypatch.setattr("edgechat.chat.reply.reply.FLUSH_SECONDS", pause)
     await reply.begin()
     real, n = reply._store.update_turn, 0
 

@@ -9,9 +9,8 @@ import pytest
 from edgechat.base.errors import PromptTooLong, ResponseNotFound
 from edgechat.chat.storage import responses
 from edgechat.chat.storage.migrations import MIGRATIONS
-from edgechat.chat.storage.response_store import ResponseStore
 from edgechat.chat.storage.responses import StoredItem, StoredResponse
-from edgechat.chat.storage.store import Store
+from edgechat.chat.storage.store import ResponseStore, Store
 
 
 def response(name, previous=None, text="x"):

@@ -10,7 +10,7 @@ from edgechat.chat.conversation import Conversation
 from edgechat.chat.messages import title_of
 from edgechat.chat.records import Attachment, Chat, Turn
 from edgechat.chat.storage.migrations import MIGRATIONS
-from edgechat.chat.storage.query import parse_query, snippet
+from edgechat.chat.storage.search import parse_query, snippet
 from edgechat.chat.storage.store import Store
 from tests.counting import calls_of
 from tests.fakes import FakeEngine

@@ -64,9 +64,9 @@ async def test_the_trash_outlives_the_program_and_what_was_computed_does_not(pat
     await store.close()
     store = running(await Store.open(path))
     assert [file.name for file in states.iterdir()] == ["bbbbbbbb.state"]
-    assert [(one.chat.id, one.n_messages) for one in await store.trashed(9)] == [("aaaaaaaa", 1)]
+    assert [(one.chat.id, one.n_messages) for one in await store.listed(9, trashed=True)] == [("aaaaaaaa", 1)]
     await store.restore("aaaaaaaa")
-    assert await store.trashed(9) == []
+    assert await store.listed(9, trashed=True) == []
     (hit,) = await store.search("xyzzyaaaaaaaa")
     assert hit.chat.trashed_at is None
 
@@ -82,7 +82,7 @@ async def test_after_thirty_days_it_is_gone_for_good(path):
         await store.trash(name)  # which does not begin the time anew
     await store.close()
     store = await Store.open(path)
-    assert [one.chat.id for one in await store.trashed(9)] == ["aaaaaaaa"]
+    assert [one.chat.id for one in await store.listed(9, trashed=True)] == ["aaaaaaaa"]
     with pytest.raises(ChatNotFound, match="permanently"):
         await store.restore("bbbbbbbb")
     await store.close()
@@ -99,7 +99,7 @@ async def test_a_cache_that_cannot_be_read_keeps_no_store_shut(path, home, runni
     store._db.execute("UPDATE conversations SET trashed_at = 1")
     await store.close()
     store = running(await Store.open(path))
-    assert await store.trashed(9) == []
+    assert await store.listed(9, trashed=True) == []
 
 
 @pytest.mark.parametrize("bound", ["_TRASH_CHATS", "_TRASH_BYTES"])
@@ -109,10 +109,10 @@ async def test_what_came_first_makes_room(path, monkeypatch, bound, running):
     for name in ("aaaaaaaa", "bbbbbbbb", "cccccccc"):
         await put(store, name, name[0] * 500)  # twice, with the attachment
         await store.trash(name)
-    assert [one.chat.id for one in await store.trashed(9)] == ["cccccccc", "bbbbbbbb"]
+    assert [one.chat.id for one in await store.listed(9, trashed=True)] == ["cccccccc", "bbbbbbbb"]
     await put(store, "dddddddd", "d" * 5000)
     await store.trash("dddddddd")
-    left = [one.chat.id for one in await store.trashed(9)]
+    left = [one.chat.id for one in await store.listed(9, trashed=True)]
     assert left == (["dddddddd"] if bound == "_TRASH_BYTES" else ["dddddddd", "cccccccc"])
 
 

@@ -9,7 +9,7 @@ import pytest
 from edgechat.base.errors import StoreUnwritable
 from edgechat.base.images.image import ImageLibrary
 from edgechat.chat.records import AttachedImage
-from edgechat.chat.storage import lists
+from edgechat.chat.storage import statements
 from edgechat.chat.storage.file import connect_to_read
 from edgechat.chat.storage.migrations import MIGRATIONS
 from edgechat.chat.storage.store import Store
@@ -75,7 +75,7 @@ async def test_conversations_are_read_where_nothing_can_be_written(path, kind, r
         await store.add_turn(turn("q2", parent_id="a"))  # in the copy
         await store.delete("c1c1c1c1")
         with contextlib.closing(connect_to_read(path, busy_ms=1000)) as db:
-            assert [one.chat.id for one in lists.listed(db, 9)] == ["c1c1c1c1"]
+            assert [one.chat.id for one in statements.listed(db, 9)] == ["c1c1c1c1"]
         after = contents(path.parent)
         assert {name: after[name] for name in before} == before
 

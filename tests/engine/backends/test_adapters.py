@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from edgechat.base.errors import DecodeFailed, EdgechatError, NotAnAdapter
-from edgechat.engine.backends import llama_cpp_adapters
+from edgechat.engine.backends import llama_cpp
 from edgechat.engine.backends.base import ActiveAdapter, BatchPart, adapter_set
-from edgechat.models.adapters.use import AdapterUse
+from edgechat.models.adapters.reading import AdapterUse
 from edgechat.models.formats.gguf import read_header
 from tests.engine.runtimes import BOUND, load, plan, some
 from tests.kit import KINDS, Spec, build
@@ -115,7 +115,7 @@ def test_a_file_that_changes_after_the_check_is_not_loaded(tmp_path, opened):
 
 
 def test_few_are_kept_in_memory(tmp_path, monkeypatch, opened):
-    monkeypatch.setattr(llama_cpp_adapters, "MOST_LOADED", 2)
+    monkeypatch.setattr(llama_cpp, "MOST_LOADED", 2)
     spec = spec_of("dense")
     backend = opened(load(plan(build(spec))))
     files = [AdapterUse(str(adapter(tmp_path, spec, f"{seed}", seed=seed))) for seed in range(5)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgechat.engine.backends.base import BatchPart, Checkpoint
-from edgechat.models.formats.header_reading import read_model
+from edgechat.models.formats.mlx.contents import read_model
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.footprint import footprint_of
 from tests.engine import runtimes

@@ -9,9 +9,7 @@ import pytest
 from edgechat.base.errors import DecodeFailed
 from edgechat.engine.backends.base import BatchPart, CacheFull
 from edgechat.engine.backends.llama_cpp import LlamaCppBackend
-from edgechat.native.heads.assistant import AssistantContext
-from edgechat.native.heads.context import HeadContext
-from edgechat.native.heads.eagle import EagleContext
+from edgechat.native.heads import AssistantContext, EagleContext, HeadContext
 from tests.engine.headed import HEADS, headed
 from tests.engine.runtimes import some
 from tests.kit.heads import with_head

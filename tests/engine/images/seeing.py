@@ -17,7 +17,7 @@ from edgechat.base.sound.sound import Sound
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Delta, Event, Failed, Finished, MediaFile, Message, Sampling
-from edgechat.planner.placement.projector import ProjectorPlan
+from edgechat.planner.companions import ProjectorPlan
 from edgechat.planner.plan import LoadPlan
 from tests.engine.runtimes import GPU, SharedTemplate, load
 from tests.kit.vision import KINDS, RATE, Picture, SoundWave, hearing, seeing, wav

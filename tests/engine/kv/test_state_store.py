@@ -20,9 +20,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgechat.engine.kv import state_file, state_store
-from edgechat.engine.kv.state_file import Cut
-from edgechat.engine.kv.state_folder import folder, forget, prune
+from edgechat.engine.kv import state_files, state_store
+from edgechat.engine.kv.state_files import Cut, folder, forget, prune
 from edgechat.engine.kv.state_store import FoundState, KVStateStore, worth_saving
 
 A, B, C, D = "a" * 32, "b" * 32, "c" * 8, "d" * 64
@@ -206,7 +205,7 @@ def test_whatever_happens_to_a_file_no_wrong_state_comes_of_it(data):
 
 
 def head_of(tokens, size, key=b"a model"):
-    head = struct.pack("<8sI32sQQQQ", b"edgestat", 2, state_file.key_of(key), tokens, size, 0, 0)
+    head = struct.pack("<8sI32sQQQQ", b"edgestat", 2, state_files.key_of(key), tokens, size, 0, 0)
     return head + struct.pack("<I", zlib.crc32(head))
 
 
@@ -270,14 +269,14 @@ def test_what_is_no_plain_file_is_not_touched(kept, tmp_path, caplog):
 def test_a_sound_file_that_another_process_puts_there_meanwhile_stays(kept, monkeypatch):
     raw = saved_bytes(kept)
     spoil(raw[:-1] + b"\0\0")
-    read = state_file.read
+    read = state_files.read
 
     def late(*args, **kwargs):
         (folder() / "new").write_bytes(raw)
         os.replace(folder() / "new", file_of(A))
         return read(*args, **kwargs)
 
-    monkeypatch.setattr(state_file, "read", late)
+    monkeypatch.setattr(state_files, "read", late)
     assert kept.load(A).result() is None
     assert file_of(A).read_bytes() == raw
 
@@ -289,7 +288,7 @@ def test_what_cannot_be_read_is_left(kept, monkeypatch, caplog, error):
     def fails(*args, **kwargs):
         raise error
 
-    monkeypatch.setattr(state_file, "read", fails)
+    monkeypatch.setattr(state_files, "read", fails)
     assert kept.load(A).result() is None
     assert file_of(A).exists()
     assert len(caplog.messages) == 1
@@ -297,7 +296,7 @@ def test_what_cannot_be_read_is_left(kept, monkeypatch, caplog, error):
 
 # How much is kept.
 
-ONE = state_file.StateHeader(0, 1000).file_size
+ONE = state_files.StateHeader(0, 1000).file_size
 
 
 def test_what_was_not_used_for_longest_goes_first(store):
@@ -409,7 +408,7 @@ def test_nor_where_it_is_being_written(kept, monkeypatch):
         began.set()
         assert go_on.wait(30)
 
-    monkeypatch.setattr(state_file.os, "fsync", slow)
+    monkeypatch.setattr(state_files.os, "fsync", slow)
     done = kept.save(A, TOKENS, STATE)
     assert began.wait(30)
     assert found_for(kept, TOKENS) == (A, 4, 40)
@@ -462,7 +461,7 @@ def test_close_does_not_wait_forever(gate):
 @pytest.mark.parametrize("step", ["_drain", "_fill"])
 def test_close_stops_what_is_under_way(step, monkeypatch):
     kept, steps = KVStateStore(None, b"a model"), 0
-    began, go_on, real = threading.Event(), threading.Event(), getattr(state_file, step)
+    began, go_on, real = threading.Event(), threading.Event(), getattr(state_files, step)
 
     def slow(*args):
         nonlocal steps
@@ -475,7 +474,7 @@ def test_close_stops_what_is_under_way(step, monkeypatch):
     if step == "_fill":
         assert kept.save(A, [], made(8 << 20)).result()
     before = there()
-    monkeypatch.setattr(state_file, step, slow)
+    monkeypatch.setattr(state_files, step, slow)
     done = kept.load(A) if step == "_fill" else kept.save(A, [], made(8 << 20))
     assert began.wait(30)
     kept.close(0)
@@ -577,7 +576,7 @@ def test_forget_and_prune_take_only_what_is_theirs(kept):
     dead, alive = os.getpid(), os.getpid()
     for chat in (A, B, C):
         assert kept.save(chat, TOKENS, STATE).result()
-    started = round(state_store.state_folder.this_process().started * 1000)
+    started = round(state_store.state_files.this_process().started * 1000)
     names = {
         "left": f"{A}.{dead}-{started - 60_000}-0.part",
         "left by a number too large": f"{B}.9999999999-1-0.part",
@@ -605,7 +604,7 @@ def test_a_save_clears_what_dead_processes_left(kept):
 
 def test_front_ends_need_no_numpy(home):
     program = (
-        "import sys; from edgechat.engine.kv.state_folder import forget, prune, folder;"
+        "import sys; from edgechat.engine.kv.state_files import forget, prune, folder;"
         "forget('a' * 32); prune(lambda chat: False); folder();"
         "sys.exit('numpy' in sys.modules or 'llama_cpp' in sys.modules)"
     )
@@ -647,7 +646,7 @@ def test_states_of_other_processes_are_found_and_replaced_ones_not(store, kept):
 def test_tokens_are_read_once(kept, monkeypatch):
     assert kept.save(A, TOKENS, STATE).result()
     assert kept.find(TOKENS, whole=False) is not None
-    monkeypatch.setattr(state_store.state_file, "read_tokens", None)
+    monkeypatch.setattr(state_store.state_files, "read_tokens", None)
     assert kept.find(TOKENS[:2], whole=False) == FoundState(A, 2, 4, 40)
 
 
@@ -679,7 +678,7 @@ def test_a_checkpoint_is_kept_with_its_state(kept):
 
 @pytest.mark.parametrize(("length", "size"), [(5, 7), (0, 7)])
 def test_a_checkpoint_of_other_tokens_is_refused(kept, length, size):
-    head = struct.pack("<8sI32sQQQQ", b"edgestat", 2, state_file.key_of(b"a model"), 4, 40, length, size)
+    head = struct.pack("<8sI32sQQQQ", b"edgestat", 2, state_files.key_of(b"a model"), 4, 40, length, size)
     spoil(head + struct.pack("<I", zlib.crc32(head)) + bytes(16 + 40 + size + 4))
     assert kept.load(A).result() is None
     assert not file_of(A).exists()

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from edgechat.engine.kv.state_folder import folder, prune
+from edgechat.engine.kv.state_files import folder, prune
 from edgechat.engine.kv.state_store import KVStateStore
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="it forks")]

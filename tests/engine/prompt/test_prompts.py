@@ -5,17 +5,19 @@ import re
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from edgechat.base.errors import BadRequest, PromptTooLong, SwitchUnknown, TemplateError
-from edgechat.engine.kv.window import window_of
-from edgechat.engine.prompt import template_child, token_estimate
+from edgechat.engine.prompt import template_child
+from edgechat.engine.prompt import token_counts as token_estimate
 from edgechat.engine.prompt.prompts import Prompts
 from edgechat.engine.prompt.template import TEXT_LIMIT, ChatTemplate
-from edgechat.engine.prompt.template_child import Rendered
+from edgechat.engine.prompt.template_child import Render, Rendered
+from edgechat.engine.prompt.window import window_of
 from edgechat.engine.types import ChatRequest, Message
 from tests.properties import examples
 from tests.scripted.backend import ScriptedVocabulary
@@ -30,7 +32,10 @@ CONTROL = {mark for source in SOURCES.values() for mark in _MARK.findall(source)
 class Here:
     """Renders in this process, since these templates are ours, and compiles each of them once."""
 
-    def ask(self, request):
+    def ask(self, question):
+        return msgspec.msgpack.encode(self.answer(msgspec.msgpack.decode(question, type=Render)))
+
+    def answer(self, request):
         try:
             return Rendered(compiled(request.template, request.date).render(**request.variables))
         except Exception as error:

@@ -8,7 +8,7 @@ import pytest
 
 from edgechat.base.errors import SwitchUnknown, TemplateError
 from edgechat.base.process import frames
-from edgechat.engine.prompt.template import CHATML, TIME_LIMIT, ChatTemplate, TemplateProcess
+from edgechat.engine.prompt.template import CHATML, TIME_LIMIT, ChatTemplate, template_process
 from edgechat.engine.prompt.template_child import Render
 from edgechat.engine.types import Message
 
@@ -101,9 +101,9 @@ def test_work_is_bounded_in_time_and_memory(source, opened):
 
 
 def test_a_template_whose_watcher_is_dead_ends_by_itself(opened):
-    process = opened(TemplateProcess())
+    process = opened(template_process())
     source = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
-    pipe = process._child._process
+    pipe = process.start()._process
     pipe.stdin.write(frames.pack(msgspec.msgpack.encode(Render(source, {}))))
     pipe.stdin.flush()
     pipe.wait(TIME_LIMIT + 20)

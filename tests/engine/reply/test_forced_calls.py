@@ -8,8 +8,7 @@ from hypothesis import HealthCheck, given, settings
 
 from edgechat.base.errors import SchemaError
 from edgechat.engine.reply.constraints import Constraints
-from edgechat.engine.reply.forced_calls import MOST_CALLS, calls_grammar
-from edgechat.engine.reply.grammar import reply_grammar
+from edgechat.engine.reply.grammar import MOST_CALLS, calls_grammar, reply_grammar
 from edgechat.engine.types import Message, Tool, ToolCall
 from tests.engine.families import NOW, SOURCES, TOOLS, WEATHER, family
 from tests.engine.prompt.test_prompts import template

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgechat.base.errors import SchemaError
-from edgechat.engine.prompt.thinking import FAMILIES
+from edgechat.engine.prompt.template import FAMILIES
 from edgechat.engine.reply.constraints import Constraints
 from edgechat.engine.reply.grammar import json_rule, literal, reply_grammar
 from edgechat.engine.tool_calls.tools import LONGEST_SCHEMA, relaxed
@@ -316,7 +316,7 @@ def test_what_is_known_waits_for_no_grammar_that_is_tried_out(monkeypatch):
 def test_a_process_that_somebody_has_killed_is_no_fault_of_a_grammar(opened):
     made = opened(Constraints(PLAIN))
     made.of('start: "a"').result()
-    process = psutil.Process(made._child.pid)
+    process = psutil.Process(made._child.start().pid)
     process.kill()
     process.wait()
     assert made.of('start: "b"').result().allows([], [*b"b"]) == 1
@@ -328,7 +328,7 @@ def test_the_end_waits_for_what_looks_at_the_vocabulary_and_leaves_no_process():
     made = Constraints(PLAIN)
     endless = {"allOf": [{"type": "string", "pattern": f".*a.{{{at}}}b"} for at in range(100, 200)]}
     wanted = [made.of(f"start: %json {json.dumps(endless | {'title': str(n)})}") for n in range(3)]
-    while made._child is None:
+    while made._child._child is None:
         time.sleep(0.01)
     made.close()
     assert all(one.done() for one in wanted)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgechat.engine.prompt.thinking import FAMILIES, marks_of
+from edgechat.engine.prompt.template import FAMILIES, ChatTemplate
 from edgechat.engine.reply.reply import Reply
 from edgechat.engine.tool_calls.scan import held_back
 
@@ -107,10 +107,10 @@ def test_stop_strings_leave_the_thinking_alone():
 
 
 def test_marks_are_read_off_the_template():
-    assert marks_of("{{ '<|im_start|>' }}") is None
-    assert marks_of("x.split('</think>')") is THINK
-    assert marks_of("'<|channel>thought'") is GEMMA
-    assert marks_of("<|channel|>analysis<|message|>") is HARMONY
+    assert ChatTemplate("{{ '<|im_start|>' }}").marks is None
+    assert ChatTemplate("x.split('</think>')").marks is THINK
+    assert ChatTemplate("'<|channel>thought'").marks is GEMMA
+    assert ChatTemplate("<|channel|>analysis<|message|>").marks is HARMONY
 
 
 def test_held_back_is_the_longest_possible_beginning():

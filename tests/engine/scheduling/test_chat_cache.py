@@ -10,9 +10,9 @@ import pytest
 from edgechat.base.errors import PromptTooLong
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.prefix_cache import Rent, common_prefix
-from edgechat.engine.kv.state_folder import path_of
+from edgechat.engine.kv.state_files import path_of
 from edgechat.engine.kv.state_store import KVStateStore
-from edgechat.engine.prompt.template import ChatTemplate, TemplateProcess
+from edgechat.engine.prompt.template import ChatTemplate, template_process
 from edgechat.engine.types import (
     CachePolicy,
     ChatRequest,
@@ -38,7 +38,7 @@ STRIPS = next(path for path in TEMPLATES if path.stem == "strips_thinking").read
 
 @pytest.fixture(scope="module")
 def process():
-    process = TemplateProcess()
+    process = template_process()
     yield process
     process.close()
 
@@ -453,7 +453,7 @@ def test_no_chat_gives_way_to_a_state_that_has_no_room(make):
     engine.submit(ChatRequest(id="c", messages=(user("long " * 30),)))
     until(engine, Delta)
     engine.submit(ChatRequest(id="d", chat=CHAT, messages=(user("What? " * 45),)))
-    while engine.chat_cache.n_waiting:
+    while engine.n_waiting:
         engine.step()
     assert engine.scheduler.cache.stats.evictions == 0
     idle(engine)

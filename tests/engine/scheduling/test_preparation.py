@@ -23,7 +23,7 @@ class Gate(Here):
         self.broken = False
         self.slow = False
 
-    def ask(self, request):
+    def answer(self, request):
         text = str(request.variables["messages"])
         self.asked.append(text)
         if self.broken:
@@ -31,7 +31,7 @@ class Gate(Here):
         if "wait" in text or self.slow:
             self.reached.set()
             assert self.open.wait(30)
-        return super().ask(request)
+        return super().answer(request)
 
 
 @pytest.fixture

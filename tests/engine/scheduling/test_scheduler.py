@@ -5,9 +5,8 @@ import pytest
 from edgechat.base.errors import DecodeFailed
 from edgechat.engine.backends.base import BatchPart, Interruption, MediaRun, media_ids
 from edgechat.engine.sampling import Sampler
-from edgechat.engine.scheduling.draft import Draft
 from edgechat.engine.scheduling.scheduler import TURN, Scheduler, checkpoints_of
-from edgechat.engine.scheduling.sequence import Sequence
+from edgechat.engine.scheduling.sequence import Draft, Sequence
 from edgechat.engine.types import ChatRequest, Sampling
 from tests.engine.cells import check_cache
 from tests.scripted.backend import ScriptedBackend

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from edgechat.engine.scheduling.draft import MOST, Source
 from edgechat.engine.speculative.controller import Controller, DraftChoice, DraftOffer
-from edgechat.engine.speculative.step_cost import StepCost
+from edgechat.engine.speculative.estimates import StepCost
+from edgechat.engine.types import LONGEST_DRAFT, Source
 
 
 class Always(Controller):
@@ -33,7 +33,7 @@ class Always(Controller):
 
     def prospects(self, source: Source, start: int = 0) -> list[float]:
         """Say how many there may be at the most."""
-        return [0.5] * (MOST[source] - start)
+        return [0.5] * (LONGEST_DRAFT[source] - start)
 
     def choose(self, offers: Sequence[Sequence[DraftOffer]], most: int) -> list[DraftChoice | None]:
         """Take one of a stream's offers, and as much of it as chance has it."""

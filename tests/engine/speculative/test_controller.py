@@ -8,10 +8,17 @@ from operator import attrgetter
 import pytest
 
 from edgechat.device.speed import ROWS
-from edgechat.engine.scheduling.draft import MOST
-from edgechat.engine.speculative.acceptance import Acceptance, AcceptanceCounts, class_of_match
 from edgechat.engine.speculative.controller import Controller, DraftOffer, Rounds
-from edgechat.engine.speculative.step_cost import LARGEST, Shape, StepCost, expected_shapes
+from edgechat.engine.speculative.estimates import (
+    LARGEST,
+    Acceptance,
+    AcceptanceCounts,
+    Shape,
+    StepCost,
+    class_of_match,
+    expected_shapes,
+)
+from edgechat.engine.types import LONGEST_DRAFT
 from edgechat.planner.estimate.speed import Forecast
 
 pytestmark = [pytest.mark.slow, pytest.mark.pairs]
@@ -54,7 +61,7 @@ class Run:
 
     def step(self):
         controller, length, rounds = self.controller, 0, 0
-        classes = [5] * MOST[self.source]
+        classes = [5] * LONGEST_DRAFT[self.source]
         if controller.begin(1, 100):
             known = self.source == "ngram"
             chances = controller.chances(classes, "ngram") if known else controller.prospects(self.source)
@@ -84,7 +91,7 @@ class Run:
     @property
     def best(self):
         """Tokens per plain step of whoever knows everything, and always drafts the same length."""
-        expected = [sum(self.chance**n for n in range(k + 1)) for k in range(MOST[self.source] + 1)]
+        expected = [sum(self.chance**n for n in range(k + 1)) for k in range(LONGEST_DRAFT[self.source] + 1)]
         return max(made / (self.curve(1 + k) + k * self.round_cost) for k, made in enumerate(expected))
 
 
@@ -138,7 +145,10 @@ def test_no_more_is_chosen_than_there_is_room_for():
     for _ in range(200):
         n = rng.randrange(1, 6)
         offers = [
-            [DraftOffer(source, [rng.random() for _ in range(MOST[source])]) for source in ("model", "ngram")]
+            [
+                DraftOffer(source, [rng.random() for _ in range(LONGEST_DRAFT[source])])
+                for source in ("model", "ngram")
+            ]
             if rng.random() < 0.8
             else []
             for _ in range(n)
@@ -148,7 +158,7 @@ def test_no_more_is_chosen_than_there_is_room_for():
         chosen = controller.choose(offers, most)
         assert len(chosen) == n
         assert sum(one.length for one in chosen if one) <= most
-        assert all(one is None or 0 < one.length <= MOST[one.source] for one in chosen)
+        assert all(one is None or 0 < one.length <= LONGEST_DRAFT[one.source] for one in chosen)
         assert all(offer or one is None for offer, one in zip(offers, chosen, strict=True))
 
 
@@ -273,4 +283,4 @@ def test_what_has_matched_for_long_is_tried_where_few_tokens_never_pay():
     acceptance = Acceptance("ngram")
     short, long = (acceptance.of_class(class_of_match(length)) for length in (4, 24))
     assert short < 0.6
-    assert sum(long**n for n in range(1, MOST["ngram"])) > 9
+    assert sum(long**n for n in range(1, LONGEST_DRAFT["ngram"])) > 9

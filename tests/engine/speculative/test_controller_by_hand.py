@@ -2,9 +2,9 @@
 
 import pytest
 
-from edgechat.engine.scheduling.draft import MOST
 from edgechat.engine.speculative.controller import Controller, DraftOffer, Rounds
-from edgechat.engine.speculative.step_cost import StepCost
+from edgechat.engine.speculative.estimates import StepCost
+from edgechat.engine.types import LONGEST_DRAFT
 
 
 def linear(slope):
@@ -56,7 +56,7 @@ def known(*positions, curve=None, ratios=None, n=1, round_cost=0.1, level=1.0, h
     """Return a controller in its second step, of n streams."""
     cost = Known(curve or (None if ratios else linear(0.5)), ratios=ratios, level=level)
     controller = Controller(cost, round_cost)
-    controller.acceptance = {source: Rates(*positions, hoped=hoped) for source in MOST}
+    controller.acceptance = {source: Rates(*positions, hoped=hoped) for source in LONGEST_DRAFT}
     for _ in range(2):
         controller.begin(n, 100)
     return controller

@@ -7,12 +7,11 @@ from edgechat.base.errors import DecodeFailed
 from edgechat.engine.backends.base import CacheFull
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.sampling import Sampler
-from edgechat.engine.scheduling.draft import Draft
+from edgechat.engine.scheduling.sequence import Draft
 from edgechat.engine.scheduling.sequence import Sequence as Stream
-from edgechat.engine.speculative.acceptance import class_of_match
 from edgechat.engine.speculative.controller import Controller
-from edgechat.engine.speculative.drafters import DraftRequest, ModelDrafter
-from edgechat.engine.speculative.ngram_drafter import NgramDrafter
+from edgechat.engine.speculative.drafters import DraftRequest, ModelDrafter, NgramDrafter
+from edgechat.engine.speculative.estimates import class_of_match
 from edgechat.engine.types import ChatRequest, Delta, Failed, Message, Sampling
 from tests.engine.cells import check_drafters
 from tests.engine.speculative.always import Always

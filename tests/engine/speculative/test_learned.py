@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgechat.base import paths
-from edgechat.engine.scheduling.draft import MOST
 from edgechat.engine.speculative.controller import Controller, DraftHistory, DraftOffer, Rounds
-from edgechat.engine.speculative.step_cost import LARGEST, StepCost
+from edgechat.engine.speculative.estimates import LARGEST, StepCost
+from edgechat.engine.types import LONGEST_DRAFT
 from edgechat.planner.plan import LoadPlan
 
 PLAN = LoadPlan(model_path="m", model_name="m", context=100)
@@ -164,7 +164,7 @@ def lessons(draw):
     counts = {
         source: {
             kind: {name: draw(several(n)) for name in ("tried", "stood")}
-            for kind, n in (("by_class", n_classes), ("by_position", MOST[source]))
+            for kind, n in (("by_class", n_classes), ("by_position", LONGEST_DRAFT[source]))
         }
         for source, n_classes in (("model", 11), ("ngram", 9))
     }
@@ -172,7 +172,7 @@ def lessons(draw):
     return {
         "shapes": {depth: shape},
         "rates": counts,
-        "round_costs": {source: draw(numbers) for source in MOST if draw(st.booleans())},
+        "round_costs": {source: draw(numbers) for source in LONGEST_DRAFT if draw(st.booleans())},
         "when": draw(numbers),
     }
 

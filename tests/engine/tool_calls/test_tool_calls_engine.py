@@ -9,7 +9,7 @@ import pytest
 
 from edgechat.base.errors import BadRequest, PromptTooLong, SchemaError
 from edgechat.engine.engine import EngineCore
-from edgechat.engine.prompt.template import ChatTemplate, TemplateProcess
+from edgechat.engine.prompt.template import ChatTemplate, template_process
 from edgechat.engine.types import (
     CachePolicy,
     ChatRequest,
@@ -55,7 +55,7 @@ GREEDY = Sampling(temperature=0)
 
 @pytest.fixture(scope="module")
 def templates():
-    process = TemplateProcess()
+    process = template_process()
     made = {
         name: ChatTemplate(source, bos="<s>", eos="</s>", process=process) for name, source in SOURCES.items()
     }

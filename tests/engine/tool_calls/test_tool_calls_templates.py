@@ -6,8 +6,8 @@ import json
 import pytest
 
 from edgechat.base.errors import SchemaError, TemplateError
-from edgechat.engine.kv.window import turns_of
 from edgechat.engine.prompt.template import CHATML, ChatTemplate
+from edgechat.engine.prompt.window import turns_of
 from edgechat.engine.types import Message, Tool, ToolCall
 from tests.engine.families import SOURCES, TOOLS
 from tests.engine.prompt.test_prompts import SOURCES as PLAIN

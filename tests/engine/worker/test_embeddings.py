@@ -23,7 +23,7 @@ from edgechat.engine.types import ChatRequest, Embed, Embedded, Failed, Finished
 from edgechat.engine.worker.embeddings import EmbeddingEngine
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.models.formats.gguf import read_model
-from edgechat.planner.placement.fallback import step_down
+from edgechat.planner.fallback import step_down
 from edgechat.planner.prepare import prepare
 from tests.engine.worker.test_supervisor import workers
 from tests.kit import EMBEDDERS, Spec, build, tiny

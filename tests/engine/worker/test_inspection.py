@@ -79,9 +79,7 @@ def check_snapshot(snapshot, engine):
     work = snapshot.work
     assert work.running + work.waiting == engine.n_running
     if snapshot.prompt is not None:
-        assert (
-            snapshot.prompt.cached_tokens + snapshot.prompt.computed_tokens <= snapshot.prompt.prompt_tokens
-        )
+        assert snapshot.prompt.cached_tokens <= snapshot.prompt.prompt_tokens
 
 
 def test_an_engine_that_has_done_nothing(make):
@@ -113,7 +111,7 @@ def test_two_chats_with_one_system_prompt(make):
     in_common = runs["pinned"].length + runs["shared"].length
     assert (runs["kept"].length, runs["own"].length) == (first - in_common, second - in_common)
     assert both.prompt.cached_tokens == in_common
-    assert both.prompt.prompt_tokens == in_common + both.prompt.computed_tokens
+    assert both.prompt.prompt_tokens > in_common
     assert (both.cache.stats.hits, both.cache.stats.misses) == (1, 1)
 
 
@@ -198,9 +196,8 @@ def test_a_request_that_runs(make):
         check_snapshot(snapshot, engine)
         assert snapshot.cache.of_kind("kept") == 0 or snapshot.work.running < 2
         if snapshot.prompt is not None:
-            seen.append((snapshot.work.running, snapshot.prompt.computed_tokens))
-    assert {running for running, _ in seen} == {0, 1, 2}
-    assert len({computed for _, computed in seen}) > 3
+            seen.append(snapshot.work.running)
+    assert {*seen} == {0, 1, 2}
     assert inspector.inspect().work.prompt_token_seconds > 0
 
 

@@ -33,7 +33,7 @@ from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Samplin
 from edgechat.engine.worker import connection
 from edgechat.engine.worker.connection import WorkerConnection
 from edgechat.engine.worker.supervisor import EngineSupervisor
-from edgechat.planner.placement import fallback
+from edgechat.planner import fallback
 from edgechat.planner.plan import DeviceMemory, LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from edgechat.base.errors import EngineCrashed, EngineError
-from edgechat.engine.kv.state_folder import folder, prune
+from edgechat.engine.kv.state_files import folder, prune
 from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.types import CachePolicy, ChatRequest, Delta, Dropped, Finished, Message, Sampling
 from edgechat.engine.worker.supervisor import EngineSupervisor

@@ -11,7 +11,7 @@ from gguf import GGUFReader
 from edgechat.base import paths
 from edgechat.base.errors import EdgechatError, NotAnAdapter
 from edgechat.models.adapters import peft
-from edgechat.models.adapters.opening import open_adapter
+from edgechat.models.adapters.peft import open_adapter
 from edgechat.models.formats.gguf import read_model
 from tests.kit import KINDS, Spec, build
 from tests.kit.adapters import pairs, peft_folder, write_safetensors

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from edgechat.base.errors import EdgechatError, NotAnAdapter
-from edgechat.models.adapters.opening import open_adapter
-from edgechat.models.adapters.use import label_of, parse_scaled
+from edgechat.models.adapters.peft import open_adapter
+from edgechat.models.adapters.reading import label_of, parse_scaled
 from edgechat.models.formats.gguf import read_header, read_model
 from tests.kit import DENSE, Spec, build, tiny
 from tests.kit.adapters import Pairs, adapter, pairs, write_adapter

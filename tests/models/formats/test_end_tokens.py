@@ -3,7 +3,7 @@
 import pytest
 
 from edgechat.models.formats.gguf import read_header
-from edgechat.models.formats.limits import MAX_ENDS
+from edgechat.models.formats.header import MAX_ENDS
 from tests.kit import tiny
 from tests.kit.tokenizers import END, N_BYTES_VOCAB
 

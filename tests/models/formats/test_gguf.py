@@ -8,8 +8,7 @@ import gguf as reference
 import pytest
 
 from edgechat.base.errors import ModelFileError
-from edgechat.models.formats.gguf import parse_header, read_growing, read_header, read_model
-from edgechat.models.formats.gguf_cursor import NeedMoreBytes
+from edgechat.models.formats.gguf import NeedMoreBytes, parse_header, read_growing, read_header, read_model
 from edgechat.models.formats.header import GgufArray
 from edgechat.models.formats.quants import FILE_TYPES, REFUSED, GgmlType
 from tests.kit import CHATML, KINDS, Q4_K_M, Shape, Spec, build, corrupt, tiny

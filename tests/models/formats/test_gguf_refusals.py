@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from edgechat.base.errors import ModelFileError
-from edgechat.models.formats import gguf_cursor
 from edgechat.models.formats.gguf import MAX_TAIL, one_model, parse_header, read_header, read_model
 from edgechat.models.formats.quants import REFUSED
 from tests.kit import Spec, corrupt, tiny
@@ -201,7 +200,7 @@ def test_many_strings_in_many_arrays_are_counted_together():
 
 
 def test_text_is_kept_within_bounds(monkeypatch):
-    monkeypatch.setattr(gguf_cursor, "MAX_KEPT", 100)
+    monkeypatch.setattr("edgechat.models.formats.gguf.MAX_KEPT", 100)
     assert "a string of 60 bytes exceeds the limit of 40" in refusal(
         gguf([entry("a", "x" * 60), entry("b", "x" * 60)])
     )

@@ -8,11 +8,11 @@ import pytest
 
 from edgechat.base.errors import ModelFileError
 from edgechat.models.formats.header import GgufArray
-from edgechat.models.formats.header_reading import read_model
-from edgechat.models.formats.mlx import contents, safetensors
-from edgechat.planner.drafting import misfit
+from edgechat.models.formats.mlx import contents, tensors
+from edgechat.models.formats.mlx.contents import read_model
 from edgechat.planner.estimate.memory import recurrent_bytes
 from edgechat.planner.estimate.shape import shape_of
+from edgechat.planner.placement.drafting import misfit
 from tests.models.mlx_folders import CONFIG, mlx_files, raw, shapes, written
 from tests.models.mlx_folders import safetensors as made
 from tests.planner.headers import cache_bytes
@@ -168,7 +168,7 @@ _TABLES = {
     "empty": b"",
     "not a table": struct.pack("<Q", 0),
     "a table beyond the file": struct.pack("<Q", 2**62) + b"{}",
-    "a table that is too large": struct.pack("<Q", safetensors.MAX_TABLE + 1) + b"{}",
+    "a table that is too large": struct.pack("<Q", tensors.MAX_TABLE + 1) + b"{}",
     "no json": raw(b"}{"),
     "a list": raw(b"[1]"),
     "deep": raw(b'{"a":' * 100_000),

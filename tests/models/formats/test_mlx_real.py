@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from edgechat.models.formats.header_reading import read_model
+from edgechat.models.formats.mlx.contents import read_model
 from edgechat.planner.estimate.memory import layer_cache_bytes, layer_recurrent_bytes
 from edgechat.planner.estimate.shape import shape_of
 from tests.planner.headers import cache_bytes

@@ -3,11 +3,11 @@
 import pytest
 
 from edgechat.models.choices import RemoteFile, model_choices
-from edgechat.models.formats.header_reading import read_model
 from edgechat.models.formats.mlx import contents
-from edgechat.models.formats.mlx.tower import tower_of
+from edgechat.models.formats.mlx.contents import read_model
 from edgechat.models.formats.mlx.vision import PROCESSORS
-from edgechat.planner.placement.projector_memory import largest_picture, weights_bytes
+from edgechat.models.formats.projector import tower_of
+from edgechat.planner.companions import largest_picture, weights_bytes
 from tests.models.mlx_folders import CONFIG, mlx_files, shapes, written
 from tests.models.mlx_folders import safetensors as made
 

@@ -11,7 +11,7 @@ from edgechat.base.errors import ModelFileError
 from edgechat.models.formats.gguf import read_model
 from edgechat.models.formats.header import GgufArray
 from edgechat.models.formats.projector import MAX_IMAGE, VISION_TYPES, projector_of, read_projector
-from edgechat.planner.placement.projector_memory import compute_bytes, host_bytes, largest_picture
+from edgechat.planner.companions import compute_bytes, host_bytes, largest_picture
 from tests.kit import tiny
 from tests.kit.projector_files import projector
 from tests.properties import examples

@@ -15,11 +15,10 @@ from edgechat.base.errors import (
     HubUnreachable,
     RateLimited,
 )
+from edgechat.models.hub import client
 from edgechat.models.hub import download as module
-from edgechat.models.hub.cache_layout import HubStore
-from edgechat.models.hub.http import transfer
+from edgechat.models.hub.cache import HubStore, Partial
 from edgechat.models.hub.listing import list_repo
-from edgechat.models.hub.partial import Partial
 from tests.hub import Fault, took
 from tests.models.downloads import (
     DATA,
@@ -127,7 +126,7 @@ def test_slow_is_not_silent(hub):
 def test_a_crawl_is_not_for_ever(hub, monkeypatch):
     """A byte now and then is never silence."""
     listing = listed(hub)
-    monkeypatch.setattr(transfer, "PATIENCE", 0.3)
+    monkeypatch.setattr(client, "PATIENCE", 0.3)
     hub.fail("store", Fault(pause=0.05, piece=10))
     error = refused(HubUnreachable, listing)
     assert "too slow: less than 1024 bytes per second" in str(error)
@@ -147,7 +146,7 @@ def test_a_slow_disk_is_no_crawl(hub, monkeypatch):
         real(self, piece)
 
     monkeypatch.setattr(Partial, "write", write)
-    monkeypatch.setattr(transfer, "PATIENCE", 0.3)
+    monkeypatch.setattr(client, "PATIENCE", 0.3)
     hub.fail("store", Fault(pause=0.01, piece=500))
     fetch(listing, seen)
     assert complete(listing, DATA[:2000])

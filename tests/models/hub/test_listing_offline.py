@@ -8,7 +8,7 @@ import pytest
 
 from edgechat.base.errors import HubUnreachable, OfflineMode, RepoNotFound
 from edgechat.models.choices import RemoteFile, RepoListing
-from edgechat.models.hub import metadata_cache
+from edgechat.models.hub import remote_headers
 from edgechat.models.hub.listing import list_repo, resolve_remote
 from edgechat.models.hub.names import HubName
 from tests.kit import tiny
@@ -54,7 +54,7 @@ def test_a_damaged_cache_is_none(hub, home):
         b"\xff",
         b"[" * 100_000,
         json.dumps(good).encode(),
-        bytes(metadata_cache.MAX_BYTES + 1),
+        bytes(remote_headers.MAX_BYTES + 1),
     ):
         entry.write_bytes(damage)
         with pytest.raises(OfflineMode):
@@ -62,19 +62,19 @@ def test_a_damaged_cache_is_none(hub, home):
 
 
 def test_the_cache_is_bounded(home):
-    for n in range(metadata_cache.MAX_LISTINGS + 10):
-        metadata_cache.store_listing("http://a", f"o/{n}", None, b"x")
-        metadata_cache.cached_listing("http://a", "o/0", None)
+    for n in range(remote_headers.MAX_LISTINGS + 10):
+        remote_headers.store_listing("http://a", f"o/{n}", None, b"x")
+        remote_headers.cached_listing("http://a", "o/0", None)
     entries = list((home / "cache/hub/listings").iterdir())
-    assert len(entries) == metadata_cache.MAX_LISTINGS
-    assert metadata_cache.cached_listing("http://a", "o/0", None) == b"x"
+    assert len(entries) == remote_headers.MAX_LISTINGS
+    assert remote_headers.cached_listing("http://a", "o/0", None) == b"x"
 
 
 def test_what_would_not_be_read_is_not_written(home):
     listing = RepoListing("http://a", "o/r", "c" * 40, False, None, (), 0.0)
     file = RemoteFile("mmproj.gguf", 1 << 30, "0" * 64)
-    metadata_cache.store_start(listing, file, bytes(metadata_cache.MAX_BYTES + 1))
-    metadata_cache.store_listing("http://a", "o/r", None, bytes(metadata_cache.MAX_BYTES + 1))
+    remote_headers.store_start(listing, file, bytes(remote_headers.MAX_BYTES + 1))
+    remote_headers.store_listing("http://a", "o/r", None, bytes(remote_headers.MAX_BYTES + 1))
     assert not (home / "cache/hub").exists()
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from edgechat.base.errors import HubAnswerError, ModelFileError, ModelNotFound, RemoteFileChanged, WrongBytes
 from edgechat.models.choices import RemoteFile, mlx_label, model_choices
-from edgechat.models.formats.header_reading import read_model
+from edgechat.models.formats.mlx.contents import read_model
 from edgechat.models.hub import remote_headers
-from edgechat.models.hub.cache_layout import HubStore
+from edgechat.models.hub.cache import HubStore
 from edgechat.models.hub.download import download
 from edgechat.models.hub.listing import list_repo, resolve_remote
 from edgechat.models.hub.names import HubName, parse_model_name

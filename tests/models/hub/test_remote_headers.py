@@ -298,11 +298,11 @@ def test_whatever_servers_do_together(hub):
 def test_a_header_without_an_end_is_given_up(hub, monkeypatch):
     monkeypatch.setattr("edgechat.models.hub.remote_headers.FIRST_READ", 1024)
     monkeypatch.setattr("edgechat.models.formats.gguf.MAX_HEADER", 4096)
-    with pytest.raises(ModelFileError, match="is incomplete"):
+    with pytest.raises(ModelFileError, match="would be larger"):
         fresh(model(hub))
     last = hub.requests("store")[-1].range
     assert last is not None
-    assert last[1] == 4095
+    assert last[1] <= 4095
 
 
 def test_a_header_is_read_once(hub):

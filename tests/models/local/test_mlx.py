@@ -8,14 +8,12 @@ import pytest
 
 from edgechat.base.errors import ModelFileError, ModelNotFound, NotImported, NotRemovable
 from edgechat.models.catalogue import catalogue
-from edgechat.models.formats.header_reading import read_model
+from edgechat.models.formats.mlx.contents import read_model
 from edgechat.models.local import locations
-from edgechat.models.local.fingerprint import fingerprint_of
-from edgechat.models.local.hashes import hash_for
+from edgechat.models.local.files import hash_for
 from edgechat.models.local.importing import import_model
 from edgechat.models.local.inventory import inventory
 from edgechat.models.local.locations import Place
-from edgechat.models.local.removal import removal, single_model
 from edgechat.models.local.resolve import (
     entry_of,
     find_models,
@@ -24,8 +22,8 @@ from edgechat.models.local.resolve import (
     local_models,
     resolve,
 )
-from edgechat.models.local.stores import found_at, is_model_folder
-from edgechat.models.local.verifying import verify
+from edgechat.models.local.stores import fingerprint_of, found_at, is_model_folder
+from edgechat.models.local.upkeep import removal, single_model, verify
 from tests import homes
 from tests.kit import tiny
 from tests.models.mlx_folders import mlx_files, written

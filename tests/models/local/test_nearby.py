@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.models.local import nearby
+from edgechat.models.local.files import Skipped, names
+from edgechat.models.local.inventory import models_nearby
 from edgechat.models.local.locations import Place, downloads_folder
-from edgechat.models.local.nearby import models_nearby
-from edgechat.models.local.scan import Skipped, names
 from tests import homes
 from tests.kit import tiny
 
@@ -116,7 +115,7 @@ def test_downloads_have_a_name_in_each_language(user, text, folder):
 
 
 def test_no_more_than_a_few(user, monkeypatch):
-    monkeypatch.setattr(nearby, "MOST", 3)
+    monkeypatch.setattr("edgechat.models.local.inventory.MOST_NEARBY", 3)
     put(user, *(f"Downloads/{number}.gguf" for number in range(5)))
     assert found() == ["4", "3", "2"]
 

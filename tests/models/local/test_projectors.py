@@ -8,9 +8,8 @@ import pytest
 from edgechat.base import paths
 from edgechat.models.local.importing import import_model
 from edgechat.models.local.inventory import inventory
-from edgechat.models.local.removal import removal
 from edgechat.models.local.resolve import find_models
-from edgechat.models.local.verifying import verify
+from edgechat.models.local.upkeep import removal, verify
 from tests import homes
 from tests.kit import Spec, tiny
 from tests.kit.build import write

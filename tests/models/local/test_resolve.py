@@ -9,8 +9,8 @@ from edgechat.base.errors import ModelFileError, ModelNotFound, NotRemovable
 from edgechat.models.catalogue import catalogue
 from edgechat.models.local.inventory import inventory
 from edgechat.models.local.locations import Place, hub_cache
-from edgechat.models.local.removal import removal
 from edgechat.models.local.resolve import find_models, local_file, local_files, resolve
+from edgechat.models.local.upkeep import removal
 
 REPO = "models--unsloth--Qwen3-4B-Instruct-2507-GGUF"
 FILE = "Qwen3-4B-Instruct-2507-Q4_K_M.gguf"

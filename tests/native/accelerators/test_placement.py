@@ -16,9 +16,8 @@ from edgechat.models.formats.skeleton import write_skeleton
 from edgechat.native import breakdown, logs
 from edgechat.native.accelerators.devices import inventory
 from edgechat.native.accelerators.placement import experts_of_first
-from edgechat.native.buffers import counted_once
 from edgechat.native.handles import Context, Model
-from edgechat.native.params import LoadParams
+from edgechat.native.params import LoadParams, counted_once
 from edgechat.planner.estimate.dry_run import DryRunQuestion
 from edgechat.planner.estimate.dry_run_child import SkeletonLoader
 from tests.kit import KINDS, Spec, build, tiny

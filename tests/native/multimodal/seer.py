@@ -13,8 +13,15 @@ import numpy.typing as npt
 
 from edgechat.native import logs
 from edgechat.native.handles import Context, Model
-from edgechat.native.multimodal.chunks import Bitmap, MediaChunk, Medium, TextChunk, Waveform
-from edgechat.native.multimodal.projector import Chunk, Projector
+from edgechat.native.multimodal.projector import (
+    Bitmap,
+    Chunk,
+    MediaChunk,
+    Medium,
+    Projector,
+    TextChunk,
+    Waveform,
+)
 from edgechat.native.params import LoadParams
 from edgechat.native.vocabulary import NativeVocabulary
 from tests.kit.vision import PROMPT, RATE, Picture, SoundWave, hearing, seeing

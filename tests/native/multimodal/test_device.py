@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from edgechat.native.multimodal.chunks import MediaChunk
-from edgechat.native.multimodal.projector import Cancelled
+from edgechat.native.multimodal.projector import Cancelled, MediaChunk
 from tests.kit.vision import COLOURS, KINDS, noisy, plain
 from tests.native.multimodal.seer import Seer
 

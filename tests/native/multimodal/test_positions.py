@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edgechat.native.handles import Aborted
-from edgechat.native.multimodal.chunks import MediaChunk, TextChunk
+from edgechat.native.multimodal.projector import MediaChunk, TextChunk
 from tests.kit.vision import KINDS, PROMPT, noisy, plain
 from tests.native.multimodal.seer import NEAR, Place, Seer, apart
 

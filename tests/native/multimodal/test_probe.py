@@ -46,7 +46,7 @@ from pathlib import Path
 import psutil
 from edgechat.native import logs
 from edgechat.native.handles import Model
-from edgechat.native.multimodal.chunks import Bitmap, MediaChunk
+from edgechat.native.multimodal.projector import Bitmap, MediaChunk
 from edgechat.native.multimodal.projector import Projector
 from edgechat.native.params import LoadParams
 logs.install()

@@ -11,8 +11,7 @@ import pytest
 from edgechat.base.errors import BadRequest, LoadFailed
 from edgechat.base.images.image import MAX_SIDE
 from edgechat.native.handles import Model
-from edgechat.native.multimodal.chunks import Bitmap, MediaChunk, TextChunk
-from edgechat.native.multimodal.projector import Cancelled, Projector
+from edgechat.native.multimodal.projector import Bitmap, Cancelled, MediaChunk, Projector, TextChunk
 from edgechat.native.params import LoadParams
 from tests.kit import QWEN3, Spec, build, tiny
 from tests.kit.vision import COLOURS, KINDS, PROMPT, noisy, plain, seeing

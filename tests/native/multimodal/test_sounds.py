@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from edgechat.base.errors import BadRequest
-from edgechat.native.multimodal.chunks import MediaChunk, Waveform
 from edgechat.native.multimodal.probe import has_map, probe
-from edgechat.native.multimodal.projector import Cancelled
+from edgechat.native.multimodal.projector import Cancelled, MediaChunk, Waveform
 from tests.kit.vision import KINDS, PROMPT, RATE, hearing, noisy, tone
 from tests.kit.vision.ear import N_TOKENS
 from tests.native.multimodal.seer import NEAR, Place, Seer, apart

@@ -1,6 +1,6 @@
 import pytest
 
-from edgechat.planner.estimate.compute import compute_bytes, output_bytes
+from edgechat.planner.estimate.memory import compute_bytes, output_bytes
 from tests.planner.headers import GEMMA_12B, LLAMA_8B, QWEN3_30B, header
 
 MIB = 2**20

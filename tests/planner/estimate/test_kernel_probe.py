@@ -23,9 +23,8 @@ from edgechat.device.speed import (
     store_speed,
 )
 from edgechat.models.formats.quants import GgmlType
-from edgechat.planner.estimate import kernel_probe, kernel_probe_child
-from edgechat.planner.estimate.kernel_probe import ProbeTask, measure_attention, measure_speed
-from edgechat.planner.estimate.rates import FAMILIES, in_order
+from edgechat.planner.estimate import kernel_probe_child, rates
+from edgechat.planner.estimate.rates import FAMILIES, ProbeTask, in_order, measure_attention, measure_speed
 from tests.rpc_server import RpcServer
 
 RAM = Memory(4 << 30, 1 << 30)
@@ -145,7 +144,7 @@ def test_attention_that_cannot_be_measured_is_remembered_too(monkeypatch):
     assert not found.knows(HEADS)
     assert "SIGABRT" in found.unmeasured[str(HEADS)]
     assert cached_speed(CPU) == found
-    monkeypatch.setattr(kernel_probe, "ATTENTION_LIMIT", 0.5)
+    monkeypatch.setattr(rates, "ATTENTION_LIMIT", 0.5)
     monkeypatch.setattr(spawn, "command", lambda _role: [sys.executable, "-c", "import time; time.sleep(60)"])
     found = measure_attention(CPU, RAM, replace(HEADS, heads=7), found)
     assert "0.5 seconds" in found.unmeasured["7/2 heads of 64"]

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from edgechat.device.speed import ROWS, Link
 from edgechat.models.formats.quants import GgmlType, type_of
+from edgechat.planner.estimate.budget import Layout
 from edgechat.planner.estimate.calibration import Correction
 from edgechat.planner.estimate.rates import FAMILIES, guessed, rate_of_card, rate_of_processor
 from edgechat.planner.estimate.shape import shape_of
 from edgechat.planner.estimate.speed import GRAPH, MASK, PROMPT, forecast, predict
-from edgechat.planner.placement.layout import Layout
 from tests.kit.published import published
 from tests.planner.golden import card
 

@@ -4,7 +4,7 @@ import pytest
 
 from edgechat.base.errors import NotAnAdapter
 from edgechat.models.formats.gguf import read_model
-from edgechat.planner.placement.adapters import AdapterPlan, adapter_needs, plan_adapters
+from edgechat.planner.companions import AdapterPlan, adapter_needs, plan_adapters
 from edgechat.planner.request import PlanRequest, with_settings
 from edgechat.settings import Settings
 from tests.kit import Spec, build

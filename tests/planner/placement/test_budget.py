@@ -5,8 +5,8 @@ from dataclasses import fields, replace
 import pytest
 
 from edgechat.device.memory import Memory
-from edgechat.native.buffers import Breakdown, Buffer
-from edgechat.planner.placement.budget import MLX, RAM, Budget, Card, Needs, needs_of, together
+from edgechat.native.params import Breakdown, Buffer
+from edgechat.planner.estimate.budget import MLX, RAM, Budget, Card, Needs, needs_of, together
 from tests.planner.headers import GIB, machine
 from tests.planner.placement.test_layout import card, with_cards
 

@@ -15,20 +15,18 @@ from edgechat.models.local.resolve import entry_of
 from edgechat.models.shipped import shipped_header
 from edgechat.native import breakdown
 from edgechat.native.handles import Context, Model
-from edgechat.native.heads.assistant import AssistantContext
-from edgechat.native.heads.context import HeadContext
+from edgechat.native.heads import AssistantContext, HeadContext
 from edgechat.planner import prepare as planning
-from edgechat.planner.drafting import DRAFTED, DraftCosts, drafting_with_head
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.estimate.dry_run_child import SkeletonLoader
 from edgechat.planner.estimate.memory import recurrent_bytes
 from edgechat.planner.estimate.speed import Forecast
+from edgechat.planner.fallback import reduce_to_fit, step_down
 from edgechat.planner.machine import Machine
-from edgechat.planner.model_on_machine import model_on_machine
-from edgechat.planner.placement.draft_head import ACCEPTED, HeadedModel
-from edgechat.planner.placement.fallback import reduce_to_fit, step_down
+from edgechat.planner.placement.drafting import ACCEPTED, DRAFTED, HeadedModel, drafting_with_head
+from edgechat.planner.placement.model_on_machine import DraftCosts, model_on_machine
+from edgechat.planner.placement.plan_model import plan
 from edgechat.planner.plan import as_json
-from edgechat.planner.plan_model import plan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
 from tests.kit import tiny
@@ -106,7 +104,7 @@ def test_it_is_left_out_where_it_is_hardly_faster(monkeypatch):
     """Two rows cost twice as much as one: nothing is won by drafting."""
     seconds = tuple(float(rows) for rows in (1, 2, 4, 8, 16, 64, 512))
     forecast = Forecast(decode=1.0, decode_depth=0.0, prefill=1.0, prefill_depth=0.0, calls=seconds)
-    monkeypatch.setattr("edgechat.planner.model_on_machine.forecast", lambda *_args: forecast)
+    monkeypatch.setattr("edgechat.planner.placement.model_on_machine.forecast", lambda *_args: forecast)
     slow = made(16)
     assert not slow.mtp
     assert slow.no_draft.startswith(
@@ -259,7 +257,7 @@ def test_no_small_model_is_loaded_beside_it(tmp_path, monkeypatch):
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "models.toml").write_text(text)
     assert prepare("big").draft is not None  # so small a model is no faster with its layer
-    monkeypatch.setattr("edgechat.planner.placement.draft_head.LEAST_GAIN", 0.0)
+    monkeypatch.setattr("edgechat.planner.placement.drafting.LEAST_GAIN", 0.0)
     made = prepare("big")
     assert (made.mtp, made.draft, made.no_draft) == (True, None, "")
     named = prepare("big", PlanRequest(draft="small"))

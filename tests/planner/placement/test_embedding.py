@@ -4,7 +4,7 @@ import pytest
 
 from edgechat.base.errors import ModelFileError
 from edgechat.models.formats.gguf import read_header
-from edgechat.planner.placement.embedding import check
+from edgechat.planner.candidates import check
 from tests.kit import EMBEDDERS, Spec
 from tests.kit.build import write
 from tests.kit.shapes import Tensor

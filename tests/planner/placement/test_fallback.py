@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 
 from edgechat.base.errors import DoesNotFit, DryRunFailed
 from edgechat.device.memory import Memory
-from edgechat.planner.drafting import AUTO, drafting
-from edgechat.planner.placement import fallback
-from edgechat.planner.placement.embedding import for_embeddings
-from edgechat.planner.placement.fallback import (
+from edgechat.planner import fallback
+from edgechat.planner.fallback import (
     is_short,
     plan_reload,
     reduce_to_fit,
@@ -22,8 +20,10 @@ from edgechat.planner.placement.fallback import (
     replan_for_more,
     step_down,
 )
+from edgechat.planner.placement.drafting import AUTO, drafting
+from edgechat.planner.placement.model_on_machine import for_embeddings
+from edgechat.planner.placement.plan_model import plan
 from edgechat.planner.plan import DeviceMemory
-from edgechat.planner.plan_model import plan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
 from tests.kit import tiny

@@ -4,11 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgechat.device.gpu.accelerators import Accelerator
+from edgechat.device.accelerators import Accelerator
 from edgechat.models.formats.quants import GgmlType
+from edgechat.planner.estimate.budget import RAM, Budget, Extras, Layout, Needs, estimated, layouts
 from edgechat.planner.estimate.shape import Layer, Matrices, shape_of
-from edgechat.planner.placement.budget import RAM, Budget, Extras, Needs
-from edgechat.planner.placement.layout import Layout, estimated, layouts
 from tests.planner.headers import GIB, LLAMA_8B, header, machine
 
 MIB = 2**20

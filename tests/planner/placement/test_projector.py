@@ -7,10 +7,10 @@ import pytest
 
 from edgechat.base.errors import DoesNotFit
 from edgechat.device.memory import Memory
-from edgechat.planner.placement.fallback import step_down
-from edgechat.planner.placement.residents import without_loads
+from edgechat.planner.fallback import step_down
+from edgechat.planner.machine import without_loads
+from edgechat.planner.placement.plan_model import plan
 from edgechat.planner.plan import as_json
-from edgechat.planner.plan_model import plan
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
 from tests.kit.published import published
 from tests.planner.headers import GIB, machine, projector_file

@@ -2,8 +2,8 @@
 
 import pytest
 
-from edgechat.planner.placement import projector_memory
-from edgechat.planner.placement.projector_memory import Picture, compute_bytes
+from edgechat.planner import companions
+from edgechat.planner.companions import Picture, compute_bytes
 from tests.planner.headers import projector_file
 
 SIGLIP = projector_file("gemma3")
@@ -28,7 +28,7 @@ SMOLVLM = projector_file(
 def test_the_compute_buffer_is_what_libmtmds_allocator_says(file, patches, a_patch):
     """As mtmd_get_memory_usage of llama.cpp 0c1e57098 gave it for headers of these shapes, on a CPU."""
     picture = Picture(1, patches, 0, 0)
-    found = compute_bytes(file.header, picture, on_cpu=False) - projector_memory._TABLES
+    found = compute_bytes(file.header, picture, on_cpu=False) - companions._TABLES
     assert found == pytest.approx(patches * a_patch, rel=0.012)
 
 

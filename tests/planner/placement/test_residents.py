@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from edgechat.device.memory import Memory
-from edgechat.native.buffers import Buffer
-from edgechat.planner.placement.residents import beside, is_lesser, mapped_bytes, without_loads
-from edgechat.planner.plan_model import plan
+from edgechat.native.params import Buffer
+from edgechat.planner.machine import beside, is_lesser, mapped_bytes, without_loads
+from edgechat.planner.placement.plan_model import plan
 from edgechat.planner.request import PlanRequest
 from tests.planner.headers import GIB, LLAMA_8B, header, machine, projector_file
 from tests.planner.placement.test_layout import card, with_cards

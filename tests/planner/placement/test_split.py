@@ -12,8 +12,8 @@ from edgechat.engine.types import ChatRequest, Delta, Message, Sampling
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate import footprint
+from edgechat.planner.estimate.budget import RAM
 from edgechat.planner.estimate.rates import guessed
-from edgechat.planner.placement.budget import RAM
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
 from tests.kit import DENSE, KINDS, NOT_PRINTABLE, Spec, build

@@ -6,9 +6,9 @@ import pytest
 from edgechat.base import paths
 from edgechat.base.errors import DoesNotFit, ModelFileError
 from edgechat.models.catalogue import EmbeddingPrefixes, catalogue
-from edgechat.planner.ranking import embedders
-from edgechat.planner.ranking.candidates import everything
-from edgechat.planner.ranking.embedders import installed_embedder, prefixes_of, recommended_embedder
+from edgechat.planner.candidates import everything
+from edgechat.planner.ranking import suggestions
+from edgechat.planner.ranking.suggestions import installed_embedder, prefixes_of, recommended_embedder
 from tests import homes
 from tests.kit import EMBEDDERS, Spec, build, tiny
 
@@ -58,14 +58,14 @@ def test_the_first_that_fits_is_recommended(monkeypatch):
     found = recommended_embedder()
     assert found is not None
     assert (found.model, found.size) == ("embeddinggemma", 333_590_944)
-    really = embedders.plan_variant
+    really = suggestions.plan_variant
 
     def only_small(variant, *args, **options):
         if variant.size > 200_000_000:
             raise DoesNotFit("It is too large.")
         return really(variant, *args, **options)
 
-    monkeypatch.setattr(embedders, "plan_variant", only_small)
+    monkeypatch.setattr(suggestions, "plan_variant", only_small)
     found = recommended_embedder()
     assert found is not None
     assert found.model == "nomic-embed-text-v1.5"

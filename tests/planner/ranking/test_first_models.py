@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgechat.models.catalogue import CatalogueEntry, catalogue
+from edgechat.planner.candidates import Variant
 from edgechat.planner.estimate.speed import Prediction
 from edgechat.planner.plan import LoadPlan
-from edgechat.planner.ranking.candidates import Variant
-from edgechat.planner.ranking.first_models import (
+from edgechat.planner.ranking.ranking import RankedFile, Verdict
+from edgechat.planner.ranking.suggestions import (
     ASSUMED_RATE,
     FIRST_TOKEN,
     Role,
@@ -20,7 +21,6 @@ from edgechat.planner.ranking.first_models import (
     first_models,
     standing,
 )
-from edgechat.planner.ranking.ranked_file import RankedFile, Verdict
 from tests.properties import examples
 from tests.tui.libraries import entry as listed_entry
 from tests.tui.libraries import row

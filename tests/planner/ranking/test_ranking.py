@@ -14,18 +14,21 @@ from edgechat.base.errors import DoesNotFit, ModelFileError
 from edgechat.models.quality import QualityClass, kl_divergence, quality_class
 from edgechat.planner.estimate.speed import Prediction
 from edgechat.planner.machine import Machine
+from edgechat.planner.placement.plan_model import plan_variant
 from edgechat.planner.plan import as_json
-from edgechat.planner.plan_model import plan_variant
-from edgechat.planner.ranking.ranked_file import (
+from edgechat.planner.ranking.ranking import (
     Verdict,
+    best_of,
+    choose,
+    likeliest,
     loss_of,
+    rate,
     score,
     thinks,
     verdict_of,
     why_not,
     worth_of,
 )
-from edgechat.planner.ranking.ranking import best_of, choose, likeliest, rate
 from edgechat.planner.request import DEFAULT_REQUEST, READABLE, PlanRequest
 from tests.planner import golden
 from tests.planner.golden import profile

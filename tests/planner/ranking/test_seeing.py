@@ -3,8 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-from edgechat.planner.ranking.ranked_file import Verdict
-from edgechat.planner.ranking.seeing import StandIn, seeing_model
+from edgechat.planner.ranking.ranking import Verdict
+from edgechat.planner.ranking.suggestions import StandIn, seeing_model
 from tests.tui.libraries import Fake, entry, option, row
 
 SEEING = entry("eyes-4b", vision=True)

@@ -25,8 +25,8 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from edgechat.cli.agents import AGENTS, ServerAddress
 from edgechat.engine.types import ChatRequest, RequestEvent
-from edgechat.server.agents import AGENTS, ServerAddress
 from tests.server.fakes import KEY, FakeModels, Step, called, finished, serving
 
 RECORDED = Path(__file__).with_name("recorded")

@@ -10,8 +10,8 @@ import json
 import httpx2
 import pytest
 
-from edgechat.server.conversations import with_conversation
-from edgechat.server.protocol.responses.items import JOINT
+from edgechat.server.operation import with_conversation
+from edgechat.server.protocol.responses_items import JOINT
 from tests import scripted
 from tests.server.agents.record import RECORDED, SAID, TASK, Answering
 from tests.server.dialects import CHAT, MESSAGES, RESPONSES

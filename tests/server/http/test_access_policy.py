@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from edgechat.server.http import connection, exchange
-from edgechat.server.http.access_policy import AccessPolicy, AccessRules
+from edgechat.server import connection, exchange
+from edgechat.server.access import AccessPolicy, AccessRules
 from tests.server.fakes import KEY, FakeModels, serving
 from tests.server.raw import Raw, ask
 

@@ -8,7 +8,7 @@ import pytest
 
 from edgechat.base import paths
 from edgechat.base.errors import SettingsError
-from edgechat.server.http.access_policy import Key, find_key, key_file
+from edgechat.server.access import Key, find_key, key_file
 from edgechat.server.serving import is_loopback, listen, url_for_others, url_of
 
 

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from edgechat.server.http import exchange
-from edgechat.server.protocol import decoding
-from edgechat.server.protocol.decoding import parse_body
+from edgechat.server import exchange
+from edgechat.server.protocol import body
+from edgechat.server.protocol.body import parse_body
 from tests.server.fakes import FakeModels, serving
 from tests.server.raw import Raw, ask
 
@@ -62,7 +62,7 @@ async def test_schemas_are_measured_before_anything_is_made_of_them():
 
 async def test_a_large_body_is_decoded_while_others_go_on():
     goes_on = threading.Event()
-    made = asyncio.ensure_future(parse_body(b" " * (decoding._LARGE + 1), lambda _: goes_on.wait(5)))
+    made = asyncio.ensure_future(parse_body(b" " * (body._LARGE + 1), lambda _: goes_on.wait(5)))
     await asyncio.sleep(0)
     goes_on.set()
     assert await made

@@ -14,7 +14,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from edgechat.server.http.connection import Connection, _Requests
+from edgechat.server.connection import Connection, _Requests
 from edgechat.server.serving import Server
 
 ROOT = Path(__file__).parents[3]

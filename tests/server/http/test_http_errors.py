@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from edgechat.base.errors import EngineCrashed, LoadFailed, ModelFileError
-from edgechat.server.http.http_errors import refusal_of
+from edgechat.server.refusal import refusal_of
 from tests.server.fakes import FakeModels, serving
 from tests.server.raw import Raw, ask
 

@@ -7,7 +7,7 @@ import pytest
 
 from edgechat.base.errors import EngineCrashed
 from edgechat.engine.types import Delta
-from edgechat.server.http import connection
+from edgechat.server import connection
 from tests.server.fakes import FakeModels, serving
 from tests.server.raw import Raw
 

@@ -4,7 +4,7 @@ import httpx2
 import pytest
 
 from edgechat.base.errors import ImageError
-from edgechat.server.media.fetching import ImageFetcher
+from edgechat.server.media import ImageFetcher
 
 
 def fetcher(status=200):

@@ -12,9 +12,8 @@ import pytest
 from edgechat.base.file_library import digest_of
 from edgechat.base.images.image import Decoder, ImageLibrary
 from edgechat.engine.types import ChatRequest, Message
-from edgechat.server.media import request_media
-from edgechat.server.media.request_media import RequestMedia
-from edgechat.server.protocol.media import image_of, message_of
+from edgechat.server import media
+from edgechat.server.media import RequestMedia, image_of, message_of
 from tests.base.images.files import encoded, quadrants
 from tests.server.fakes import FakeModels
 
@@ -74,8 +73,8 @@ async def test_the_oldest_of_too_many_are_deleted(tmp_path, monkeypatch):
         async with images.placed(request_of(data), MODEL, MODEL):
             path = next(tmp_path.glob(f"{digest_of(data)}.png"))
             os.utime(path, (1e9 + n, 1e9 + n) if n else None)  # the first is the newest
-    monkeypatch.setattr(request_media, "MOST_SECONDS", 1e10)
-    monkeypatch.setattr(request_media, "MOST_STORED", len(FILES[0]) + len(FILES[3]))
+    monkeypatch.setattr(media, "MOST_SECONDS", 1e10)
+    monkeypatch.setattr(media, "MOST_STORED", len(FILES[0]) + len(FILES[3]))
     async with images.placed(request_of(FILES[1]), MODEL, MODEL):
         os.utime(next(tmp_path.glob(f"{digest_of(FILES[1])}.png")), (1.0, 1.0))
         images.prune()
@@ -84,7 +83,7 @@ async def test_the_oldest_of_too_many_are_deleted(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 async def test_the_folder_is_pruned_as_it_grows(tmp_path, monkeypatch):
-    monkeypatch.setattr(request_media, "MOST_STORED", 16)
+    monkeypatch.setattr(media, "MOST_STORED", 16)
     images = RequestMedia(tmp_path)
     for data in FILES:
         async with images.placed(request_of(data), MODEL, MODEL):
@@ -123,7 +122,7 @@ async def test_a_request_that_is_cancelled_lets_go_of_its_images(tmp_path, monke
 @pytest.mark.slow
 @pytest.mark.parametrize("piece", [4, 64, 1 << 20])
 async def test_base64_in_lines_and_pieces(tmp_path, monkeypatch, piece):
-    monkeypatch.setattr(request_media, "_PIECE", piece)
+    monkeypatch.setattr(media, "_PIECE", piece)
     for data in FILES:
         text = base64.encodebytes(data).decode()
         request = ChatRequest(id="x", messages=(message_of("user", [image_of(text, "x")]),))

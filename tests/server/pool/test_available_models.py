@@ -18,11 +18,11 @@ from edgechat.models.local.locations import own_folder
 from edgechat.planner import machine
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.request import PlanRequest
-from edgechat.server.factory import real_pool
 from edgechat.server.pool import available_models
-from edgechat.server.pool.available_models import AvailableModels, ModelCard, first_model
-from edgechat.server.protocol.ollama.models import ShownModelBody
-from edgechat.server.protocol.openai.listing import ModelList, ModelsQuery
+from edgechat.server.pool.available_models import AvailableModels, first_model
+from edgechat.server.pool.models import ModelCard
+from edgechat.server.pool.pool import real_pool
+from edgechat.server.protocol.listing import ModelList, ModelsQuery, ShownModelBody
 from tests import homes
 from tests.engine.worker.test_supervisor import workers
 from tests.kit import Spec, build, tiny

@@ -23,8 +23,8 @@ from edgechat.base.errors import (
 )
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message
 from edgechat.server.pool.available_models import AvailableModel
-from edgechat.server.pool.model_slot import ModelSlot
 from edgechat.server.pool.pool import Pool
+from edgechat.server.pool.residency import ModelSlot
 from tests.engine.worker.test_supervisor import until, workers
 from tests.server.pool.machine import LONG, Inline, Machine, PretendedMachine, worker
 
@@ -385,7 +385,7 @@ async def test_choices_take_a_place_each(make):
 
 def test_when_to_try_again_follows_from_how_fast_requests_ended(monkeypatch):
     now = 1000.0
-    monkeypatch.setattr("edgechat.server.pool.model_slot.time.monotonic", lambda: now)
+    monkeypatch.setattr("edgechat.server.pool.residency.time.monotonic", lambda: now)
     lane = ModelSlot(AvailableModel("one", "one", Path("one")))
     unknown = lane.seconds_until_free()
     assert unknown > 0

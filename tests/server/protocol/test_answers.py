@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgechat.engine.types import Delta, TokenLogprobs, ToolCallArguments
-from edgechat.server.http.refusal import Refusal
-from edgechat.server.protocol.decoding import decode
-from edgechat.server.protocol.openai.chat import ChatBody
-from edgechat.server.protocol.openai.chat_answer import ChatAnswers
-from edgechat.server.protocol.openai.completions import CompletionAnswers, CompletionBody
+from edgechat.server.protocol.body import decode
+from edgechat.server.protocol.openai_answers import ChatAnswers
+from edgechat.server.protocol.openai_chat import ChatBody
+from edgechat.server.protocol.openai_texts import CompletionAnswers, CompletionBody
+from edgechat.server.refusal import Refusal
 from tests.properties import examples
 from tests.server.fakes import called, finished, thought
 

@@ -8,12 +8,12 @@ import pytest
 
 from edgechat.base import errors
 from edgechat.engine.types import Message, Sampling, Tool, ToolCall
-from edgechat.server.http import streams
-from edgechat.server.protocol.anthropic.request import MessagesBody
-from edgechat.server.protocol.ollama.request import GenerateBody, OllamaChatBody
-from edgechat.server.protocol.openai.chat import ChatBody
-from edgechat.server.protocol.openai.completions import CompletionBody
-from edgechat.server.protocol.responses.request import ResponseBody
+from edgechat.server import operation
+from edgechat.server.protocol.anthropic import MessagesBody
+from edgechat.server.protocol.ollama import GenerateBody, OllamaChatBody
+from edgechat.server.protocol.openai_chat import ChatBody
+from edgechat.server.protocol.openai_texts import CompletionBody
+from edgechat.server.protocol.responses_request import ResponseBody
 from edgechat.settings import SamplingDefaults
 from tests.later import Later
 from tests.server.dialects import DIALECTS, HELLO, PIECES, SCHEMA, WEATHER, Told, named, those, those_saying
@@ -482,7 +482,7 @@ async def test_what_goes_wrong_before_the_first_word_is_a_status(dialect, error,
 @those()
 async def test_silence_is_broken(dialect, monkeypatch):
     """By events where clients with a limit for silence count no comments."""
-    monkeypatch.setattr(streams, "KEEP_ALIVE", 0.05)
+    monkeypatch.setattr(operation, "KEEP_ALIVE", 0.05)
     models = FakeModels([0.12, "Hi", 0.12])
     models.load_seconds = 0.12
     async with serving(models) as url:

@@ -13,9 +13,9 @@ from edgechat.chat.messages import BEFORE_PASSAGES
 from edgechat.documents import registry
 from edgechat.documents.indexing import update
 from edgechat.documents.library import DocumentLibrary
-from edgechat.server.documents import finding
-from edgechat.server.documents.finding import RequestDocuments
-from edgechat.server.media.request_media import PLACE
+from edgechat.server import documents as documents_module
+from edgechat.server.documents import AskedDocuments, RequestDocuments
+from edgechat.server.media import PLACE
 from tests import homes, scripted
 from tests.fakes import FakeEmbedder
 from tests.kit import tiny
@@ -305,7 +305,7 @@ async def test_a_change_is_found_and_a_slow_one_waited_for_in_the_background(fol
 
     monkeypatch.setattr(DocumentLibrary, "refresh", slow)
     documents = RequestDocuments(["manual"], refresh_seconds=0.01)
-    asked = finding.AskedDocuments(("manual",))
+    asked = AskedDocuments(("manual",))
     await documents.prepare(asked)
     await documents.prepare(asked)
     assert len(documents._refreshing) == 1
@@ -331,7 +331,7 @@ async def test_passages_are_embedded_while_models_have_nothing_to_do(folder, mon
     for number in range(90):
         (folder / f"{number}.md").write_text(f"The part {number} is heavy. {'So. ' * 200}")
     embedder = FakeEmbedder(40)
-    monkeypatch.setattr(finding, "embedder_here", lambda: embedder)
+    monkeypatch.setattr(documents_module, "embedder_here", lambda: embedder)
     documents = RequestDocuments(["manual"])
 
     def embedded():
@@ -339,7 +339,7 @@ async def test_passages_are_embedded_while_models_have_nothing_to_do(folder, mon
             return collection.counts().embedded
 
     try:
-        await documents.prepare(finding.AskedDocuments(("manual",)))
+        await documents.prepare(AskedDocuments(("manual",)))
         documents.models_busy(False)
         await asyncio.sleep(0.1)
         assert not embedder.answering  # nothing was searched
@@ -496,7 +496,7 @@ async def test_a_vector_store_is_searched():
 
 
 def test_serve_refuses_documents_that_are_not_there():
-    from edgechat.cli.commands.serve import ServeOptions, run
+    from edgechat.cli.commands.serve import serve
 
     with pytest.raises(DocumentError, match="There are no documents 'manuel'"):
-        run(ServeOptions(model="guide", docs=("manuel",)))
+        serve(["guide", "--docs", "manuel"], standalone_mode=False)

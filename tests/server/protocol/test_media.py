@@ -10,9 +10,7 @@ from edgechat.base.file_library import digest_of
 from edgechat.base.images.image import PLACE, Image
 from edgechat.base.sound.sound import Sound
 from edgechat.engine.types import Message, ToolCall
-from edgechat.server.media.request_media import RequestMedia
-from edgechat.server.protocol.decoding import UNREAD
-from edgechat.server.protocol.media import MARK
+from edgechat.server.media import MARK, UNREAD, RequestMedia
 from tests.base.images.files import encoded, quadrants
 from tests.kit.vision import tone, wav
 from tests.server.dialects import CHAT, GENERATE, MESSAGES, OLLAMA, RESPONSES, coded, named
@@ -198,7 +196,7 @@ async def test_a_disk_that_takes_no_image_is_the_servers_fault():
 
 
 async def test_only_so_many_images(monkeypatch):
-    monkeypatch.setattr("edgechat.server.media.request_media.MOST", 1)
+    monkeypatch.setattr("edgechat.server.media.MOST", 1)
     refused = await CHAT.refused(FakeModels(sees=True), **CHAT.said(messages=SHOWN))
     assert refused.status == 413
     assert "has 2 images and sounds; the limit is 1" in refused.message

@@ -3,8 +3,8 @@
 import pytest
 
 from edgechat.engine.types import Delta, Message, TokenLogprobs, ToolCall, ToolCallArguments
-from edgechat.server.http import streams
-from edgechat.server.protocol.responses.items import opened, sealed
+from edgechat.server import operation
+from edgechat.server.protocol.responses_items import opened, sealed
 from tests.server.dialects import PIECES, RESPONSES, WEATHER
 from tests.server.fakes import FakeModels, called, finished, thought
 
@@ -157,7 +157,7 @@ async def test_a_response_that_is_cut_says_so():
 @pytest.mark.slow
 async def test_silence_is_broken_by_events(monkeypatch):
     """Codex counts events, and no comments."""
-    monkeypatch.setattr(streams, "KEEP_ALIVE", 0.05)
+    monkeypatch.setattr(operation, "KEEP_ALIVE", 0.05)
     events = await RESPONSES.streamed(FakeModels([0.4, "Hi", 0.4]))
     kinds = [event.type.removeprefix("response.") for event in events]
     assert kinds[:4] == ["created", "in_progress", "in_progress", "in_progress"]

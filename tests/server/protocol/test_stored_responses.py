@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from edgechat.base.errors import EngineCrashed
-from edgechat.chat.storage import response_store, responses
-from edgechat.chat.storage.response_store import ResponseStore
+from edgechat.chat.storage import responses
+from edgechat.chat.storage.store import ResponseStore
 from edgechat.engine.types import Message, ToolCall
-from edgechat.server.protocol.responses import storing
+from edgechat.server.protocol import responses_store
 from tests import scripted
 from tests.later import Later
 from tests.server.dialects import RESPONSES, WEATHER
@@ -220,7 +220,7 @@ async def test_a_conversation_that_is_too_long_is_refused(path, monkeypatch, cli
 
 async def test_an_item_cannot_be_multiplied_by_references(path, monkeypatch, client):
     await ask(client, [{"role": "user", "content": "x" * 400, "id": "msg_long"}])
-    monkeypatch.setattr(storing, "CHAIN_BYTES", 1000)
+    monkeypatch.setattr(responses_store, "CHAIN_BYTES", 1000)
     reference = {"type": "item_reference", "id": "msg_long"}
     await ask(client, [reference] * 2)
     assert (await refused(ask(client, [reference] * 3))).code == "context_length_exceeded"
@@ -229,7 +229,7 @@ async def test_an_item_cannot_be_multiplied_by_references(path, monkeypatch, cli
 @pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_database_that_cannot_be_written_costs_no_answer(path, monkeypatch, caplog, stream, client):
-    monkeypatch.setattr(response_store, "_BUSY_MS", 100)
+    monkeypatch.setattr("edgechat.chat.storage.store._RESPONSES_BUSY_MS", 100)
     with sqlite3.connect(path) as other:
         other.execute("BEGIN IMMEDIATE")
         with caplog.at_level(logging.WARNING):

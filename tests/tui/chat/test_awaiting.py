@@ -14,9 +14,9 @@ import pytest
 from edgechat.base.errors import ChatBusy, CommandError, DoesNotFit, EdgechatError, HubUnreachable
 from edgechat.models.request import parse_request
 from edgechat.planner.ranking.pulling import LocalModelEntry
-from edgechat.tui.chat.command_handlers import run_command
+from edgechat.tui.chat.commands import run_command
 from edgechat.tui.models.library import ModelLibrary
-from edgechat.tui.models.pull import PullState
+from edgechat.tui.models.pulls import PullState
 from tests.fakes import FakeEngine
 from tests.tui import driving
 from tests.tui.chat.views import started, until
@@ -54,9 +54,9 @@ async def awaiting(path, *scripts, model=MODEL, questions=(QUESTION,), error=Non
     """A controller with the guide loaded, which awaits a model for some questions."""
     downloads, engine = Downloads(error=error), FakeEngine(*scripts)
     async with started(path, engine, prepare=plan, library=downloads.library()) as (controller, view):
-        pull = controller.downloads.pulls.start(model) if model else None
+        pull = controller.models.pulls.start(model) if model else None
         if pull is not None:
-            controller.await_model(pull)
+            controller.models.wait_for(pull)
         for question in questions:
             controller.ask(question, [])
         yield SimpleNamespace(
@@ -140,7 +140,7 @@ async def test_a_question_survives_a_failed_download(path):
         (problem,) = chat.view.transcript.problems
         assert problem.message == f"{MODEL} was not downloaded. hub is not reachable."
         assert "Ctrl+O" in (problem.hint or "")
-        chat.controller.downloads.pulls.forget(chat.pull)
+        chat.controller.models.pulls.forget(chat.pull)
         assert len(chat.view.transcript.problems) == 1
 
 
@@ -150,7 +150,7 @@ async def test_a_download_that_is_resumed_is_awaited_again(path):
         await until(lambda: chat.pull.is_over)
         chat.downloads.error = None
         chat.downloads.gate.clear()
-        chat.controller.downloads.pulls.retry(chat.pull)
+        chat.controller.models.pulls.retry(chat.pull)
         chat.controller.ask(QUESTION, [])
         assert chat.view.pane.waiting == [QUESTION]
         chat.come()
@@ -194,9 +194,9 @@ async def test_another_model_that_is_chosen_answers_what_waits(path):
 
 async def test_a_better_model_is_offered(path):
     async with awaiting(path, ["Hello."], model=None, questions=()) as chat:
-        pulls = chat.controller.downloads.pulls
+        pulls = chat.controller.models.pulls
         first, better = pulls.start(MODEL), pulls.start("qwen3-4b")
-        chat.controller.await_model(first, better)
+        chat.controller.models.wait_for(first, better)
         chat.come()
         await until(lambda: better.is_over and chat.controller.session.model == ARRIVED)
         await chat.view.settled()
@@ -215,9 +215,9 @@ async def test_the_guide_is_asked_only_where_it_is_loaded(path):
 async def begun_again(path, *, chosen="guide", error=None, stopped=False):
     """Close the app while a model and a better one are awaited; return what the next start downloads."""
     async with awaiting(path, model=None, questions=(), error=error) as chat:
-        controller, pulls = chat.controller, chat.controller.downloads.pulls
+        controller, pulls = chat.controller, chat.controller.models.pulls
         first, better = pulls.start(MODEL), pulls.start("qwen3-4b")
-        controller.await_model(first, better)
+        controller.models.wait_for(first, better)
         if error is not None:
             chat.come()
             await until(lambda: better.is_over)
@@ -229,10 +229,10 @@ async def begun_again(path, *, chosen="guide", error=None, stopped=False):
         await controller.session.remember_model()
     async with awaiting(path, ["Hello."], model=None, questions=()) as chat:
         controller = chat.controller
-        names = [pull.name for pull in controller.downloads.pulls.all]
-        awaited = controller.downloads.awaited
+        names = [pull.name for pull in controller.models.pulls.all]
+        awaited = controller.models.awaited
         chat.come()
-        await until(lambda: all(pull.is_over for pull in controller.downloads.pulls.all))
+        await until(lambda: all(pull.is_over for pull in controller.models.pulls.all))
         await chat.view.settled()
         return names, awaited and awaited.name, controller.session.model
 

@@ -21,9 +21,7 @@ from edgechat.base.errors import (
 from edgechat.chat.records import Attachment
 from edgechat.chat.storage.store import Store
 from edgechat.settings import Settings
-from edgechat.tui.chat.command_handlers import run_command
-from edgechat.tui.chat.stored_conversations import delete, purge, restore, undo_delete
-from edgechat.tui.chat.turn_actions import act, can
+from edgechat.tui.chat.commands import act, can, delete, purge, restore, run_command, undo_delete
 from tests.fakes import MODEL, FakeEngine
 from tests.tui import driving
 from tests.tui.chat.views import say, started, until
@@ -37,7 +35,7 @@ def plan(model):
 
 @pytest.mark.slow
 def test_nothing_of_it_imports_textual():
-    names = ("controller", "command_handlers", "stored_conversations", "turn_actions", "model_downloads")
+    names = ("controller", "commands")
     imports = "; ".join(f"import edgechat.tui.chat.{name}" for name in names)
     code = f"import sys; {imports}; sys.exit('textual' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -246,7 +244,7 @@ async def test_commands_change_the_conversation(path):
         await run_command(controller, "copy", "")
         assert view.clipboard == "Another one."
         await run_command(controller, "theme", "dark")
-        assert view.performed == [("theme", "dark")]
+        assert view.theme == "dark"
         assert view.errors == []
 
 
@@ -266,7 +264,9 @@ async def test_the_model_is_switched_but_not_while_a_reply_is_generated(path):
         await run_command(controller, "model", "tiny")
         assert (view.model, engine.n_closed) == ("tiny", 1)
         await run_command(controller, "model", "")
-        assert view.performed == [("model", "")]  # the screen lists the models, and says which one answers
+        assert view.performed == [
+            "screen.switch_model"
+        ]  # the screen lists the models, and says which one answers
         await say(controller, "Again.")
         store = await controller.session.store()
         assert [chat.model for chat in await store.chats()] == ["tiny"]
@@ -299,7 +299,7 @@ async def test_turns_are_edited_quoted_and_switched(path):
         view.pane.text = "half"
         act(controller, question, "edit")
         assert (view.pane.text, view.pane.title) == ("One?", "editing · Esc cancels")
-        assert controller.has_prompt_aside
+        assert controller.prompt.has_aside
         view.pane.text = ""  # as a prompt does that is sent
         controller.ask("Two?", [])
         await until(lambda: not controller.shown.is_answering)

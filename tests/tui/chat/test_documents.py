@@ -8,8 +8,8 @@ import pytest
 
 from edgechat.documents import indexing, registry
 from edgechat.documents.indexing import Progress, Update
-from edgechat.tui.chat.prompt.chips import Chips
-from edgechat.tui.overlays.passage import PassageScreen
+from edgechat.tui.chat.prompt.above import Chips
+from edgechat.tui.overlays.reading import PassageScreen
 
 pytestmark = pytest.mark.slow
 
@@ -166,7 +166,7 @@ async def test_what_is_quoted_and_in_no_passage_is_marked_once_the_reply_has_end
 
 async def test_only_a_file_of_the_documents_is_looked_at_and_opened(scene, folder, monkeypatch):
     shown = []
-    monkeypatch.setattr("edgechat.tui.terminal.viewer.show_file", shown.append)
+    monkeypatch.setattr("edgechat.tui.terminal.programs.show_file", shown.append)
     async with scene.loaded([ANSWER], size=(100, 36), say="How is the pump 7 of @handbook/ primed?") as pilot:
         await pilot.press("tab", "p", see="as it was then")
         await pilot.press("o", until=lambda: bool(shown))

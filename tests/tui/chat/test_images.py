@@ -7,7 +7,7 @@ import pytest
 from textual import events
 
 from edgechat.base.images.image import PLACE
-from edgechat.tui.chat.prompt.chips import Chips
+from edgechat.tui.chat.prompt.above import Chips
 from edgechat.tui.chat.screen import ChatScreen
 from edgechat.tui.terminal import key_order
 from edgechat.tui.transcript.pieces import UserPiece
@@ -143,7 +143,7 @@ async def test_the_image_on_the_clipboard_is_attached(scene, folder, monkeypatch
 @pytest.mark.parametrize("script", ["exit 1", "exec sleep 60", "echo no image"])
 async def test_without_an_image_there_the_copied_text_is_pasted(scene, folder, monkeypatch, script):
     clipboard(folder, monkeypatch, script)
-    monkeypatch.setattr("edgechat.tui.terminal.clipboard._SECONDS", 0.3)
+    monkeypatch.setattr("edgechat.tui.terminal.programs._SECONDS", 0.3)
     async with scene(seeing(), notifications=True) as pilot:
         pilot.app.copy_to_clipboard("a text")
         await pilot.press("ctrl+v", *" it")

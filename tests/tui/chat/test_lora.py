@@ -5,8 +5,8 @@ from functools import partial
 import msgspec
 import pytest
 
-from edgechat.models.adapters.use import AdapterUse
-from edgechat.planner.placement.adapters import AdapterPlan
+from edgechat.models.adapters.reading import AdapterUse
+from edgechat.planner.companions import AdapterPlan
 from tests.kit import Spec, build
 from tests.kit.adapters import adapter
 from tests.tui.driving import plan

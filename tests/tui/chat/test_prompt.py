@@ -7,7 +7,7 @@ from textual import events
 
 from edgechat.chat.records import Attachment
 from edgechat.settings import Preset, SamplingDefaults, Settings
-from edgechat.tui.chat.prompt.chips import Chips
+from edgechat.tui.chat.prompt.above import Chips
 from tests.fakes import FakeEngine
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ from edgechat import settings
 from edgechat.chat.session import SessionServices
 from edgechat.models.remote.listing import listings
 from edgechat.settings import RemoteServer
-from edgechat.tui.app import EdgechatApp
+from edgechat.tui.app import EdgechatApp, StartOptions
 from edgechat.tui.models.screen import ModelsScreen
 from edgechat.tui.overlays.model_switcher import ModelSwitcher
 from tests.engine.remote.raw import KEY, raw_server, text
@@ -61,7 +61,7 @@ def app_on(path, model="desk/qwen3-32b"):
         return asyncio.run(listings(settings.load().remotes))
 
     library = replace(library, hosted=hosted)
-    return EdgechatApp(model, services=services, library=library)
+    return EdgechatApp(StartOptions(model), services=services, library=library)
 
 
 def draw(pilot, name):

@@ -6,8 +6,7 @@ from edgechat.base.errors import ChatNotFound, EngineCrashed
 from edgechat.chat.import_export.importing import parse_chat
 from edgechat.chat.storage.store import Store
 from edgechat.settings import Settings
-from edgechat.tui.chat.command_handlers import run_command
-from edgechat.tui.chat.turn_actions import act, can
+from edgechat.tui.chat.commands import act, can, run_command
 from tests.fakes import FakeEngine, thought
 from tests.tui.chat.views import say as answered
 from tests.tui.chat.views import started

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from edgechat.base.errors import EdgechatError
-from edgechat.planner.placement.projector import ProjectorPlan
-from edgechat.planner.ranking.ranked_file import Verdict
+from edgechat.planner.companions import ProjectorPlan
+from edgechat.planner.ranking.ranking import Verdict
 from edgechat.tui.chat.screen import ChatScreen
 from tests.base.images.files import encoded, quadrants
 from tests.fakes import MODEL, FakeEngine

@@ -9,7 +9,7 @@ import pytest
 
 from edgechat import settings
 from edgechat.chat.session import SessionServices
-from edgechat.tui.app import EdgechatApp
+from edgechat.tui.app import EdgechatApp, StartOptions
 from tests.engine.remote.test_started import SCRIPT, processes
 from tests.planner.placement.engines.test_engine_plan import folder
 from tests.tui.driving import driven, stored_turns
@@ -24,7 +24,7 @@ async def test_it_answers_and_ends_with_the_app(tmp_path):
     command = json.dumps(shlex.join([sys.executable, str(SCRIPT), "ready", "--delay", "2"]))
     path.write_text(f"[engines.vllm]\ncommand = {command}\n")
     services, model = SessionServices.real(), folder(tmp_path / "tiny")
-    app = EdgechatApp(f"vllm:{model}", services=services, library=Fake(rows=[]).library())
+    app = EdgechatApp(StartOptions(f"vllm:{model}"), services=services, library=Fake(rows=[]).library())
     async with driven(app, size=(110, 40)) as pilot:
         await pilot.see("started by edgechat: vLLM", shown="What you write stays on this machine.")
         await pilot.ask("What are you?", see="Starting vLLM, ")

@@ -4,8 +4,8 @@ import pytest
 
 from edgechat.chat.records import Attachment
 from edgechat.chat.storage.store import Store
-from edgechat.tui.chat.open_conversation import UnsentPrompt, load_unsent, save_unsent
-from edgechat.tui.chat.stored_conversations import delete
+from edgechat.tui.chat.commands import delete
+from edgechat.tui.chat.unsent import UnsentPrompt, load_unsent, save_unsent
 from tests.fakes import FakeEngine
 from tests.tui.driving import Scenes, hold
 

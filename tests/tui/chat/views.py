@@ -131,6 +131,12 @@ class FakePrompt:
         else:
             self.attachments.append(attached)
 
+    async def attach_file(self, path: str) -> None:
+        pass
+
+    async def attach_image(self, path: str) -> None:
+        pass
+
     def select_variable(self) -> None:
         pass
 
@@ -173,7 +179,8 @@ class FakeView:
         self.downloads = self.notice = ""
         self.first_runs = 0
         self.clipboard = ""
-        self.performed: list[tuple[str, str]] = []
+        self.performed: list[str] = []
+        self.theme = ""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def settled(self) -> None:
@@ -270,8 +277,20 @@ class FakeView:
     async def restore_panels(self) -> None:
         pass
 
-    async def run_screen_command(self, command: str, argument: str) -> None:
-        self.performed.append((command, argument))
+    async def run_action(self, action: str) -> None:
+        self.performed.append(action)
+
+    async def search(self, words: str) -> None:
+        pass
+
+    def find(self, words: str) -> bool:
+        return words in self.transcript.text
+
+    async def edit_prompt(self) -> None:
+        pass
+
+    async def set_theme(self, name: str) -> None:
+        self.theme = name
 
 
 @asynccontextmanager

@@ -15,10 +15,10 @@ from textual.screen import ModalScreen, Screen
 from edgechat.engine.kv.snapshot import KINDS, CacheMap, CacheStats, Run, SourceState
 from edgechat.engine.types import ChatRequest, Finished, Message
 from edgechat.engine.worker.supervisor import EngineSupervisor
-from edgechat.native.buffers import Buffer
+from edgechat.native.params import Buffer
 from edgechat.planner.plan import HeadPlan, LoadPlan
-from edgechat.tui.engine_room.cells import MARKS, draw_map, scale_cells
 from edgechat.tui.engine_room.room import EngineRoom
+from edgechat.tui.engine_room.sections import MARKS, draw_map, scale_cells
 from tests import scripted
 from tests.fakes import FakeEngine
 from tests.tui.driving import driven

@@ -8,8 +8,7 @@ from rich.cells import cell_len
 from textual.style import Style
 
 from edgechat.base.text import printable
-from edgechat.tui.markdown.builder import CITED, Sources
-from edgechat.tui.markdown.document import Document
+from edgechat.tui.markdown.document import CITED, Document, Sources
 from tests.counting import calls_of
 
 WIDTH = 40

@@ -1,8 +1,7 @@
 import pytest
 from textual.style import Style
 
-from edgechat.tui.markdown.document import Document
-from edgechat.tui.markdown.links import clickable
+from edgechat.tui.markdown.document import Document, clickable
 
 
 def links_of(text):

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from edgechat.base.text import printable
 from edgechat.tui.markdown.document import Document
-from edgechat.tui.markdown.escapes import STYLES, as_escapes
-from edgechat.tui.markdown.stream import MarkdownStream
+from edgechat.tui.markdown.stream import STYLES, MarkdownStream, as_escapes
 from edgechat.tui.transcript.sheet import Sheet
 from tests.properties import examples
 from tests.tui.markdown.test_document import FENCE_WITH_WORDS, PIECES

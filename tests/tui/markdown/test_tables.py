@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 from textual.content import Content
 
 from edgechat.tui.markdown.document import Document
-from edgechat.tui.markdown.tables import table_lines
+from edgechat.tui.markdown.layout import table_lines
 
 
 def shown(text, width):

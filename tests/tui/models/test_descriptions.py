@@ -9,7 +9,7 @@ import pytest
 from edgechat.models.local.locations import Place
 from edgechat.planner.plan import Divergence, HeadPlan
 from edgechat.tui.models.descriptions import describe, explain
-from edgechat.tui.models.items import ModelGroup, ModelItem
+from edgechat.tui.models.known_models import ModelGroup, ModelItem
 from tests.planner.headers import projector_file
 from tests.tui import libraries
 

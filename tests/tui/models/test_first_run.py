@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from edgechat.base.errors import HubUnreachable, SettingsError
-from edgechat.models.hub.http.probing import HubReach
+from edgechat.models.hub.client import HubReach
 from edgechat.models.local.locations import Place
-from edgechat.planner.ranking.ranked_file import Verdict
+from edgechat.planner.ranking.ranking import Verdict
 from edgechat.tui.models.first_run import FirstRun, FirstRunChoice
 from edgechat.tui.models.library import ModelLibrary
-from edgechat.tui.models.pull import PullState
+from edgechat.tui.models.pulls import PullState
 from edgechat.tui.models.screen import ModelsScreen
 from tests.cli.pulling import sized
 from tests.hub import Fault

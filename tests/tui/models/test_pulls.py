@@ -8,14 +8,13 @@ from filelock import FileLock
 
 from edgechat.base.errors import DiskError, DoesNotFit, EngineError, HubUnreachable, OfflineMode, WrongBytes
 from edgechat.models.choices import RemoteFile
-from edgechat.models.hub.cache_layout import HubStore
+from edgechat.models.hub.cache import HubStore
 from edgechat.models.hub.listing import resolve_remote
 from edgechat.models.hub.names import HubName
 from edgechat.models.local.resolve import resolve
 from edgechat.planner.ranking.pulling import PullDecision
 from edgechat.tui.models.library import ModelLibrary
-from edgechat.tui.models.pull import PullState
-from edgechat.tui.models.pulls import Pulls
+from edgechat.tui.models.pulls import Pulls, PullState
 from tests.cli.pulling import REPO, partial, sized
 from tests.hub import Fault
 from tests.kit import tiny

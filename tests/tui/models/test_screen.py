@@ -16,13 +16,11 @@ from edgechat.models.local.inventory import inventory
 from edgechat.models.local.locations import Place
 from edgechat.models.request import parse_request
 from edgechat.planner.listing import rows
-from edgechat.planner.ranking.download_choice import DownloadChoice, RepoSource
-from edgechat.planner.ranking.pulling import PullDecision, PullPart
-from edgechat.planner.ranking.ranked_file import Verdict
-from edgechat.tui.models.items import ModelGroup
+from edgechat.planner.ranking.pulling import DownloadChoice, PullDecision, PullPart, RepoSource
+from edgechat.planner.ranking.ranking import Verdict
+from edgechat.tui.models.known_models import ModelGroup
 from edgechat.tui.models.library import ModelLibrary
-from edgechat.tui.models.pull import PullState
-from edgechat.tui.models.pulls import Pulls
+from edgechat.tui.models.pulls import Pulls, PullState
 from edgechat.tui.models.screen import ModelsScreen
 from tests import homes
 from tests.cli.pulling import REPO, partial, sized

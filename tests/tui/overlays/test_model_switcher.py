@@ -52,6 +52,6 @@ async def test_letters_find_a_model_and_the_list_is_gone_through(scene):
 
 async def test_what_is_not_here_is_downloaded(scene):
     async with switching(scene) as pilot:
-        pulls = pilot.controller.downloads.pulls
+        pulls = pilot.controller.models.pulls
         await pilot.press(*"mid", "enter", until=lambda: [pull.name for pull in pulls.all] == ["mid-8b"])
         assert pilot.chat.session.model == FIRST

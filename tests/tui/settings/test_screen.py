@@ -10,8 +10,7 @@ from textual.widgets import Input, TextArea
 from edgechat import settings
 from edgechat.settings import Preset, SamplingDefaults, Settings, documented
 from edgechat.tui import theme
-from edgechat.tui.settings.entries import entries
-from edgechat.tui.settings.row import SettingRow
+from edgechat.tui.settings.rows import SettingRow, entries
 from edgechat.tui.settings.screen import GroupHeading, NewPreset, SettingsScreen
 from tests.tui.driving import driven
 

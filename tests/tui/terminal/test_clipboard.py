@@ -5,8 +5,7 @@ import base64
 
 import pytest
 
-from edgechat.tui.terminal import clipboard
-from edgechat.tui.terminal.clipboard import READERS, image_on_clipboard
+from edgechat.tui.terminal.programs import READERS, image_on_clipboard
 
 IMAGE = b"\x89PNG\r\n\x1a\n and more"
 WRITTEN = {
@@ -39,7 +38,7 @@ def install(folder, name, output, code=0):
 async def test_what_each_program_writes(name, programs, monkeypatch):
     assert {reader.command[0] for reader in READERS} == WRITTEN.keys()
     if name in ("pngpaste", "osascript"):
-        monkeypatch.setattr(clipboard.sys, "platform", "darwin")
+        monkeypatch.setattr("sys.platform", "darwin")
     assert await image_on_clipboard() is None
     install(programs, name, WRITTEN[name])
     assert await image_on_clipboard() == IMAGE
@@ -59,7 +58,7 @@ async def test_where_one_finds_none_the_next_is_asked(programs, monkeypatch):
 
 @pytest.mark.parametrize("how", ["exec", ""])
 async def test_a_program_that_writes_without_end_is_ended(how, programs, monkeypatch):
-    monkeypatch.setattr(clipboard, "_MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("edgechat.tui.terminal.programs._MOST_IMAGE_BYTES", 1 << 20)
     program = programs / "xclip"
     program.write_text(f"#!/bin/sh\n{how} /bin/cat /dev/zero\n")
     program.chmod(0o700)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edgechat.base.errors import EditorError
-from edgechat.tui.terminal.editor import edit
+from edgechat.tui.terminal.programs import edit
 from tests import scripted
 from tests.terminal import Terminal, needs_tmux
 

@@ -9,7 +9,7 @@ from rich.color import ColorSystem
 from rich.console import Console
 
 from edgechat.base.images.image import Pixels
-from edgechat.tui.terminal.graphics import (
+from edgechat.tui.terminal.pictures import (
     MOST_CELLS,
     PictureNumber,
     answer_about,

@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from edgechat.base.images.image import Pixels
-from edgechat.tui.terminal.graphics import ASK_NAME, ASK_SUPPORT
-from edgechat.tui.terminal.pictures import PictureKey, TerminalPictures
+from edgechat.tui.terminal.pictures import ASK_NAME, ASK_SUPPORT, PictureKey, TerminalPictures
 from tests.graphics import KittyScreen
 from tests.tui.terminal.test_graphics import noise
 

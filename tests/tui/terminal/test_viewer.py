@@ -4,7 +4,7 @@ import time
 import pytest
 
 from edgechat.base.errors import EditorError
-from edgechat.tui.terminal.viewer import show_file
+from edgechat.tui.terminal.programs import show_file
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="xdg-open is of desktops on Linux")
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from edgechat.tui.transcript.finding import Finder
-from edgechat.tui.transcript.pieces import NotePiece, ThoughtPiece, UserPiece
-from edgechat.tui.transcript.reply_text import ReplyPiece
+from edgechat.tui.transcript.pieces import Finder, NotePiece, ThoughtPiece, UserPiece
+from edgechat.tui.transcript.turns import ReplyPiece
 
 pytestmark = pytest.mark.slow
 

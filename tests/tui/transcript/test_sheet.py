@@ -5,8 +5,8 @@ from textual.app import App
 from textual.geometry import Offset
 from textual.selection import SELECT_ALL, Selection
 
-from edgechat.tui.transcript.reply_text import ReplyPiece
 from edgechat.tui.transcript.sheet import Sheet
+from edgechat.tui.transcript.turns import ReplyPiece
 from tests.tui.driving import driven
 
 pytestmark = pytest.mark.slow

@@ -4,10 +4,9 @@ import pytest
 from textual.app import App
 
 from edgechat.tui.transcript.pieces import NotePiece, ThoughtPiece, UserPiece
-from edgechat.tui.transcript.reply_text import ReplyPiece
 from edgechat.tui.transcript.sheet import Sheet
-from edgechat.tui.transcript.transcript import Transcript
-from edgechat.tui.transcript.unread import UnreadLines
+from edgechat.tui.transcript.transcript import Transcript, UnreadLines
+from edgechat.tui.transcript.turns import ReplyPiece
 
 pytestmark = pytest.mark.slow
 

@@ -4,7 +4,7 @@ import pytest
 from textual.app import App
 
 from edgechat.tui import theme
-from edgechat.tui.widgets.activity import Activity
+from edgechat.tui.widgets.lines import Activity
 from tests.tui.driving import driven
 
 

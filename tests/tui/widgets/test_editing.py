@@ -4,8 +4,7 @@ import pytest
 from textual import events
 from textual.app import App
 
-from edgechat.tui.widgets.line_field import LineField
-from edgechat.tui.widgets.text_area import Area
+from edgechat.tui.widgets.fields import Area, LineField
 from tests.tui.driving import driven
 
 pytestmark = pytest.mark.slow

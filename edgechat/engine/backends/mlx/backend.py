@@ -42,24 +42,35 @@ from edgechat.engine.backends.base import (
     broken_logits,
     media_runs,
 )
-from edgechat.engine.backends.mlx import loading
-from edgechat.engine.backends.mlx import state as states
-from edgechat.engine.backends.mlx.caches import CacheLayers, Caches, Uncut
-from edgechat.engine.backends.mlx.drawing import BROKEN, draw
-from edgechat.engine.backends.mlx.layer_caches import MORE, SeenWhole
-from edgechat.engine.backends.mlx.seeing import Offsets, VlmModel, load_model
-from edgechat.engine.backends.mlx.vision import MlxVision
-from edgechat.engine.backends.mlx.vocabulary import FolderVocabulary
+from edgechat.engine.backends.mlx.caches import (
+    MORE,
+    CacheLayers,
+    Caches,
+    SeenWhole,
+    Uncut,
+    pack,
+    pack_checkpoint,
+    size_of,
+    unpack,
+    unpack_checkpoint,
+)
+from edgechat.engine.backends.mlx.folder import FolderVocabulary, load_errors
+from edgechat.engine.backends.mlx.vision import MlxVision, Offsets, VlmModel, load_model
 from edgechat.engine.types import Sampling
-from edgechat.models.choices import CONFIG
-from edgechat.models.formats.header_reading import read_model
 from edgechat.models.formats.mlx.config import read_config
-from edgechat.native.buffers import Buffer
+from edgechat.models.formats.mlx.contents import read_model
+from edgechat.models.local.files import CONFIG
+from edgechat.native.params import Buffer
 from edgechat.planner.plan import LoadPlan
 
 _SHORT = 32  # tokens that are computed in one go although not all of their logits are wanted
 _LEAST_CACHE = 64 * 2**20
 _CLEAR_EVERY = 256  # calls after which memory that MLX keeps for reuse is freed, as in mlx-lm
+
+
+_BELOW_ONE = 1 - 2**-24
+BROKEN = -1
+"""In place of a token where the logits are no numbers."""
 
 
 @dataclass(slots=True)
@@ -109,7 +120,7 @@ class MlxBackend:
         config = read_config(folder / CONFIG)
         self._model: Any
         self._model, self.no_vision = load_model(plan, config, header.path, on_progress)
-        with loading.load_errors(header.path):
+        with load_errors(header.path):
             self._layers = CacheLayers(self._model, plan.cache_type)
             n_vocab = self._probe()
         self.vocabulary: Vocabulary = FolderVocabulary(folder, n_vocab, config)
@@ -315,7 +326,7 @@ class MlxBackend:
     def rewind(self, seq: int, checkpoint: Checkpoint) -> bool:
         sequence, uncut = self._sequences[seq], checkpoint.state
         if isinstance(uncut, np.ndarray):
-            uncut = states.unpack_checkpoint(uncut)
+            uncut = unpack_checkpoint(uncut)
         sequence.drop_predicted()
         sequence.run = []
         if not isinstance(uncut, Uncut) or not sequence.caches.rewind(uncut):
@@ -328,7 +339,7 @@ class MlxBackend:
             return checkpoint.state
         assert isinstance(checkpoint.state, Uncut)
         try:
-            return states.pack_checkpoint(checkpoint.state)
+            return pack_checkpoint(checkpoint.state)
         except RuntimeError as error:  # as which MLX tells of memory
             raise MemoryError from error
 
@@ -341,16 +352,16 @@ class MlxBackend:
 
     def save(self, seq: int) -> npt.NDArray[np.uint8]:
         sequence = self._sequences[seq]
-        if 2 * states.size_of(sequence.caches) > psutil.virtual_memory().available // 2:
+        if 2 * size_of(sequence.caches) > psutil.virtual_memory().available // 2:
             raise MemoryError
         try:
-            return states.pack(sequence.caches.copy(sequence.length))
+            return pack(sequence.caches.copy(sequence.length))
         except RuntimeError as error:  # as which MLX tells of memory
             raise MemoryError from error
 
     def restore(self, seq: int, state: npt.NDArray[np.uint8], tokens: Sequence[int]) -> bool:
         caches, length = Caches(self._layers), len(tokens)
-        if self._used + length > self.context or not states.unpack(state, caches, length):
+        if self._used + length > self.context or not unpack(state, caches, length):
             return False
         caches.places = Places(list(media_runs(tokens)))
         self._sequences[seq] = _Sequence(caches)
@@ -364,3 +375,56 @@ class MlxBackend:
         vars(self).pop("_layers", None)
         self.drawing = self.media_encoder = None
         mx.clear_cache()
+
+
+def draw(logits: mx.array, sampling: Sampling, number: float) -> mx.array:
+    """Return the token [] that a number from 0 to 1 falls upon, or BROKEN.
+
+    Sampling as in `engine/sampling.py`, as a graph of MLX: fetching a row of logits would end the pipeline in
+    which a GPU computes one token while Python lays out the next. Filters, their order and the random number
+    are the host's, so the token is, too (near-ties aside: here it is computed in 32 bits). logits: a row
+    [n_vocab]. Penalties are not among the filters: they look at tokens that only the host has.
+    """
+    if sampling.temperature <= 0:
+        token, highest = logits.argmax(), logits.max()
+    else:
+        token, highest = _sample(logits, sampling, number)
+    # A NaN anywhere comes out as the maximum.
+    return mx.where(mx.isfinite(highest), token.astype(mx.int32), BROKEN)
+
+
+def _sample(logits: mx.array, sampling: Sampling, number: float) -> tuple[mx.array, mx.array]:
+    """Return a token and the highest logit. Every operation counts here: each is a kernel of its own."""
+    highest = logits.max()
+    ids, values = _candidates(logits, sampling)
+    weights = mx.exp(values - highest)
+    kept: mx.array | None = None  # filters keep a head of the candidates, one at least
+    if sampling.top_p < 1:
+        kept = (mx.cumsum(weights) < sampling.top_p * weights.sum()).sum() + 1
+    if sampling.min_p > 0:
+        likely = (weights >= sampling.min_p).sum()
+        kept = likely if kept is None else mx.minimum(kept, likely)
+    chances = weights ** (1 / sampling.temperature)
+    if kept is not None:
+        chances = mx.where(mx.arange(len(weights)) < kept, chances, 0.0)
+    if ids is not None:
+        order = mx.argsort(ids)
+        ids, chances = ids[order], chances[order]
+    reached = mx.cumsum(chances)
+    # Not 1, to which 32 bits would round it: nothing lies behind the end.
+    at = mx.minimum((reached <= min(number, _BELOW_ONE) * reached[-1]).sum(), len(weights) - 1)
+    return (at if ids is None else ids[at]), highest
+
+
+def _candidates(logits: mx.array, sampling: Sampling) -> tuple[mx.array | None, mx.array]:
+    """Return ids and logits of what is chosen among, the likeliest first; ids None: all, in their order."""
+    n = len(logits)
+    if 0 < sampling.top_k < n:
+        ids = mx.argpartition(logits, n - sampling.top_k)[n - sampling.top_k :]
+        values = logits[ids]
+        order = mx.argsort(-values)
+        return ids[order], values[order]
+    if sampling.top_p >= 1 and sampling.min_p <= 0:
+        return None, logits
+    ids = mx.argsort(-logits)
+    return ids, logits[ids]

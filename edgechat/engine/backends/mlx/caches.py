@@ -12,17 +12,106 @@ StateCache                   a state of all: only back to where it was kept, whi
 
 from __future__ import annotations
 
+import io
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
-from mlx.utils import tree_flatten, tree_map
-from mlx_lm.models.cache import KVCache, QuantizedKVCache, RotatingKVCache
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from mlx.utils import tree_flatten, tree_map, tree_unflatten
+from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache, RotatingKVCache
 
 from edgechat.base.errors import LoadFailed
 from edgechat.engine.backends.base import Places
-from edgechat.engine.backends.mlx.layer_caches import MORE, StateCache, WindowCache
-from edgechat.planner.estimate.mlx import GROUP
+from edgechat.planner.estimate.footprint import GROUP
+
+MORE = 32
+"""Tokens that a windowed layer keeps beyond its window: so many can always be taken back."""
+
+
+class WindowCache(RotatingKVCache):
+    """A ring of the last tokens that is longer than the window; its masks show the window alone."""
+
+    def __init__(self, window: int) -> None:
+        super().__init__(max_size=window + MORE, keep=0)
+        self.window = window
+
+    def make_mask(self, N: int, window_size: int | None = None, return_array: bool = False) -> Any:
+        """Return the mask for N more tokens, as mlx-lm's models ask for it."""
+        shown = min(window_size or self.window, self.window)
+        return super().make_mask(N, window_size=shown, return_array=return_array)
+
+    def take_out(self, n: int) -> None:
+        """Take the last `n` tokens out, of which the next token's window is left."""
+        length = self.offset - n
+        keys, values = self._arrays
+        if length < self.max_size:
+            self.keys, self.values = (self._first_tokens(array, length, n) for array in (keys, values))
+            self._idx = length
+        elif self._idx == keys.shape[2]:  # from old to new, and perhaps longer than the ring
+            self._idx -= n
+            end = max(self._idx, self.max_size)
+            self.keys, self.values = keys[..., :end, :], values[..., :end, :]
+        else:
+            self._idx = (self._idx - n) % self.max_size
+        self.offset = length
+
+    @property
+    def _arrays(self) -> tuple[mx.array, mx.array]:
+        assert self.keys is not None
+        assert self.values is not None
+        return self.keys, self.values
+
+    def _first_tokens(self, array: mx.array, length: int, n: int) -> mx.array:
+        """Return the array of `length` tokens, in their order, without the last `n`.
+
+        Before the ring is full mlx-lm takes a token's place for its number: where the first ones have gone,
+        anything may stand for them, for no window reaches there.
+        """
+        tokens: mx.array = self._temporal_order(array)[..., :-n, :]
+        if (n_missing := length - tokens.shape[2]) > 0:
+            shape = (*tokens.shape[:2], n_missing, tokens.shape[3])
+            return mx.concatenate([mx.zeros(shape, tokens.dtype), tokens], axis=2)
+        return tokens[..., -length:, :]
+
+
+class StateCache(ArraysCache):
+    """A recurrent state, as mlx-lm's models and mlx-vlm's keep it."""
+
+    cache: list[Any]
+
+    def update_recurrent(
+        self, index: int, length: int, update: Callable[[mx.array | None, None], tuple[mx.array, ...]]
+    ) -> tuple[mx.array, mx.array]:
+        """Let a layer compute its output and its next state from the last one, as mlx-vlm's models ask."""
+        output, state, *_ = update(self.cache[index], None)
+        self.cache[index] = state
+        return output, state
+
+    def update_window(self, index: int, source: mx.array, width: int, *, lengths: None = None) -> None:
+        """Keep the last columns of what a convolution has read."""
+        self.cache[index] = mx.contiguous(source[:, source.shape[1] - width :])
+
+
+class SeenWhole:
+    """A layer's cache in a call whose tokens see each other, the later ones too."""
+
+    def __init__(self, cache: Any) -> None:
+        self._cache = cache
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cache, name)
+
+    def make_mask(self, N: int, window_size: int | None = None, return_array: bool = False) -> Any:
+        """Return the mask for the N tokens: none, or a window before them."""
+        if type(self._cache) is not WindowCache:
+            return None
+        mask = self._cache.make_mask(N, window_size=window_size, return_array=True)
+        return mask | (mx.arange(mask.shape[-1]) >= mask.shape[-1] - N)
+
 
 _BITS = {"q8_0": 8, "q4_0": 4}
 _KNOWN = frozenset({KVCache, QuantizedKVCache, WindowCache, StateCache})
@@ -239,3 +328,85 @@ def _layout(cache: Any) -> list[tuple[str, tuple[int, ...]]]:
 def _copied(state: Any) -> Any:
     """Return a state with arrays of its own: a write to a shared array would change both."""
     return tree_map(lambda leaf: mx.array(leaf) if isinstance(leaf, mx.array) else leaf, state)
+
+
+_TABLE = "edgechat"
+_NOT_OURS = (RuntimeError, ValueError, TypeError, KeyError, msgspec.MsgspecError)
+
+
+class _Table(msgspec.Struct, frozen=True):
+    """What is not an array."""
+
+    length: int
+    held: dict[int, int]
+    kinds: list[str]
+    """Class of each layer's cache; none of a checkpoint."""
+    rest: dict[str, int | None]
+    """Numbers in the layers' states, by their place there."""
+
+
+def size_of(caches: Caches) -> int:
+    """Return about the bytes that `pack` gives."""
+    return sum(array.nbytes for array in caches.arrays)
+
+
+def pack(caches: Caches) -> npt.NDArray[np.uint8]:
+    """Return the caches of a sequence as bytes: one safetensors image of all layers' arrays."""
+    return _packed([_state(one) for one in caches.all], caches.length, caches.held, _kinds(caches))
+
+
+def pack_checkpoint(uncut: Uncut) -> npt.NDArray[np.uint8]:
+    """Return a checkpoint as bytes."""
+    return _packed(uncut.states, uncut.length, uncut.held, [])
+
+
+def _packed(states: list[Any], length: int, held: dict[int, int], kinds: list[str]) -> npt.NDArray[np.uint8]:
+    leaves = dict(tree_flatten(states))
+    arrays = {place: leaf for place, leaf in leaves.items() if isinstance(leaf, mx.array)}
+    rest = {place: leaf for place, leaf in leaves.items() if place not in arrays}
+    image = io.BytesIO()
+    table = _Table(length, held, kinds, rest)
+    mx.save_safetensors(image, arrays, {_TABLE: msgspec.json.encode(table).decode()})
+    return np.frombuffer(image.getbuffer(), np.uint8)
+
+
+def _unpacked(image: npt.NDArray[np.uint8]) -> tuple[_Table, Any]:
+    loaded: Any = mx.load(io.BytesIO(image.tobytes()), format="safetensors", return_metadata=True)
+    arrays, metadata = loaded
+    table = msgspec.json.decode(metadata[_TABLE], type=_Table)
+    return table, tree_unflatten([*arrays.items(), *table.rest.items()])
+
+
+def unpack(image: npt.NDArray[np.uint8], caches: Caches, length: int) -> bool:
+    """Fill empty caches with what `pack` gave; False, with the caches unusable, if it is something else."""
+    try:
+        table, states = _unpacked(image)
+        if table.length != length or table.kinds != _kinds(caches):
+            return False
+        for cache, state in zip(caches.all, states, strict=True):
+            cache.state = state
+        caches.resume(length, table.held)
+        mx.eval(caches.arrays)
+    except _NOT_OURS:
+        return False
+    return True
+
+
+def unpack_checkpoint(image: npt.NDArray[np.uint8]) -> Uncut | None:
+    """Return what `pack_checkpoint` packed; None if it is something else."""
+    try:
+        table, states = _unpacked(image)
+        return Uncut(table.length, table.held, list(states))
+    except _NOT_OURS:
+        return None
+
+
+def _kinds(caches: Caches) -> list[str]:
+    return [type(cache).__name__ for cache in caches.all]
+
+
+def _state(cache: Any) -> Any:
+    """Return the state of a layer, without the room that its arrays have for more tokens."""
+    if isinstance(cache, KVCache | QuantizedKVCache):
+        return (*cache.keys_and_values(), *cache.state[2:])
+    return cache.state

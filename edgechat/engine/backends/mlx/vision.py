@@ -1,24 +1,296 @@
-"""Images for an MLX model: what mlx-vlm cuts and encodes, in the caches of the backend's sequences."""
+"""Models that see: loaded by mlx-vlm, called as mlx-lm's models are, with the processor that cuts images.
+
+The language model is mlx-vlm's, too: it takes embeddings, and positions in three directions. Its caches
+become those of `caches.py`. Supported are the families whose images are shown here as their makers meant it:
+which tokens see each other, at which positions. Their names are those of `models/formats/mlx/vision.py`.
+"""
 
 # ruff: noqa: D102  (base.py documents the methods of its protocols)
 
 from __future__ import annotations
 
+import importlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+from mlx.nn.layers.base import Module
 from PIL import Image
 
-from edgechat.base.errors import BadRequest, DecodeFailed
+from edgechat.base.errors import BackendMissing, BadRequest, DecodeFailed, LoadFailed
 from edgechat.base.images.image import Pixels
 from edgechat.base.sound.sound import Samples
+from edgechat.device.mlx import missing_vision
 from edgechat.engine.backends.base import MOST_CELLS, Embeddings, EncodingStopped, Media, media_ids
-from edgechat.engine.backends.mlx.families import Arrays
-from edgechat.engine.backends.mlx.seeing import Offsets, VlmModel
+from edgechat.engine.backends.mlx.caches import CacheLayers
+from edgechat.engine.backends.mlx.folder import knows, load_errors, load_folder, read_weights
+from edgechat.models.formats.mlx.config import Config, bounded, parse_json
+from edgechat.planner.plan import LoadPlan
+
+Arrays = Mapping[str, npt.NDArray[np.generic]]
+"""What a processor made of a picture, by the names that mlx-vlm gives it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What is peculiar to the models of one `model_type`."""
+
+    module: str
+    """mlx-vlm's folder with what cuts pictures ..."""
+    processor: str
+    """... and the class there."""
+    stands_for: str
+    """The text that its processor takes for a picture."""
+    piece: Callable[[Arrays, int], Arrays]
+    """Gives the pixels of one run of a picture's cells, by its number."""
+    sees_itself: bool = False
+    """A run's cells see each other, the later ones too, unless the config says otherwise."""
+    turns_thrice: bool = False
+    """M-RoPE: positions have a time, a row and a column."""
+
+
+def _of_batch(arrays: Arrays, number: int) -> Arrays:
+    return {"pixel_values": arrays["pixel_values"][number : number + 1]}
+
+
+def _of_tiles(arrays: Arrays, number: int) -> Arrays:
+    names = [name for name in ("pixel_values", "pixel_attention_mask") if name in arrays]
+    return {name: arrays[name][:, number : number + 1] for name in names}
+
+
+def _of_patches(arrays: Arrays, number: int) -> Arrays:
+    grids = arrays["image_grid_thw"].astype(np.int64)
+    start = int(grids[:number].prod(axis=1).sum())
+    stop = start + int(grids[number].prod())
+    return {
+        "pixel_values": arrays["pixel_values"][start:stop],
+        "image_grid_thw": grids[number : number + 1].astype(np.int32),
+    }
+
+
+_QWEN = "<|vision_start|><|image_pad|><|vision_end|>"
+FAMILIES: Mapping[str, Family] = {
+    "gemma3": Family("gemma3", "Gemma3Processor", "<start_of_image>", _of_batch, sees_itself=True),
+    "gemma4": Family("gemma4", "Gemma4Processor", "<|image|>", _of_batch, sees_itself=True),
+    "idefics3": Family("idefics3", "Idefics3Processor", "<image>", _of_tiles),
+    "llava": Family("llava", "LlavaProcessor", "<image>", _of_batch),
+    "qwen2_5_vl": Family("qwen2_5_vl", "Qwen2_5_VLProcessor", _QWEN, _of_patches, turns_thrice=True),
+    "qwen2_vl": Family("qwen2_vl", "Qwen2VLProcessor", _QWEN, _of_patches, turns_thrice=True),
+    "qwen3_5": Family("qwen3_vl", "Qwen3VLProcessor", _QWEN, _of_patches, turns_thrice=True),
+    "qwen3_5_moe": Family("qwen3_vl", "Qwen3VLProcessor", _QWEN, _of_patches, turns_thrice=True),
+    "qwen3_vl": Family("qwen3_vl", "Qwen3VLProcessor", _QWEN, _of_patches, turns_thrice=True),
+    "qwen3_vl_moe": Family("qwen3_vl", "Qwen3VLProcessor", _QWEN, _of_patches, turns_thrice=True),
+    "smolvlm": Family("smolvlm", "SmolVLMProcessor", "<image>", _of_tiles),
+}
+"""By mlx-vlm's name, which is the `model_type` of config.json."""
+
+
+_SIZES = ("size", "crop_size", "max_image_size", "max_soft_tokens")
+_LARGEST = 1 << 13
+"""Pixels of a side to which a picture is brought, or tokens that it is brought to."""
+_MAX_INDEX = 64 << 20
+_HEARS = {"audio_tower", "embed_audio"}
+Offsets = npt.NDArray[np.int64]
+
+
+class VlmModel:
+    """A model of mlx-vlm."""
+
+    def __init__(self, folder: Path, name: str, kind: str, on_progress: Callable[[float], None]) -> None:
+        """kind: its `model_type`, one of FAMILIES. Raises LoadFailed, OutOfMemory or BackendMissing."""
+        try:
+            from mlx_vlm import utils
+        except ImportError as error:
+            why = missing_vision() or f"mlx-vlm cannot be imported: {error}."
+            raise BackendMissing(why, hint="Use a GGUF file of the model: --backend llama.cpp") from error
+        self.family: Family = FAMILIES[kind]
+        self.pause: Callable[[], None] = lambda: None
+        """Called between the layers of the tower, in the thread that computes it."""
+        with load_errors(name):
+            _check_index(folder)
+            model: Any = utils.load_model(folder, lazy=True)
+            for part in _HEARS & model.keys():
+                setattr(model, part, None)  # before it is read
+            self._processor = _processor(folder, self.family)
+            read_weights(model, on_progress)
+            self._model, self._language = model, model.language_model
+            both_ways = getattr(model.config.text_config, "use_bidirectional_attention", "vision")
+            self.sees_itself = self.family.sees_itself and both_ways == "vision"
+            if kind == "gemma3":  # mlx-vlm divides by another model's width, so pictures come out too bright
+                model.config.hidden_size = model.config.text_config.hidden_size
+            embedded = model.get_input_embeddings(mx.array([[0]])).inputs_embeds
+            self.width, self._dtype = embedded.shape[-1], embedded.dtype
+            self._cell = int(self._processor.image_token_id)
+            tower = [module for one in _towers(model) for module in one.modules()]
+            # Each thread has streams of its own: what this one has begun, no other can compute.
+            mx.eval([array for module in tower for array in _arrays_of(module)])
+            for module in tower:
+                self._pause_between_layers(module)
+        self.layers: list[Any] = list(model.layers)
+
+    def make_cache(self) -> list[Any]:
+        """Return empty caches, of mlx-vlm's kinds."""
+        from mlx_vlm.models.cache import make_prompt_cache
+
+        caches: list[Any] = make_prompt_cache(self._language)
+        return caches
+
+    def __call__(self, tokens: mx.array, cache: list[Any], **options: Any) -> mx.array:
+        """Return logits [1, n, n_vocab] of tokens [1, n] behind those in the caches."""
+        logits: mx.array = self._language(tokens, cache=cache, **options).logits
+        return logits
+
+    def at(self, positions: Offsets) -> dict[str, mx.array]:
+        """Return what tells a call where its tokens are: [n], or [3, n] for cells of a picture."""
+        if not self.family.turns_thrice:
+            return {}
+        found = mx.array(np.broadcast_to(positions, (3, positions.shape[-1])), mx.int32)
+        return {"position_ids": found[:, None]}
+
+    def process(self, image: Any, most_cells: int) -> tuple[list[int | None], Arrays]:
+        """Return the tokens for an image, None for each of its cells, and what its pixels have become."""
+        options: dict[str, int] = {}
+        cutter = self._processor.image_processor
+        if self.family.turns_thrice and most_cells:
+            side = cutter.patch_size * cutter.merge_size
+            most = options["max_pixels"] = min(cutter.max_pixels, most_cells * side**2)
+            options["min_pixels"] = min(cutter.min_pixels, most)
+        made = self._processor(text=[self.family.stands_for], images=[image], **options)
+        arrays = {name: np.array(value) for name, value in made.items() if value is not None}
+        tokenizer = self._processor.tokenizer
+        ids = [int(one) for one in arrays.pop("input_ids").reshape(-1)]
+        # What a text begins and ends with is no part of a picture.
+        ids = ids[ids[:1] == [tokenizer.bos_token_id] :]
+        ids = ids[: len(ids) - (ids[-1:] == [tokenizer.eos_token_id])]
+        return [None if one == self._cell else one for one in ids], arrays
+
+    def offsets(self, n_cells: int, piece: Arrays) -> Offsets:
+        """Return where a run's cells are, from its first position on: [n], or [3, n] with M-RoPE."""
+        if not self.family.turns_thrice:
+            return np.arange(n_cells)
+        merge = self._processor.image_processor.merge_size
+        shape = [
+            int(size) // step
+            for size, step in zip(piece["image_grid_thw"][0], (1, merge, merge), strict=True)
+        ]
+        return np.indices(shape).reshape(3, -1)
+
+    def embed(self, n_cells: int, piece: Arrays) -> Embeddings:
+        """Return the embeddings of a run of cells [n_cells, n], those for later layers beside them."""
+        cells = mx.full((1, n_cells), self._cell, mx.int32)
+        pixels = {name: mx.array(values) for name, values in piece.items()}
+        found = self._model.get_input_embeddings(cells, mask=mx.ones_like(cells), **pixels)
+        deeper = found.deepstack_visual_embeds
+        rows = [found.inputs_embeds[0], *([] if deeper is None else deeper)]
+        return np.array(mx.concatenate([row.astype(mx.float32) for row in rows], axis=-1))
+
+    def shown(self, embeddings: Embeddings) -> tuple[mx.array, dict[str, mx.array]]:
+        """Return placeholders [1, n] and what goes with them into a call, for embeddings of `embed`."""
+        # What Gemma 4 looks up besides is for cells that of padding, which is 0.
+        cells = mx.zeros((1, len(embeddings)), mx.int32)
+        parts = [
+            mx.array(embeddings[:, at : at + self.width]).astype(self._dtype)
+            for at in range(0, embeddings.shape[1], self.width)
+        ]
+        options = {"inputs_embeds": parts[0][None]}
+        if len(parts) > 1:
+            deeper = {"visual_pos_masks": cells >= 0, "deepstack_visual_embeds": mx.stack(parts[1:])}
+            options |= deeper
+        return cells, options
+
+    def _pause_between_layers(self, module: Any) -> None:
+        for name, value in list(module.items()):
+            if isinstance(value, list) and len(value) > 1 and isinstance(value[0], Module):
+                module[name] = [_PausedLayer(layer, self) for layer in value]
+
+
+def load_model(
+    plan: LoadPlan, config: Config, name: str, on_progress: Callable[[float], None] | None
+) -> tuple[Any, str]:
+    """Return the model of a plan, and why it does not see although it should; '' otherwise.
+
+    mlx-vlm loads what sees, and what mlx-lm does not know; where it fails, mlx-lm does if it can. Raises
+    LoadFailed, OutOfMemory, BackendMissing.
+    """
+    folder, kind = Path(plan.model_path), str(config.whole.get("model_type"))
+    tell, is_known = on_progress or (lambda _progress: None), knows(kind)
+    no_vision = ""
+    if kind in FAMILIES and (plan.projector is not None or not is_known):
+        try:
+            model = VlmModel(folder, name, kind, tell)
+            CacheLayers(model, plan.cache_type)  # which refuses caches that it does not know
+            return model, ""
+        except (BackendMissing, LoadFailed) as error:
+            if is_known:
+                no_vision = error.message
+            elif isinstance(error, BackendMissing):
+                what = f"mlx-lm does not know models of this kind ({kind})."
+                raise BackendMissing(f"{what} {error.message}", hint=error.hint) from error
+            else:
+                raise
+    return load_folder(folder, name, tell), no_vision
+
+
+class _PausedLayer:
+    """A layer of a tower, computed by itself; after it others may compute."""
+
+    def __init__(self, layer: Any, model: VlmModel) -> None:
+        self._layer, self._model = layer, model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._layer, name)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        result = self._layer(*args, **options)
+        mx.eval(result)
+        self._model.pause()
+        return result
+
+
+def _check_index(folder: Path) -> None:
+    """Raise for an index that names weights elsewhere."""
+    index = folder / "model.safetensors.index.json"
+    listed = parse_json(bounded(index, _MAX_INDEX), index.name).get("weight_map") if index.is_file() else {}
+    if not isinstance(listed, dict) or any(Path(str(file)).name != file for file in listed.values()):
+        raise ValueError("its index does not list files of its folder")
+
+
+def _processor(folder: Path, family: Family) -> Any:
+    """Return what cuts pictures. By its own class: mlx-vlm has AutoProcessor run the code of folders."""
+    module = importlib.import_module(f"mlx_vlm.models.{family.module}.processing_{family.module}")
+    processor = getattr(module, family.processor).from_pretrained(folder, trust_remote_code=False)
+    for size in filter(None, (getattr(processor.image_processor, name, None) for name in _SIZES)):
+        if any(not isinstance(one, int) or not 0 < one <= _LARGEST for one in _numbers(size)):
+            raise ValueError(f"pictures cannot be cut to {str(size)[:100]}")
+    return processor
+
+
+def _numbers(size: Any) -> list[Any]:
+    """Return the numbers of a size: one, or of a table those that are stated."""
+    if isinstance(size, int):
+        return [size]
+    return [one for one in (size if isinstance(size, dict) else vars(size)).values() if one is not None]
+
+
+def _towers(model: Any) -> Iterator[Any]:
+    """Yield the parts of a model beside its language model."""
+    for name, part in model.items():
+        if name != "language_model" and isinstance(part, Module):
+            yield part
+
+
+def _arrays_of(module: Any) -> Iterator[mx.array]:
+    """Yield the arrays of a module itself, tables that are no weights among them."""
+    for value in (*module.values(), *vars(module).values()):
+        if isinstance(value, mx.array):
+            yield value
+
 
 _LONGEST = 200
 """Times its width: scaled up, a longer picture would take gigabytes."""

@@ -1,4 +1,4 @@
-"""The config.json of a model, as the transformers library and mlx-lm define it."""
+"""The config.json of a model, as defined by the transformers library and mlx-lm."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgechat.base.errors import ModelFileError
-from edgechat.models.formats.limits import MAX_LAYERS, MAX_NUMBER, show, unsound
+from edgechat.models.formats.header import MAX_LAYERS, MAX_NUMBER, show, unsound
 
 MAX_CONFIG = 1 << 20
 """Bytes of config.json; some kilobytes are usual."""
@@ -33,15 +33,15 @@ class Config:
     """A config.json. Methods raise ModelFileError for invalid values."""
 
     name: str
-    """What messages call the model."""
+    """Name of the model in messages."""
     whole: Mapping[str, Any]
     text: Mapping[str, Any]
-    """The part on the language model, where the model also sees or hears; else the same."""
+    """The part about the language model in a multimodal one; else the same."""
     kind: str
     """The language model's `model_type`: 'qwen3', 'gemma3'."""
 
     def get(self, key: str) -> Any:
-        """Return a value of the language model's part, else of the whole, else None."""
+        """Return a value of the language model's part, else of the whole config, else None."""
         value = self.text.get(key)
         return self.whole.get(key) if value is None else value
 
@@ -78,7 +78,7 @@ class Config:
         return n
 
     def layer_types(self, key: str) -> tuple[str, ...] | None:
-        """Return the type of each layer ('full_attention'), or None without such a list."""
+        """Return the type of each layer ('full_attention'); None without such a list."""
         words = self.get(key)
         if not isinstance(words, list) or not words:
             return None
@@ -88,9 +88,9 @@ class Config:
 
     @property
     def quantization(self) -> Mapping[str, Any] | None:
-        """MLX's own: {'bits': 4, 'group_size': 64, 'mode': 'affine'}; None where weights are plain.
+        """MLX's quantization: {'bits': 4, 'group_size': 64, 'mode': 'affine'}; None for plain weights.
 
-        Raises ModelFileError for a quantization that is another tool's.
+        Raises ModelFileError for another tool's quantization.
         """
         native = self.whole.get("quantization")
         if isinstance(native, dict):
@@ -110,7 +110,7 @@ class Config:
 
     @property
     def quant(self) -> str:
-        """The label of its quantization: '4bit', 'mxfp4', 'bf16'."""
+        """Label of the quantization: '4bit', 'mxfp4', 'bf16'."""
         quantization = self.quantization
         if quantization is None:
             dtype = self.get("torch_dtype") or self.get("dtype")
@@ -151,7 +151,7 @@ def parse_config(data: bytes, name: str) -> Config:
 
 
 def parse_json(data: bytes, what: str) -> dict[str, Any]:
-    """Parse a JSON object whose size the caller has bounded. Raises ModelFileError."""
+    """Parse a JSON object of bounded size. Raises ModelFileError."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -166,14 +166,14 @@ def is_language_model(config: Config) -> bool:
     names = config.whole.get("architectures")
     if not isinstance(names, list) or not names:
         return True
-    # What does not see is a translator, or hears.
+    # Without vision, it is a translator or hears.
     sees = config.text is not config.whole or isinstance(config.whole.get("vision_config"), dict)
     endings = (*_TEXT_CLASSES, *_MULTIMODAL_CLASSES) if sees else _TEXT_CLASSES
     return any(isinstance(name, str) and name.endswith(endings) for name in names)
 
 
 def require_language_model(config: Config) -> None:
-    """Raise ModelFileError unless this is a language model that edgechat's MLX backend can run."""
+    """Raise ModelFileError unless edgechat's MLX backend can run this as a language model."""
     if not is_language_model(config):
         raise ModelFileError(
             f"{config.name} is not a language model: {show(str(config.whole['architectures'][0]))}.",
@@ -187,7 +187,7 @@ def require_language_model(config: Config) -> None:
 
 
 def folder_name(folder: Path) -> str:
-    """Return the name of the model in a folder: its own, or its repository's in the hub's cache."""
+    """Return the name of the model in a folder: the folder's, or in the hub's cache the repository's."""
     repo = folder.parent.parent.name
     if folder.parent.name == "snapshots" and repo.startswith("models--"):
         return repo.removeprefix("models--").replace("--", "/", 1)
@@ -196,10 +196,74 @@ def folder_name(folder: Path) -> str:
 
 def bounded(path: Path, most: int) -> bytes:
     """Return the contents of a file. Raises ModelFileError above `most` bytes, OSError."""
-    if not path.is_file():  # a pipe would be waited for
+    if not path.is_file():  # opening a pipe would block
         raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
     with path.open("rb") as file:
         data = file.read(most + 1)
     if len(data) > most:
         raise unsound(path.name, f"it has more than {most} bytes")
     return data
+
+
+_NAMES = {
+    "cohere": "command-r",
+    "deepseek_v3": "deepseek2",
+    "deepseek_v2": "deepseek2",
+    "kimi_k2": "deepseek2",
+    "falcon_mamba": "mamba",
+    "glm4_moe": "glm4moe",
+    "gpt_bigcode": "starcoder",
+    "gpt_neox": "gptneox",
+    "gpt_oss": "gpt-oss",
+    "granitemoehybrid": "granitehybrid",
+    "hunyuan_v1_dense": "hunyuan-dense",
+    "kimi_linear": "kimi-linear",
+    "lfm2_moe": "lfm2moe",
+    "ministral3": "mistral3",
+    "mistral": "llama",
+    "mixtral": "llama",
+    "olmo3": "olmo2",
+    "phi": "phi2",
+    "qwen2_5_vl": "qwen2vl",
+    "qwen2_moe": "qwen2moe",
+    "qwen2_vl": "qwen2vl",
+    "qwen3_5": "qwen35",
+    "qwen3_5_moe": "qwen35moe",
+    "qwen3_moe": "qwen3moe",
+    "qwen3_next": "qwen3next",
+    "qwen3_vl": "qwen3vl",
+    "qwen3_vl_moe": "qwen3vlmoe",
+}
+"""Names that differ; most are the same."""
+
+_DEFAULTS: dict[str, dict[str, int]] = {
+    "gemma3": {"head_dim": 256, "num_attention_heads": 4, "num_key_value_heads": 1},
+    "gemma3n": {"head_dim": 256, "num_attention_heads": 8, "num_key_value_heads": 2},
+    "gemma4": {
+        "head_dim": 256,
+        "global_head_dim": 512,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 1,
+        "num_kv_shared_layers": 20,
+        "max_position_embeddings": 131_072,
+    },
+    "gpt_oss": {"head_dim": 64, "num_attention_heads": 64, "num_key_value_heads": 8},
+    "cohere2": {"head_dim": 128, "num_attention_heads": 32, "num_key_value_heads": 8},
+}
+
+
+def llama_cpp_name(kind: str) -> str:
+    """Return llama.cpp's name of mlx-lm's architecture `kind`; `kind` itself if they do not differ."""
+    return _NAMES.get(kind, kind)
+
+
+def default_count(kind: str, key: str, *, multimodal: bool = False) -> int | None:
+    """Return mlx-lm's default for a count that a config omits, or None.
+
+    multimodal: the model is part of a multimodal one, for which Gemma 3 has other values.
+    """
+    if kind == "gemma3" and multimodal:
+        wide = {"num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 131_072}
+        if key in wide:
+            return wide[key]
+    return _DEFAULTS.get(kind, {}).get(key)

@@ -1,4 +1,4 @@
-"""The parts of an MLX model that plans need, from a folder or the hub, and the header made of them."""
+"""The parts of an MLX model that plans need, from a folder or the hub, and their header."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import msgspec
 from msgspec import Meta
 
 from edgechat.base.errors import ModelFileError
-from edgechat.models.choices import CONFIG
-from edgechat.models.formats.header import ModelHeader
-from edgechat.models.formats.limits import AGAIN, unsound
+from edgechat.models.formats import gguf
+from edgechat.models.formats.header import AGAIN, ModelHeader, unsound
 from edgechat.models.formats.mlx.config import (
     MAX_CONFIG,
     bounded,
@@ -23,47 +22,49 @@ from edgechat.models.formats.mlx.config import (
     require_language_model,
 )
 from edgechat.models.formats.mlx.metadata import metadata_of, template_in, tokenizer_entries
-from edgechat.models.formats.mlx.safetensors import (
+from edgechat.models.formats.mlx.tensors import (
     MAX_TENSORS,
     PREFIX,
     StoredTensor,
     parse_table,
+    rows_of_embedding,
     table_length,
+    tensors_of,
 )
-from edgechat.models.formats.mlx.tensors import rows_of_embedding, tensors_of
 from edgechat.models.formats.mlx.vision import PROCESSORS, vision_entries
+from edgechat.models.local.files import CONFIG
 
 MAX_FILES = 1000
 MAX_TABLES = 64 << 20
 """Bytes of the tables of all files of a model."""
 _MAX_TOKENIZER = 4 << 20
-"""Bytes of a tokenizer_config.json: some list every added token."""
+"""Bytes of a tokenizer_config.json; some list every added token."""
 _MAX_TEMPLATE = 1 << 20
 
 
 class TensorTable(msgspec.Struct, frozen=True, array_like=True):
-    """The table of one safetensors file."""
+    """Table of one safetensors file."""
 
     file: str
-    """Its name, for messages."""
+    """Name of the file in messages."""
     file_size: int
     data: bytes
 
 
 class Contents(msgspec.Struct, frozen=True, array_like=True):
-    """The parts that are read; all are untrusted."""
+    """The parts that are read, all of them untrusted."""
 
     config: Annotated[bytes, Meta(max_length=MAX_CONFIG)]
     tables: Annotated[tuple[TensorTable, ...], Meta(max_length=MAX_FILES)]
     tokenizer: bytes = b""
-    """tokenizer_config.json, where it was asked for."""
+    """Contents of tokenizer_config.json, if requested."""
     template: str | None = None
-    """chat_template.jinja, likewise."""
+    """Contents of chat_template.jinja, if requested."""
     sees: bool = True
-    """Whether there is a file that says how pictures are cut."""
+    """Whether there is a processor's config, which every model with vision has."""
 
     def header(self, name: str) -> ModelHeader:
-        """Return the model's header. name: what messages call it. Raises ModelFileError."""
+        """Return the model's header. name: the model's name in messages. Raises ModelFileError."""
         config = parse_config(self.config, name)
         require_language_model(config)
         stored: list[StoredTensor] = []
@@ -92,12 +93,12 @@ class Contents(msgspec.Struct, frozen=True, array_like=True):
         )
 
     def pack(self) -> bytes:
-        """Return it compressed, for `unpack`."""
+        """Return the compressed contents, for `unpack`."""
         return zlib.compress(msgspec.msgpack.encode(self), 9)
 
 
 def unpack(data: bytes) -> Contents:
-    """Return what was packed. Raises ModelFileError for anything else."""
+    """Return packed contents. Raises ModelFileError for anything else."""
     stream = zlib.decompressobj()
     try:
         packed = stream.decompress(data, MAX_TABLES + MAX_CONFIG)
@@ -109,7 +110,7 @@ def unpack(data: bytes) -> Contents:
 
 
 def read_folder(folder: Path) -> ModelHeader:
-    """Read the header of the MLX model in a folder. Raises ModelFileError, also where it cannot be opened."""
+    """Read the header of the MLX model in a folder. Raises ModelFileError, also if it cannot be opened."""
     name = folder_name(folder)
     try:
         files = sorted(folder.glob("model*.safetensors"))
@@ -162,3 +163,11 @@ def _read_template(folder: Path) -> str | None:
 
 def _read_optional(path: Path, most: int) -> bytes:
     return bounded(path, most) if path.is_file() else b""
+
+
+def read_model(path: Path) -> ModelHeader:
+    """Read the header of the model that a backend would load from `path`: a GGUF file, or an MLX folder.
+
+    Raises ModelFileError, also if there is no language model.
+    """
+    return read_folder(path) if path.is_dir() else gguf.read_model(path)

@@ -1,27 +1,30 @@
-"""Translation of a config.json to the metadata keys of GGUF files."""
+"""Translation of a config.json to GGUF's metadata keys, and the kinds of a model's layers.
+
+Layers cache all tokens, a sliding window, or a recurrent state, as in mlx-lm's `make_cache`, which gives
+windows to fewer architectures than their makers did.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from edgechat.models.formats.header import GgufArray, Value
-from edgechat.models.formats.mlx.architectures import default_count, llama_cpp_name
-from edgechat.models.formats.mlx.config import Config
-from edgechat.models.formats.mlx.layers import LayerKinds, flags, layers_of, state_entries, window_entries
+from edgechat.models.formats.mlx.config import Config, default_count, llama_cpp_name
 
 QUANT = "mlx.quantization"
-"""The key of the label: '4bit'."""
+"""Key of the label: '4bit'."""
 _MAX_TEMPLATE = 1 << 20
-"""Characters of a chat template; the longest known have some tens of thousands."""
+"""Characters of a chat template; the longest known ones have some tens of thousands."""
 _MLA_MODELS = ("deepseek_v3", "kimi_k2", "glm4_moe_lite", "mistral4")
-"""Models whose latent rows (MLA) mlx-lm caches; of others it caches the expanded keys and values."""
+"""Models whose latent rows (MLA) mlx-lm caches; for others, it caches the expanded keys and values."""
 
 
 def metadata_of(config: Config, vocab_size: int | None) -> dict[str, Value]:
-    """Return the metadata. vocab_size: the rows of the embedding, which configs round or leave out.
+    """Return the metadata. vocab_size: rows of the embedding, which configs round or omit.
 
-    Raises ModelFileError where the config lacks the shape of the model, or garbles it.
+    Raises ModelFileError if the config lacks the shape of the model, or has invalid values.
     """
     name = llama_cpp_name(config.kind)
     metadata: dict[str, Value] = {"general.architecture": name, QUANT: config.quant}
@@ -45,7 +48,7 @@ def metadata_of(config: Config, vocab_size: int | None) -> dict[str, Value]:
 def tokenizer_entries(config: Config, tokenizer: Mapping[str, Any], template: str | None) -> dict[str, Value]:
     """Return the metadata of the tokenizer that plans and chats need.
 
-    tokenizer: tokenizer_config.json. template: chat_template.jinja, which counts before what is in there.
+    tokenizer: contents of tokenizer_config.json. template: chat_template.jinja, which takes precedence.
     """
     entries: dict[str, Value] = {}
     template = template or template_in(tokenizer)
@@ -62,7 +65,7 @@ def tokenizer_entries(config: Config, tokenizer: Mapping[str, Any], template: st
 
 
 def template_in(table: Mapping[str, Any]) -> str | None:
-    """Return the chat template of a tokenizer_config.json or chat_template.json: of several, the default."""
+    """Return the chat template of a tokenizer_config.json or chat_template.json; the default of several."""
     template = table.get("chat_template")
     if isinstance(template, list):
         named = {
@@ -115,7 +118,7 @@ def _attention(config: Config, layers: LayerKinds) -> Iterator[tuple[str, Value]
     n_kv = config.number("num_key_value_heads", "multi_query_kv_heads", default=default_kv)
     n_kv = heads if n_kv is None else n_kv
     global_length = config.number("global_head_dim", default=_default(config, "global_head_dim"))
-    if global_length and any(layers.windowed):  # Gemma 4: what sees everything has longer heads
+    if global_length and any(layers.windowed):  # Gemma 4: layers with full attention have longer heads
         yield "attention.key_length_swa", length
         yield "attention.value_length_swa", length
         length = global_length
@@ -142,10 +145,122 @@ def _mla_entries(config: Config) -> Iterator[tuple[str, Value]]:
 
 
 def _kv_heads(config: Config, n_kv: int, layers: LayerKinds) -> Value:
-    """Return the number of key heads, for each layer if they differ."""
+    """Return the number of key heads, as a list if layers differ."""
     n_global = config.number("num_global_key_value_heads")
     values = [
         0 if recurrent else n_kv if windowed or n_global is None else n_global
         for windowed, recurrent in zip(layers.windowed, layers.recurrent, strict=True)
     ]
     return n_kv if set(values) == {n_kv} else GgufArray("uint32", len(values), tuple(values))
+
+
+_FIXED_PERIOD = {"gemma3": 6, "cohere2": 4}
+"""Period of the layers with full attention, whatever `layer_types` says."""
+_PERIOD_WITHOUT_LIST = {
+    "afmoe": 1,
+    "gemma3n": 5,
+    "gemma4": 5,
+    "gpt_oss": 2,
+    "llama": 1,
+    "mistral": 1,
+    "ministral3": 1,
+    "olmo3": 4,
+}
+"""The same without `layer_types`; 1: all layers have full attention."""
+_DEFAULT_WINDOWS = {"gemma3": 512, "gemma3n": 512, "gemma4": 512, "gpt_oss": 128, "cohere2": 4096}
+_RECURRENT_TYPES = {"linear_attention", "conv", "mamba", "recurrent"}
+_ATTENTION_PERIOD = {"qwen3_5": 4, "qwen3_5_moe": 4, "qwen3_next": 4}
+"""Period of the layers with attention among recurrent ones, without a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKinds:
+    """Whether each layer has windowed attention, and whether it is recurrent instead."""
+
+    windowed: tuple[bool, ...]
+    recurrent: tuple[bool, ...]
+
+
+def layers_of(config: Config) -> LayerKinds:
+    """Return the kinds of the layers. Raises ModelFileError."""
+    n = config.n_layers
+    layer_types = config.layer_types("layer_types")
+    return LayerKinds(_windowed(config, n, layer_types), _recurrent(config, n, layer_types))
+
+
+def state_entries(config: Config) -> Iterator[tuple[str, Value]]:
+    """Yield the sizes of a recurrent state under llama.cpp's names."""
+    if config.number("conv_L_cache") is not None:  # LFM2
+        yield "shortconv.l_cache", config.require("conv_L_cache")
+    heads = config.number("linear_num_value_heads")
+    if heads is not None:  # Qwen3.5: gated delta net
+        yield "ssm.conv_kernel", config.require("linear_conv_kernel_dim", default=4)
+        yield "ssm.state_size", config.require("linear_key_head_dim")
+        yield "ssm.group_count", config.require("linear_num_key_heads")
+        yield "ssm.inner_size", heads * config.require("linear_value_head_dim")
+        yield "full_attention_interval", config.require("full_attention_interval", default=4)
+    elif config.number("mamba_d_state", "ssm_state_size") is not None:
+        yield "ssm.conv_kernel", config.require("mamba_d_conv", "conv_kernel", default=4)
+        yield "ssm.state_size", config.require("mamba_d_state", "ssm_state_size")
+        yield "ssm.group_count", config.require("mamba_n_groups", "n_groups", default=1)
+        yield "ssm.inner_size", _mamba_width(config)
+
+
+def window_entries(config: Config, layers: LayerKinds) -> Iterator[tuple[str, Value]]:
+    """Yield the window and the layers that have it."""
+    if any(layers.windowed):
+        yield (
+            "attention.sliding_window",
+            config.require("sliding_window", default=_DEFAULT_WINDOWS.get(config.kind)),
+        )
+        yield "attention.sliding_window_pattern", flags(layers.windowed)
+
+
+def flags(values: tuple[bool, ...]) -> GgufArray:
+    """Return a metadata list of booleans."""
+    return GgufArray("bool", len(values), values)
+
+
+def _windowed(config: Config, n: int, layer_types: tuple[str, ...] | None) -> tuple[bool, ...]:
+    kind = config.kind
+    if config.get("sliding_window") is None and _DEFAULT_WINDOWS.get(config.kind) is None:
+        return (False,) * n
+    if kind in _FIXED_PERIOD:
+        period = config.require("sliding_window_pattern", default=_FIXED_PERIOD[kind])
+    elif kind == "exaone4":
+        pattern = config.get("sliding_window_pattern")
+        letters = pattern if isinstance(pattern, str) and pattern else "G"
+        return tuple(letters[i % len(letters)] == "L" for i in range(n))
+    elif kind in _PERIOD_WITHOUT_LIST:
+        if layer_types is not None:
+            return tuple(word == "sliding_attention" for word in layer_types)
+        period = config.require("sliding_window_pattern", default=_PERIOD_WITHOUT_LIST[kind])
+    else:
+        return (False,) * n
+    return tuple(period > 0 and i % period < period - 1 for i in range(n))
+
+
+def _recurrent(config: Config, n: int, layer_types: tuple[str, ...] | None) -> tuple[bool, ...]:
+    if config.kind in _ATTENTION_PERIOD:
+        period = max(1, config.require("full_attention_interval", default=_ATTENTION_PERIOD[config.kind]))
+        return tuple((i + 1) % period != 0 for i in range(n))
+    attending = config.get("full_attn_idxs")
+    if isinstance(attending, list):
+        attention_layers = {index for index in attending if isinstance(index, int)}
+        return tuple(i not in attention_layers for i in range(n))
+    if layer_types is not None:
+        return tuple(word in _RECURRENT_TYPES for word in layer_types)
+    letters = config.get("hybrid_override_pattern")
+    if isinstance(letters, str) and len(letters) >= n:  # Nemotron-H: M, *, - or E
+        return tuple(letter == "M" for letter in letters[:n])
+    return (config.kind in ("mamba", "mamba2"),) * n
+
+
+def _mamba_width(config: Config) -> int:
+    width = config.number("mamba_d_ssm", "mamba_intermediate_size")
+    if width is None and config.number("mamba_n_heads", "mamba_num_heads") is not None:
+        heads = config.require("mamba_n_heads", "mamba_num_heads")
+        width = heads * config.require("mamba_d_head", "mamba_head_dim")
+    return (
+        config.require("mamba_expand", default=2) * config.require("hidden_size") if width is None else width
+    )

@@ -1,22 +1,29 @@
-"""The tensors of safetensors files as a GGUF file would have them: named, shaped, and with what they take.
+"""Tensors of safetensors files, converted to GGUF's names, shapes and types.
 
-A quantized matrix lies there as three tensors, the packed numbers (`weight`), their `scales` and their
-`biases`; here it is one, with the shape that it stands for and the bytes of all three. What sees is apart.
-Left out is what mlx-lm drops: what hears, what only predicts further tokens, an output that the input's
-matrix is.
+    uint64 n, n bytes of JSON: {"name": {"dtype": "U32", "shape": [2, 3], "data_offsets": [0, 24]}, ...}
+
+The format: https://github.com/huggingface/safetensors. Unlike MLX, this reader checks the table: tensors must
+follow each other without holes and end with the file. A quantized matrix consists of three tensors, its
+packed numbers (`weight`), `scales` and `biases`; they become one, with the unpacked shape and the bytes of
+all three. Vision tensors are returned separately. As in mlx-lm, tensors for audio and for predicting further
+tokens are skipped, and so is an output that shares the input's matrix.
 """
 
 from __future__ import annotations
 
 import math
 import re
+import struct
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from edgechat.models.formats.header import ModelTensor
-from edgechat.models.formats.limits import show, unsound
+import msgspec
+from msgspec import Meta
+
+from edgechat.base.errors import ModelFileError
+from edgechat.models.formats.header import MAX_NUMBER, ModelTensor, show, unsound
 from edgechat.models.formats.mlx.config import Config
-from edgechat.models.formats.mlx.safetensors import StoredTensor
 from edgechat.models.formats.quants import MLX_TYPES, GgmlType
 
 _SEES = {
@@ -60,16 +67,16 @@ _LAYER_NAMES = {
 }
 _PLAIN_TYPES = {"F32": GgmlType.F32, "F16": GgmlType.F16, "BF16": GgmlType.BF16, "F8_E4M3": GgmlType.Q8_0}
 _BYTE_SCALES = {(4, 32): GgmlType.MXFP4, (4, 16): GgmlType.NVFP4, (8, 32): GgmlType.Q8_0}
-"""By bits and group of those whose scales are bytes."""
+"""By bits and group size, for scales that are bytes."""
 _GROUPS = (64, 32, 128, 16)
 
 
 def tensors_of(
     stored: Iterable[StoredTensor], config: Config
 ) -> tuple[tuple[ModelTensor, ...], tuple[ModelTensor, ...]]:
-    """Return the tensors of all files of a model: of its language model, and of its vision tower.
+    """Return the tensors of all files of a model: the language model's, and the vision tower's.
 
-    Raises ModelFileError where two have one name, or where the parts of a quantized one do not go together.
+    Raises ModelFileError for duplicate names, and for mismatched parts of a quantized tensor.
     """
     table: dict[str, StoredTensor] = {}
     for tensor in stored:
@@ -92,7 +99,7 @@ def tensors_of(
 
 
 def rows_of_embedding(tensors: Iterable[ModelTensor]) -> int | None:
-    """Return the vocabulary size by the embedding's rows, or None without one."""
+    """Return the vocabulary size, from the embedding's rows; None without an embedding."""
     return next((tensor.shape[-1] for tensor in tensors if tensor.name == "token_embd.weight"), None)
 
 
@@ -121,7 +128,7 @@ def _gguf_tensor(
 ) -> ModelTensor:
     base = tensor.name.removesuffix(".weight")
     parts = [table[key] for key in (f"{base}.scales", f"{base}.biases") if key in table]
-    if tensor.name.endswith("_blocks"):  # gpt-oss as its makers released it: two numbers to a byte
+    if tensor.name.endswith("_blocks"):  # gpt-oss as released by its makers: two numbers per byte
         parts = [table[key] for key in (f"{tensor.name.removesuffix('_blocks')}_scales",) if key in table]
         shape, kind = (*tensor.shape[:-2], 2 * math.prod(tensor.shape[-2:])), GgmlType.MXFP4
     elif tensor.name.endswith(".weight") and parts and tensor.dtype == "U32":
@@ -152,9 +159,9 @@ def _unpacked(
 def _bits_and_groups(
     base: str, quantization: Mapping[str, Any] | None, bytes_as_scales: bool
 ) -> Iterator[tuple[int, int]]:
-    """Yield possible bits and group sizes of a matrix, those of the config first.
+    """Yield possible bits and group sizes of a matrix, the config's first.
 
-    Shapes give the product of the two only, and mlx-lm too tells layers of other bits apart by it.
+    Shapes give only the product of the two; mlx-lm also recognizes layers with other bits by it.
     """
     default = quantization or {}
     own_settings = default.get(base)
@@ -172,13 +179,13 @@ def _bits_and_groups(
 
 
 def _tower_name(name: str) -> str:
-    """Return the name of a tower's tensor, as far as plans need it: whether it is a layer's."""
+    """Return the name of a tower's tensor, reduced to what plans need: whether it belongs to a layer."""
     match = _LAYER.search(name)
     return f"v.{name}" if match is None else f"v.blk.{int(match[1])}.{match[2]}"
 
 
 def _gguf_name(name: str) -> str:
-    """Return the name in a GGUF file, as far as plans need it: layer and whether it is an expert."""
+    """Return the name in a GGUF file, reduced to what plans need: the layer, and whether it is an expert."""
     match = _LAYER.search(name)
     if match is None:
         base, _, last = name.rpartition(".")
@@ -194,3 +201,96 @@ def _gguf_name(name: str) -> str:
     if gguf_name is None or (shared and not gguf_name.startswith("ffn")):
         return f"blk.{int(match[1])}.{match[2]}"
     return f"blk.{int(match[1])}.{gguf_name}{'_shexp' if shared else ''}.{last}"
+
+
+PREFIX = 8
+"""Bytes before the table: its length."""
+MAX_TABLE = 32 << 20
+"""Bytes of a file's table; a tensor takes about a hundred."""
+MAX_TENSORS = 65_536
+MAX_NAME = 512
+"""Bytes of a tensor's name."""
+MAX_DIMS = 8
+
+_BYTES = {
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 1),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 2),
+    **dict.fromkeys(("U32", "I32", "F32"), 4),
+    **dict.fromkeys(("U64", "I64", "F64"), 8),
+}
+
+_Count = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
+_Offset = Annotated[int, Meta(ge=0, le=2**62)]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """Tensor of a safetensors table."""
+
+    name: str
+    dtype: str
+    """In the format's spelling: 'BF16', 'U32'."""
+    shape: tuple[int, ...]
+    """Contiguous dimension last, unlike in GGUF."""
+    offset: int
+    """Bytes from the start of its file's data."""
+    n_bytes: int
+
+
+class _Entry(msgspec.Struct):
+    dtype: str
+    shape: Annotated[list[_Count], Meta(max_length=MAX_DIMS)]
+    data_offsets: tuple[_Offset, _Offset]
+
+
+def table_length(prefix: bytes | bytearray, file_size: int, name: str) -> int:
+    """Return the size of the table from the first PREFIX bytes of a file. Raises ModelFileError."""
+    if file_size < PREFIX or len(prefix) < PREFIX:
+        raise unsound(name, "it is too short to be a safetensors file")
+    (n,) = struct.unpack_from("<Q", prefix)
+    if prefix[:7] == b"version":
+        raise ModelFileError(
+            f"{name} is a Git LFS pointer: the file itself was not downloaded.",
+            hint="Download the model again, with Git LFS or with edgechat pull.",
+        )
+    if not 2 <= n <= min(MAX_TABLE, file_size - PREFIX):
+        raise unsound(name, f"it is not a safetensors file, or its table of {n} bytes is incomplete")
+    return int(n)
+
+
+def parse_table(table: bytes | bytearray, file_size: int, name: str) -> tuple[StoredTensor, ...]:
+    """Return the tensors of a file of `file_size` bytes from its table, in the order of their data.
+
+    Raises ModelFileError for an unusable file, such as a truncated one.
+    """
+    try:
+        raw = msgspec.json.decode(table, type=dict[str, msgspec.Raw])
+        raw.pop("__metadata__", None)
+        if len(raw) > MAX_TENSORS:
+            raise unsound(name, f"it lists {len(raw)} tensors")
+        tensors = [
+            _stored(key, msgspec.json.decode(tensor, type=_Entry), name) for key, tensor in raw.items()
+        ]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise unsound(name, f"its table of tensors is not valid ({error})") from error
+    tensors.sort(key=lambda tensor: tensor.offset)
+    at, n_data = 0, file_size - PREFIX - len(table)
+    for tensor in tensors:
+        if tensor.offset != at:
+            raise unsound(name, f"the tensor {show(tensor.name)} does not begin where the one before it ends")
+        at += tensor.n_bytes
+    if at != n_data:
+        what = "is truncated" if at > n_data else "has bytes that belong to no tensor"
+        raise unsound(name, f"it {what}: its tensors take {at} bytes")
+    return tuple(tensors)
+
+
+def _stored(key: str, entry: _Entry, name: str) -> StoredTensor:
+    size = _BYTES.get(entry.dtype)
+    if size is None or not key or len(key.encode("utf-8", "replace")) > MAX_NAME:
+        raise unsound(name, f"its tensor {show(key)} has the unknown type {show(entry.dtype)}")
+    first, end = entry.data_offsets
+    n_bytes = size * math.prod(entry.shape)
+    if end - first != n_bytes:
+        raise unsound(name, f"the tensor {show(key)} takes {end - first} bytes, not {n_bytes}")
+    return StoredTensor(key, entry.dtype, tuple(entry.shape), first, n_bytes)

@@ -1,8 +1,8 @@
-"""The vision tower in an MLX model's folder, as its config describes it.
+"""The vision tower in an MLX model's folder, as described by its config.
 
-Its numbers get the keys of llama.cpp's projectors and stand in the model's own metadata; its tensors are
-apart from those of the language model. Which towers can be used is a matter of the backend, which must know
-how each one's pictures are shown: engine/backends/mlx/families.py.
+Its numbers get the keys of llama.cpp's projectors, in the model's own metadata; its tensors are separate from
+the language model's. Whether a tower is usable depends on the backend, which must know how its pictures are
+prepared: engine/backends/mlx/families.py.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from edgechat.models.formats.header import ModelTensor, Value
 from edgechat.models.formats.mlx.config import Config
 
 PROCESSORS = ("preprocessor_config.json", "processor_config.json")
-"""The files that say how pictures are cut; every folder that sees has one."""
+"""Configs of the image processor; every folder with vision has one of them."""
 MAX_IMAGE, MAX_WIDTH = 1 << 14, 1 << 20
-"""Pixels along a side; channels."""
+"""Most pixels along a side; most channels."""
 KIND = "mlx.vision"
-"""The key of the `model_type` of a model with a tower."""
+"""Key of the `model_type` of a model with a tower."""
 PROBLEM = "mlx.vision.problem"
-"""The key of why its tower cannot be used."""
+"""Key of the reason why its tower cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
 class TowerKeys:
-    """How a config speaks of a tower, by the `model_type` of the model."""
+    """Keys of a config about a tower, by the `model_type` of the model."""
 
     type: str
     """llama.cpp's name of the projection, where it has one."""
@@ -50,11 +50,11 @@ TOWERS = {
     "qwen3_vl_moe": TowerKeys("qwen3vl_merger"),
     "smolvlm": _SIGLIP,
 }
-"""What sees with MLX, by `model_type`."""
+"""Usable towers, by `model_type`."""
 
 
 def vision_entries(config: Config, tensors: Collection[ModelTensor]) -> dict[str, Value]:
-    """Return the metadata of a model's tower, which has these tensors; nothing for one without."""
+    """Return the metadata of a model's tower, which has these tensors; nothing without a tower."""
     vision, kind = config.whole.get("vision_config"), config.whole.get("model_type")
     if not tensors or not isinstance(vision, dict) or not isinstance(kind, str):
         return {}
@@ -64,7 +64,7 @@ def vision_entries(config: Config, tensors: Collection[ModelTensor]) -> dict[str
         return entries
     try:
         return entries | dict(_sizes(Config(config.name, config.whole, vision, kind), tower, tensors))
-    except ModelFileError as error:  # of which the language model is none the worse
+    except ModelFileError as error:  # the language model still works
         return entries | {PROBLEM: error.message}
 
 
@@ -90,7 +90,7 @@ def _sizes(
 
 
 def _merge(numbers: Config, tower: TowerKeys, sizes: dict[str, int]) -> int:
-    """Return how many patches along a side become one token."""
+    """Return the number of patches along a side that become one token."""
     if tower.merge == "mm_tokens_per_image":
         tokens = _bounded(numbers, tower.merge, MAX_WIDTH, default=256)
         return max(1, sizes["image_size"] // sizes["patch_size"] // math.isqrt(tokens))

@@ -1,24 +1,31 @@
-"""The box the user types into."""
+"""Prompt box: the text field for questions and commands."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from textual import events
+from textual import events, on
 from textual.binding import Binding, BindingType
-from textual.document._document import Document, Location, Selection
 from textual.message import Message
+from textual.widgets.text_area import Document, Location, Selection
 
 from edgechat.base.text import printable
-from edgechat.chat.attachments.pastes import is_long, may_be_path
-from edgechat.tui.chat.prompt.completions import Completions
-from edgechat.tui.chat.prompt.variables import next_variable
-from edgechat.tui.widgets.text_area import Area
+from edgechat.chat.attachments import is_long, may_be_path
+from edgechat.tui.chat.prompt.above import Completions
+from edgechat.tui.widgets.fields import Area
 
 _NEWLINE = ("ctrl+j", "shift+enter", "alt+enter")
 _COMPLETING = ("up", "down", "tab", "enter", "escape")
+
+
+_VARIABLE = re.compile(r"\{[^\W\d][\w -]{0,39}\}")
+
+
+Span = tuple[int, int]
+"""Start and end of a variable in a text, braces included."""
 
 
 class PromptBox(Area):
@@ -49,7 +56,7 @@ class PromptBox(Area):
         Binding("tab", "complete", "Turns"),
         Binding("ctrl+v", "paste", "Paste an image, or what was copied here", show=False),
         Binding("f6", "editor", "Edit in $VISUAL or $EDITOR", show=False),
-        # The transcript's, which has no focus while one types.
+        # Keys of the transcript, which has no focus while the user types.
         Binding("pageup", "screen.scroll('page_up')", "Page up", show=False),
         Binding("pagedown", "screen.scroll('page_down')", "Page down", show=False),
     ]
@@ -67,32 +74,32 @@ class PromptBox(Area):
 
     @dataclass
     class Pasted(Message):
-        """A paste that may be better as an attachment; `release` lets the keys go on that follow it."""
+        """A paste that may become an attachment; `release` lets the keys after it pass."""
 
         text: str
         release: Callable[[], None]
 
     @dataclass
     class WantsClipboard(Message):
-        """What is on the system's clipboard is wanted: an image, or else (`or_text`) what the app copied."""
+        """Request for an image on the system's clipboard, or else (`or_text`) for what the app copied."""
 
         or_text: bool
 
     class WantsHistory(Message):
-        """The history is wanted."""
+        """Request for the history."""
 
     class TakesBack(Message):
-        """Up was pressed in an empty box, and a question waits to be sent."""
+        """Request to take a waiting question back: Up in an empty box."""
 
     class WantsTurns(Message):
-        """The turns are wanted."""
+        """Request to focus the turns."""
 
     class WantsEditor(Message):
-        """The text is to be edited in the user's own editor."""
+        """Request to edit the text in $EDITOR."""
 
     @dataclass
     class Unfilled(Message):
-        """A variable of a saved prompt has not been filled in; Enter sends it nevertheless."""
+        """A variable of a saved prompt is not filled in; Enter sends it all the same."""
 
         variable: str
 
@@ -100,12 +107,12 @@ class PromptBox(Area):
         """Backspace was pressed in an empty box."""
 
     class ClearUndone(Message):
-        """What `clear_draft` removed is back."""
+        """The text removed by `clear_draft` is back."""
 
     def __init__(
         self, completions: Completions, complete: Callable[[], None], *, id: str | None = None
     ) -> None:
-        """complete: updates `completions` for what is typed now."""
+        """complete: updates `completions` for the text before the cursor."""
         super().__init__(id=id, placeholder="Ask something, or / for commands", highlight_cursor_line=False)
         self._completions = completions
         self._complete = complete
@@ -113,37 +120,37 @@ class PromptBox(Area):
         self._history_index = -1
         self._unsent = ""
         self.is_cleared = False
-        """Whether undo brings back what `clear_draft` removed."""
+        """Whether undo restores the text removed by `clear_draft`."""
         self.variables: Callable[[], Collection[str]] = lambda: ()
         """Returns the {variables} of the saved prompts."""
         self._unfilled = ""
-        """The text that was not sent because of a variable."""
+        """Text that was not sent because of a variable."""
         self.has_waiting = False
         """Whether questions wait to be sent; Up in the empty box takes the last one back."""
 
     def replay(self, early: list[events.Key | events.Paste]) -> None:
-        """Handle keys and pastes that came before the box had the focus."""
+        """Handle keys and pastes from before the box had the focus."""
         for event in early:
-            # From before the terminal was the app's an Enter comes as Ctrl+J.
+            # An Enter from before the app took over the terminal arrives as Ctrl+J.
             enter = isinstance(event, events.Key) and event.key == "ctrl+j"
             self._forward_event(events.Key("enter", "\r") if enter else event)
 
     def fill(self, text: str) -> None:
-        """Hold this text, and the cursor at its end."""
+        """Replace the text, and put the cursor at its end."""
         self.text = text
         self.is_cleared = False
         self.move_cursor(self.document.end)
 
     @property
     def unsent(self) -> str:
-        """What the user has typed: not an earlier question that is only looked at again."""
+        """The text typed by the user, without an earlier question shown from the history."""
         if self._history_index < 0:
             return self.text
         own = "" if self.text == self._history[self._history_index] else self.text
         return "\n".join(part for part in (self._unsent, own) if part)
 
     def clear_draft(self) -> None:
-        """Remove what the user has typed; undo brings it back."""
+        """Remove the text typed by the user; undo brings it back."""
         if self._history_index >= 0:
             self.fill(self.unsent)
             self._history_index = -1
@@ -160,24 +167,24 @@ class PromptBox(Area):
             self.post_message(self.ClearUndone())
 
     def replace_text(self, text: str) -> None:
-        """Hold this text in place of the present one; undo brings that back."""
+        """Replace the text; undo brings the old one back."""
         self.history.checkpoint()
         self.replace(text, (0, 0), self.document.end)
         self.history.checkpoint()
         self.move_cursor(self.document.end)
 
     def quote(self, text: str) -> None:
-        """Append a text as a quotation."""
         quoted = "\n".join(f"> {line}".rstrip() for line in text.strip().split("\n"))
         self.fill(f"{self.text.rstrip()}\n\n{quoted}\n\n".lstrip("\n"))
 
     def remember(self, asked: Sequence[str]) -> None:
-        """Set the history, the newest question first, and show that one."""
+        """Set the history, newest question first, and show that question."""
         self._history, self._history_index = asked, -1
         self._step_history(1)
 
-    async def _on_key(self, event: events.Key) -> None:
-        # Not by a binding: that runs later, and fast keys would overtake it.
+    @on(events.Key)
+    def _take_key(self, event: events.Key) -> None:
+        # Not with bindings: they run later, and fast keys would overtake them.
         if event.key in _COMPLETING and self._has_completions() and self._complete_by_key(event.key):
             pass
         elif event.key == "enter":
@@ -200,7 +207,7 @@ class PromptBox(Area):
         event.prevent_default()
 
     def _has_completions(self) -> bool:
-        """Return whether there are completions for what is typed, updating them if they are late."""
+        """Return whether there are completions of the text before the cursor, updating late ones."""
         if self._completions.typed != self.text_before:
             self._complete()
         return self._completions.is_open and self._completions.typed == self.text_before
@@ -228,23 +235,22 @@ class PromptBox(Area):
         return True
 
     def accept(self) -> None:
-        """Replace what was typed by the current choice."""
+        """Replace the typed text with the current choice."""
         choice = self._completions.choice
         if choice is not None:
             row, column = self.cursor_location
             before = self.text_before
             start = column - (len(before) - choice.start)
-            self._replace_via_keyboard(choice.text, (row, max(0, start)), (row, column))
+            self._type(choice.text, (row, max(0, start)), (row, column))
 
     @property
     def text_before(self) -> str:
-        """The text before the cursor."""
         return self.get_text_range((0, 0), self.cursor_location)
 
     def action_send(self) -> None:
         """Submit the text, unless it is empty, and clear the box.
 
-        A text with a variable that is not filled in is submitted at the second time.
+        A text with an unfilled variable is submitted at the second attempt.
         """
         self._history_index = -1
         if self.text != self._unfilled and self.select_variable((0, 0)):
@@ -256,10 +262,10 @@ class PromptBox(Area):
             self.clear()
 
     def action_newline(self) -> None:
-        self._replace_via_keyboard("\n", *self.selection)
+        self._type("\n", *self.selection)
 
     def action_complete(self) -> None:
-        """Complete what is typed, or go to the next variable of a saved prompt, or to the turns."""
+        """Complete the text, or go to the next variable of a saved prompt, or to the turns."""
         if self._has_completions():
             self.accept()
         elif not self.select_variable(max(self.selection)):
@@ -281,7 +287,7 @@ class PromptBox(Area):
         self.post_message(self.WantsEditor())
 
     def _step_history(self, by: int) -> None:
-        """Show an earlier question (1) or a later one (-1); after the latest, what was being typed."""
+        """Show an earlier (1) or later (-1) question; after the latest, the user's own text."""
         if self._history_index < 0 and by > 0 and not self._history:
             self.post_message(self.WantsHistory())
             return
@@ -294,28 +300,45 @@ class PromptBox(Area):
             self.move_cursor((0, 0))
 
     def forget_history(self) -> None:
-        """Ask for the history again when it is next wanted."""
+        """Forget the history; it is requested again when needed."""
         self._history, self._history_index = (), -1
 
-    async def _on_paste(self, event: events.Paste) -> None:
+    @on(events.Paste)
+    def _take_paste(self, event: events.Paste) -> None:
         # A terminal may send line ends as \r, which `printable` would remove.
         text = printable(event.text.replace("\r\n", "\n").replace("\r", "\n"))
         event.prevent_default()
         event.stop()
-        if not text:  # some terminals paste nothing where the clipboard has an image
+        if not text:  # some terminals paste nothing if the clipboard holds an image
             self.post_message(self.WantsClipboard(or_text=False))
         elif is_long(text) or may_be_path(text):
             self.post_message(self.Pasted(text, self.app.keys.hold()))  # type: ignore[attr-defined]
         else:  # at once: the next key must not overtake it
-            await self.insert_paste(text)
+            self.insert_paste(text)
 
     def action_paste(self) -> None:
-        """Paste what is on the clipboard; a terminal that pastes by itself does not send this key."""
+        """Paste from the clipboard; a terminal that pastes by itself does not send this key."""
         self.post_message(self.WantsClipboard(or_text=True))
 
     def paste_copied(self) -> None:
-        """Insert what was copied in the app."""
+        """Insert the text copied in the app."""
         super().action_paste()
 
-    async def insert_paste(self, text: str) -> None:
-        await super()._on_paste(events.Paste(text))
+    def insert_paste(self, text: str) -> None:
+        self._type(text, *self.selection)
+        self.focus()
+
+    def _type(self, text: str, start: Location, end: Location) -> None:
+        """Replace a part of the text, and put the cursor behind it."""
+        self.move_cursor(self.replace(text, start, end, maintain_selection_offset=False).end_location)
+
+
+def variables_in(texts: Iterable[str]) -> frozenset[str]:
+    """Return the variables of saved prompts, with their braces."""
+    return frozenset(name for text in texts for name in _VARIABLE.findall(text))
+
+
+def next_variable(text: str, names: Collection[str], start: int) -> Span | None:
+    """Return the next of these variables from `start` on, else the first; None if there is none."""
+    spans = [match.span() for match in _VARIABLE.finditer(text) if match[0] in names]
+    return next((span for span in spans if span[0] >= start), spans[0] if spans else None)

@@ -1,22 +1,31 @@
-"""The files that complete a path: those of the folder it leads to, and those below the working folder.
+"""Files and folders in the prompt: completions, and those named in its text.
 
-All of it reads the disk: not for the event loop.
+Most functions read the disk, so they do not run on the event loop.
 """
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import os
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from edgechat.base.errors import DocumentError, ImageError
 from edgechat.base.text import is_text, one_line
+from edgechat.chat.attachments import folders_named_in, images_named_in, read_image
 from edgechat.chat.commands import commands_of, parse_command
-from edgechat.tui.chat.prompt.completions import Suggestion
+from edgechat.tui.chat.prompt.above import Chip, Suggestion, chip_of
+
+if TYPE_CHECKING:
+    from edgechat.base.images.image import ImageLibrary
+    from edgechat.chat.records import AttachedImage
+
 
 _MOST_IN_FOLDER = 500
 _MOST_BELOW, _SECONDS = 20_000, 1.0
@@ -26,9 +35,13 @@ _FRESH = 10.0
 _PATH = re.compile(r"(?:^|(?<=\s))@(\S*)$")
 _FILE_COMMANDS = {command.name for command in commands_of("app") if command.argument == "FILE"}
 _FOLDER_COMMANDS = {command.name for command in commands_of("app") if "FOLDER" in command.argument}
-"""Whose argument may be something else, too: it is a path once it looks like one."""
+"""Commands whose argument may be a path; it is one if it looks like one."""
 
 Rank = tuple[int, int, int, str]
+
+
+_MAX_PROBLEM = 70
+"""Greatest length of a problem, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +50,12 @@ class TypedPath:
 
     path: str
     start: int
-    """The position in the text from which on it is replaced; that of the @ if there is one."""
+    """Position in the text from which a completion replaces it, an @ included."""
     after_at: bool
     folders_only: bool = False
 
     def suggestion(self, path: str, label: str) -> Suggestion:
-        """Return a path as a suggestion; that of a folder ends with a slash."""
+        """Return a path as a suggestion; a folder's ends with a slash."""
         is_folder = path.endswith("/")
         label = one_line(label, 60)
         if not self.after_at:
@@ -52,7 +65,7 @@ class TypedPath:
 
 
 def path_at_end(before: str) -> TypedPath | None:
-    """Return the path that is being typed at the end of a text."""
+    """Return the path being typed at the end of a text."""
     command = parse_command(before)
     if command is not None:
         name, typed = command
@@ -66,18 +79,18 @@ def path_at_end(before: str) -> TypedPath | None:
 
 
 class FileFinder:
-    """Finds files and folders by some letters of their paths."""
+    """Finds files and folders by letters of their paths."""
 
     def __init__(self) -> None:
         self._below: list[tuple[str, str]] = []
-        """What is below the working folder: each path, and the same in lower case."""
+        """Paths below the working folder, each with its lower-case form."""
         self._read_at = -_FRESH
         self._reading = threading.Lock()
 
     def suggestions(self, typed: TypedPath) -> list[Suggestion]:
-        """Return what may be meant by a path: what begins so, then what has its letters anywhere.
+        """Return completions: paths that begin with the typed one, then those with its letters anywhere.
 
-        Nothing if it is complete.
+        There are none if it is complete.
         """
         beginning = dict(_in_folder(typed.path))
         if typed.path in beginning and not typed.path.endswith("/"):
@@ -112,10 +125,10 @@ class FileFinder:
 
 
 def rank(query: str, path: str, lower: str) -> Rank | None:
-    """Return how well letters match a path, the smallest being the best; None if they do not.
+    """Return how well letters match a path, the smallest rank being the best; None if they do not.
 
     First come names that begin with the letters, then names and paths that contain them, then those that have
-    them in this order: the closer together they are, the better. query, lower: in lower case.
+    them in this order: the closer together, the better. query, lower: in lower case.
     """
     name = lower.rstrip("/").rpartition("/")[2]
     if query in name:
@@ -130,7 +143,7 @@ def rank(query: str, path: str, lower: str) -> Rank | None:
 
 
 def _span(query: str, text: str) -> int:
-    """Return the length of the shortest piece of a text that has all letters in order; 0 if none has."""
+    """Return the length of the shortest substring with all letters in order; 0 if there is none."""
     shortest = 0
     start = text.find(query[0])
     while start >= 0:
@@ -166,3 +179,124 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:
         return False
+
+
+@dataclass(frozen=True, slots=True)
+class NamedImage:
+    """An image that a text names."""
+
+    path: str
+    version: tuple[int, int]
+    """Modification time and size of the file, which is read again when they change."""
+    image: AttachedImage | None
+    problem: str = ""
+    """Why the image cannot be sent."""
+
+    @property
+    def chip(self) -> Chip:
+        return Chip(f"▣ {self.problem}", is_problem=True) if self.image is None else chip_of(self.image)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFolder:
+    """A folder that a text names."""
+
+    path: str
+    chip: Chip | None = None
+    """None if there are no documents in it."""
+
+
+class NamedFiles:
+    """Files named in the prompt. Each is read once, and again if it changes; each folder once."""
+
+    def __init__(self) -> None:
+        self.found: list[NamedImage] = []
+        self.folders: list[NamedFolder] = []
+
+    async def update(self, text: str, library: Callable[[], Awaitable[ImageLibrary]]) -> None:
+        """Look for files and folders named in a text."""
+        known = {named.path: named for named in self.found}
+        found = []
+        for path in await asyncio.to_thread(images_named_in, text):
+            version = await asyncio.to_thread(_version, path)
+            named = known.get(path)
+            if named is None or named.version != version:
+                named = await asyncio.to_thread(_read, await library(), path, version)
+            found.append(named)
+        self.found = found
+        folders = {folder.path: folder for folder in self.folders}
+        for path in (paths := await asyncio.to_thread(folders_named_in, text)):
+            if path not in folders:
+                folders[path] = await asyncio.to_thread(_surveyed, path)
+        self.folders = [folders[path] for path in paths]
+
+    def clear(self) -> None:
+        """Forget all, after the text is sent."""
+        self.found, self.folders = [], []
+
+    def shown(self, attached: Collection[AttachedImage]) -> list[NamedImage | NamedFolder]:
+        """Return images that are not attached already, and folders."""
+        digests = {image.digest for image in attached}
+        images = [named for named in self.found if named.image is None or named.image.digest not in digests]
+        return [*images, *(folder for folder in self.folders if folder.chip is not None)]
+
+    def chips(self, attached: Collection[AttachedImage]) -> list[Chip]:
+        return [named.chip for named in self.shown(attached) if named.chip is not None]
+
+
+def _surveyed(path: str) -> NamedFolder:
+    from edgechat.documents.registry import collection_at, root_of, survey
+
+    try:
+        root = root_of(path)
+    except DocumentError:  # gone in between
+        return NamedFolder(path)
+    name = f"{one_line(root.name, 30)}/"
+    known = collection_at(root)
+    if known is not None and known.counts is not None and known.counts.files:
+        return NamedFolder(path, Chip(f"▤ {name} · {known.about}"))
+    found = survey(root)
+    if found.is_large:
+        return NamedFolder(path, Chip(f"▤ {name} is large: /docs {one_line(path, 30)}", is_problem=True))
+    if not found.files:
+        return NamedFolder(path)
+    return NamedFolder(path, Chip(f"▤ {name} · {found.files:,} file{'s' * (found.files != 1)}"))
+
+
+def _version(path: str) -> tuple[int, int]:
+    try:
+        about = Path(path).expanduser().stat()
+    except OSError:  # gone in between
+        return 0, 0
+    return about.st_mtime_ns, about.st_size
+
+
+def _read(library: ImageLibrary, path: str, version: tuple[int, int]) -> NamedImage:
+    try:
+        return NamedImage(path, version, read_image(library, path))
+    except ImageError as error:
+        return NamedImage(path, version, None, one_line(error.message, _MAX_PROBLEM).rstrip("."))
+
+
+def command_suggestions(text: str, arguments: Callable[[str], Sequence[tuple[str, str]]]) -> list[Suggestion]:
+    """Return the completions of a command.
+
+    arguments: from a command's name to its possible arguments, each with a short description.
+    """
+    if not text.startswith("/") or "\n" in text:
+        return []
+    name, space, rest = text[1:].partition(" ")
+    if not space:
+        return [
+            Suggestion(
+                f"/{command.name}" + " " * bool(command.argument), 0, command.usage, command.description
+            )
+            for command in commands_of("app")
+            if command.name.startswith(name.lower())
+        ]
+    start = len(name) + 2
+    matches = [(value, about) for value, about in arguments(name) if rest.lower() in value.lower()]
+    if any(value.strip().lower() == rest.strip().lower() for value, _ in matches):
+        return []  # Enter sends the typed text, not an argument that begins with it
+    matches.sort(key=lambda match: not match[0].lower().startswith(rest.lower()))
+    return [Suggestion(value, start, one_line(value, 34), about) for value, about in matches]

@@ -1,4 +1,4 @@
-"""The prompt with what belongs to it: completions above it, attachments, and the box."""
+"""Prompt pane: the box, completions above it, and attachments."""
 
 from __future__ import annotations
 
@@ -13,22 +13,28 @@ from textual.containers import Vertical
 from textual.message import Message
 
 from edgechat.base.errors import AttachmentError, EdgechatError, ImageError
-from edgechat.chat.attachments import pastes
-from edgechat.chat.attachments.images import is_image, keep_image, read_image
-from edgechat.chat.attachments.mentions import bytes_named_in, without_mention
-from edgechat.chat.attachments.reading import MOST, of_text, read
+from edgechat.chat.attachments import (
+    MOST,
+    bytes_named_in,
+    dropped,
+    is_image,
+    is_long,
+    keep_image,
+    of_text,
+    read,
+    read_image,
+    without_mention,
+)
 from edgechat.chat.commands import parse_command
+from edgechat.tui.chat.prompt.above import Chips, Completions, WaitingQuestions, chip_of
 from edgechat.tui.chat.prompt.box import PromptBox
-from edgechat.tui.chat.prompt.chips import Chips, chip_of
-from edgechat.tui.chat.prompt.completions import Completions, command_suggestions
-from edgechat.tui.chat.prompt.files import FileFinder, TypedPath, path_at_end
-from edgechat.tui.chat.prompt.named_files import NamedFiles
-from edgechat.tui.chat.prompt.waiting import WaitingQuestions
-from edgechat.tui.widgets.text_area import Area
+from edgechat.tui.chat.prompt.files import FileFinder, NamedFiles, TypedPath, command_suggestions, path_at_end
+from edgechat.tui.widgets.fields import Area
 
 if TYPE_CHECKING:
     from edgechat.base.images.image import ImageLibrary
     from edgechat.chat.records import AttachedImage, Attachment
+
 
 Arguments = Callable[[str], Sequence[tuple[str, str]]]
 
@@ -37,7 +43,7 @@ _WEIGH_AFTER = 0.3
 
 
 class PromptPane(Vertical):
-    """Where a question is written. What is sent comes as `Asked`, a command as `Commanded`."""
+    """Pane in which a question is written. Posts `Asked` for a question, `Commanded` for a command."""
 
     DEFAULT_CSS = """
     PromptPane { height: auto; }
@@ -70,13 +76,13 @@ class PromptPane(Vertical):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.arguments: Arguments = lambda _name: ()
-        """From a command's name to its possible arguments, each with a short description."""
+        """Maps a command's name to its possible arguments, each with a short description."""
         self.attachments: list[Attachment] = []
         self.images: list[AttachedImage] = []
         self.library: Callable[[], Awaitable[ImageLibrary]] | None = None
-        """Returns where images are kept."""
+        """Opens the library of images."""
         self.notice: Callable[[int, bool], str] = lambda _n, _has_images: ""
-        """Returns what there is to tell about a question of n tokens, which has images or not."""
+        """Returns a note about a question of n tokens, with images or not."""
         self._weighing: asyncio.TimerHandle | None = None
         self._cleared: tuple[list[Attachment], list[AttachedImage]] = ([], [])
         """The attachments that undo brings back."""
@@ -109,7 +115,7 @@ class PromptPane(Vertical):
         images: Sequence[AttachedImage] = (),
         title: str = "",
     ) -> None:
-        """Hold this, in place of what was there. title: shown above the box."""
+        """Replace the content. title: shown above the box."""
         self.fill(text)
         self._set_attached(attachments, images)
         self.box.border_title = title
@@ -119,7 +125,7 @@ class PromptPane(Vertical):
         self.box.fill(text)
 
     def clear(self) -> bool:
-        """Remove the text and the attachments; undo brings both back. Return whether there were any."""
+        """Remove text and attachments; undo brings both back. Return whether there were any."""
         if not (self.text or self.attachments or self.images):
             return False
         self._cleared = self.attachments, self.images
@@ -166,7 +172,7 @@ class PromptPane(Vertical):
             self._set_attached([*self.attachments, attached], self.images)
 
     async def attach_file(self, path: str) -> None:
-        """Attach a file, or the list of a folder. Raises AttachmentError and ImageError."""
+        """Attach a file, or a list of the files in a folder. Raises AttachmentError and ImageError."""
         if is_image(path):
             await self.attach_image(path)
         else:
@@ -186,16 +192,16 @@ class PromptPane(Vertical):
         attached = [*map(chip_of, self.images), *map(chip_of, self.attachments)]
         self.query_one(Chips).show([*attached, *self._named.chips(self.images)])
 
-    # What is told in the frame of the box.
+    # The note in the frame of the box.
 
     def weigh_again(self) -> None:
-        """Show what there is to tell about the prompt now that another model answers."""
+        """Update the note about the prompt for another model."""
         self._weigh()
 
     @work(exclusive=True, group="weigh")
     async def _weigh(self) -> None:
-        """Show how long the model will take to read the prompt, if that is long."""
-        from edgechat.engine.prompt.token_estimate import guessed_tokens
+        """Show the time to read the prompt, if that is long."""
+        from edgechat.engine.prompt.window import guessed_tokens
         from edgechat.tui.chat.prompt.reading_time import tokens_of
 
         text = self.text
@@ -207,7 +213,7 @@ class PromptPane(Vertical):
         self.box.border_subtitle = self.notice(n, has_images) if n or has_images else ""
 
     async def _look_for_named(self, text: str) -> None:
-        """Show the images that the text names, which are attached when it is sent, and the folders."""
+        """Show the images and folders named in the text, which are attached when it is sent."""
         if self.library is not None and ("@" in text or self._named.found or self._named.folders):
             await self._named.update(text, self.library)
             self._show_chips()
@@ -221,7 +227,7 @@ class PromptPane(Vertical):
         if command is not None:
             self.post_message(self.Commanded(*command))
         else:
-            # What was dropped before Enter is part of the question, however long reading it takes.
+            # Files dropped before Enter are part of the question, however long it takes to read them.
             attaching = [one for one in self.workers if one.node is self and one.group == "attach"]
             await asyncio.gather(*(one.wait() for one in attaching), return_exceptions=True)
             asked = self.Asked(event.text, tuple(self.attachments), tuple(self.images))
@@ -269,14 +275,14 @@ class PromptPane(Vertical):
     @work(group="attach")
     async def _handle_paste(self, event: PromptBox.Pasted) -> None:
         try:
-            paths = await asyncio.to_thread(pastes.dropped, event.text)
+            paths = await asyncio.to_thread(dropped, event.text)
             for path in paths:
                 await self.attach_file(path)
-            if not paths and pastes.is_long(event.text):
+            if not paths and is_long(event.text):
                 number = 1 + sum(attached.name.startswith("pasted") for attached in self.attachments)
                 self.attach(of_text(f"pasted text {number}" if number > 1 else "pasted text", event.text))
             elif not paths:
-                await self.box.insert_paste(event.text)
+                self.box.insert_paste(event.text)
         except (AttachmentError, ImageError) as error:
             self.post_message(self.AttachFailed(error))
         finally:
@@ -285,8 +291,8 @@ class PromptPane(Vertical):
     @on(PromptBox.WantsClipboard)
     @work(group="attach")
     async def _paste_clipboard(self, event: PromptBox.WantsClipboard) -> None:
-        """Attach the image on the system's clipboard; without one, insert what was copied in the app."""
-        from edgechat.tui.terminal.clipboard import image_on_clipboard
+        """Attach the image on the system's clipboard; without one, insert the text copied in the app."""
+        from edgechat.tui.terminal.programs import image_on_clipboard
 
         end = self.app.keys.hold()  # type: ignore[attr-defined]
         try:
@@ -310,7 +316,7 @@ class PromptPane(Vertical):
 
     @on(Chips.Removed)
     def _remove(self, event: Chips.Removed) -> None:
-        """Remove what a chip stands for: images come first, then texts, then images that the text names."""
+        """Remove the attachment of a chip: images come first, then texts, then images named in the text."""
         images, attachments, at = self.images, self.attachments, event.number
         if at < len(images):
             self._set_attached(attachments, images[:at] + images[at + 1 :])

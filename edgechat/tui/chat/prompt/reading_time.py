@@ -1,11 +1,11 @@
-"""How many tokens the model has to read before it answers, and how long that takes."""
+"""Reading time: tokens that the model has to read before it answers, and how long that takes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from edgechat.base.text import seconds
-from edgechat.engine.prompt.token_estimate import guessed_tokens
+from edgechat.engine.prompt.window import guessed_tokens
 
 if TYPE_CHECKING:
     from edgechat.chat.records import Attachment
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from edgechat.planner.plan import LoadPlan
 
 _MANY_TOKENS, _LONG_SECONDS = 1000, 10.0
-"""A prompt that takes less is not worth a word."""
+"""A prompt with fewer tokens and a shorter time gets no note."""
 _TELLING = 256
-"""Tokens that a reply must have read for its speed to count."""
+"""Least number of tokens read by a reply whose speed is used."""
 _SAMPLE = 1000
-"""Tokens of the prompt that a plan predicts the speed of."""
+"""Tokens of the prompt whose speed a plan predicts."""
 
 
 class ReadingTime:
-    """The reading speed of the loaded model: as planned, corrected by what the last long prompt took."""
+    """Reading speed of the loaded model: as planned, corrected by the last long prompt."""
 
     def __init__(self) -> None:
         self._plan: LoadPlan | None = None
         self._slowness = 0.0
-        """Measured seconds over those of the plan's forecast; 0: not measured."""
+        """Ratio of measured time to the plan's forecast; 0: not measured."""
 
     def measure(self, plan: LoadPlan, finished: Finished) -> None:
-        """Learn from a reply."""
+        """Correct the speed by the figures of a reply."""
         usage, timings = finished.usage, finished.timings
         n_read = usage.prompt_tokens - usage.cached_tokens
         if plan.forecast is not None and timings.prompt_tps > 0 and n_read >= _TELLING:
@@ -37,7 +37,7 @@ class ReadingTime:
             self._plan, self._slowness = plan, n_read / timings.prompt_tps / forecast
 
     def seconds(self, plan: LoadPlan, n: int, depth: int) -> float:
-        """Return how long reading n tokens after `depth` others takes; 0 if that is not known."""
+        """Return the seconds to read n tokens after `depth` others; 0 if unknown."""
         forecast, predicted = plan.forecast, plan.predicted
         if forecast is None or predicted is None:
             return 0.0
@@ -47,14 +47,14 @@ class ReadingTime:
 
 
 def tokens_of(attachment: Attachment) -> int:
-    """Return about how many tokens an attachment has."""
+    """Estimate the tokens of an attachment."""
     return guessed_tokens(len(attachment.text.encode("utf-8", "replace")))
 
 
 def notice(n: int, wait: float, context: int) -> str:
-    """Return what to tell about a prompt of n tokens; '' if it is short and quick.
+    """Return a note about a prompt of n tokens; '' if it is short and quick.
 
-    wait: the seconds that it takes to read. context: what fits, in tokens. Both are 0 if not known.
+    wait: seconds to read it. context: context length in tokens. Both are 0 if unknown.
     """
     if 0 < context < n:
         return f"~{n:,} tokens, more than the context of {context:,}"

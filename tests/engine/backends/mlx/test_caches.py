@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from edgechat.engine.backends.base import BatchPart
-from edgechat.engine.backends.mlx import state as states
+from edgechat.engine.backends.mlx import caches as states
 from edgechat.engine.backends.mlx.backend import MlxBackend
 from edgechat.engine.types import Sampling
 from tests.engine.runtimes import plan

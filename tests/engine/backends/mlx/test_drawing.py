@@ -8,8 +8,7 @@ import pytest
 
 from edgechat.base.errors import DecodeFailed
 from edgechat.engine.backends.base import BatchPart
-from edgechat.engine.backends.mlx.backend import MlxBackend
-from edgechat.engine.backends.mlx.drawing import BROKEN, draw
+from edgechat.engine.backends.mlx.backend import BROKEN, MlxBackend, draw
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.sampling import Sampler

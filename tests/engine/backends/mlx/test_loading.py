@@ -7,7 +7,7 @@ import pytest
 
 from edgechat.base.errors import EdgechatError, LoadFailed, ModelFileError, OutOfMemory
 from edgechat.engine.backends.base import BatchPart
-from edgechat.engine.backends.mlx import loading
+from edgechat.engine.backends.mlx import folder as loading
 from edgechat.engine.backends.mlx.backend import MlxBackend
 from edgechat.engine.backends.mlx.caches import CacheLayers
 from tests.engine.runtimes import plan

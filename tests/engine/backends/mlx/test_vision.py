@@ -18,12 +18,11 @@ pytest.importorskip("mlx_vlm")
 from edgechat.base.errors import BackendMissing, BadRequest, LoadFailed
 from edgechat.base.images.image import Pixels
 from edgechat.engine.backends.base import BatchPart, EncodingStopped, Media, media_runs
-from edgechat.engine.backends.mlx import loading
+from edgechat.engine.backends.mlx import folder as loading
 from edgechat.engine.backends.mlx.backend import MlxBackend
-from edgechat.engine.backends.mlx.families import FAMILIES
-from edgechat.engine.backends.mlx.seeing import VlmModel
+from edgechat.engine.backends.mlx.vision import FAMILIES, VlmModel
 from edgechat.models.formats.mlx.vision import TOWERS
-from edgechat.planner.placement.projector import ProjectorPlan
+from edgechat.planner.companions import ProjectorPlan
 from tests.engine.runtimes import is_true, load, plan, some
 from tests.kit.vision import noisy
 from tests.kit.vision.mlx_families import mlx_family
@@ -304,7 +303,7 @@ def test_a_tower_that_cannot_be_loaded_leaves_the_text(tmp_path, opened):
 
 def test_without_mlx_vlm_it_is_said_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "mlx_vlm", None)
-    monkeypatch.setattr("edgechat.engine.backends.mlx.seeing.missing_vision", lambda: "Install mlx-vlm.")
+    monkeypatch.setattr("edgechat.engine.backends.mlx.vision.missing_vision", lambda: "Install mlx-vlm.")
     folder = mlx_family("gemma3")
     tower = ProjectorPlan(path=str(folder), name="x", vision=True, audio=False)
     backend = load(plan(folder, projector=tower))

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from edgechat.engine.backends.mlx.vocabulary import FolderVocabulary
+from edgechat.engine.backends.mlx.folder import FolderVocabulary
 from edgechat.models.formats.mlx.config import read_config
 from tests.kit.build import Spec
 from tests.kit.mlx import mlx_build, mlx_tiny

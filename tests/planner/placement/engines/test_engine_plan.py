@@ -15,13 +15,12 @@ from edgechat.base.errors import (
     ModelNotFound,
     OptionWithoutEffect,
 )
+from edgechat.device.accelerators import Accelerator
 from edgechat.device.cpu import Core, Cpu
-from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.memory import Memory
 from edgechat.device.profile import probe
-from edgechat.planner.placement.engines.engine_plan import engine_plan
-from edgechat.planner.placement.engines.programs import split_engine, start_of
-from edgechat.planner.placement.engines.safetensors_model import read_safetensors
+from edgechat.planner.placement.engine_plan import engine_plan, read_safetensors
+from edgechat.planner.placement.programs import split_engine, start_of
 from edgechat.planner.plan import as_json
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest

@@ -1,6 +1,6 @@
 """The {variables} of saved prompts."""
 
-from edgechat.tui.chat.prompt.variables import next_variable, variables_in
+from edgechat.tui.chat.prompt.box import next_variable, variables_in
 
 
 def test_what_is_a_variable():

@@ -1,0 +1,1 @@
+"""Measures models on this machine: speeds, memory, C(n), ways of drafting, and what quantizations lose."""

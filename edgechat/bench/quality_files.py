@@ -1,0 +1,290 @@
+"""Files of a measurement of quality: the text, base files and scores; and the messages of its child."""
+
+from __future__ import annotations
+
+import contextlib
+import lzma
+import os
+import shutil
+from hashlib import blake2b
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from edgechat.base import paths
+from edgechat.base.errors import BadRequest, DiskError
+from edgechat.base.paths import UNFINISHED
+from edgechat.base.text import mebibytes, one_line
+from edgechat.bench.divergence import Codes, Floats, row_codes
+from edgechat.bench.process import BenchFailure, BenchProgress
+from edgechat.planner.plan import LoadPlan
+
+_MAGIC = b"edgechat scores 1\n"
+_HEADER_BYTES = len(_MAGIC) + 8
+_MOST_FILES = 200
+"""Limit of files, a few hundred kB each; the oldest are removed."""
+
+
+class ScoreFile:
+    """The scores of one model with one text, in the cache folder, so that a measurement can be resumed.
+
+        b"edgechat scores 1\\n", then float64 tokens per second, then for each chunk float32 [4, n]
+
+    Its name is a hash of everything that the scores depend on. An incomplete chunk at the end is cut off.
+    """
+
+    def __init__(self, path: Path, n_scored: int) -> None:
+        """n_scored: tokens of a chunk."""
+        self._path = path
+        self._chunk_bytes = 4 * 4 * n_scored
+        self._n_scored = n_scored
+
+    @property
+    def n_chunks(self) -> int:
+        """Number of complete chunks."""
+        try:
+            return max(0, self._path.stat().st_size - _HEADER_BYTES) // self._chunk_bytes
+        except OSError:
+            return 0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Speed of decoding tokens one by one; 0 if nothing has been measured."""
+        data = self._read(_HEADER_BYTES)
+        return float(np.frombuffer(data, "<f8", 1, len(_MAGIC))[0]) if data.startswith(_MAGIC) else 0.0
+
+    def begin(self, tokens_per_second: float) -> None:
+        """Create the file. Raises DiskError."""
+        try:
+            paths.replace(self._path, _MAGIC + np.array([tokens_per_second], "<f8").tobytes())
+        except OSError as error:
+            raise self._error(error) from error
+
+    def append(self, scores: Floats) -> None:
+        """Add the scores [4, n] of the next chunk. Raises DiskError."""
+        try:
+            with self._path.open("r+b") as file:
+                file.seek(_HEADER_BYTES + self.n_chunks * self._chunk_bytes)
+                file.truncate()
+                file.write(scores.astype("<f4").tobytes())
+        except OSError as error:
+            raise self._error(error) from error
+
+    def scores(self, most_chunks: int | None = None) -> Floats:
+        """Return the scores [4, n] of all tokens, or those of the first chunks."""
+        n_chunks = self.n_chunks if most_chunks is None else min(most_chunks, self.n_chunks)
+        data = self._read(_HEADER_BYTES + n_chunks * self._chunk_bytes)[_HEADER_BYTES:]
+        chunks = np.frombuffer(data, "<f4").reshape(-1, 4, self._n_scored)
+        return np.ascontiguousarray(chunks.transpose(1, 0, 2)).reshape(4, -1)
+
+    def _read(self, size: int) -> bytes:
+        try:
+            with self._path.open("rb") as file:
+                return file.read(size)
+        except OSError:
+            return b""
+
+    def _error(self, error: OSError) -> DiskError:
+        return DiskError(f"The scores so far cannot be stored: {error.strerror or error}.")
+
+
+def score_path(*parts: bytes) -> Path:
+    """Return the path for scores that depend on `parts`. Raises FolderError or DiskError."""
+    digest = blake2b(digest_size=16)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little") + part)
+    folder = paths.cache_dir() / "quality"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise DiskError(f"{folder} cannot be made: {error.strerror or error}.") from error
+    return folder / f"{digest.hexdigest()}.scores"
+
+
+def drop_oldest() -> None:
+    """Remove the oldest files beyond the limit."""
+    with contextlib.suppress(OSError):
+        files = sorted((paths.cache_dir() / "quality").glob("*.scores"), key=os.path.getmtime)
+        for path in files[:-_MOST_FILES]:
+            path.unlink()
+
+
+SHIPPED = "quality.txt.xz"
+_MOST_BYTES = 64 << 20
+
+
+def shipped_text() -> Path:
+    """Return the path of the text that ships."""
+    return paths.shipped(SHIPPED)
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file, without the newline at its end, as llama.cpp's tools read it.
+
+    Raises BadRequest.
+    """
+    name = one_line(path.name)
+    try:
+        data = paths.read_bytes(path, _MOST_BYTES)
+    except OSError as error:
+        raise BadRequest(f"{name} cannot be read: {error.strerror or error}.") from error
+    if path == shipped_text():
+        data = lzma.decompress(data)
+    if b"\0" in data[:4096]:
+        raise BadRequest(f"{name} is not a text.", hint="Give a file of plain text in UTF-8.")
+    return data.decode("utf-8", "replace").removesuffix("\n")
+
+
+_BASE_MAGIC = b"_logits_"
+_BASE_HEADER_BYTES = len(_BASE_MAGIC) + 12
+_MOST_CONTEXT, _MOST_VOCABULARY, _MOST_CHUNKS = 1 << 20, 1 << 22, 1 << 24
+
+
+class BaseFile:
+    """An untrusted base file of llama-perplexity (`--kl-divergence-base`): a text's tokens and predictions.
+
+    b"_logits_", then int32 n_ctx, n_vocab, n_chunks, and the tokens [n_chunks, n_ctx]
+    for each chunk, rows of 16-bit numbers for the tokens that are scored: see `divergence.coded`
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Map it. Raises BadRequest."""
+        try:
+            size = path.stat().st_size
+            with path.open("rb") as file:
+                header = file.read(_BASE_HEADER_BYTES)
+        except OSError as error:
+            raise BadRequest(f"{path.name} cannot be read: {error.strerror or error}.") from error
+        if len(header) < _BASE_HEADER_BYTES or not header.startswith(_BASE_MAGIC):
+            raise BadRequest(
+                f"{path.name} is not a base file of llama-perplexity.",
+                hint="--save-base FILE makes one, as does llama-perplexity --kl-divergence-base FILE.",
+            )
+        self.n_ctx, self.n_vocab, self.n_chunks = np.frombuffer(
+            header, "<i4", offset=len(_BASE_MAGIC)
+        ).tolist()
+        if not (
+            4 <= self.n_ctx <= _MOST_CONTEXT
+            and 1 <= self.n_vocab <= _MOST_VOCABULARY
+            and 1 <= self.n_chunks <= _MOST_CHUNKS
+        ):
+            raise BadRequest(f"{path.name} is damaged: its header makes no sense.")
+        self._n_rows = scored(self.n_ctx)
+        n_tokens = self.n_ctx * self.n_chunks
+        n_codes = self.n_chunks * self._n_rows * row_codes(self.n_vocab)
+        if size < _BASE_HEADER_BYTES + 4 * n_tokens + 2 * n_codes:
+            raise BadRequest(f"{path.name} ends early: it was not written to its end.")
+        tokens = np.memmap(path, "<i4", "r", _BASE_HEADER_BYTES, (self.n_chunks, self.n_ctx))
+        if tokens.min() < 0 or tokens.max() >= self.n_vocab:
+            raise BadRequest(f"{path.name} is damaged: it has tokens that are not in its vocabulary.")
+        self.tokens: npt.NDArray[np.int32] = np.array(tokens)
+        """[n_chunks, n_ctx]"""
+        shape = (self.n_chunks, self._n_rows, row_codes(self.n_vocab))
+        self._rows = np.memmap(path, "<u2", "r", _BASE_HEADER_BYTES + 4 * n_tokens, shape)
+
+    def rows(self, chunk: int, start: int, count: int) -> Codes:
+        """Return `count` rows of a chunk, from `start` on."""
+        return np.asarray(self._rows[chunk, start : start + count])
+
+
+class BaseFileWriter:
+    """Writes a base file, under a temporary name until it is complete."""
+
+    def __init__(self, path: Path, tokens: npt.NDArray[np.int32], n_vocab: int) -> None:
+        """Create the file. tokens: [n_chunks, n_ctx]. Raises DiskError."""
+        self._path, self._part = path, _part(path)
+        n_chunks, n_ctx = tokens.shape
+        self._check_disk(file_bytes(n_ctx, n_vocab, n_chunks))
+        header = np.array([n_ctx, n_vocab, n_chunks], "<i4").tobytes()
+        try:
+            self._file = self._part.open("wb")
+            self._file.write(_BASE_MAGIC + header + tokens.astype("<i4").tobytes())
+        except OSError as error:
+            raise self._error(error) from error
+
+    def _check_disk(self, size: int) -> None:
+        try:
+            free = shutil.disk_usage(self._path.absolute().parent).free
+        except OSError as error:
+            raise self._error(error) from error
+        if size > free:
+            raise DiskError(
+                f"{self._path.name} would take {mebibytes(size)}, and {mebibytes(free)} are free.",
+                hint="Score fewer chunks, for example --chunks 16.",
+            )
+
+    def write(self, rows: Codes) -> None:
+        """Append rows. Raises DiskError."""
+        try:
+            self._file.write(rows.astype("<u2", copy=False).data)
+        except OSError as error:
+            raise self._error(error) from error
+
+    def finish(self) -> None:
+        """Rename the file to its final name. Raises DiskError."""
+        try:
+            self._file.close()
+            os.replace(self._part, self._path)
+        except OSError as error:
+            raise self._error(error) from error
+
+    def _error(self, error: OSError) -> DiskError:
+        return DiskError(f"{self._path.name} cannot be written: {error.strerror or error}.")
+
+
+def remove_unfinished(path: Path) -> None:
+    """Remove the temporary file of a writer that was killed, if there is one."""
+    with contextlib.suppress(OSError):
+        _part(path).unlink()
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(f"{UNFINISHED}{path.name}")
+
+
+def scored(n_ctx: int) -> int:
+    """Return the number of scored tokens of a chunk: its second half without the first token."""
+    return n_ctx - 1 - n_ctx // 2
+
+
+def file_bytes(n_ctx: int, n_vocab: int, n_chunks: int) -> int:
+    """Return the size of a base file."""
+    return _BASE_HEADER_BYTES + n_chunks * (4 * n_ctx + 2 * scored(n_ctx) * row_codes(n_vocab))
+
+
+class ScoredModel(msgspec.Struct, frozen=True):
+    """A model to score, and the path of its scores."""
+
+    label: str
+    """Name in progress reports: 'Q4_K_M'."""
+    plan: LoadPlan
+    scores: str
+
+
+class QualityTask(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Request to score a text with models that are loaded together."""
+
+    text: str
+    """Path of the text."""
+    n_ctx: int
+    """Tokens of a chunk."""
+    n_chunks: int
+    """0 for all."""
+    models: tuple[ScoredModel, ...]
+    has_base: bool = False
+    """Whether the first model is the base of the others."""
+    base_file: str = ""
+    """Path of predictions to compare with; its tokens replace the text."""
+    save_base: str = ""
+    """Path for the predictions of the first model."""
+
+
+class Scored(msgspec.Struct, frozen=True, tag=True):
+    """The text is scored."""
+
+    n_chunks: int
+
+
+ScoringAnswer = Scored | BenchProgress | BenchFailure

@@ -1,0 +1,467 @@
+"""Conversation on the command line: one answer, or many, line by line."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import aclosing, suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from edgechat import settings
+from edgechat.base.errors import (
+    AttachmentError,
+    CannotSee,
+    EdgechatError,
+    LoadFailed,
+    RemoteDenied,
+    RemoteUnreachable,
+    StoreError,
+)
+from edgechat.base.text import one_line
+from edgechat.chat.attachments import MOST, keep_image, read, read_image
+from edgechat.chat.commands import question_text
+from edgechat.chat.conversation import Conversation, nothing_to_continue
+from edgechat.chat.import_export.export import counted
+from edgechat.chat.parameters import add_documents
+from edgechat.chat.records import AttachedImage, Attachment
+from edgechat.chat.reply.calls import told_in_words
+from edgechat.chat.session import ChatSession
+from edgechat.cli.chat.answers import AnswerPrinter, SpokenAnswer, SpokenStatus
+from edgechat.cli.chat.conversation import Background, RunOptions, hinting_at_no_store
+from edgechat.cli.chat.slash_commands import SlashCommands
+from edgechat.cli.chat.tool_consent import CommandLinePermission, TerminalQuestions, can_ask, unknown_names
+from edgechat.cli.terminal_io import StatusLine, as_text, can_render, complain, is_interactive, note
+from edgechat.engine.protocol import Engine
+from edgechat.engine.remote.starting import LOG_BYTES, Starting
+from edgechat.engine.types import ModelInfo
+from edgechat.planner.listing import ModelRow, rows
+from edgechat.planner.placement.drafting import asks_for_drafts
+from edgechat.planner.prepare import overview
+from edgechat.planner.ranking.ranking import SurveyOverview
+from edgechat.planner.ranking.suggestions import local_model, seeing_model
+from edgechat.planner.request import PlanRequest, with_settings
+from edgechat.settings import Backend
+from edgechat.tools.consent import Answer, Question
+
+if TYPE_CHECKING:
+    from edgechat.documents.indexing import Progress
+
+_PROMPT = ">>> "
+_RECENT = 100
+"""Number of earlier questions in the history."""
+_STOP_SECONDS = 5.0
+"""Seconds that the end of the program waits for an answer to stop."""
+_SAVE_SECONDS = 10.0
+"""Seconds that it then waits for the KV state to be saved."""
+
+
+class ChatLoop:
+    """One run of the command: a conversation and its session."""
+
+    def __init__(
+        self,
+        session: ChatSession,
+        conversation: Conversation,
+        options: RunOptions,
+        background: Background,
+        *,
+        spoken: bool = False,
+    ) -> None:
+        """session: with its engine. spoken: whether the output is for a screen reader."""
+        self.session = session
+        self.store = background.run(session.store())
+        self.conversation = conversation
+        self.options = options
+        self.background = background
+        self.spoken = spoken
+        self.status: StatusLine = SpokenStatus(sys.stderr) if spoken else StatusLine(sys.stderr)
+        self.attachments: list[Attachment] = []
+        self.images: list[AttachedImage] = []
+        """Sent with the next question, as `attachments` are."""
+        self._answer_task: asyncio.Task[None] | None = None
+        self._unknown_names: list[str] = []
+        session.on_note = self._note
+
+    @property
+    def _renders(self) -> bool:
+        """Whether the Markdown of answers is rendered."""
+        return can_render(sys.stdout) and not (self.spoken or self.options.json or self.options.raw)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of the current model."""
+        assert self.session.loaded is not None
+        return self.session.loaded
+
+    def main(self, prompt: str | None) -> None:
+        """Answer the prompt, or hold a conversation if there is none."""
+        try:
+            self._note_plan()
+            for image in self.options.images:
+                self.attach_image(image)
+            if prompt is None:
+                self._run_interactively()
+            else:
+                self._answer(prompt, is_only=True)
+        finally:
+            self.status.clear()
+            self.background.run(self._end())
+            self.status.clear()
+
+    def attach_image(self, source: str | bytes) -> AttachedImage:
+        """Send an image, from a path or as bytes, with the next question.
+
+        Raises ImageError, CannotSee, and AttachmentError if there are too many.
+        """
+        self.check_sees()
+        library = self.store.images
+        image = (
+            read_image(library, source)
+            if isinstance(source, str)
+            else keep_image(library, source, "standard input")
+        )
+        if image not in self.images:
+            self._check_room()
+            self.images.append(image)
+        return image
+
+    def attach_file(self, path: str) -> Attachment:
+        """Send the text of a file with the next question. Raises AttachmentError."""
+        self._check_room()
+        self.attachments.append(read(path))
+        return self.attachments[-1]
+
+    def _check_room(self) -> None:
+        if len(self.images) + len(self.attachments) >= MOST:
+            raise AttachmentError(
+                f"A question can have at most {MOST} attachments.", hint="Send these first."
+            )
+
+    def check_sees(self) -> None:
+        """Raise CannotSee if the model takes no images, with a hint at one that does."""
+        try:
+            self.background.run(self.session.check_sees())
+        except CannotSee as error:
+            self.status.show("looking for a model that sees")
+            hint = _seeing_hint(self.options.request.backend, in_conversation=self.options.prompt is None)
+            self.status.clear()
+            parts = filter(None, (error.hint, hint))
+            raise CannotSee(error.message, hint=" ".join(parts) or None) from error
+
+    # A conversation, line by line.
+
+    def _run_interactively(self) -> None:
+        try:
+            self._load()
+        except (
+            RemoteUnreachable,
+            RemoteDenied,
+        ) as error:  # which /model can change
+            self.status.clear()
+            complain(error.message, error.hint)
+        lines = "Alt+Enter begins another line, " * self._edits
+        hint = f"/help lists commands, {lines}Ctrl+C stops an answer, Ctrl+D ends."
+        name = one_line(self.engine.plan.model_name)
+        if self.spoken:
+            state = "is ready" if self.engine.model is not None else "does not answer yet"
+            self.status.say(f"{name} {state}. Type a question and press Enter. {hint}")
+        else:
+            print(f"{name}: {hint}", file=sys.stderr)
+        if self.conversation.n_messages:
+            title, count = one_line(self.conversation.chat.title), counted(self.conversation.n_messages)
+            print(f"Continuing: {title} ({count})", file=sys.stderr)
+        commands = SlashCommands(self)
+        for line in self._lines():
+            try:
+                if not commands.run(line):
+                    self._answer(question_text(line))
+            except EdgechatError as error:
+                self.status.clear()
+                complain(error.message, error.hint)
+            if commands.ended:
+                return
+
+    @property
+    def _edits(self) -> bool:
+        """Whether questions are typed in the line editor, which moves the cursor."""
+        return is_interactive() and not (self.spoken or os.environ.get("TERM") == "dumb")
+
+    def _lines(self) -> Iterator[str]:
+        """Yield questions and commands as they are typed, without blank ones."""
+        read = self._read_line
+        if self._edits:
+            from edgechat.cli.chat.line_editor import QuestionPrompt
+
+            asked = list[str]()
+            with contextlib.suppress(StoreError):
+                asked = self.background.run(self.store.recent_questions(_RECENT))
+            read = QuestionPrompt(asked).read
+        while True:
+            try:
+                line = as_text(read())
+            except EOFError:
+                print(file=sys.stderr)
+                return
+            self.status.heard()
+            if line.strip():
+                yield line
+
+    def _read_line(self) -> str:
+        if self.spoken:  # on stderr, since stdout may be piped to another program
+            print("You: ", end="", file=sys.stderr, flush=True)
+        return input("" if self.spoken else _PROMPT)
+
+    def add_documents(self, path: str) -> str:
+        """Add a folder or file to the documents of this conversation; Ctrl+C stops the reading.
+
+        Returns a sentence about the result. Raises EdgechatError.
+        """
+        adding = add_documents(self.session, self.conversation, path, self._show_reading)
+        reading = self.background.begin(adding)
+        try:
+            return reading.result()
+        except KeyboardInterrupt:
+            reading.cancel()
+            return "Stopped. What has been read is kept; the same command goes on."
+        finally:
+            self.status.clear()
+
+    def start_conversation(self) -> None:
+        """Start a new conversation with the next question."""
+        self.background.run(self.session.persist(self.conversation))
+        system = self.options.new_system(self.session.settings)
+        self.conversation = self.background.run(self.session.begin(system))
+
+    def continue_conversation(self, conversation: Conversation) -> None:
+        """Continue a stored conversation with the next question."""
+        self.background.run(self.session.persist(self.conversation))
+        self.conversation = conversation
+
+    def switch_model(self, name: str) -> None:
+        """Switch to another model; if it cannot be planned, the current one stays."""
+        self.background.run(self.session.switch_model(name))
+        self._note_plan()
+        self._load()
+
+    def retry(self) -> None:
+        """Regenerate the last reply; the old one stays as a branch."""
+        self.conversation.regenerate()
+        try:
+            if self.conversation.turns[-1].images:
+                self.check_sees()
+            self._answer(None)
+        finally:
+            self.conversation.put_back()
+
+    def continue_reply(self) -> None:
+        """Continue a last reply that ended early. Raises ChatNotFound if it is complete."""
+        if not self.conversation.can_continue:
+            raise nothing_to_continue()
+        self._answer(None)
+
+    # One answer.
+
+    def _load(self) -> ModelInfo:
+        is_first_load = self.engine.model is None
+        if is_first_load:
+            self.status.say(f"Loading {one_line(self.engine.plan.model_name)}.")
+        self.status.show("starting the engine")
+        starting = Starting(self.engine.plan) if self.engine.plan.program is not None else None
+        start = self.background.begin(self.engine.start(partial(self._show_load, starting)))
+        if self._renders:
+            import edgechat.cli.chat.rendered  # noqa: F401  (0.3 s, which pass while the model loads)
+        try:
+            model = start.result()
+        except LoadFailed as error:
+            raise self._with_local_hint(error) from error
+        self.status.clear()
+        if is_first_load:
+            if model.template == "chatml":
+                self._note("the model has no chat template; ChatML is used.")
+            # The plan's own reason has been printed already.
+            if asks_for_drafts(self.options.request.draft) and model.no_draft not in (
+                "",
+                self.engine.plan.no_draft,
+            ):
+                self._note(model.no_draft)
+        return model
+
+    def _with_local_hint(self, error: LoadFailed) -> LoadFailed:
+        """Add a hint at a model of this machine to an error of another server."""
+        if self.engine.plan.remote is not None:
+            hint = _local_hint(in_conversation=self.options.prompt is None)
+            error = type(error)(error.message, hint="\n  ".join(filter(None, (error.hint, hint))) or None)
+        return error
+
+    def _note_plan(self) -> None:
+        """Print notes about the plan."""
+        plan, options = self.engine.plan, self.options
+        for text in plan.notes:
+            self._note(text)
+        if plan.no_draft and asks_for_drafts(options.request.draft):
+            self._note(plan.no_draft)
+        asked = options.request.context
+        if asked is not None and plan.context > asked:
+            difference = f"it is {plan.context} instead of {asked}"
+            self._note(f"A context is a multiple of 256 tokens; {difference}.")
+
+    def _note(self, text: str) -> None:
+        self.status.clear()
+        note(text)
+
+    def _show_load(self, starting: Starting | None, progress: float) -> None:
+        plan = self.engine.plan
+        if starting is None:
+            self.status.show(f"loading {plan.model_name} {progress:.0%}")
+        else:
+            self.status.show(starting.line(self.engine.log_tail(LOG_BYTES)))
+
+    def _answer(self, prompt: str | None, *, is_only: bool = False) -> None:
+        """Stream one answer, which is stored however it ends.
+
+        prompt: None to answer the last question again, or to continue a reply. is_only: whether no other
+        question follows.
+        """
+        model = self._load()
+        if self.session.chosen_tools(self.conversation.settings) and not model.has_tools:
+            self._note(told_in_words(model.name))
+        if self.images:  # the model may be another one by now
+            self.check_sees()
+        printer = self._new_printer()
+        try:
+            with hinting_at_no_store(self.options.choice):
+                if prompt is not None:
+                    self.background.run(self._ask(prompt))
+                printer.passages = [
+                    file for turn in self.conversation.turns for file in turn.attachments if file.source
+                ]
+                self._wait_for(printer, is_only=is_only)
+        except EdgechatError as error:
+            printer.end(self.engine.plan, model, self.conversation.state_id, error)
+            raise
+        printer.end(self.engine.plan, model, self.conversation.state_id)
+
+    def _new_printer(self) -> AnswerPrinter:
+        dropped, has_system = self.conversation.dropped, self.conversation.system is not None
+        if isinstance(self.status, SpokenStatus) and not self.options.json:
+            return SpokenAnswer(self.status, dropped=dropped, has_system=has_system)
+        if self._renders:
+            from edgechat.cli.chat.rendered import RenderedAnswer
+
+            return RenderedAnswer(self.status, dropped=dropped, has_system=has_system)
+        return AnswerPrinter(self.status, as_json=self.options.json, dropped=dropped, has_system=has_system)
+
+    async def _ask(self, prompt: str) -> None:
+        before = self.conversation.n_messages
+        passages = await self._passages(prompt)
+        await self.conversation.ask(prompt, [*passages, *self.attachments], self.images)
+        self.attachments, self.images = [], []
+        more = self.conversation.n_messages - before - 1
+        if more > 0:
+            self._note(
+                f"another edgechat has continued this conversation in the meantime: {counted(more)} more."
+            )
+
+    async def _passages(self, prompt: str) -> list[Attachment]:
+        """Return passages for a prompt from the documents of the conversation."""
+        try:
+            return await self.session.passages(self.conversation, prompt, self._show_reading)
+        finally:
+            self.status.clear()
+
+    def _show_reading(self, progress: Progress) -> None:
+        self.status.show(f"reading {progress.done:,} of {progress.total:,} documents: {progress.name}")
+
+    def _wait_for(self, printer: AnswerPrinter, *, is_only: bool) -> None:
+        """Wait for the answer. Ctrl+C stops it in a conversation, and otherwise ends the program."""
+        questions = TerminalQuestions()
+        answer = self.background.begin(self._stream(printer, questions))
+        try:
+            questions.answer_until_done(answer)
+            answer.result()
+        except KeyboardInterrupt:
+            if is_only:
+                raise
+            self.background.begin(self._stop())
+            answer.result()
+
+    async def _stream(self, printer: AnswerPrinter, questions: TerminalQuestions) -> None:
+        """Stream the answer until it has ended for any reason, and is saved."""
+        self._answer_task = asyncio.create_task(self._print_events(printer, questions))
+        await asyncio.wait([self._answer_task])
+        if not self._answer_task.cancelled():
+            self._answer_task.result()
+
+    async def _print_events(self, printer: AnswerPrinter, questions: TerminalQuestions) -> None:
+        async def ask(question: Question) -> Answer:
+            printer.flush()
+            self.status.clear()
+            return await questions.ask(question)
+
+        chat_id = self.conversation.chat.id
+        asking = await self.session.tools.asking(chat_id, ask) if can_ask() else None
+        permission = CommandLinePermission(self.options.yes, asking)
+        self._note_unknown_names()
+        try:
+            reply = self.session.answer(self.conversation, permission=permission)
+            async with aclosing(reply) as events:
+                async for event in events:
+                    printer.take(event)
+        finally:
+            printer.flush()  # Ctrl+C too
+
+    def _note_unknown_names(self) -> None:
+        """Print, once, which names of --yes match no chosen tools."""
+        unknown = unknown_names(self.options.yes, self.session.chosen_tools(self.conversation.settings))
+        if unknown and unknown != self._unknown_names:
+            self.status.clear()
+            note(f"--yes {', '.join(map(one_line, unknown))} permits nothing: no such tools are chosen.")
+        self._unknown_names = unknown
+
+    async def _stop(self) -> None:
+        task = self._answer_task
+        if task is not None and not task.done() and not await self.conversation.stop():
+            task.cancel()
+
+    async def _end(self) -> None:
+        """Stop the answer, save the KV state, end the worker."""
+        await self._stop()
+        if self._answer_task is not None:
+            await asyncio.wait([self._answer_task], timeout=_STOP_SECONDS)
+        if self.conversation.state_id is not None:
+            self.status.show("saving the KV state of the conversation")
+        await self.session.close_engine(_SAVE_SECONDS)
+        if self._answer_task is not None:  # ends with its engine; its error has been reported
+            await asyncio.wait([self._answer_task])
+            self._answer_task.cancelled() or self._answer_task.exception()
+
+
+def _seeing_hint(backend: Backend | None, *, in_conversation: bool) -> str | None:
+    """Return a hint at a model that sees and fits; None if there is none."""
+
+    def rated(listed: Sequence[ModelRow]) -> SurveyOverview:
+        sound = [row.model for row in listed if not row.glance.damage]
+        return overview(sound, with_settings(PlanRequest(backend=backend), settings.load()))
+
+    with suppress(EdgechatError):  # errors of the search matter less than the first one
+        seeing = seeing_model(rows, rated)
+        if seeing is not None:
+            name = shlex.quote(seeing.name)
+            use = f"/model {seeing.name}" if in_conversation else f"edgechat run {name} …"
+            return f"{seeing.sentence} {use if seeing.is_here else f'edgechat pull {name}'}"
+    return None
+
+
+def _local_hint(*, in_conversation: bool) -> str | None:
+    """Return a hint at a model of this machine that fits; None if there is none."""
+    with suppress(EdgechatError):
+        found = local_model(rows())
+        if found is not None:
+            use = f"/model {found.name}" if in_conversation else f"edgechat run {shlex.quote(found.name)} …"
+            return f"{found.sentence} {use}"
+    return None

@@ -1,1 +1,0 @@
-"""The commands around servers: tools (`mcp`), models elsewhere (`remote`), and agents (`launch`)."""

@@ -1,1 +1,0 @@
-"""What commands print: layouts, progress, amounts, findings with their remedies."""

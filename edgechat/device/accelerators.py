@@ -1,0 +1,172 @@
+"""The accelerators, merged from several sources, with their available memory.
+
+ggml lists what this build of llama.cpp can compute on; the driver (NVML), the kernel (sysfs) and torch tell
+of cards that it cannot, and what other programs have taken. What a source says of a card is a GpuReading;
+cards are matched by PCI address, or by maker if a source has no address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from edgechat.device.memory import Memory
+from edgechat.native.accelerators.devices import NativeDevice
+
+Vendor = Literal["nvidia", "amd", "intel", "apple", "other"]
+Source = Literal["ggml", "nvml", "kernel", "torch"]
+
+_SAME = 0.1
+"""Sources that differ by less than this share in a card's total speak of the same memory."""
+_BACKENDS: dict[str, Vendor] = {"CUDA": "nvidia", "ROCm": "amd", "MTL": "apple"}
+_WORDS: tuple[tuple[str, Vendor], ...] = (
+    ("nvidia", "nvidia"),
+    ("geforce", "nvidia"),
+    ("quadro", "nvidia"),
+    ("tesla", "nvidia"),
+    ("radeon", "amd"),
+    ("amd", "amd"),
+    ("intel", "intel"),
+    ("apple", "apple"),
+)
+_SOFTWARE = ("llvmpipe", "swiftshader", "lavapipe")
+"""Vulkan drivers that compute on the CPU, slower than the CPU backend does."""
+
+
+class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
+    """What one source reports about one card."""
+
+    source: Source
+    vendor: Vendor
+    name: str = ""
+    pci: str | None = None
+    """'0000:c1:00.0', lower case."""
+    total: int = 0
+    """Bytes; 0 where the source does not know."""
+    free: int = 0
+    shares_ram: bool | None = None
+    """None where the source does not know."""
+    set_aside: int = 0
+    """Bytes of `free` that the firmware has taken from the RAM for this card that shares it."""
+    device: str | None = None
+    """llama.cpp's name of it; only ggml knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """A GPU, or something like it."""
+
+    name: str
+    vendor: Vendor
+    devices: tuple[str, ...]
+    """llama.cpp's names of it, the best one first: 'CUDA0', 'Vulkan0'; empty: this build cannot use it."""
+    total: int
+    """The most that a program can allocate, in bytes; 0 if unknown."""
+    free: int
+    """Bytes that may be taken now; never more than `total`, nor than the RAM has where it is shared."""
+    shares_ram: bool
+    """Whether it computes in the machine's own memory, which must then be charged once for both."""
+    own: int
+    """Bytes of `free` that no RAM has to be given for: all of them, unless it shares the RAM."""
+    pci: str | None
+    sources: tuple[Source, ...]
+    worker: str = ""
+    """The address of the worker that lends it; empty: it is in this machine."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether this build of llama.cpp can compute on it."""
+        return bool(self.devices)
+
+    @property
+    def is_apples(self) -> bool:
+        """Whether it is the one inside an Apple processor, on which MLX computes too."""
+        return self.vendor == "apple" and self.shares_ram
+
+
+def ggml_readings(devices: Iterable[NativeDevice]) -> list[GpuReading]:
+    """Return ggml's devices that hold layers, without Vulkan devices that are the CPU in disguise."""
+    readings: list[GpuReading] = []
+    for device in devices:
+        description = device.description.lower()
+        is_software = any(name in description for name in _SOFTWARE)
+        if is_software or device.kind not in ("gpu", "igpu"):
+            continue
+        by_word = next((vendor for word, vendor in _WORDS if word in description), None)
+        vendor = by_word or _BACKENDS.get(device.backend, "other")
+        reading = GpuReading(
+            source="ggml",
+            vendor=vendor,
+            name=device.description or device.name,
+            pci=device.device_id,
+            total=device.total,
+            free=device.free,
+            # Metal calls every card a GPU; only AMD's, in Macs with Intel CPUs, have memory of their own.
+            shares_ram=device.kind == "igpu" or (device.backend == "MTL" and vendor != "amd"),
+            device=device.name,
+        )
+        readings.append(reading)
+    return readings
+
+
+def merge(readings: Sequence[GpuReading], memory: Memory) -> tuple[Accelerator, ...]:
+    """Return each card once; where sources contradict each other the one listed first is believed.
+
+    readings: of the most trusted source first. memory: what the RAM has, for cards that share it.
+    """
+    cards: list[list[GpuReading]] = []
+    for reading in readings:
+        card = _card_of(reading, cards)
+        if card is None:
+            cards.append([reading])
+        else:
+            card.append(reading)
+    return tuple(_accelerator(card, memory) for card in cards)
+
+
+def _card_of(reading: GpuReading, cards: list[list[GpuReading]]) -> list[GpuReading] | None:
+    """Return the card that this source sees here, if it is known already: by address, else by maker."""
+    for card in cards:
+        if reading.pci and any(known.pci == reading.pci for known in card):
+            return card
+    for card in cards:
+        told_apart = reading.pci and any(known.pci for known in card)
+        # A source, or a backend of ggml, that has listed the card already means another one.
+        listed = any(_listed_by(known) == _listed_by(reading) for known in card)
+        if card[0].vendor == reading.vendor and not told_apart and not listed:
+            return card
+    return None
+
+
+def _listed_by(reading: GpuReading) -> tuple[Source, str]:
+    """Return the source, and of ggml the backend."""
+    return reading.source, (reading.device or "").rstrip("0123456789")
+
+
+def _accelerator(card: list[GpuReading], memory: Memory) -> Accelerator:
+    knowing = [reading for reading in card if reading.total > 0]
+    total = knowing[0].total if knowing else 0
+    # A source may mean something else: NVML the whole card where we have a slice of it, a heap and not all
+    # heaps. But where they mean the same, the smallest figure knows of a program that the others overlook.
+    same = [reading for reading in knowing if abs(reading.total - total) <= _SAME * total]
+    free = min([total, *(max(0, reading.free) for reading in same)])
+    shares = next((reading.shares_ram for reading in card if reading.shares_ram is not None), False)
+    own = free
+    if shares:
+        own = min(free, max(reading.set_aside for reading in card))
+        total = min(total, memory.total + own)
+        free = min(free, own + memory.available)
+    return Accelerator(
+        name=next((reading.name for reading in card if reading.name), card[0].vendor),
+        vendor=card[0].vendor,
+        devices=tuple(reading.device for reading in card if reading.device),
+        total=total,
+        free=free,
+        shares_ram=shares,
+        own=own,
+        pci=next((reading.pci for reading in card if reading.pci), None),
+        sources=tuple(dict.fromkeys(reading.source for reading in card)),
+    )

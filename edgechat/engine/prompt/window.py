@@ -1,0 +1,127 @@
+"""Sliding window: which messages of a conversation are sent once the context cannot hold them all.
+
+The system prompt and the first turn stay. When the conversation exceeds a high-water mark, the oldest turns
+after them leave at once, down to a low-water mark. In between, messages are only appended, so the prompt's
+prefix, and with it the cache, stays valid.
+
+The window is stateless: the turns that have left are computed from the conversation's history alone. So it is
+the same after a restart, and a turn that has left never comes back.
+
+Only sizes in tokens matter here, not texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from edgechat.engine.types import Role
+
+MOST_TOKENS = 2**40
+"""Limit for one message; larger sizes are an error."""
+_BYTES_PER_TOKEN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ContextWindow:
+    """The part of a conversation that is sent: its head and its turns, except a run of old turns."""
+
+    head: int
+    """Number of messages before the first turn; they never leave."""
+    turns: tuple[range, ...]
+    """Indices of the messages of each turn."""
+    sizes: tuple[int, ...]
+    """Tokens of each turn."""
+    first: int
+    """The turn that leaves first: 1 if the first turn is pinned, else 0."""
+    dropped: int
+    """Number of turns that have left, from `first` on."""
+    current: int
+    """The turn of the last user message: neither it nor later turns can leave."""
+    tokens: int
+    """Tokens of all that is sent."""
+
+    @property
+    def kept(self) -> list[int]:
+        """Indices of the messages that are sent."""
+        stop = self.first + self.dropped
+        turns = self.turns[: self.first] + self.turns[stop:]
+        return [*range(self.head), *(at for turn in turns for at in turn)]
+
+    def narrower(self, by: int = 1) -> ContextWindow | None:
+        """Leave out another turn, and more until `by` tokens are saved; None if no turn can leave."""
+        start = self.first + self.dropped
+        if start >= self.current:
+            return None
+        stop, gone = start + 1, self.sizes[start]
+        while stop < self.current and gone < by:
+            gone += self.sizes[stop]
+            stop += 1
+        return replace(self, dropped=stop - self.first, tokens=self.tokens - gone)
+
+
+def whole(n_messages: int) -> ContextWindow:
+    """Return a window that keeps everything."""
+    return ContextWindow(head=n_messages, turns=(), sizes=(), first=0, dropped=0, current=0, tokens=0)
+
+
+def window_of(messages: Sequence[tuple[Role, int]], cells: int, *, fixed: int = 0) -> ContextWindow:
+    """Return the window of `messages` (role and tokens of each) for a context of `cells` tokens.
+
+    fixed: tokens of the prompt that belong to no message.
+
+    Turns leave when a reply takes the conversation over 3/4 of the cells, or a question over 7/8, until it
+    takes at most half. The caller checks whether that suffices: if the current turn and pinned messages are
+    too long themselves, `tokens` exceeds 7/8 and nothing more can leave. The first turn is pinned if it and
+    the head take at most a quarter. Raises ValueError for invalid sizes.
+    """
+    if cells < 1 or not all(0 <= size <= MOST_TOKENS for size in (fixed, *(size for _, size in messages))):
+        raise ValueError("the cells of a context are 1 or more, and sizes are numbers of tokens")
+    turns = turns_of([role for role, _ in messages])
+    head = turns[0].start if turns else len(messages)
+    tokens = fixed + sum(size for _, size in messages[:head])
+    sizes: list[int] = []
+    first = dropped = current = 0
+    for number, turn in enumerate(turns):
+        if number == 1:
+            first = int(tokens <= cells // 4)
+        sizes.append(0)
+        for role, size in messages[turn.start : turn.stop]:
+            tokens += size
+            sizes[-1] += size
+            current = number if role == "user" else current
+            if role != "system" and tokens > _high(role, cells):
+                while tokens > cells // 2 and first + dropped < current:
+                    tokens -= sizes[first + dropped]
+                    dropped += 1
+    return ContextWindow(head, turns, tuple(sizes), first, dropped, current, tokens)
+
+
+def turns_of(roles: Sequence[Role]) -> tuple[range, ...]:
+    """Return the messages of each turn: a user message with the replies, calls and results that follow it.
+
+    Whatever the order of the messages, each belongs to one turn, or to the head, the system messages at the
+    beginning. A reply without a question, such as a greeting, belongs to the first turn; a later system
+    message begins the turn of the question that follows it.
+    """
+    starts: list[int] = []
+    asked = False
+    for at, role in enumerate(roles):
+        if role == "system" and not starts:
+            continue
+        if not starts or (asked and role not in ("assistant", "tool")):
+            starts.append(at)
+            asked = False
+        asked = asked or role == "user"
+    return tuple(range(start, stop) for start, stop in pairwise([*starts, len(roles)]))
+
+
+def guessed_tokens(n_bytes: int) -> int:
+    """Return an estimate of the tokens of a text, without a vocabulary."""
+    return -(-n_bytes // _BYTES_PER_TOKEN)
+
+
+def _high(role: Role, cells: int) -> int:
+    # Higher for a question than for a reply: if a question moves the window, the prewarmed cache is lost.
+    return cells * 7 // 8 if role in ("user", "tool") else cells * 3 // 4

@@ -1,0 +1,103 @@
+"""GGUF files that need an import first: models split by bytes, and text models with a vision tower.
+
+Before shards (`m-00001-of-00002.gguf`), models were cut anywhere, as `m.gguf.part1of2` or `m.gguf-split-a`;
+joined, the parts are a GGUF file. Until May 2026, Ollama's files held a vision tower beside the text model;
+llama.cpp refuses its tensors, so an import copies the text model alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import string
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgechat.base.errors import ModelFileError
+from edgechat.base.text import mebibytes, one_line
+from edgechat.models.formats.header import MAX_PARTS, ModelHeader, ModelTensor
+
+_COUNTED = re.compile(r"(?P<whole>.+\.gguf)\.part(?P<number>\d{1,4})of(?P<count>\d{1,4})", re.I | re.S | re.A)
+_LETTERED = re.compile(r"(?P<whole>.+\.gguf)-split-(?P<letter>[a-z])", re.I | re.S | re.A)
+_NAMED = 4
+"""Missing parts that a message lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByteParts:
+    """The parts of one model, in order."""
+
+    whole: str
+    """Name of the joined file."""
+    paths: tuple[Path, ...]
+    """All parts, present or missing; lettered parts up to the last present one."""
+
+    @property
+    def missing(self) -> list[Path]:
+        """Parts that are missing."""
+        return [path for path in self.paths if not path.is_file()]
+
+
+def byte_parts(path: Path) -> ByteParts | None:
+    """Return the model that a file is a part of, judged by its name, or None."""
+    if counted := _COUNTED.fullmatch(path.name):
+        count = int(counted["count"])
+        if not 1 <= int(counted["number"]) <= count <= MAX_PARTS:
+            return None
+        width = len(counted["number"]) if counted["number"].startswith("0") else 1
+        start, end = path.name[: counted.start("number")], path.name[counted.end("number") :]
+        names = [f"{start}{number:0{width}}{end}" for number in range(1, count + 1)]
+        return ByteParts(counted["whole"], tuple(map(path.with_name, names)))
+    if lettered := _LETTERED.fullmatch(path.name):
+        letters = string.ascii_lowercase if lettered["letter"].islower() else string.ascii_uppercase
+        named = [path.with_name(path.name[:-1] + letter) for letter in letters]
+        last = max((at for at, one in enumerate(named) if os.path.isfile(one)), default=0)
+        return ByteParts(lettered["whole"], tuple(named[: last + 1]))
+    return None
+
+
+def part_error(path: Path, parts: ByteParts) -> ModelFileError:
+    """Return the error for a part that is used as a model."""
+    number = parts.paths.index(path) + 1 if path in parts.paths else 1
+    missing = [one_line(one.name) for one in parts.missing]
+    what = f"{one_line(path.name)} is part {number} of {len(parts.paths)} of {one_line(parts.whole)}"
+    join = f"edgechat import {one_line(str(path), 300)}"
+    if not missing:
+        return ModelFileError(
+            f"{what}, which was split by bytes; all are here.", hint=f"To join them: {join}"
+        )
+    more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+    return ModelFileError(
+        f"{what}, which was split by bytes. Not here: {', '.join(missing[:_NAMED])}{more}.",
+        hint=f"Download all of them into the folder of this one, then join them: {join}",
+    )
+
+
+_BEGINNINGS = ("v.", "a.", "s.", "mm.", "mm_", "resampler.", "vision.", "vision_tower.")
+"""Name prefixes of tensors for pictures and sound; no text model has such tensors."""
+
+
+class VisionInside(ModelFileError):
+    """Error for a file with a vision tower beside the text model."""
+
+
+def is_for_text(tensor: ModelTensor) -> bool:
+    """Return whether a tensor belongs to the text model."""
+    return not tensor.name.startswith(_BEGINNINGS)
+
+
+def check_text_only(header: ModelHeader) -> None:
+    """Raise VisionInside for a file that holds more than a text model."""
+    others = [tensor for tensor in header.tensors if not is_for_text(tensor)]
+    if others and len(others) < len(header.tensors):
+        raise VisionInside(
+            f"{one_line(header.path)} holds a vision tower ({_bytes(others)}) beside the text model, which "
+            "llama.cpp does not load.",
+            hint=f"To make a copy that reads text ({_bytes(filter(is_for_text, header.tensors))}): "
+            "edgechat import MODEL",
+        )
+
+
+def _bytes(tensors: Iterable[ModelTensor]) -> str:
+    return mebibytes(sum(tensor.n_bytes for tensor in tensors))

@@ -1,1 +1,0 @@
-"""Requests to the hub over HTTP: connections, ranges and deadlines. Start at transfer.py."""

@@ -1,0 +1,282 @@
+"""Contexts of layers that draft from a model's hidden states: MTP, EAGLE-3, and Gemma 4's drafter."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from types import ModuleType
+from typing import Any, Literal
+
+import llama_cpp.llama_cpp as lib
+import numpy as np
+import numpy.typing as npt
+
+from edgechat.base.errors import DecodeFailed, LoadFailed
+from edgechat.native import ggml, logs
+from edgechat.native.batches import EmbeddingBatch, pointer
+from edgechat.native.handles import DECODE_OK, Context, Model
+from edgechat.native.params import CHAINED, EAGLE_LAYERS, HANDS_OUT_ALL, HANDS_OUT_INPUTS, LoadParams
+
+Rows = npt.NDArray[np.float32]
+
+
+class HeadContext(Context):
+    """The context of a head. It must be closed before its target."""
+
+    kind: Literal["mtp", "eagle3"] = "mtp"
+    stays = False
+    """Whether all tokens of a draft take one position."""
+
+    def __init__(
+        self, model: Model, params: LoadParams, target: Context, *, of: int = lib.LLAMA_CONTEXT_TYPE_MTP
+    ) -> None:
+        """Allocate, and have the target keep its hidden states. Raises LoadFailed.
+
+        model: the one whose layers these are. params: the target's.
+        """
+        self._functions = _functions()
+        self._target = target
+        self.width = int(lib.llama_model_n_embd_out(model.pointer))
+        """Numbers of a hidden state."""
+        self.n_layers = 1 if self.stays else max(1, int(lib.llama_model_n_layer_nextn(model.pointer)))
+        """Layers; where there are several, each predicts one token further than the one before."""
+        if self.n_layers > 1 and model.architecture not in CHAINED:
+            raise LoadFailed(
+                f"{model.architecture} models draft with one layer of their own, and this one has "
+                f"{self.n_layers}."
+            )
+        super().__init__(model, params.of_head(), target=target, kind=of)
+        if self.n_vocab != target.n_vocab:
+            self.close()
+            raise LoadFailed(f"The draft knows {self.n_vocab} tokens, and its target {target.n_vocab}.")
+        # Beside its own rows: the target's, a copy of these for whoever reads them, and one in a micro-batch.
+        self.output_bytes += 4 * self.width * (self.n_seq_max + 2 * target.n_batch + self.n_ubatch)
+        self._keep_states(True)
+        self.hands_out_all = model.architecture in HANDS_OUT_ALL
+        """Whether a call may have tokens whose logits are not wanted beside others: if not, the hidden states
+        of the others are not handed out."""
+        self._functions.llama_set_embeddings_nextn(self.pointer, True, not self.hands_out_all)
+        self._ends: list[int] = []
+
+    def _keep_states(self, keep: bool) -> None:
+        """Have the target keep what the head reads, or no more."""
+        self._functions.llama_set_embeddings_nextn(self._target.pointer, keep, False)
+
+    def target_states(self, n_tokens: int) -> Rows:
+        """Return the hidden states [n_tokens, width] after each token of the target's last call.
+
+        They are valid until its next one.
+        """
+        return self._states(self._target, n_tokens)
+
+    def own_states(self) -> Rows:
+        """Return the hidden states [runs, width] after each run of the last call here; a copy."""
+        states = self._states(self, self._ends[-1] + 1 if self.hands_out_all else len(self._ends))
+        return states[self._ends] if self.hands_out_all else states.copy()
+
+    def _states(self, context: Context, n: int) -> Rows:
+        first = self._functions.llama_get_embeddings_nextn(context.pointer)
+        return np.ctypeslib.as_array(first, (n, self.width))
+
+    def read(self, runs: Sequence[tuple[int, int, Sequence[int], int]], states: Rows) -> Rows | None:
+        """Compute runs of tokens as `decode` does, each beside the hidden state before it [n, width]."""
+        n_rows = self._batch.fill(runs)
+        rows = np.ascontiguousarray(states, np.float32)
+        if rows.shape != (self._batch.native.n_tokens, self.width):
+            raise ValueError(f"{self._batch.native.n_tokens} tokens have hidden states of {rows.shape}")
+        self._batch.native.embd = pointer(rows, ctypes.c_float)
+        self._ends = [end - 1 for end in accumulate(len(run[2]) for run in runs)]
+        return self._decode(self._batch.native, n_rows, abortable=False)
+
+    def choose_layer(self, index: int) -> None:
+        """Have the calls that come computed by one of several layers."""
+        self._functions.llama_set_nextn_layer_offset(self.pointer, index)
+
+    def close(self) -> None:
+        """Free the cache and the buffers; the target keeps its hidden states no more."""
+        if self._pointer:
+            self._keep_states(False)
+        super().close()
+
+
+def _functions() -> ModuleType:
+    """Return the bindings of llama-ext.h. Raises LoadFailed where this build does not export it."""
+    try:
+        from llama_cpp import llama_cpp_ext
+    except (ImportError, AttributeError) as error:
+        raise LoadFailed(
+            "This build of llama.cpp cannot draft with a model's own layers (MTP).",
+            hint="Install llama-cpp-python as edgechat pins it, or draft otherwise: --draft ngram",
+        ) from error
+    return llama_cpp_ext
+
+
+_LEAST_LOGIT = np.float32(-1e9)
+
+
+class EagleContext(HeadContext):
+    """The context of an EAGLE-3 draft. What callers say of places are indices of the text's tokens."""
+
+    kind: Literal["mtp", "eagle3"] = "eagle3"
+
+    def __init__(self, model: Model, params: LoadParams, target_model: Model, target: Context) -> None:
+        """Allocate, and have the target keep what goes into three of its layers. Raises LoadFailed."""
+        self._inputs = _Inputs()
+        # After the last layer there is the state that heads read; no draft that is published asks for it.
+        self._layers = self._inputs.layers(model)
+        n_layers = target_model.n_layers
+        self._target_width = int(lib.llama_model_n_embd(target_model.pointer))
+        if target_model.architecture not in HANDS_OUT_INPUTS:
+            raise LoadFailed(f"llama.cpp cannot draft for {target_model.architecture} models by EAGLE-3.")
+        if len(self._layers) != EAGLE_LAYERS or not all(0 <= one < n_layers for one in self._layers):
+            raise LoadFailed(
+                f"The EAGLE-3 draft reads the layers {', '.join(map(str, self._layers))}, and its target has "
+                f"{n_layers}."
+            )
+        if (width := model.meta("eagle3.target_hidden_size")) != str(self._target_width):
+            raise LoadFailed(
+                f"The EAGLE-3 draft reads hidden states of {width} numbers, and its target has "
+                f"{self._target_width}."
+            )
+        super().__init__(model, params, target, of=lib.LLAMA_CONTEXT_TYPE_DEFAULT)
+
+    def _keep_states(self, keep: bool) -> None:
+        for layer in self._layers:
+            self._inputs.keep(self._target.pointer, layer, keep)
+
+    def target_states(self, n_tokens: int) -> Rows:
+        """Return the states [n_tokens, width] that the encoder makes of the target's last call."""
+        rows = [self._inputs.get(self._target.pointer, layer) for layer in self._layers]
+        shape = n_tokens, self._target_width
+        inputs = np.hstack([np.ctypeslib.as_array(row, shape) for row in rows])
+        size = self.n_ubatch
+        return np.concatenate([self._encoded(inputs[at : at + size]) for at in range(0, n_tokens, size)])
+
+    def _encoded(self, inputs: Rows) -> Rows:
+        # The encoder minds no positions, but llama.cpp wants them to go on from those of the cache.
+        start = super().last_position(0) + 1
+        positions = np.arange(start, start + len(inputs), dtype=np.int32)[None]
+        batch = EmbeddingBatch(0, inputs, positions, all_rows=True)
+        code = int(lib.llama_encode(self.pointer, batch.native))
+        if code != DECODE_OK:
+            raise DecodeFailed(f"llama.cpp could not encode for the draft (code {code}): {logs.cause()}")
+        return self._states(self, len(inputs)).copy()
+
+    # What is said in tokens of the text: the first has no position.
+
+    def read(self, runs: Sequence[tuple[int, int, Sequence[int], int]], states: Rows) -> Rows | None:
+        """See `HeadContext.read`."""
+        moved, keep, at = [], np.ones(len(states), bool), 0
+        for seq, start, tokens, wanted in runs:
+            keep[at] = start > 0
+            at += len(tokens)
+            skipped = int(start == 0)
+            if len(tokens) > skipped:
+                moved.append((seq, max(start - 1, 0), tokens[skipped:], wanted))
+        if not moved:
+            return np.empty((0, self.n_vocab), np.float32)
+        rows = super().read(moved, states[keep])
+        # Tokens that the draft does not know have no logits.
+        return None if rows is None else np.maximum(rows, _LEAST_LOGIT, out=rows)
+
+    def remove(self, seq: int, start: int) -> bool:
+        """See `Context.remove`."""
+        return super().remove(seq, max(start - 1, 0))
+
+    def copy(self, source: int, target: int, stop: int) -> None:
+        """See `Context.copy`."""
+        if stop != 1:
+            super().copy(source, target, stop - 1 if stop > 0 else stop)
+
+    def shift(self, seq: int, start: int, stop: int) -> bool:
+        """See `Context.shift`."""
+        return super().shift(seq, start - 1, stop - 1)
+
+    def last_position(self, seq: int) -> int:
+        """See `Context.last_position`."""
+        return super().last_position(seq) + 1
+
+
+class _Inputs:
+    """Functions of llama-ext.h that llama-cpp-python does not bind."""
+
+    def __init__(self) -> None:
+        context = lib.llama_context_p_ctypes
+        model = lib.llama_model_p_ctypes
+        self.keep = _function(
+            "llama_set_embeddings_layer_inp", "P13llama_contextjb", "@@YAXPEAUllama_context@@I_N@Z",
+            [context, ctypes.c_uint32, ctypes.c_bool], None,
+        )  # fmt: skip
+        self.get = _function(
+            "llama_get_embeddings_layer_inp", "P13llama_contextj", "@@YAPEAMPEAUllama_context@@I@Z",
+            [context, ctypes.c_uint32], ctypes.POINTER(ctypes.c_float),
+        )  # fmt: skip
+        self._ids = _function(
+            "llama_model_target_layer_ids", "PK11llama_model", "@@YAPEBHPEBUllama_model@@@Z",
+            [model], ctypes.POINTER(ctypes.c_int32),
+        )  # fmt: skip
+        self._n_ids = _function(
+            "llama_model_target_layer_ids_n", "PK11llama_model", "@@YAIPEBUllama_model@@@Z",
+            [model], ctypes.c_uint32,
+        )  # fmt: skip
+
+    def layers(self, model: Model) -> list[int]:
+        """Return which layers of the target a draft reads."""
+        ids = self._ids(model.pointer)
+        return [int(ids[at]) for at in range(self._n_ids(model.pointer))]
+
+
+def _function(name: str, gnu: str, msvc: str, arguments: list[Any], result: Any) -> Callable[..., Any]:
+    """Return a function that llama.cpp exports with a C++ name, which compilers spell in two ways."""
+    found: Any = ggml.exported(f"_Z{len(name)}{name}{gnu}", f"?{name}{msvc}")
+    if found is None:
+        raise LoadFailed(
+            "This build of llama.cpp cannot draft by EAGLE-3.",
+            hint="Install llama-cpp-python as edgechat pins it, or draft otherwise: --draft ngram",
+        )
+    found.argtypes, found.restype = arguments, result
+    return found  # type: ignore[no-any-return]
+
+
+class AssistantContext(HeadContext):
+    """The context of a drafter that shares its target's cache: nothing is read, cut or saved here."""
+
+    stays = True
+
+    def __init__(self, model: Model, params: LoadParams, target_model: Model, target: Context) -> None:
+        """Allocate, and have the target keep its hidden states. Raises LoadFailed."""
+        if target_model.architecture != "gemma4":  # llama.cpp crashes
+            raise LoadFailed(f"Gemma 4's drafter cannot draft for {target_model.architecture} models.")
+        super().__init__(model, params, target)
+
+    def read(self, runs: Sequence[tuple[int, int, Sequence[int], int]], states: Rows) -> Rows | None:
+        """See `HeadContext.read`; what comes before the last token of a run is in the target's cache."""
+        drafting, keep, at = [], [], 0
+        for seq, start, tokens, wanted in runs:
+            at += len(tokens)
+            if wanted:
+                drafting.append((seq, start + len(tokens) - 1, tokens[-1:], 1))
+                keep.append(at - 1)
+        if not drafting:
+            return np.empty((0, self.n_vocab), np.float32)
+        return super().read(drafting, states[keep])
+
+    def remove(self, seq: int, start: int) -> bool:
+        """Leave the cells to the target."""
+        return True
+
+    def copy(self, source: int, target: int, stop: int) -> None:
+        """Leave the cells to the target."""
+
+    def shift(self, seq: int, start: int, stop: int) -> bool:
+        """Leave the cells to the target."""
+        return True
+
+    def state(self, seq: int) -> npt.NDArray[np.uint8]:
+        """Return nothing."""
+        return np.empty(0, np.uint8)
+
+    def set_state(self, seq: int, state: npt.NDArray[np.uint8]) -> bool:
+        """Need nothing."""
+        return not len(state)

@@ -1,0 +1,259 @@
+"""Quantization by llama.cpp, and the importance matrix."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import llama_cpp.llama_cpp as lib
+import numpy as np
+import numpy.typing as npt
+
+from edgechat.base.errors import DecodeFailed, NotQuantized
+from edgechat.native import ggml, logs, tensors
+from edgechat.native.handles import Context, Model
+from edgechat.native.params import LoadParams
+from edgechat.native.vocabulary import NativeVocabulary
+
+Floats = npt.NDArray[np.float32]
+_MAX_BUFFER = 1 << 30
+"""Bytes of a tensor's rows that llama.cpp keeps in memory; it would take eight times as much."""
+_MAX_TEXT = 127
+"""Bytes of a text in the metadata that llama.cpp takes."""
+_NEEDS_IMPORTANCE = "will require an imatrix"
+_BEGUN = re.compile(r"\[ *\d+/ *\d+\] (?P<name>.+?) *- \[", re.DOTALL)
+_SIZE = re.compile(r"size = .*?(?:\((?P<type>\w+)\))?\s*", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizeParams:
+    """How a file is quantized."""
+
+    file_type: int
+    """llama.cpp's number of a mixture: `general.file_type`."""
+    threads: int = 1
+    types: Mapping[str, int] = field(default_factory=dict)
+    """ggml's types of tensors that shall have others than the mixture gives them."""
+    importance: Mapping[str, Floats] | None = None
+    """[n_matrices, n_columns] of each weight; an empty mapping is not the same as None in a dry run."""
+    metadata: Mapping[str, str | int | float] = field(default_factory=dict)
+    keep_split: bool = False
+    """Write as many shards as the source has, named TARGET-00001-of-0000N.gguf."""
+
+
+def quantize(
+    source: Path, target: Path, params: QuantizeParams, on_tensor: Callable[[str], None] = lambda _name: None
+) -> None:
+    """Write `target`. on_tensor: called with the name of each tensor before it is quantized.
+
+    Raises NotQuantized with llama.cpp's own reason; then there may be a part of the file.
+    """
+
+    def hear(text: str) -> None:
+        if begun := _BEGUN.match(text):
+            on_tensor(begun["name"])
+
+    _call(source, target, params, hear, dry=False)
+
+
+def target_types(source: Path, params: QuantizeParams) -> dict[str, str]:
+    """Return the type that each tensor would get, as ggml calls it ('q4_K'), or '' for the one that it has.
+
+    Of the weights nothing is read. Raises NotQuantized, also where a matrix is needed and there is none.
+    """
+    types: dict[str, str] = {}
+    needs_importance = False
+
+    def hear(text: str) -> None:
+        nonlocal needs_importance
+        needs_importance |= _NEEDS_IMPORTANCE in text
+        if begun := _BEGUN.match(text):
+            types[begun["name"]] = ""
+        elif types and (size := _SIZE.fullmatch(text)):
+            types[next(reversed(types))] = size["type"] or ""
+
+    _call(source, Path(), params, hear, dry=True)
+    if needs_importance:
+        raise NotQuantized(
+            "This quantization has so few bits that it needs an importance matrix.",
+            hint="Add --imatrix auto, or --imatrix FILE with a text of the kind that the model is for.",
+        )
+    return types
+
+
+def _call(
+    source: Path, target: Path, params: QuantizeParams, hear: Callable[[str], None], *, dry: bool
+) -> None:
+    ggml.start()
+    native = lib.llama_model_quantize_default_params()
+    native.ftype, native.nthread = params.file_type, params.threads
+    native.dry_run, native.keep_split = dry, params.keep_split
+    native.allow_requantize = True
+    native.max_buf_size = _MAX_BUFFER
+    if params.importance is not None:
+        importance = _importance(params.importance)
+        native.imatrix = importance
+    if params.types:
+        overrides = [
+            lib.llama_model_tensor_override(f"^{re.escape(name)}$".encode(), kind)
+            for name, kind in params.types.items()
+        ]
+        native.tt_overrides = (lib.llama_model_tensor_override * (len(overrides) + 1))(*overrides)
+    if params.metadata:
+        entries = [_entry(key, value) for key, value in params.metadata.items()]
+        native.kv_overrides = (lib.llama_model_kv_override * (len(entries) + 1))(*entries)
+    logs.last_errors.clear()
+    with logs.listening(hear):
+        code = lib.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(native))
+    if code != 0:
+        raise NotQuantized(
+            f"llama.cpp cannot quantize {source.name}: {logs.cause()}",
+            hint="Check the free disk space and the file: edgechat verify FILE",
+        )
+
+
+def _importance(importance: Mapping[str, Floats]) -> ctypes.Array[lib.llama_model_imatrix_data]:
+    """Return llama.cpp's list; it takes one entry at least for the presence of a matrix."""
+    values = importance or {"": np.ones(1, np.float32)}
+    entries = [
+        lib.llama_model_imatrix_data(
+            name.encode(), one.ctypes.data_as(ctypes.POINTER(ctypes.c_float)), one.size
+        )
+        for name, one in values.items()
+    ]
+    array = (lib.llama_model_imatrix_data * (len(entries) + 1))(*entries)
+    array.keep = values  # type: ignore[attr-defined]  # the pointers are into these
+    return array
+
+
+def _entry(key: str, value: str | int | float) -> Any:
+    entry: Any = lib.llama_model_kv_override()
+    entry.key = key.encode()
+    if isinstance(value, str):
+        entry.tag = lib.LLAMA_KV_OVERRIDE_TYPE_STR
+        # Not in the middle of a character.
+        text = value.encode("utf-8", "replace")[:_MAX_TEXT].decode("utf-8", "ignore")
+        entry.value.val_str = text.encode()
+    elif isinstance(value, int):
+        entry.tag, entry.value.val_i64 = lib.LLAMA_KV_OVERRIDE_TYPE_INT, value
+    else:
+        entry.tag, entry.value.val_f64 = lib.LLAMA_KV_OVERRIDE_TYPE_FLOAT, value
+    return entry
+
+
+_LEAST_ROWS = 16
+"""Rows of a multiplication that counts, as in llama.cpp."""
+
+
+@dataclass(slots=True)
+class ActivationSums:
+    """What was collected of each weight, by its name."""
+
+    squares: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    """[n_matrices, n_columns]"""
+    counts: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
+    """Rows that were multiplied: [n_matrices] of experts, else [1]."""
+    failure: BaseException | None = None
+
+    def on_operation(self, address: int, ask: bool) -> bool:
+        """Answer `cb_eval`: whether the result of an operation is wanted, and then whether to go on."""
+        tensor = tensors.at(address)
+        if ask:
+            return _counts(tensor)
+        try:
+            add = self._add_experts if tensors.operation(tensor.op) == "MUL_MAT_ID" else self._add
+            add(tensor)
+        except BaseException as error:  # which ctypes would print and forget
+            self.failure = self.failure or error
+        return self.failure is None
+
+    def _add(self, tensor: Any) -> None:
+        weight = tensor.src[0].contents
+        x = tensors.read(tensor.src[1].contents, np.float32)
+        n3, n2, n_rows, n_columns = x.shape
+        w2, w3 = weight.ne[2], weight.ne[3]
+        squares, counts = self._of(tensors.name_of(weight), w2 * w3, n_columns, 1)
+        each = np.square(x).sum(2, dtype=np.float64)
+        for i3 in range(n3):
+            for i2 in range(n2):
+                squares[i3 % w3 * w2 + i2 % w2] += each[i3, i2]
+        counts += n3 * n2 * n_rows // (w2 * w3)
+
+    def _add_experts(self, tensor: Any) -> None:
+        weight = tensor.src[0].contents
+        x = tensors.read(tensor.src[1].contents, np.float32)[0]  # [n_tokens, n_used or 1, n_columns]
+        chosen = tensors.read(tensor.src[2].contents, np.int32)[0, 0]  # [n_tokens, n_used]
+        n_experts = weight.ne[2]
+        squares, counts = self._of(tensors.name_of(weight), n_experts, x.shape[2], n_experts)
+        x = np.square(x)
+        for slot in range(chosen.shape[1]):
+            np.add.at(squares, chosen[:, slot], x[:, slot % x.shape[1]])
+        counts += np.bincount(chosen.ravel(), minlength=n_experts)
+
+    def _of(
+        self, name: str, n_matrices: int, n_columns: int, n_counts: int
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+        if name not in self.squares:
+            self.squares[name] = np.zeros((n_matrices, n_columns))
+            self.counts[name] = np.zeros(n_counts, np.int64)
+        return self.squares[name], self.counts[name]
+
+
+def _counts(tensor: Any) -> bool:
+    operation = tensors.operation(tensor.op)
+    if operation == "MUL_MAT_ID":
+        return True
+    if operation != "MUL_MAT":
+        return False
+    x = tensor.src[1].contents
+    is_large = x.ne[1] >= _LEAST_ROWS and x.type == lib.GGML_TYPE_F32
+    return is_large and tensors.name_of(tensor.src[0].contents).startswith("blk.")
+
+
+class TextReader:
+    """A loaded model and its context, of as many tokens as a chunk has."""
+
+    def __init__(
+        self,
+        path: Path,
+        load: LoadParams,
+        *,
+        writable: bool = False,
+        on_operation: Callable[[int, bool], bool] | None = None,
+    ) -> None:
+        """Load a model, of whose placement and threads `load` decides. Raises LoadFailed."""
+        tensors.check()
+        self._stack = ExitStack()
+        with ExitStack() as stack:
+            model = Model(path, load, writable=writable)
+            stack.callback(model.close)
+            self._context = Context(model, load, on_operation=on_operation)
+            stack.callback(self._context.close)
+            self._vocabulary = NativeVocabulary(model)
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def chunks(self, text: str, length: int) -> list[list[int]]:
+        """Return the whole chunks of a text, of `length` tokens, with BOS where the model has one."""
+        tokens = self._vocabulary.whole(text)
+        begin = self._vocabulary.tokenize("", bos=True, special=False)
+        starts = range(0, len(tokens) - length + 1, length)
+        return [begin + tokens[start + len(begin) : start + length] for start in starts]
+
+    def logits(self, chunk: Sequence[int], n_rows: int) -> npt.NDArray[np.float32]:
+        """Return the last rows of logits of a chunk [n_rows, n_vocab], valid until the next call."""
+        self._context.clear()
+        rows = self._context.decode([(0, 0, chunk, n_rows)])
+        if rows is None:
+            raise DecodeFailed(f"A chunk of {len(chunk)} tokens does not fit into the context.")
+        return rows

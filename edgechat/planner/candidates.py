@@ -1,0 +1,425 @@
+"""Candidates: the files that a model name may mean, and which of them can run here.
+
+Each has a header to plan by, on this machine or not. An MLX model is a folder, and counts as one file.
+llama.cpp reads GGUF files and MLX its own folders, so choosing a backend is choosing among files. They are
+compared only if MLX has a GPU, which is on Apple Silicon; elsewhere MLX runs only models without a GGUF file.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+
+from edgechat.base.errors import BackendMissing, HubError, ModelFileError, ModelNotFound
+from edgechat.base.process.spawn import frozen
+from edgechat.base.text import one_line
+from edgechat.device.mlx import missing
+from edgechat.device.profile import DeviceProfile
+from edgechat.models.catalogue import CatalogueEntry, catalogue
+from edgechat.models.choices import ModelChoice, RemoteFile
+from edgechat.models.formats.gguf import read_header
+from edgechat.models.formats.header import Format, GgufArray, ModelHeader, senses, show
+from edgechat.models.formats.mlx.contents import read_model
+from edgechat.models.formats.mtp import HeadFile, misfit
+from edgechat.models.formats.quants import canonical
+from edgechat.models.hub.listing import RemoteModel, resolve_remote
+from edgechat.models.hub.names import parse_model_name
+from edgechat.models.local.files import ModelPartFile
+from edgechat.models.local.inventory import Inventory, LocalModel, inventory
+from edgechat.models.local.locations import Place
+from edgechat.models.local.ollama_store import ModelDefaults, is_blob, read_defaults
+from edgechat.models.local.resolve import entry_of, local_file, local_models, resolve
+from edgechat.models.local.stores import found_at, is_model_folder
+from edgechat.models.shipped import mlx_header_of, shipped_header, shipped_quants, shipped_size
+from edgechat.planner.companions import TOWER, ProjectorFile, header_beside
+from edgechat.planner.request import BACKENDS, PlanRequest
+from edgechat.settings import Backend
+
+FoundProjector = tuple[ProjectorFile | None, str]
+FoundHead = tuple[HeadFile | None, str]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One file of a model, or one set of files."""
+
+    model: str
+    """What to call the model."""
+    quant: str | None
+    size: int
+    """Bytes of the file, or of all its parts."""
+    header: Callable[[], ModelHeader]
+    """Reads it, once, over the network where it has to. Raises ModelFileError or HubError."""
+    path: Path | None = None
+    """Where it is on this machine."""
+    entry: CatalogueEntry | None = None
+    format: Format = "gguf"
+    projector: Callable[[], FoundProjector] = lambda: (None, "")
+    """Reads the header of what makes pictures or sound readable for it, once, over the network where it has
+    to. Without one it returns why, as a sentence, if the model could see or hear."""
+    defaults: Callable[[], ModelDefaults] = ModelDefaults
+    """Reads, once, what Ollama keeps beside the file."""
+    head: Callable[[], FoundHead] = lambda: (None, "")
+    """Reads the header of its drafting layers in a file of their own, once, as that of a projector; without
+    them it returns why the file beside it cannot be used, if there is one."""
+
+    @property
+    def backend(self) -> Backend:
+        """What computes it."""
+        return BACKENDS[self.format]
+
+
+def variants(name: str, *, offline: bool, local: bool = False) -> list[Variant]:
+    """Return the files that `name` may mean: a path, a name of the catalogue or of `edgechat list`, or a
+    repository of the hub.
+
+    local: those on this machine only. Raises ModelNotFound, ModelFileError or HubError.
+    """
+    entry = entry_of(name)
+    if entry is not None:
+        known = of_entry(entry, local=local)
+        return known or [of_path(name)]  # which says why it is not here
+    path = Path(os.path.expanduser(name))
+    if os.path.isfile(path) or is_model_folder(path):
+        return [of_path(name)]
+    models = local_models(name)
+    files = [of_local(model) for model in models]
+    request = None if local else parse_model_name(name)
+    if request is None or any(model.place is not Place.HUB for model in models) or os.path.exists(name):
+        return files or [of_path(name)]
+    try:
+        remote = resolve_remote(request, offline=offline)
+        on_disk = {_identity(file): file for file in files}
+        in_repo = of_choices(remote, remote.choices, remote.repo)
+        return [on_disk.get(_identity(file), file) for file, _ in in_repo]
+    except HubError:
+        if files:
+            return files
+        raise
+
+
+def of_local(model: LocalModel) -> Variant:
+    """Return a model that is on this machine."""
+    name = model.entry.name if model.entry is not None else model.name
+    found = model.found
+    variant = _of_file(model.path, name, model.quant, model.entry, model.size, found.format)
+    variant = _with_companions(variant, found.projector, found.head)
+    if found.layers is not None:
+        variant = replace(variant, defaults=cache(partial(read_defaults, found.layers)))
+    if not model.missing_modalities:
+        return variant
+    missing = (
+        f"The model {senses(model.missing_modalities)} with its projector, which is not on this machine."
+    )
+    why = f"{missing} To download it: edgechat pull {name}"
+    return replace(variant, projector=lambda: (None, why))
+
+
+def _identity(file: Variant) -> tuple[Format, str | None, int]:
+    # A repository of MLX models holds one, and may not say in its name which quantization it has.
+    return file.format, file.quant if file.format == "gguf" else None, file.size
+
+
+def of_entry(
+    entry: CatalogueEntry, known: Inventory | None = None, *, local: bool = False, mlx: bool = True
+) -> list[Variant]:
+    """Return the files of a model of the catalogue, from small to large; what is here instead of its like.
+
+    mlx: also those for MLX that are not here.
+    """
+    here: dict[tuple[Format, str], LocalModel] = {}
+    for model in (known or inventory()).of(entry):
+        if model.quant is not None:
+            here.setdefault((model.found.format, model.quant), model)
+    files = [of_local(model) for model in here.values()]
+    if not local and mlx:
+        files += filter(None, (_of_mlx(entry, label) for label in entry.mlx if ("mlx", label) not in here))
+    if not local:
+        for quant in shipped_quants(entry):
+            if ("gguf", quant) not in here:
+                header, size = cache(partial(_shipped, entry, quant)), shipped_size(entry, quant) or 0
+                why = partial(_not_pulled, entry)
+                files.append(Variant(entry.name, quant, size, header, entry=entry, projector=why))
+    return sorted(files, key=lambda file: file.size)
+
+
+def _of_mlx(entry: CatalogueEntry, label: str) -> Variant | None:
+    """Return a model for MLX that is not here; None where nothing is known of its shape."""
+    header = mlx_header_of(entry, label)
+    if header is None:
+        return None
+    return Variant(entry.name, label, header.file_size, lambda: header, entry=entry, format="mlx")
+
+
+def recommended(entry: CatalogueEntry, format: Format = "gguf") -> Variant | None:
+    """Return the file of a model of the catalogue that is recommended; None where its header is not known."""
+    files = {file.quant: file for file in of_entry(entry) if file.format == format}
+    return next((files[label] for label in _recommended(entry, format) if label in files), None)
+
+
+def local_of(entry: CatalogueEntry, format: Format) -> Variant | None:
+    """Return the file of a model of the catalogue that is here, the recommended one if it is; or None."""
+    if format == "gguf" and entry.quant is None:
+        return of_path(entry.name) if local_file(entry) is not None else None
+    files = [file for file in of_entry(entry, local=True) if file.format == format]
+    best = next((file for file in files if file.quant in _recommended(entry, format)), None)
+    return best or next(iter(files), None)
+
+
+def _recommended(entry: CatalogueEntry, format: Format) -> list[str]:
+    return [canonical(entry.quant or "")] if format == "gguf" else list(entry.mlx)
+
+
+def everything(*, mlx: bool = False) -> list[list[Variant]]:
+    """Return the files of every model of the catalogue that is meant for chat, best first.
+
+    Of those that another took the place of, what is here. mlx: also those for MLX that are not here.
+    """
+    known = inventory()
+    chat = [entry for entry in catalogue() if entry.quality is not None]
+    models = (of_entry(entry, known, local=entry.superseded is not None, mlx=mlx) for entry in chat)
+    return [files for files in models if files]
+
+
+def of_path(name: str) -> Variant:
+    """Return the one file that `name` means to `resolve`. Raises ModelNotFound or ModelFileError."""
+    resolved = resolve(name)
+    if is_blob(resolved.path) and (models := local_models(str(resolved.path))):
+        return of_local(models[0])
+    stored = found_at(resolved.path)
+    size, format = (stored.size, stored.format) if stored else (0, "gguf")
+    variant = _of_file(resolved.path, resolved.name, None, resolved.entry, size, format)
+    return _with_companions(variant, stored.projector, stored.head) if stored else variant
+
+
+def _of_file(
+    path: Path,
+    name: str,
+    quant: str | None,
+    entry: CatalogueEntry | None,
+    size: int,
+    format: Format,
+) -> Variant:
+    return Variant(name, quant, size, cache(partial(read_model, path)), path, entry, format)
+
+
+def _with_companions(
+    variant: Variant, projector: ModelPartFile | None, head: ModelPartFile | None
+) -> Variant:
+    if projector is not None:
+        variant = replace(
+            variant, projector=cache(lambda: _projector_beside(variant.header(), projector.path))
+        )
+    elif variant.format == "mlx":
+        variant = replace(variant, projector=cache(lambda: _tower(variant.header(), variant.path)))
+    if head is not None:
+        variant = replace(variant, head=cache(lambda: _local_head(variant.header(), head.path)))
+    return variant
+
+
+def _local_head(header: ModelHeader, path: Path) -> FoundHead:
+    head, why_not = _head(path.name, lambda: read_header(path), header)
+    return replace(head, path=str(path)) if head is not None else None, why_not
+
+
+def remote_head(remote: RemoteModel, file: RemoteFile, header: ModelHeader) -> FoundHead:
+    """Return drafting layers on the hub for the model with this header, or None and why they are not used."""
+    return _head(file.name.rpartition("/")[2], lambda: remote.companion(file), header)
+
+
+def _head(name: str, read: Callable[[], ModelHeader], header: ModelHeader) -> FoundHead:
+    try:
+        head = read()
+        problem = misfit(head, header)
+    except (HubError, ModelFileError) as error:
+        return None, f"Its drafting layers in {one_line(name)} cannot be used: {error.message}"
+    if problem:
+        return None, f"The drafting layers in {one_line(name)} do not belong to this model: {problem}."
+    return HeadFile(one_line(name), head), ""
+
+
+def _projector_beside(header: ModelHeader, path: Path) -> FoundProjector:
+    projector, problem = header_beside(header, path)
+    return (ProjectorFile(path.name, projector, str(path)), "") if projector is not None else (None, problem)
+
+
+def _tower(header: ModelHeader, folder: Path | None) -> FoundProjector:
+    """Return what an MLX model sees with; folder: None where it is not on this machine."""
+    tower, problem = header_beside(header, None)
+    return (ProjectorFile(TOWER, tower, str(folder or "")), "") if tower is not None else (None, problem)
+
+
+def remote_projector(remote: RemoteModel, file: RemoteFile, header: ModelHeader) -> FoundProjector:
+    """Return a projector on the hub for the model with this header, or None and why it is not used."""
+    name = one_line(file.name.rpartition("/")[2])
+    try:
+        projector = remote.projector(file)
+    except (HubError, ModelFileError) as error:
+        return None, f"Its projector cannot be used. {error.message}"
+    misfit = projector.misfit(header)
+    if misfit:
+        return None, f"{name} does not belong to this model: {misfit}."
+    return ProjectorFile(name, projector), ""
+
+
+def _not_pulled(entry: CatalogueEntry) -> FoundProjector:
+    """Return why a model of the catalogue that is not here is planned without a projector."""
+    if not entry.modalities:
+        return None, ""
+    can = senses(entry.modalities)
+    return (
+        None,
+        f"The model {can} with its projector, which is downloaded with it, and not part of this plan.",
+    )
+
+
+def _shipped(entry: CatalogueEntry, quant: str) -> ModelHeader:
+    header = shipped_header(entry, quant)
+    if header is None:
+        raise ModelNotFound(f"edgechat has no header for {entry.name} in {quant}.")
+    return header
+
+
+def of_choices(
+    remote: RemoteModel, choices: Sequence[ModelChoice], name: str
+) -> list[tuple[Variant, ModelChoice]]:
+    """Return models of a repository on the hub, from small to large; name: what to call them."""
+    choices = sorted(choices, key=lambda choice: choice.total_bytes)
+    several = len({choice.quant for choice in choices}) < len(choices)
+    return [
+        (
+            Variant(
+                model=choice.name if several else name,
+                quant=choice.quant,
+                size=choice.total_bytes,
+                header=(header := cache(partial(remote.header, choice))),
+                format=choice.format,
+                projector=cache(partial(_projector_of_choice, remote, choice, header)),
+                head=cache(partial(_head_of_choice, remote, choice, header)),
+            ),
+            choice,
+        )
+        for choice in choices
+    ]
+
+
+def _projector_of_choice(
+    remote: RemoteModel, choice: ModelChoice, header: Callable[[], ModelHeader]
+) -> FoundProjector:
+    if choice.format == "mlx":
+        return _tower(header(), None)
+    return remote_projector(remote, choice.projectors[0], header()) if choice.projectors else (None, "")
+
+
+def _head_of_choice(remote: RemoteModel, choice: ModelChoice, header: Callable[[], ModelHeader]) -> FoundHead:
+    return remote_head(remote, choice.heads[0], header()) if choice.heads else (None, "")
+
+
+_PACKAGES = {
+    ("darwin", "arm64"): "mlx-lm",
+    ("linux", "x86_64"): "'mlx[cpu]' mlx-lm",
+    ("linux", "aarch64"): "'mlx[cpu]' mlx-lm",
+}
+
+
+def weighs_mlx(profile: DeviceProfile, request: PlanRequest) -> bool:
+    """Return whether MLX models of the catalogue are considered although none was named."""
+    if request.backend is not None:
+        return request.backend == "mlx"
+    if request.prefers is not None:
+        return request.prefers == "mlx" and profile.mlx
+    return profile.mlx_card is not None
+
+
+def runnable(files: Sequence[Variant], profile: DeviceProfile, request: PlanRequest) -> list[Variant]:
+    """Return the files of one model that can run here, at least one. Raises BackendMissing."""
+    if request.backend == "mlx" and not profile.mlx:
+        raise without_mlx("MLX is not available.")
+    if request.backend is not None:
+        chosen = [file for file in files if file.backend == request.backend]
+        if files and not chosen:
+            raise _unreadable(files[0], request.backend)
+        return chosen
+    usable = [file for file in files if profile.mlx or file.backend != "mlx"]
+    if files and not usable:
+        raise without_mlx(f"{one_line(files[0].model)} is an MLX model, and MLX is not available.")
+    if weighs_mlx(profile, request) and request.prefers is None:
+        return usable
+    first = request.prefers or "llama.cpp"
+    return [file for file in usable if file.backend == first] or usable
+
+
+def without_mlx(what: str) -> BackendMissing:
+    """Return the error for MLX that is not installed."""
+    hint = "MLX is for Macs with Apple Silicon (and, slowly, Linux). Use a GGUF file of the model."
+    wanted = _PACKAGES.get((sys.platform, platform.machine()))
+    if wanted is not None and not frozen():
+        hint = f"Install it, or use a GGUF file of the model:\n  {sys.executable} -m pip install {wanted}"
+    return BackendMissing(f"{what} {missing() or 'It is not installed.'}", hint=hint)
+
+
+def _unreadable(file: Variant, backend: Backend) -> BackendMissing:
+    """Return the error for a file that a backend does not read."""
+    name = one_line(file.model)
+    if backend == "llama.cpp":
+        hint = "Omit --backend llama.cpp, or use a GGUF file of the model."
+        return BackendMissing(f"{name} is an MLX model, which llama.cpp cannot load.", hint=hint)
+    hint = "To run it with llama.cpp, omit --backend mlx"
+    if file.entry is not None and file.entry.mlx:
+        hint = f"To download an MLX version: edgechat pull {file.entry.name} --backend mlx"
+    return BackendMissing(
+        f"{name} is not an MLX model (a folder with safetensors), and there is none of it on this machine.",
+        hint=hint,
+    )
+
+
+_YES = "yes"
+"""The label that must be the first one where there are several: llama.cpp's score is the first one's."""
+
+
+def check(name: str, header: ModelHeader, *, may_embed: bool) -> None:
+    """Raise ModelFileError for a model that cannot chat; may_embed: nor produce embeddings or scores."""
+    if not header.makes_embeddings:
+        return
+    reranks = header.kind == "reranking"
+    if not may_embed and reranks:
+        raise ModelFileError(
+            f"{name} is a reranking model and cannot chat.",
+            hint="`edgechat serve` provides scores at /v1/rerank, and `reranking_model` in settings.toml has "
+            "documents searched with it. To chat, choose a chat model; `edgechat run guide` always works.",
+        )
+    if reranks and not _has_head(header):
+        # llama.cpp would return a number of the hidden state as the score.
+        raise ModelFileError(
+            f"{name} is a reranking model without the classification head that makes its scores.",
+            hint="It was converted by an old program; look for another file of the same model.",
+        )
+    if reranks and len(labels := _labels(header)) > 1 and labels[0].lower() != _YES:
+        raise ModelFileError(
+            f"{name} sorts texts into classes ({show(', '.join(labels))}); it does not score documents.",
+            hint="Choose a reranking model: `edgechat pull bge-reranker-v2-m3`.",
+        )
+    if not may_embed:
+        raise ModelFileError(
+            f"{name} is an embedding model and cannot chat.",
+            hint="`edgechat serve` provides embeddings at /v1/embeddings. To chat, choose a chat model; "
+            "`edgechat run guide` always works.",
+        )
+
+
+def _has_head(header: ModelHeader) -> bool:
+    """Whether there is a layer that makes scores; cls.weight may be the one before, as wide as the model."""
+    shapes = {tensor.name: tensor.shape for tensor in header.tensors}
+    head = shapes.get("cls.weight")
+    return "cls.output.weight" in shapes or (head is not None and math.prod(head[1:]) == 1)
+
+
+def _labels(header: ModelHeader) -> tuple[str, ...]:
+    found = header.shape_value("classifier.output_labels")
+    return tuple(map(str, found.values or ())) if isinstance(found, GgufArray) else ()

@@ -1,0 +1,420 @@
+"""Companions of a model: its projector and LoRA adapters, what they take and where they lie.
+
+Projectors: llama.cpp's dry run knows nothing of them. libmtmd (tools/mtmd) loads the weights as they are,
+into one buffer, and computes a picture at once: its compute buffer grows with the largest picture so far. The
+constants are those of the bundled llama.cpp, commit 0c1e57098; its own allocator (mtmd_get_memory_usage)
+confirms the formula to within 1 % for SigLIP with the projections of Gemma 3 and Idefics 3, and for the
+encoders of Qwen3-VL and Gemma 4. On a card a picture is encoded ten times faster or more, but layers that
+have to leave the card for that slow down every token. So the projector lies on a card if all layers fit
+beside it, and otherwise wherever a question about a picture is answered sooner (`ModelOnMachine` compares).
+
+Adapters: each pair lies where the tensor lies that it changes. llama.cpp computes them in the buffers that
+the model needs anyway.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from edgechat.base.errors import BadRequest, DiskError, ModelFileError
+from edgechat.base.text import one_line
+from edgechat.device.mlx import missing_vision
+from edgechat.device.speed import ROWS, DeviceSpeed
+from edgechat.models.adapters.reading import EMBEDDING, AdapterUse, parse_scaled
+from edgechat.models.formats.header import Modality, ModelHeader, modalities
+from edgechat.models.formats.projector import Encoder, ProjectorHeader, read_for, tower_of
+from edgechat.models.formats.quants import GgmlType
+from edgechat.planner.estimate.budget import RAM, Budget, Needs, together
+
+TOWER = "its vision tower"
+"""What the plan of an MLX model calls what it sees with."""
+ANSWER = 256
+"""Tokens of the answer to the question about a picture by which places are compared."""
+
+
+class ProjectorPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How the file is loaded that makes pictures or sound readable for a model."""
+
+    path: str
+    """Empty where it is not on this machine."""
+    name: str
+    """Of the file."""
+    vision: bool
+    audio: bool
+    device: str = ""
+    """llama.cpp's name of the accelerator that it is on; empty: the processor computes it."""
+    image_tokens: int = 0
+    """Tokens of the context that a picture takes at most: larger ones must be made smaller."""
+    image_batch: int = 0
+    """Tokens of a picture that one call must compute together, and which n_ubatch has room for; 0: any part
+    will do."""
+    file_bytes: int = 0
+    weights_bytes: int = 0
+    compute_bytes: int = 0
+    """With the largest picture; until one comes, less."""
+    host_bytes: int = 0
+    """Of RAM, for the picture itself, wherever it is encoded."""
+
+    @property
+    def modalities(self) -> tuple[Modality, ...]:
+        """What it makes readable."""
+        return modalities(vision=self.vision, audio=self.audio)
+
+    @property
+    def total_bytes(self) -> int:
+        """What it takes altogether."""
+        return self.weights_bytes + self.compute_bytes + self.host_bytes
+
+    @property
+    def needs(self) -> dict[str, Needs]:
+        """What it takes of each memory."""
+        there = Needs(projector=self.weights_bytes + self.compute_bytes)
+        return together({RAM: Needs(projector=self.host_bytes)}, {self.device or RAM: there})
+
+    def unused_bytes(self, memory: str) -> int:
+        """Return what it may not have taken yet of one memory, because no picture came."""
+        return self.host_bytes * (memory == RAM) + self.compute_bytes * (memory == (self.device or RAM))
+
+
+def header_beside(model: ModelHeader, path: Path | None) -> tuple[ProjectorHeader | None, str]:
+    """Return the header of what makes pictures or sound readable for a model, or None and why there is none.
+
+    path: the projector beside a GGUF file. An MLX model has a tower in its own folder.
+    """
+    if model.format != "mlx":
+        return read_for(model, path) if path is not None else (None, "")
+    tower, problem = tower_of(model)
+    problem = problem or (missing_vision() if tower is not None else "")
+    return (None, problem) if problem else (tower, "")
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectorFile:
+    """A projector that fits a model."""
+
+    name: str
+    header: ProjectorHeader
+    path: str = ""
+
+    def picture(self, width: int, context: int) -> Picture:
+        """Return the largest picture for a model with embeddings of this width and so much context."""
+        return largest_picture(self.header, width, context)
+
+    def plan(self, picture: Picture, width: int, device: str) -> ProjectorPlan:
+        """Return how it is loaded on a device; '': in RAM."""
+        return ProjectorPlan(
+            path=self.path,
+            name=self.name,
+            vision=self.header.vision is not None,
+            audio=self.header.audio is not None,
+            device=device,
+            image_tokens=picture.tokens,
+            image_batch=picture.whole,
+            file_bytes=self.header.header.file_size,
+            weights_bytes=weights_bytes(self.header),
+            compute_bytes=compute_bytes(self.header, picture, on_cpu=not device),
+            host_bytes=host_bytes(picture, width),
+        )
+
+
+def places(budget: Budget) -> Iterator[str]:
+    """Yield the cards it may be on, the best first, and then '' for RAM. Pictures are not sent to servers."""
+    for card in reversed(budget.cards):
+        if not card.name.startswith("RPC"):
+            yield card.name
+    yield ""
+
+
+def encoding_seconds(projector: ProjectorHeader, picture: Picture, speed: DeviceSpeed) -> float:
+    """Return the seconds in which a device encodes a picture: its products, and its attention to itself.
+
+    With a projector that only hears, half a minute of sound.
+    """
+    encoder, n, layers = projector.vision, picture.patches, "v.blk."
+    if encoder is None:
+        encoder, n, layers = projector.audio, MOST_HEARD, "a.blk."
+    assert encoder is not None
+    weights: Counter[GgmlType] = Counter()
+    for tensor in projector.header.tensors:
+        if tensor.name.startswith(layers):
+            weights[tensor.type] += tensor.n_elements
+    products = sum(count * speed.kernels[kind.name][-1] for kind, count in weights.items()) / ROWS[-1]
+    return n * (products + 4 * n * encoder.embedding_length * encoder.n_layers * speed.attention[-1])
+
+
+def why_there(device: str, card: str, moved: int) -> str:
+    """Return why a projector lies where it does, as the end of a sentence.
+
+    card: the one that it could lie on. moved: layers that it pushes off that, or would.
+    """
+    if device:
+        less = f", although {moved} more layer{'s run' if moved > 1 else ' runs'} on the CPU" if moved else ""
+        return f"where questions about pictures are answered sooner{less}"
+    what = f"{moved} layer{'s' if moved > 1 else ''}" if moved else "experts"
+    return f"as it would push {what} off {card}, and answers would take longer"
+
+
+MAX_TOKENS = 4096
+"""Most tokens of one picture that are planned for, where the model would take more: what Qwen's take."""
+_SHARE = 2
+"""A picture takes at most the context divided by this, or there is no room for a question and an answer."""
+_FLOAT, _HALF = 4, 2
+MOST_HEARD = 1500
+"""Positions of 30 seconds of sound: Whisper's, and more than other encoders have. What does not cut a sound
+into such parts is given no longer one, which would take more memory than is planned."""
+_TABLES = 16 << 20
+"""Bytes of the tables of graph and scheduler of one encoder (8,192 nodes)."""
+_PIXEL = 3 * (_FLOAT + 1)
+"""Bytes of a pixel of the picture as it is handed on, and of the numbers that are made of it."""
+_MLX_VLM = 32 << 20
+"""Bytes of mlx-vlm and its processors, beyond mlx-lm; 24 MB were measured on Linux."""
+_NON_CAUSAL = {"gemma3", "gemma4uv", "gemma4v", "deepseek4v"}
+"""Whose pictures attend to themselves in both directions (mtmd_decode_use_non_causal): one call computes all
+tokens of one, and llama.cpp aborts if n_ubatch is less."""
+_CAUSAL_WIDTHS = {"gemma4v": (1536, 2560)}
+"""Models by the width of their embeddings that are an exception: Gemma 4 E2B and E4B."""
+_UNLOADED = {"gemma3nv": "a."}
+"""Tensors that are in the file and not loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class PictureRule:
+    """How many tokens a picture becomes (clip.cpp's load_hparams and clip_n_output_tokens)."""
+
+    merge: int = 1
+    """Patches along a side that become one token, unless the file says otherwise."""
+    most: int = 0
+    """Tokens of the largest picture; 0: all are brought to the size that the encoder was trained with."""
+    tiles: int = 1
+    """Parts that a large picture is cut into, the overview included; the encoder computes one at a time."""
+    tokens: int = 0
+    """Of each of them, where patches do not matter."""
+    joined: bool = False
+    """Whether the merged patches are the encoder's positions."""
+
+
+_RULES = {
+    "adapter": PictureRule(merge=2),
+    "deepseek4v": PictureRule(most=384),
+    "deepseekocr": PictureRule(merge=4, tiles=10),
+    "deepseekocr2": PictureRule(merge=4, tiles=7),
+    "dots3note_v": PictureRule(most=MAX_TOKENS),
+    "dots_ocr": PictureRule(most=MAX_TOKENS),
+    "exaone4_5": PictureRule(merge=2, most=MAX_TOKENS),
+    "gemma3": PictureRule(merge=4),
+    "gemma3nv": PictureRule(tokens=256),
+    "gemma4uv": PictureRule(merge=3, most=1120, joined=True),
+    "gemma4v": PictureRule(merge=3, most=1120),
+    "glm4v": PictureRule(merge=2, most=4096),
+    "glm5v": PictureRule(merge=2, most=MAX_TOKENS),
+    "granite4_vision": PictureRule(tiles=10),
+    "hunyuanvl": PictureRule(merge=2, most=16384),
+    "idefics3": PictureRule(tiles=17),
+    "internvl": PictureRule(merge=2, tiles=13),
+    "kimik25": PictureRule(most=4096),
+    "kimivl": PictureRule(most=1024),
+    "ldp": PictureRule(merge=2),
+    "ldpv2": PictureRule(merge=2),
+    "lfm2": PictureRule(merge=2, most=256, tiles=11),
+    "lightonocr": PictureRule(most=MAX_TOKENS),
+    "ling3vl": PictureRule(merge=2, most=4096),
+    "llama4": PictureRule(merge=2, tiles=10),
+    "mimovl": PictureRule(merge=2, most=MAX_TOKENS),
+    "minicpmv4_6": PictureRule(merge=4, tiles=10),
+    "minimax_m3": PictureRule(merge=2, most=576),
+    "mlp": PictureRule(tiles=5),
+    "muse-glimmer": PictureRule(merge=2, most=4096),
+    "paddleocr": PictureRule(merge=2, most=MAX_TOKENS),
+    "phi4": PictureRule(most=MAX_TOKENS),
+    "pixtral": PictureRule(most=1024),
+    "qwen2.5o": PictureRule(merge=2, most=4096),
+    "qwen2.5vl_merger": PictureRule(merge=2, most=4096),
+    "qwen2vl_merger": PictureRule(merge=2, most=4096),
+    "qwen3vl_merger": PictureRule(merge=2, most=4096),
+    "resampler": PictureRule(tiles=10, tokens=96),
+    "step3vl": PictureRule(merge=4, tiles=26),
+    "yasa2": PictureRule(tokens=64),
+    "youtuvl": PictureRule(merge=2, most=62500),
+}
+"""By the type of projection; others are brought to one size, and a patch is a token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The largest picture."""
+
+    tokens: int
+    """That it takes of the context; 0 for a projector that only hears."""
+    patches: int
+    """That the encoder computes at once."""
+    pixels: int
+    """Of what it computes at once."""
+    whole: int
+    """Tokens that one call of the model must compute together; 0 where any part will do."""
+
+
+def largest_picture(projector: ProjectorHeader, width: int, context: int) -> Picture:
+    """Return the largest picture for a model with embeddings of this width and so many tokens of context."""
+    vision = projector.vision
+    if vision is None:
+        return Picture(0, 0, 0, 0)
+    rule = _RULES.get(vision.type, PictureRule())
+    patch, merge = vision.patch_size, _merge(projector, rule)
+    if rule.joined:
+        patch, merge = patch * merge, 1
+    longest = projector.number("vision.preproc_image_size", 0)
+    room = max(1, min(MAX_TOKENS, context // _SHARE))
+    tiles = rule.tiles
+    if rule.most:
+        pixels = projector.number("vision.image_max_pixels", 0) or longest**2
+        one = min(pixels // (patch * merge) ** 2 or rule.most, room)
+        patches = one * merge**2
+    else:
+        patches = (vision.image_size // patch) ** 2
+        one = rule.tokens or max(1, patches // merge**2)
+        stated = projector.number("vision.preproc_max_tiles", 0) or (-(-longest // vision.image_size)) ** 2
+        tiles = stated + 1 if stated and tiles > 1 else tiles
+    tokens = min(one * tiles, max(one, room))
+    is_causal = vision.type not in _NON_CAUSAL or width in _CAUSAL_WIDTHS.get(vision.type, ())
+    return Picture(tokens, patches, patches * patch**2, 0 if is_causal else one)
+
+
+def _merge(projector: ProjectorHeader, rule: PictureRule) -> int:
+    """Return how many patches along a side become one token."""
+    keys = ("vision.spatial_merge_size", "vision.projector.scale_factor")
+    stated = [projector.number(key) for key in keys if projector.value(key) is not None]
+    return stated[0] if stated else rule.merge
+
+
+def weights_bytes(projector: ProjectorHeader) -> int:
+    """Return the bytes of the weights that are loaded."""
+    unloaded = _UNLOADED.get(projector.vision.type) if projector.vision is not None else None
+    tensors = projector.header.tensors
+    return sum(t.n_bytes for t in tensors if unloaded is None or not t.name.startswith(unloaded))
+
+
+def compute_bytes(projector: ProjectorHeader, picture: Picture, *, on_cpu: bool) -> int:
+    """Return the bytes of the buffers of all its encoders, with flash attention.
+
+    on_cpu: the processor also copies what it multiplies with F16 weights.
+    """
+    total = 0
+    both = ((projector.vision, picture.patches, "v."), (projector.audio, MOST_HEARD, "a."))
+    for encoder, n, prefix in both:
+        if encoder is not None:
+            position = _FLOAT * _numbers(encoder, is_gated=_is_gated(projector, prefix))
+            copied = _HALF * max(encoder.feed_forward_length, encoder.embedding_length) if on_cpu else 0
+            total += n * (position + copied) + _TABLES
+    return total + (_written_by_mlx(projector, picture.patches) if projector.header.format == "mlx" else 0)
+
+
+def _written_by_mlx(projector: ProjectorHeader, n: int) -> int:
+    """Return the bytes that MLX writes down besides: one layer's scores, and what each layer gave.
+
+    One float a score was measured on a processor; Metal writes none where it knows the size of the heads.
+    """
+    assert projector.vision is not None
+    size = max((t.type.row_bytes(1) for t in projector.header.tensors if len(t.shape) == 1), default=_HALF)
+    streams = n * projector.vision.embedding_length * projector.vision.n_layers
+    return size * (projector.number("vision.attention.head_count", 16) * n**2 + streams) + _MLX_VLM
+
+
+def host_bytes(picture: Picture, width: int) -> int:
+    """Return the bytes of RAM that a picture takes wherever it is encoded: its pixels and its embeddings."""
+    return _PIXEL * picture.pixels + _FLOAT * width * picture.tokens
+
+
+def _numbers(encoder: Encoder, *, is_gated: bool) -> int:
+    """Return the numbers that are kept of one position in the widest part of a layer (clip.cpp's build_vit).
+
+    In attention these are the residual stream, queries, keys and values, the latter two in F16 as well, and
+    the result; in the feed-forward part three of the stream's width, and with a gate three inner ones.
+    """
+    width, inner = encoder.embedding_length, encoder.feed_forward_length
+    pixels = 3 * encoder.patch_size**2
+    if is_gated:
+        return 3 * width + 3 * inner + pixels
+    return max(6 * width + pixels, 3 * width + inner)
+
+
+def _is_gated(projector: ProjectorHeader, prefix: str) -> bool:
+    return any(t.name.startswith(prefix) and "ffn_gate" in t.name for t in projector.header.tensors)
+
+
+_EXPERTS = "_exps."
+
+
+class AdapterPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A LoRA adapter that requests are computed with unless they say otherwise."""
+
+    name: str
+    path: str
+    """As it was given: a GGUF file, or a folder that PEFT has saved."""
+    scale: float
+    rank: int
+    """The largest of its ranks."""
+    total_bytes: int
+    parts: tuple[tuple[str, int | None, int], ...] = ()
+    """Each changed tensor, its layer (None: of none), and the bytes that change it."""
+
+    @property
+    def use(self) -> AdapterUse:
+        """What a request names."""
+        return AdapterUse(self.path, self.scale)
+
+
+def plan_adapters(
+    texts: Sequence[str], usual: Sequence[str], header: ModelHeader
+) -> tuple[tuple[AdapterPlan, ...], tuple[str, ...]]:
+    """Return the adapters for a model, and a sentence about each that is left out.
+
+    texts: those that were asked for, FILE or NAME:SCALE. usual: those for the models that they fit.
+    Raises NotAnAdapter, ModelFileError or DiskError for one that was asked for.
+    """
+    found, notes = [_planned(text, header) for text in texts], []
+    for text in usual:
+        try:
+            found.append(_planned(text, header))
+        except (BadRequest, DiskError, ModelFileError) as error:
+            notes.append(f"The adapter {one_line(text, 80)} is not applied. {error.message}")
+    return tuple(found), tuple(notes)
+
+
+def _planned(text: str, header: ModelHeader) -> AdapterPlan:
+    # Imported here: plans without adapters need not pay for it.
+    from edgechat.models.adapters.local import find_adapter
+    from edgechat.models.adapters.peft import open_adapter
+
+    name, scale = parse_scaled(text)
+    found = find_adapter(name)
+    adapter = open_adapter(found.path, header)
+    return AdapterPlan(
+        name=found.name,
+        path=str(found.path),
+        scale=scale,
+        rank=adapter.rank,
+        total_bytes=adapter.n_bytes,
+        parts=tuple(adapter.parts()),
+    )
+
+
+def adapter_needs(
+    adapters: Sequence[AdapterPlan], devices: Sequence[str], experts_in_ram: int
+) -> dict[str, Needs]:
+    """Return what adapters take of each memory.
+
+    devices: of the model's layers, and of the output. experts_in_ram: layers whose experts are not there.
+    """
+    taken: defaultdict[str, int] = defaultdict(int)
+    for adapter in adapters:
+        for tensor, layer, n_bytes in adapter.parts:
+            device = RAM if tensor == EMBEDDING else devices[-1]
+            if layer is not None and layer < len(devices) - 1:
+                device = RAM if _EXPERTS in tensor and layer < experts_in_ram else devices[layer]
+            taken[device] += n_bytes
+    return {name: Needs(adapters=n_bytes) for name, n_bytes in taken.items()}

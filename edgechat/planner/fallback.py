@@ -1,0 +1,250 @@
+"""When a plan does not fit after all: the steps by which it is reduced, each reported to the user.
+
+Memory is checked again just before a load; other programs may have taken some since the plan was made. A load
+may also fail, or be killed, although it seemed to fit: then at least one step is taken. The next load starts
+from the original plan again, so that a passing shortage of memory has no lasting effect.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from edgechat.base.errors import DoesNotFit, EdgechatError
+from edgechat.base.text import mebibytes
+from edgechat.device.profile import DeviceProfile
+from edgechat.device.remote.workers import why_lost, worker_addresses
+from edgechat.models.formats.header import ModelHeader
+from edgechat.models.formats.mlx.contents import read_model
+from edgechat.planner.estimate.budget import RAM, Budget, Needs
+from edgechat.planner.estimate.calibration import Calibration
+from edgechat.planner.estimate.dry_run import DryRun
+from edgechat.planner.estimate.footprint import footprint_of, may_quantize
+from edgechat.planner.estimate.memory import CELLS
+from edgechat.planner.machine import current_profile
+from edgechat.planner.placement.drafting import AUTO, drafting
+from edgechat.planner.placement.model_on_machine import (
+    Measure,
+    ModelOnMachine,
+    for_embeddings,
+    model_on_machine,
+)
+from edgechat.planner.placement.plan_model import completed
+from edgechat.planner.plan import LoadPlan, params_of
+
+_SMALL_BATCH = 128
+_LEAST_CONTEXT = 2048
+_LEAST_TEXT = 512
+_MORE = 1.1
+"""Times the memory that a plan was made for, from which on another one may be better."""
+
+
+def plan_reload(
+    requested: LoadPlan, last: LoadPlan, *, killed: bool = False
+) -> tuple[LoadPlan, tuple[str, ...]]:
+    """Return the original plan as it fits now, and what is different from the last load.
+
+    killed: the last load ran out of memory, so the next one must take less. Raises DoesNotFit.
+    """
+    plan, changes = refit(requested)
+    if killed and plan.total_bytes >= last.total_bytes:
+        return refit(last, failed=True)
+    if _loaded(plan) == _loaded(last):
+        return plan, ()
+    if plan.context > last.context:
+        return plan, (f"More memory is free again: the context is now {plan.context} tokens.",)
+    return plan, changes
+
+
+def replan_for_more(requested: LoadPlan, replan: Callable[[], LoadPlan]) -> LoadPlan:
+    """Return the plan by `replan` if there is more memory than `requested` was made for, unless it is worse.
+
+    Or if a worker that it needs was lost. It must be for the same file: nobody wants another one in the
+    middle of a conversation.
+    """
+    if why_lost(requested.rpc):
+        with contextlib.suppress(EdgechatError):  # the way down from the requested is longer
+            plan = replan()
+            if plan.model_path == requested.model_path:
+                return plan
+        return requested
+    planned_for = next((memory.budget_bytes for memory in requested.memory if memory.name == RAM), 0)
+    if not requested.memory or (
+        not requested.devices and Budget.of(current_profile()).ram <= _MORE * planned_for
+    ):
+        return requested
+    try:
+        plan = replan()
+    except EdgechatError:  # the way down from the requested is longer
+        return requested
+    no_less = plan.context >= requested.context and plan.gpu_layers >= requested.gpu_layers
+    no_less = no_less and (plan.projector is not None or requested.projector is None)
+    no_less = no_less and (plan.head is not None or requested.head is None)
+    return plan if no_less and plan.model_path == requested.model_path else requested
+
+
+def is_short(plan: LoadPlan) -> bool:
+    """Return whether an ended load would not fit again, as other programs have its memory now."""
+    return not Budget.of(current_profile()).fits(_needs(plan))
+
+
+def refit(plan: LoadPlan, *, failed: bool = False) -> tuple[LoadPlan, tuple[str, ...]]:
+    """Return the plan as it fits into the memory that is free now, and what had to be changed.
+
+    failed: it did not load, so at least one step is taken. Raises DoesNotFit where no step is left.
+    """
+    lost = why_lost(plan.rpc)
+    if plan.anyway and not (failed or lost):
+        return plan, ()
+    if plan.backend == "mlx":
+        return reduce_to_fit(plan, read_model(Path(plan.model_path)), current_profile(), None, failed=failed)
+    if not failed and not plan.devices and not is_short(plan):
+        return plan, ()
+    with DryRun() as dry:
+        header = read_model(Path(plan.model_path))
+        dry.show(header)
+        profile = current_profile(dry, () if lost else worker_addresses(plan.rpc))
+        if not lost:
+            return reduce_to_fit(plan, header, profile, dry.ask, failed=failed)
+        alone = msgspec.structs.replace(plan, devices=(), split=(), experts_in_ram=0, rpc=())
+        model = _model(plan, header, profile, dry.ask)
+        alone = completed(alone, model, model.exactly(alone, alone.projector))
+        fitted, changes = reduce_to_fit(alone, header, profile, dry.ask, failed=False)
+        return fitted, changes
+
+
+def reduce_to_fit(
+    plan: LoadPlan, header: ModelHeader, profile: DeviceProfile, measure: Measure | None, *, failed: bool
+) -> tuple[LoadPlan, tuple[str, ...]]:
+    """Return the first step from the plan downwards that fits this machine; see `refit`."""
+    model = _model(plan, header, profile, measure)
+    changes: list[str] = []
+    while failed or not model.budget.fits(_needs(plan)):
+        step = step_down(plan, header)
+        if step is None:
+            raise _nothing_left(plan, model.budget)
+        reduced, change = step
+        plan = completed(reduced, model, model.exactly(reduced, reduced.projector))
+        changes.append(change)
+        failed = False
+    return plan, tuple(changes)
+
+
+def _model(
+    plan: LoadPlan, header: ModelHeader, profile: DeviceProfile, measure: Measure | None
+) -> ModelOnMachine:
+    return model_on_machine(
+        plan.model_name,
+        header,
+        profile,
+        measure,
+        Calibration.read(),
+        threads=plan.threads,
+        adapters=plan.adapters,
+    )
+
+
+def step_down(plan: LoadPlan, header: ModelHeader) -> tuple[LoadPlan, str] | None:
+    """Return the plan reduced by one step, and a sentence about it; None if no step is left."""
+    replace = msgspec.structs.replace
+    if plan.embeddings and plan.context > _LEAST_TEXT:
+        half = max(_LEAST_TEXT, plan.context // 2 // CELLS * CELLS)
+        shorter = for_embeddings(replace(plan, context=half), header)
+        return shorter, f"Texts are limited to {half} tokens, to save memory."
+    if plan.embeddings:
+        return _with_fewer_gpu_layers(plan)
+    if plan.mtp or plan.head is not None:
+        why = "Its own drafting layers (MTP) are not loaded, to save memory."
+        return _without_head(replace(plan, draft=None, head=None, no_draft=why), header), why
+    if plan.draft is not None:
+        why = f"The draft model {plan.draft.model_name} is not used, to save memory."
+        return replace(plan, draft=None, no_draft=why), why
+    one = footprint_of(header.format).checkpoint(header, plan)
+    if plan.checkpoint_bytes > one:
+        fewer = replace(plan, checkpoint_bytes=one)
+        return fewer, "Chats are read again from the start after most edits, to save memory."
+    if not plan.flash_attention:
+        return replace(plan, flash_attention=True), "Flash attention is used, to save memory."
+    # A picture that must be computed whole would make llama.cpp abort in a smaller one.
+    least = max(_SMALL_BATCH, plan.projector.image_batch if plan.projector is not None else 0)
+    if plan.n_ubatch > least:
+        smaller = replace(plan, n_batch=least, n_ubatch=least)
+        return smaller, f"Prompts are read {least} tokens at a time, to save memory."
+    if plan.cache_type == "f16" and may_quantize(header):
+        return replace(plan, cache_type="q8_0"), "The KV cache is kept in 8 bits (q8_0), to save memory."
+    if plan.projector is not None:
+        name = plan.projector.name
+        what = name[:1].upper() + name[1:] if plan.backend == "mlx" else f"Its projector {name}"
+        why = f"{what} is not loaded, to save memory: the model reads text alone."
+        return replace(plan, projector=None, no_vision=why), why
+    if plan.context > _LEAST_CONTEXT:
+        half = max(_LEAST_CONTEXT, plan.context // 2 // CELLS * CELLS)
+        return replace(plan, context=half), f"The context is reduced to {half} tokens, to save memory."
+    return _with_fewer_gpu_layers(plan)
+
+
+def _without_head(plan: LoadPlan, header: ModelHeader) -> LoadPlan:
+    """Return the plan without the model's own drafting layers, and as if these had never been considered."""
+    others = drafting(header, AUTO)
+    return msgspec.structs.replace(
+        plan,
+        mtp=False,
+        n_rs_seq=others.n_rs_seq,
+        n_outputs_max=plan.n_seq_max + others.drafted,
+        ngrams=others.drafted > 0,
+    )
+
+
+def _with_fewer_gpu_layers(plan: LoadPlan) -> tuple[LoadPlan, str] | None:
+    """Return the plan with a quarter of each card's layers on the CPU; None if that is not possible.
+
+    It is not where no card has any, nor with MLX, which has all in one place.
+    """
+    if not plan.split or plan.backend == "mlx":
+        return None
+    counts = [count - max(1, count // 4) for count in plan.split]
+    remaining = {name: count for name, count in zip(plan.devices, counts, strict=True) if count}
+    fewer = msgspec.structs.replace(
+        plan,
+        devices=tuple(remaining),
+        split=tuple(remaining.values()),
+        experts_in_ram=plan.experts_in_ram if remaining else 0,
+        rpc=plan.rpc if remaining else (),
+    )
+    n = plan.gpu_layers - fewer.gpu_layers
+    return fewer, f"{n} more layer{'s run' if n > 1 else ' runs'} on the CPU, to save memory."
+
+
+def _needs(plan: LoadPlan) -> dict[str, Needs]:
+    return {
+        memory.name: Needs(
+            memory.weights_bytes,
+            memory.cache_bytes,
+            memory.compute_bytes,
+            memory.program_bytes,
+            memory.checkpoint_bytes,
+            memory.projector_bytes,
+            memory.adapter_bytes,
+        )
+        for memory in plan.memory
+    }
+
+
+def _loaded(plan: LoadPlan) -> tuple[object, ...]:
+    """Return what a user may notice of how a plan is loaded."""
+    return params_of(plan), plan.draft, plan.checkpoint_bytes, plan.projector
+
+
+def _nothing_left(plan: LoadPlan, budget: Budget) -> DoesNotFit:
+    """Return the error for a plan that cannot be reduced any further."""
+    needs = _needs(plan)
+    why = f"needs at least {mebibytes(budget.charged(needs))}, but only {budget.in_words} now"
+    if budget.fits(needs):
+        why = f"could not allocate the memory it needs, although {budget.in_words}"
+    return DoesNotFit(
+        f"{plan.model_name} {why}, and the load cannot be reduced any further.",
+        hint="Close other programs, choose a smaller model, or try anyway with --load-anyway.",
+    )

@@ -1,0 +1,142 @@
+"""`edgechat worker`: what this machine can lend to another one, its devices with their memory and speed.
+
+Everything it says is for the program that started it by ssh, errors too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import msgspec
+
+from edgechat import __version__
+from edgechat.base import logs
+from edgechat.base.errors import EdgechatError, ServerRefused
+from edgechat.base.process import spawn
+from edgechat.base.process.ask import ChildFailed
+from edgechat.device.accelerators import Accelerator, ggml_readings, merge
+from edgechat.device.profile import DeviceProfile, probe
+from edgechat.device.remote.messages import CPU, MOST_BYTES, LentDevice, Offer, WorkerRefusal
+from edgechat.device.speed import DeviceSpeed, best_threads, cached_speed
+from edgechat.native.accelerators.devices import read_inventory
+from edgechat.planner.estimate.rates import measure_speed
+
+_NEEDED = 1 << 30
+"""Bytes of free memory with which a device is measured."""
+KEY = "lent by RPC: "
+"""What the speeds are stored by: llama.cpp's server computes with other kernels than a load of our own."""
+
+
+def run(*, port: int, memory: int | None) -> NoReturn:
+    """Lend until standard input ends. memory: bytes of each device that are lent at most."""
+    from edgechat.device.remote import lending
+
+    if sys.stdin is not None and sys.stdin.isatty():
+        print("Another machine starts this by ssh: edgechat run MODEL --with ssh://HOST", file=sys.stderr)
+    pipes = spawn.adopt_pipe()
+    logs.to_stderr()
+    try:
+        lent = offer(port=port, memory=memory)
+    except (EdgechatError, ChildFailed) as error:
+        refusal = WorkerRefusal(
+            f"llama.cpp does not work there: its process {error}.", "Run there: edgechat doctor"
+        )
+        if isinstance(error, EdgechatError):
+            refusal = WorkerRefusal(error.message, error.hint or "")
+        lending.send(pipes[1], refusal)
+        raise SystemExit(1) from error
+    lending.serve(lent, pipes)
+
+
+def offer(*, port: int = 0, memory: int | None = None) -> Offer:
+    """Return what this machine lends; its speed is measured if it never was, which takes some seconds.
+
+    memory: bytes of each device that are lent at most. Raises ServerRefused, ChildFailed.
+    """
+    found = read_inventory()
+    if not found.build.rpc:
+        raise ServerRefused(
+            "llama.cpp was built without RPC there.",
+            hint="On that machine, rebuild it: CMAKE_ARGS=-DGGML_RPC=ON pip install --force-reinstall "
+            "--no-binary llama-cpp-python llama-cpp-python",
+        )
+    profile = probe()
+    cards = [card for card in merge(ggml_readings(found.devices), profile.memory) if card.usable]
+    profile = replace(profile, accelerators=tuple(cards))
+    lent = [_lent(card, memory) for card in cards]
+    if not any(card.shares_ram for card in cards):
+        most = profile.memory.limit or profile.memory.total
+        total = most if memory is None else min(memory, most)
+        lent.append(
+            LentDevice(
+                name=CPU,
+                description=profile.cpu.name,
+                total=total,
+                free=min(total, profile.memory.available),
+            )
+        )
+    plain = Offer(
+        edgechat=__version__,
+        llama_cpp=found.build.version,
+        ggml=found.build.ggml,
+        port=0,
+        cpu=profile.cpu.name,
+        threads=best_threads(profile.cpu, profile.speed)[0],
+        devices=tuple(lent),
+    )
+    return msgspec.structs.replace(plain, port=port, devices=_with_speeds(plain, profile))
+
+
+def _lent(card: Accelerator, memory: int | None) -> LentDevice:
+    total = card.total if memory is None else min(memory, card.total)
+    return LentDevice(name=card.devices[0], description=card.name, total=total, free=min(total, card.free))
+
+
+def _with_speeds(plain: Offer, profile: DeviceProfile) -> tuple[LentDevice, ...]:
+    """Return the devices with their speed: as stored, or as a server in a child process computes now."""
+    speeds = [_stored(device, profile) for device in plain.devices]
+    if any(speed is None for speed in speeds):
+        speeds = _measured(plain, profile, speeds)
+    return tuple(
+        msgspec.structs.replace(device, speed=speed)
+        for device, speed in zip(plain.devices, speeds, strict=True)
+    )
+
+
+def _stored(device: LentDevice, profile: DeviceProfile) -> DeviceSpeed | None:
+    return cached_speed(profile.cpu, KEY + device.description)
+
+
+def _measured(
+    plain: Offer, profile: DeviceProfile, speeds: list[DeviceSpeed | None]
+) -> list[DeviceSpeed | None]:
+    import subprocess  # 18 ms, which `edgechat --version` need not pay
+
+    try:
+        server: Any = subprocess.Popen(spawn.command("lend"), **spawn.options(subprocess.DEVNULL))
+    except OSError as error:
+        raise ChildFailed(f"could not be started: {error.strerror or error}") from error
+    with server:
+        try:
+            server.stdin.write(msgspec.json.encode(plain) + b"\n")
+            server.stdin.flush()
+            ready = msgspec.json.decode(server.stdout.readline(MOST_BYTES), type=Offer)
+            for number, device in enumerate(plain.devices):
+                if speeds[number] is None and min(device.free, profile.memory.available) > _NEEDED // 2:
+                    with contextlib.suppress(ChildFailed):  # it is guessed then
+                        speeds[number] = measure_speed(
+                            profile.cpu,
+                            profile.memory,
+                            device=f"RPC{number}",
+                            is_processor=device.name == CPU,
+                            key=KEY + device.description,
+                            rpc=(f"127.0.0.1:{ready.port}",),
+                        )
+        except (OSError, msgspec.DecodeError) as error:
+            raise ChildFailed("did not start llama.cpp's RPC server") from error
+        finally:
+            server.kill()
+    return speeds

@@ -1,0 +1,361 @@
+"""Drafting: whether a model can have drafts, what they cost, which model can draft for it, and its own layers
+(MTP).
+
+Rejected drafts are undone. Cells of a KV cache are simply removed; a recurrent state is restored from a
+snapshot, which llama.cpp keeps for some architectures, and which takes as much memory as the state. For MLX
+the state before a call is kept, and the accepted tokens of the call are computed again.
+
+A model's own drafting layers are loaded beside the context that was chosen without them if they fit, and if
+they make replies faster. For a shorter context they are loaded only where they make replies much faster, and
+where it is still enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import msgspec
+
+from edgechat.base.text import mebibytes
+from edgechat.device.speed import DeviceSpeed
+from edgechat.models.formats import mtp
+from edgechat.models.formats.header import Format, ModelHeader
+from edgechat.models.formats.mtp import HeadFile, is_chained, stated_layers
+from edgechat.native.params import CacheType
+from edgechat.planner.estimate.budget import RAM, SPARE, Budget, Layout, Needs, together
+from edgechat.planner.estimate.memory import (
+    SMALL_STATE,
+    TAKES_BACK,
+    compute_bytes,
+    head_cache_bytes,
+    is_recurrent,
+    output_bytes,
+    recurrent_bytes,
+    states_bytes,
+)
+from edgechat.planner.estimate.shape import ModelShape, shape_of
+from edgechat.planner.estimate.speed import forecast
+from edgechat.planner.placement.model_on_machine import EXACT, NOBODY, DraftCosts, LoadConfig
+from edgechat.planner.plan import HeadPlan
+from edgechat.planner.request import ENOUGH
+
+AUTO, NONE, NGRAM, MTP = "auto", "none", "ngram", "mtp"
+"""Values of `draft` that name no model."""
+DRAFTED = 15
+"""Maximum number of drafted tokens in a batch."""
+_SNAPSHOTS, _FEW_SNAPSHOTS = 8, 3
+"""Of a small state, and of a large one."""
+_SHARE = 2
+"""A draft model that was not requested is smaller than the target by more than this factor."""
+_MAX_PADDING = 128
+"""Tokens by which the sizes of two vocabularies may differ: some are padded."""
+
+_TOKENIZER_KINDS = {"hybriddna": "gpt2", "whitespace": "gpt2", "gemma4": "gpt2"}
+"""Tokenizers that are of another one's kind."""
+_UNKNOWN_TOKENIZERS = ("none", "no_vocab")
+
+
+KINDS: dict[Format, str] = {"gguf": "a GGUF file", "mlx": "an MLX model"}
+"""What users call a model of each format."""
+
+
+def asks_for_drafts(wish: str | None) -> bool:
+    """Return whether drafts were explicitly requested."""
+    return wish not in (None, AUTO, NONE)
+
+
+def drafting(header: ModelHeader, wish: str) -> DraftCosts:
+    """Return what drafts for this model take, all but those of its own layers (see `drafting_with_head`).
+
+    wish: 'auto', 'none', 'ngram', 'mtp' or a draft model.
+    """
+    if header.makes_embeddings:
+        return NOBODY
+    if wish == NONE:
+        return DraftCosts(why_not="Drafting is off, as requested.")
+    if header.format == "mlx" or not is_recurrent(header):
+        return DraftCosts(DRAFTED)
+    if header.architecture not in TAKES_BACK:
+        return DraftCosts(
+            why_not="Drafting is not possible: the recurrent layers cannot undo a rejected draft."
+        )
+    state = recurrent_bytes(header, 1)
+    if 0 < state <= SMALL_STATE:
+        return DraftCosts(DRAFTED, _SNAPSHOTS)
+    if wish not in (AUTO, MTP):
+        return DraftCosts(DRAFTED, _FEW_SNAPSHOTS)
+    size = f", {mebibytes(state)} each" if state else ""
+    return DraftCosts(
+        why_not="Drafting is off: to undo rejected drafts, copies of the recurrent state would be "
+        f"needed{size}. To use them: --draft ngram"
+    )
+
+
+def drafting_with_head(header: ModelHeader, wish: str, *, beside: bool = False) -> DraftCosts:
+    """Return what drafts take with those of the model's own layers; none, and why, if it has no such layers.
+
+    beside: they are in a file of their own, if not in the model's.
+    """
+    if wish not in (AUTO, MTP) or header.makes_embeddings:
+        return NOBODY
+    why_not = mtp.why_no_drafts(header)
+    others = drafting(header, NGRAM)
+    if not others.drafted or (why_not and not beside):
+        return DraftCosts(why_not=why_not or others.why_not)
+    return replace(others, mtp=not why_not)
+
+
+def misfit(target: ModelHeader, draft: ModelHeader) -> str:
+    """Return why `draft` cannot draft for `target`, as far as headers tell; '' if it can.
+
+    The tokens themselves are compared once both are loaded.
+    """
+    if draft.format != target.format:
+        return f"it is {KINDS[draft.format]}, and the target is {KINDS[target.format]}"
+    if draft.weights_bytes >= target.weights_bytes:
+        return "it is not smaller"
+    if is_recurrent(draft):
+        return "its recurrent layers cannot undo a rejected draft"
+    kinds = {_tokenizer_kind(header) for header in (target, draft)} - {""}
+    if len(kinds) > 1:
+        return "its tokenizer is of a different type"
+    if abs(target.vocab_size - draft.vocab_size) > _MAX_PADDING:
+        return f"its vocabulary has {draft.vocab_size} tokens, not {target.vocab_size}"
+    for name in ("bos", "eos"):
+        if not _has_same_token(target, draft, name):
+            return f"its {name.upper()} token is different"
+    return ""
+
+
+def is_much_smaller(draft: ModelHeader, target: ModelHeader) -> bool:
+    """Return whether a model is small enough to be worthwhile as a draft model."""
+    return draft.weights_bytes * _SHARE < target.weights_bytes
+
+
+def _tokenizer_kind(header: ModelHeader) -> str:
+    """Return the kind of tokenizer; '' where the header does not say."""
+    name = header.text("tokenizer.ggml.model") or ""
+    return "" if name in _UNKNOWN_TOKENIZERS else _TOKENIZER_KINDS.get(name, name)
+
+
+def _has_same_token(target: ModelHeader, draft: ModelHeader, name: str) -> bool:
+    """Return whether both models add the same BOS or EOS token; True where a header does not say."""
+    adds = [header.metadata.get(f"tokenizer.ggml.add_{name}_token") for header in (target, draft)]
+    if None in adds:
+        return True
+    ids = {header.metadata.get(f"tokenizer.ggml.{name}_token_id") for header in (target, draft)}
+    return adds[0] == adds[1] and (not adds[0] or len(ids - {None}) < 2)
+
+
+ACCEPTED = 0.7
+"""Share of drafted tokens that are expected to stand, before any was."""
+LONGEST = 8
+"""Tokens of a draft."""
+EAGLE_BATCH = 64
+"""Tokens that an EAGLE-3 draft reads in a call."""
+LEAST_GAIN = 1.05
+"""Times as fast as without, below which they are not worth their memory."""
+WORTH_CONTEXT = 1.25
+"""The same, from which on they are worth some context."""
+
+
+class PlannedModel(Protocol):
+    """What is asked of a model on a machine (`ModelOnMachine`)."""
+
+    @property
+    def header(self) -> ModelHeader:
+        """Its header."""
+
+    @property
+    def shape(self) -> ModelShape:
+        """Its layers."""
+
+    @property
+    def rates(self) -> Mapping[str | None, DeviceSpeed]:
+        """The speed of each device; None is the processor."""
+
+    @property
+    def budget(self) -> Budget:
+        """The memory that it may take."""
+
+    def load(self, context: int, cache_type: CacheType) -> LoadConfig:
+        """Return the fastest load that fits."""
+
+    def fits(self, load: LoadConfig, spare: float = 0.0) -> bool:
+        """Return whether a load fits, with a share of the RAM left over."""
+
+    def seconds(self, load: LoadConfig) -> float:
+        """Return the seconds of a token."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadedModel:
+    """A model with its drafting layers: those in its own file, or in one beside it."""
+
+    model: PlannedModel
+    """Loads of it have room for rows to verify, and copies of recurrent states."""
+    file: HeadFile | None = None
+
+    def load(self, context: int, cache_type: CacheType) -> LoadConfig:
+        """Return the fastest load that fits."""
+        load = self.model.load(context, cache_type)
+        return load if self.file is None else load.beside(self._beside(self.file, load))
+
+    def _beside(self, file: HeadFile, load: LoadConfig) -> LoadConfig:
+        """Return the load of the file, by formula: on the device of the output if it fits there."""
+        header = file.header
+        own = load.params.of_head()
+        if file.kind == "eagle3":  # llama.cpp keeps logits of each token that it may read in a call
+            own = msgspec.structs.replace(own, n_batch=EAGLE_BATCH, n_ubatch=EAGLE_BATCH)
+        keys = sum(head_cache_bytes(header, own.context, own.cache_type)) if file.has_own_cache else 0
+        compute = compute_bytes(
+            header,
+            own.context,
+            n_seq_max=own.n_seq_max,
+            n_ubatch=own.n_ubatch,
+            flash=own.flash_attention,
+        )
+        shape = shape_of(header)
+        weights = sum(part.weights + part.experts for part in shape.parts) - shape.tied
+        there = Needs(weights=weights, cache=keys, compute=compute)
+        n_states = own.n_seq_max + 2 * load.params.n_batch + own.n_ubatch
+        n_rows = own.n_batch if file.kind == "eagle3" else own.n_seq_max
+        output = output_bytes(header, n_rows) + states_bytes(header, n_states)
+        here = Needs(weights=shape.embedding, compute=output)
+        left = self.model.budget.less(dict(load.needs))
+        device = load.layout.devices[-1:] if load.layout.n else ()
+        if device and left.over({device[0]: there}):
+            device = ()
+        params = msgspec.structs.replace(
+            load.params,
+            mtp=file.kind == "mtp",
+            n_batch=own.n_batch if file.kind == "eagle3" else load.params.n_batch,
+            n_ubatch=own.n_ubatch,
+            n_rs_seq=0,
+            devices=device,
+            split=(len(shape.parts),) * len(device),
+            experts_in_ram=0,
+        )
+        needs = together({RAM: here}, {device[0] if device else RAM: there})
+        layout = Layout(params.devices, params.split)
+        return replace(load, params=params, layout=layout, needs=needs, buffers=(), draft=None)
+
+    def fits(self, load: LoadConfig, spare: float = 0.0) -> bool:
+        """Return whether a load fits, with a share of the RAM left over."""
+        return self.model.fits(load, spare)
+
+    def seconds(self, load: LoadConfig) -> float:
+        """Return the seconds of a token without drafts."""
+        return self.model.seconds(load)
+
+    def expected_gain(self, load: LoadConfig) -> float:
+        """Return how many times as fast replies are expected to be with the best length of a draft.
+
+        A step of so many drafts decodes all of them and one more token, and makes one and those that stand.
+        """
+        n_chained = len(stated_layers(self._header)) if is_chained(self._header) else 1
+        limits = [LONGEST, n_chained if n_chained > 1 else LONGEST]
+        limits += [load.params.n_rs_seq] * is_recurrent(self.model.header)
+        one, best, made, plain = self._draft_seconds(load, n_chained), 1.0, 1.0, load.forecast.call(1)
+        for n in range(1, min(limits) + 1):
+            made += ACCEPTED**n
+            best = max(best, made * plain / (load.forecast.call(1 + n) + n * one))
+        return best
+
+    @property
+    def _header(self) -> ModelHeader:
+        return self.model.header if self.file is None else self.file.header
+
+    def _draft_seconds(self, load: LoadConfig, n_chained: int) -> float:
+        """Return the seconds of a drafted token; several layers that are chained draft one token each."""
+        if self.file is None or load.draft is None:
+            shape, layout = self.model.shape, load.layout
+        else:
+            shape, layout = shape_of(self.file.header), load.draft.layout
+        *layers, output = layout.placed(shape)
+        head = [layers[at] for at in stated_layers(self._header)][: None if n_chained == 1 else 1]
+        return forecast(shape, [*head, output], self.model.rates, 0).calls[0]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadChoice:
+    """A load with the model's own drafting layers, or without and why."""
+
+    load: LoadConfig
+    head: HeadPlan | None = None
+    why_not: str = ""
+    """A sentence; '' where there are none to speak of."""
+    why_context: str = ""
+    """Why the context is as long as it is, if that is another now."""
+
+
+def reserve_head(
+    model: PlannedModel, headed: HeadedModel, load: LoadConfig, reserved: LoadConfig
+) -> HeadChoice | None:
+    """Return the load in which memory is set aside for the drafting layers, if it fits.
+
+    headed: the same model with them; reserved: its best load.
+    """
+    if headed.fits(reserved) or not model.fits(load):
+        return HeadChoice(reserved, _plan(model, load, headed, reserved))
+    return None
+
+
+def choose_head(
+    model: PlannedModel,
+    headed: HeadedModel,
+    load: LoadConfig,
+    shorter: Iterable[tuple[int, CacheType]],
+    *,
+    requested: bool,
+) -> HeadChoice:
+    """Return the load with the model's own drafting layers beside it if that pays, or as it is.
+
+    headed: the same model with them. shorter: contexts that may be taken instead, the longest first.
+    requested: whether they were asked for, and need not pay.
+    """
+    beside = headed.load(load.context, load.params.cache_type)
+    if load.source == EXACT != beside.source:
+        return HeadChoice(load, why_not=_not_loaded(beside.source))
+    head = _plan(model, load, headed, beside)
+    if not requested and head.gain < LEAST_GAIN:
+        return HeadChoice(load, why_not=_not_loaded(f"replies would hardly be faster, {_times(head.gain)}"))
+    if headed.fits(beside, SPARE if model.fits(load, SPARE) else 0.0):
+        return HeadChoice(beside, head)
+    if requested or head.gain >= WORTH_CONTEXT:
+        for context, cache_type in shorter:
+            less = headed.load(context, cache_type)
+            plan = _plan(model, load, headed, less)
+            pays = context >= ENOUGH and plan.gain >= WORTH_CONTEXT
+            if (requested or pays) and headed.fits(less, SPARE):
+                return HeadChoice(less, plan, why_context=_for_context(load, less, plan))
+    return HeadChoice(load, why_not=_not_loaded(f"the {mebibytes(head.total_bytes)} more do not fit"))
+
+
+def _plan(model: PlannedModel, load: LoadConfig, headed: HeadedModel, other: LoadConfig) -> HeadPlan:
+    """Return what the layers take, and the gain over the load without them, whose layout may be better."""
+    context, cache_type = other.context, other.params.cache_type
+    is_same = (context, cache_type) == (load.context, load.params.cache_type)
+    alone = load if is_same else model.load(context, cache_type)
+    gain = headed.expected_gain(other) * model.seconds(load) / headed.seconds(other)
+    return HeadPlan(total_bytes=max(0, other.total - alone.total), gain=gain)
+
+
+def _not_loaded(why: str) -> str:
+    return f"Its own drafting layers (MTP) are not loaded: {why}."
+
+
+def _times(gain: float) -> str:
+    return f"{gain:.1f} times as fast" if gain >= LEAST_GAIN else f"{gain:.2f} times as fast"
+
+
+def _for_context(load: LoadConfig, less: LoadConfig, plan: HeadPlan) -> str:
+    cache_type = less.params.cache_type
+    cache = "" if cache_type == "f16" else f", with the KV cache in {cache_type}"
+    less_than = f"less than the {load.context} that would fit, " if less.context < load.context else ""
+    return (
+        f"Context {less.context}{cache}: {less_than}so that its own drafting layers (MTP) fit too, with "
+        f"which replies are expected to be {_times(plan.gain)}."
+    )

@@ -1,0 +1,635 @@
+"""The plan of one file: from its header, this machine and what a user requests to a LoadPlan, with a draft
+model.
+
+llama.cpp's own allocator says what a load takes (`dry_run.py`); where it does not, and for MLX, formulas do.
+The weights count in full, and once, although they are mapped from the file: pages that are read all the time
+must stay in memory, and those of the file that the kernel has cached already are part of the free memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from edgechat.base.errors import DoesNotFit, ModelFileError, ModelNotFound, NotADraft, SettingsError
+from edgechat.base.text import mebibytes
+from edgechat.device.profile import DeviceProfile
+from edgechat.device.speed import best_threads
+from edgechat.models.formats.gguf import read_header
+from edgechat.models.formats.header import ModelHeader
+from edgechat.models.formats.mtp import HeadFile, can_draft, is_head_alone
+from edgechat.models.formats.mtp import misfit as head_misfit
+from edgechat.models.local.ollama_store import NO_DEFAULTS, ModelDefaults
+from edgechat.models.local.resolve import entry_of
+from edgechat.models.quality import loss_of_file
+from edgechat.native.params import CacheType
+from edgechat.planner.candidates import Variant, local_of, of_path, recommended
+from edgechat.planner.companions import ProjectorFile, plan_adapters
+from edgechat.planner.estimate.budget import RAM, SPARE
+from edgechat.planner.estimate.calibration import Calibration
+from edgechat.planner.estimate.footprint import footprint_of, may_quantize
+from edgechat.planner.estimate.memory import CELLS
+from edgechat.planner.estimate.speed import predict
+from edgechat.planner.machine import Machine
+from edgechat.planner.placement import reasons
+from edgechat.planner.placement.drafting import (
+    AUTO,
+    MTP,
+    NGRAM,
+    NONE,
+    HeadChoice,
+    HeadedModel,
+    choose_head,
+    drafting,
+    drafting_with_head,
+    is_much_smaller,
+    misfit,
+    reserve_head,
+)
+from edgechat.planner.placement.model_on_machine import (
+    LONGEST_TEXT,
+    LoadConfig,
+    Measure,
+    ModelOnMachine,
+    model_on_machine,
+)
+from edgechat.planner.placement.reasons import LONGEST, USUAL
+from edgechat.planner.plan import DeviceMemory, Divergence, DraftPlan, LoadPlan, params_of
+from edgechat.planner.request import BACKENDS, DEFAULT_REQUEST, ENOUGH, PlanRequest
+
+CONTEXTS = (LONGEST, USUAL, 8192, 4096, 2048)
+"""Contexts that are tried, in tokens."""
+_PATIENCE = 60.0
+"""Seconds that filling a context of more than the usual length may take."""
+_SLOWER = 1.15
+"""Times as slow as with a context that is enough: no longer one may push so many layers off a card."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftCandidate:
+    """A small model to draft for another one."""
+
+    name: str
+    header: ModelHeader
+    measure: Measure | None = None
+    path: str = ""
+    requested: bool = False
+    """Whether it was requested by name: then memory is reserved for it, else it gets only what is left."""
+
+
+def plan(
+    name: str,
+    header: ModelHeader,
+    profile: DeviceProfile,
+    request: PlanRequest = DEFAULT_REQUEST,
+    measure: Measure | None = None,
+    history: Calibration | None = None,
+    *,
+    path: str = "",
+    draft: DraftCandidate | None = None,
+    head: HeadFile | None = None,
+    projector: ProjectorFile | None = None,
+    no_vision: str = "",
+    nearest: bool = True,
+) -> LoadPlan:
+    """Return how to load this model here; without `measure` all sizes are estimated.
+
+    draft: a draft model for the same budget, if drafts are possible. head: its drafting layers in a file of
+    their own, for a model that has none in its own. projector: what makes pictures or sound
+    readable for it, for that budget too; it is left out where the model fits only without. no_vision: why
+    there is none. nearest: if it does not fit, name the
+    longest context that does. Raises DoesNotFit, and SettingsError for invalid requests.
+    """
+    request, notes = checked(request, header)
+    threads, why_threads = threads_for(header, profile, request)
+    if header.format == "mlx" and request.attention not in (None, "auto"):
+        notes = (*notes, f"MLX has its own attention: attention = {request.attention} has no effect.")
+    if header.format == "mlx" and request.threads is not None:
+        notes = (*notes, f"MLX manages its own threads: threads = {request.threads} has no effect.")
+    how = drafting(header, request.draft or AUTO)
+    adapters, left_out = plan_adapters(request.adapters or (), request.usual_adapters, header)
+    model = model_on_machine(
+        name,
+        header,
+        profile,
+        measure,
+        history,
+        threads=threads,
+        drafting=how,
+        projector=projector,
+        adapters=adapters,
+        attention=request.attention or "auto",
+    )
+    helper = None
+    if draft is not None and how.drafted:
+        helper = model_on_machine(
+            draft.name,
+            draft.header,
+            profile,
+            draft.measure,
+            history,
+            threads=threads,
+            attention=request.attention or "auto",
+        )
+        model = model.with_draft(helper) if draft.requested else model
+    asked = "as requested" if not notes else "the model's full context length"
+    ends, odd_ends = header.listed_ends
+    notes = (*notes, *left_out, *([odd_ends] if odd_ends else []))
+    load, why_context = _chosen_load(model, request, asked)
+    if projector is not None and not model.fits(load):
+        model = replace(model, projector=None)
+        needed = load.projector.total_bytes if load.projector is not None else 0
+        load, why_context = _chosen_load(model, request, asked)
+        what = "vision tower" if header.format == "mlx" else "projector"
+        no_vision = f"Its {what} is not loaded: the {mebibytes(needed)} that it needs do not fit in addition."
+    if not (model.fits(load) or request.anyway):
+        raise _does_not_fit(model, load, nearest)
+    model, chosen = _with_head(model, head, request, load, asked)
+    load, why_context = chosen.load, chosen.why_context or why_context
+    no_draft = " ".join(filter(None, (chosen.why_not, model.drafting.why_not)))
+    if helper is not None and load.draft is None:
+        both = model.beside(load, helper)
+        no_draft = "" if both else f"The draft model {helper.name} does not fit in addition."
+        load = both or load
+    if profile.refused and header.format == "gguf":
+        notes = (*notes, profile.refused)
+    drafter, draft_plan = head if chosen.head is not None else draft, None
+    if drafter is not None and load.draft is not None:
+        draft_plan = DraftPlan(
+            **(params_of(load.draft.params) | {"threads": threads}),
+            kind=head.kind if chosen.head is not None and head is not None else "model",
+            model_path=drafter.path,
+            model_name=drafter.name,
+            quant=drafter.header.quant,
+            file_bytes=drafter.header.file_size,
+            total_bytes=load.draft.total,
+            forecast=load.draft.forecast,
+        )
+    incomplete = LoadPlan(
+        context=load.context,
+        threads=threads,
+        model_path=path,
+        model_name=name,
+        backend=BACKENDS[header.format],
+        quant=header.quant,
+        file_bytes=header.file_size,
+        n_layers=header.n_layers,
+        end_tokens=ends,
+        notes=notes,
+        anyway=request.anyway,
+        draft=draft_plan,
+        head=chosen.head,
+        ngrams=model.drafting.drafted > 0,
+        no_draft=no_draft,
+        projector=load.projector,
+        no_vision=no_vision,
+        adapters=adapters,
+        checkpoint_bytes=model.checkpoint_bytes(load),
+    )
+    complete = completed(incomplete, model, load)
+    sentences = (
+        why_context,
+        *reasons.backend(header, model.budget, request),
+        *reasons.split(header, model.budget, load),
+        *reasons.workers(model.budget, load, model.rates, model.with_layers_on),
+        reasons.links(model.shape, load, model.rates),
+        reasons.memory(model.budget, complete, load.source),
+        reasons.attention(model.shape, load, model.other_attention(load), model.learned.use(), request),
+        reasons.sequences(header, load),
+        reasons.vision(complete, load.why_there),
+        reasons.adapters(complete),
+        reasons.drafts(complete),
+        *why_threads,
+        reasons.speed(complete),
+    )
+    return msgspec.structs.replace(complete, reasons=tuple(filter(None, sentences)))
+
+
+def checked(request: PlanRequest, header: ModelHeader) -> tuple[PlanRequest, tuple[str, ...]]:
+    """Return the request limited to what this model can do, and a sentence about each limitation.
+
+    Raises SettingsError for invalid requests, DoesNotFit for a cache type that the model cannot use.
+    """
+    for name in ("context", "threads"):
+        value = getattr(request, name)
+        if value is not None and value < 1:
+            raise SettingsError(f"{name} = {value} is not valid.", hint="Use a value of 1 or more.")
+    if request.cache_type not in (None, "f16") and not may_quantize(header):
+        why = footprint_of(header.format).whole_cache(header)
+        raise DoesNotFit(
+            f"The KV cache cannot use {request.cache_type}: {why}.", hint="Use f16 for the KV cache."
+        )
+    trained = header.context_length
+    if request.context is None or not trained or request.context <= trained:
+        return request, ()
+    note = f"The context is {trained} tokens instead of {request.context}: the model was trained on no more."
+    return msgspec.structs.replace(request, context=trained), (note,)
+
+
+def plan_variant(
+    variant: Variant,
+    machine: Machine,
+    request: PlanRequest,
+    *,
+    nearest: bool = True,
+    draft: DraftCandidate | None = None,
+    head: HeadFile | None = None,
+) -> LoadPlan:
+    """Return the plan for a file, with what its quantization loses; see `plan`.
+
+    head: instead of what lies beside the file.
+    """
+    header = variant.header()
+    sees = request.vision and not header.makes_embeddings
+    projector, no_vision = variant.projector() if sees else (None, "")
+    wish = request.draft or AUTO
+    no_head = ""
+    if head is None and wish in (AUTO, MTP) and not can_draft(header):
+        head, no_head = variant.head()
+    own = variant.defaults()
+
+    def planned_with(request: PlanRequest) -> LoadPlan:
+        return plan(
+            variant.model,
+            header,
+            machine.profile,
+            request,
+            machine.measuring(header),
+            machine.history,
+            path=str(variant.path or ""),
+            draft=draft,
+            head=head,
+            projector=projector,
+            no_vision=no_vision,
+            nearest=nearest,
+        )
+
+    request = with_own_adapters(request, own)
+    try:
+        planned = planned_with(with_own_context(request, own))
+    except DoesNotFit:
+        if own.context is None or request.context is not None:
+            raise
+        planned = planned_with(request)
+    if own != NO_DEFAULTS:
+        planned = msgspec.structs.replace(
+            planned,
+            defaults=own,
+            notes=(*planned.notes, *own.unread),
+            reasons=(*planned.reasons, *reasons.own_defaults(own, header)),
+        )
+    if no_head:
+        planned = msgspec.structs.replace(planned, notes=(*planned.notes, no_head))
+    quant = variant.quant or planned.quant
+    figure = loss_of_file(quant, variant.path)
+    return msgspec.structs.replace(
+        planned,
+        quant=quant,
+        file_bytes=header.file_size or variant.size,
+        kl_divergence=Divergence(value=figure.value, source=figure.source, measured=figure.measured)
+        if figure
+        else None,
+    )
+
+
+def with_own_context(request: PlanRequest, own: ModelDefaults) -> PlanRequest:
+    """Return the request with the context that is kept beside the file, where no other is requested."""
+    return msgspec.structs.replace(request, context=request.context or own.context)
+
+
+def with_own_adapters(request: PlanRequest, own: ModelDefaults) -> PlanRequest:
+    """Return the request with the adapters that belong to the file, where no others are requested."""
+    if request.adapters is not None:
+        return request
+    return msgspec.structs.replace(request, usual_adapters=(*own.adapters, *request.usual_adapters))
+
+
+def threads_for(
+    header: ModelHeader, profile: DeviceProfile, request: PlanRequest
+) -> tuple[int, tuple[str, ...]]:
+    """Return how many threads compute, and why; MLX has its own."""
+    threads, why_threads = best_threads(profile.cpu, profile.speed)
+    if header.format == "mlx":
+        return threads, ()
+    if request.threads is not None:
+        threads, why_threads = request.threads, f"{request.threads} threads, as requested."
+    return threads, (why_threads,)
+
+
+def completed(plan: LoadPlan, model: ModelOnMachine, load: LoadConfig) -> LoadPlan:
+    """Return the plan with everything that follows from a way of loading it; not its reasons."""
+    budgets = {RAM: model.budget.ram} | {card.name: card.budget for card in model.budget.cards}
+    memory = (
+        DeviceMemory(
+            name=name,
+            budget_bytes=budgets.get(name, 0),
+            weights_bytes=needs.weights,
+            cache_bytes=needs.cache,
+            compute_bytes=needs.compute,
+            program_bytes=needs.program,
+            checkpoint_bytes=needs.checkpoints,
+            projector_bytes=needs.projector,
+            adapter_bytes=needs.adapters,
+        )
+        for name, needs in load.keeping(plan.checkpoint_bytes).needs.items()
+    )
+    return msgspec.structs.replace(
+        plan,
+        **(params_of(load.params) | {"threads": plan.threads}),
+        memory=tuple(memory),
+        buffers=load.buffers,
+        forecast=load.forecast,
+        predicted=predict(load.forecast, model.correction(load), load.context),
+        where=model.where_of(load),
+    )
+
+
+def types(model: ModelOnMachine, request: PlanRequest) -> tuple[CacheType, ...]:
+    """Return the types of cache that may be chosen, the best one first."""
+    if request.cache_type is not None:
+        return (request.cache_type,)
+    if model.header.makes_embeddings:
+        return ("f16",)
+    if request.attention == "plain" and model.header.format == "gguf":  # it cannot read 8 bits
+        return ("f16",)
+    return ("f16", "q8_0") if may_quantize(model.header) else ("f16",)
+
+
+def _chosen_load(model: ModelOnMachine, request: PlanRequest, asked: str) -> tuple[LoadConfig, str]:
+    """Return the load with the requested context or the best one, and why it is as it is."""
+    if request.context:
+        return _requested_context(model, request, request.context, asked)
+    return _best_context(model, request)
+
+
+def _with_head(
+    model: ModelOnMachine, file: HeadFile | None, request: PlanRequest, load: LoadConfig, asked: str
+) -> tuple[ModelOnMachine, HeadChoice]:
+    """Return the model, with its own drafting layers (MTP) if they are loaded, and its load."""
+    wish = request.draft or AUTO
+    costs = drafting_with_head(model.header, wish, beside=file is not None)
+    if not costs.drafted:
+        is_told = wish == MTP or model.shape.n_head
+        return model, HeadChoice(load, why_not=costs.why_not if is_told else "")
+    drafting = replace(model, drafting=costs)
+    headed = HeadedModel(drafting, None if costs.mtp else file)
+    if wish == MTP and costs.mtp:
+        reserved, why_context = _chosen_load(drafting, request, asked)
+        if chosen := reserve_head(model, headed, load, reserved):
+            return drafting, replace(chosen, why_context=why_context)
+    shorter = () if request.context else _shorter(model, request, load)
+    chosen = choose_head(model, headed, load, shorter, requested=wish == MTP)
+    return drafting if chosen.head else model, chosen
+
+
+def _requested_context(
+    model: ModelOnMachine, request: PlanRequest, context: int, asked: str
+) -> tuple[LoadConfig, str]:
+    """Return the load with the requested context, and why it is as it is."""
+    allowed = types(model, request)
+    loads = (model.load(context, cache_type) for cache_type in allowed)
+    load = next(load for load in loads if model.fits(load) or load.params.cache_type == allowed[-1])
+    cache_type = load.params.cache_type
+    shrunk = request.cache_type is None and cache_type != "f16"
+    how = f", with the KV cache in {cache_type} because it does not fit in f16" if shrunk else ""
+    return load, f"Context {load.context}: {asked}{how}."
+
+
+def _best_context(model: ModelOnMachine, request: PlanRequest) -> tuple[LoadConfig, str]:
+    """Return the load with the longest comfortable context, and why it is that one."""
+    allowed = types(model, request)
+    guess = replace(model, measure=None)  # precise enough for its speed
+    usual = guess.load(min(ENOUGH, model.header.context_length or ENOUGH), allowed[0])
+    limit = _SLOWER * model.seconds(usual) if model.fits(usual, SPARE) else math.inf
+    longest_slow = 0
+
+    def is_comfortable(load: LoadConfig) -> bool:
+        nonlocal longest_slow
+        if load.context > ENOUGH and model.seconds(load) > limit:
+            longest_slow = max(longest_slow, load.context)
+            return False
+        return model.fits(load, SPARE)
+
+    patience = _PATIENCE / model.correction(usual).prefill
+    forecast = usual.forecast
+    contexts = [
+        context for context in CONTEXTS if context <= USUAL or forecast.prefilling(context) <= patience
+    ]
+    load = _first_good(model, _candidates(model, allowed, contexts), is_comfortable)
+    if not model.fits(load, SPARE):
+        return load, f"Context {load.context}: barely fits; closing other programs would help."
+    return load, reasons.context(model.header, model.budget, load, longest_slow > load.context)
+
+
+def _candidates(
+    model: ModelOnMachine, cache_types: tuple[CacheType, ...], contexts: list[int]
+) -> list[tuple[int, CacheType]]:
+    """Return what may be chosen, the best first: 8 bits of cache cost less than half of the context."""
+    trained = model.header.context_length
+    longest = min(trained or math.inf, LONGEST_TEXT if model.header.makes_embeddings else math.inf)
+    possible = [context for context in contexts if context <= longest] or [trained]
+    return [(context, cache_type) for context in possible for cache_type in cache_types]
+
+
+def _shorter(
+    model: ModelOnMachine, request: PlanRequest, load: LoadConfig
+) -> Iterator[tuple[int, CacheType]]:
+    """Yield what might be chosen instead of a load, to leave more memory; see `_candidates`."""
+    may_shrink = load.params.cache_type == "f16"
+    for context, cache_type in _candidates(model, types(model, request), list(CONTEXTS)):
+        if context < load.context or (context == load.context and may_shrink and cache_type != "f16"):
+            yield context, cache_type
+
+
+def _first_good(
+    model: ModelOnMachine, candidates: list[tuple[int, CacheType]], is_good: Callable[[LoadConfig], bool]
+) -> LoadConfig:
+    """Return the first load that is good, or the last one; each takes less memory than the one before."""
+    first, last = 0, len(candidates) - 1
+    load = model.load(*candidates[first])
+    if first == last or is_good(load):
+        return load
+    best = model.load(*candidates[last])
+    if not is_good(best):
+        return best
+    while last - first > 1:
+        middle = (first + last) // 2
+        load = model.load(*candidates[middle])
+        if is_good(load):
+            last, best = middle, load
+        else:
+            first = middle
+    return best
+
+
+def _does_not_fit(model: ModelOnMachine, load: LoadConfig, nearest: bool) -> DoesNotFit:
+    """Return the error for a load that is too large, naming the nearest context that is not."""
+    longest = min(model.longest(load.params.cache_type), load.context - CELLS) if nearest else 0
+    hint = "Close other programs, or choose a smaller model."
+    if longest >= CELLS:
+        hint = f"A context of {longest} tokens fits. {hint}"
+    needs = mebibytes(load.total)
+    both = f" with {model.draft.name} as its draft model" if model.draft else ""
+    cards = "".join(f", and {mebibytes(card.budget)} on {card.name}" for card in model.budget.cards)
+    hint += " To try anyway: --load-anyway"
+    return DoesNotFit(
+        f"{model.name}{both} with a context of {load.context} tokens needs about {needs}, "
+        f"but only {model.budget.in_words}{cards}.",
+        hint=hint,
+    )
+
+
+_NO_HEAD_HINT = "Draft otherwise: --draft auto, ngram, or the name of a small model of its family."
+_HINT = "Choose a smaller model of the same family, or let edgechat choose: --draft auto"
+
+
+def with_draft(
+    plan: LoadPlan,
+    variant: Variant,
+    machine: Machine,
+    request: PlanRequest,
+    *,
+    insists: bool,
+    elsewhere: bool = False,
+) -> LoadPlan:
+    """Return the plan with a draft model: the requested one, or the catalogue's.
+
+    None is needed where the model's own layers draft (MTP). insists: what drafts was requested now, so it is
+    an error if it cannot: ModelFileError, NotADraft or DoesNotFit. Otherwise the plan says why it does not.
+    elsewhere: also consider models of the catalogue that are not on this machine.
+    """
+    wish = request.draft or AUTO
+    if (head := _head_file(wish)) is not None:
+        try:
+            return _with_head_file(plan, variant, machine, request, head)
+        except (DoesNotFit, NotADraft) as error:
+            if insists:
+                raise
+            return without_draft(plan, error.message)
+    if wish == MTP and insists:
+        check_head(plan, variant)
+    if wish in (NONE, NGRAM, MTP) or (wish == AUTO and (plan.head is not None or not plan.ngrams)):
+        return plan
+    try:
+        small = _catalogue_draft(variant, elsewhere) if wish == AUTO else _requested(wish, variant, elsewhere)
+        if small is None or not plan.ngrams:
+            return plan
+        header, path = small.header(), str(small.path or "")
+        timed = machine.timed_for([header])
+        draft = DraftCandidate(small.model, header, timed.measuring(header), path, requested=wish != AUTO)
+        return drafted(plan, variant, timed, request, draft)
+    except (DoesNotFit, ModelFileError, ModelNotFound, NotADraft) as error:
+        if insists and wish != AUTO:
+            raise
+        return without_draft(plan, error.message)
+
+
+def _head_file(wish: str) -> HeadFile | None:
+    """Return the layers in the file that was requested, if it is one of such layers alone."""
+    path = Path(wish)
+    if not (path.suffix.lower() == ".gguf" and path.is_file()):
+        return None
+    header = read_header(path)
+    return HeadFile(path.stem, header, str(path.absolute())) if is_head_alone(header) else None
+
+
+def _with_head_file(
+    plan: LoadPlan, variant: Variant, machine: Machine, request: PlanRequest, head: HeadFile
+) -> LoadPlan:
+    """Return the plan with layers in a file of their own. Raises NotADraft or DoesNotFit."""
+    header = variant.header()
+    if can_draft(header):
+        raise NotADraft(f"{plan.model_name} drafts with layers of its own file.", hint="Use --draft mtp.")
+    if problem := head_misfit(head.header, header):
+        raise _refusal(head.name, plan.model_name, problem)
+    asked = msgspec.structs.replace(request, draft=MTP)
+    both = plan_variant(variant, machine, asked, nearest=False, head=head)
+    if both.head is None:
+        raise DoesNotFit(both.no_draft, hint="Choose a shorter context, for example --ctx 4096.")
+    return msgspec.structs.replace(both, alternatives=plan.alternatives)
+
+
+def check_head(plan: LoadPlan, variant: Variant) -> None:
+    """Raise NotADraft or DoesNotFit where the model's own layers (MTP) were requested and do not draft."""
+    if plan.head is not None:
+        return
+    beside = variant.head()[0] is not None
+    why = drafting_with_head(variant.header(), MTP, beside=beside).why_not
+    if why:
+        raise NotADraft(f"{plan.model_name} cannot draft with its own layers. {why}", hint=_NO_HEAD_HINT)
+    raise DoesNotFit(plan.no_draft, hint="Choose a shorter context, for example --ctx 4096.")
+
+
+def drafted(
+    plan: LoadPlan, variant: Variant, machine: Machine, request: PlanRequest, draft: DraftCandidate
+) -> LoadPlan:
+    """Return the plan with this draft model. Raises NotADraft or DoesNotFit."""
+    header = variant.header()
+    problem = misfit(header, draft.header)
+    if problem:
+        raise _refusal(draft.name, plan.model_name, problem)
+    if not (draft.requested or is_much_smaller(draft.header, header)):
+        raise NotADraft(
+            f"{draft.name} is not used as a draft model: it has more than half as many weights. To use it "
+            f"anyway: --draft {draft.name}"
+        )
+    both = plan_variant(variant, machine, request, nearest=False, draft=draft)
+    before = plan.reasons[: len(plan.reasons) - len(both.reasons)]  # why this file, of several
+    return msgspec.structs.replace(both, alternatives=plan.alternatives, reasons=(*before, *both.reasons))
+
+
+def without_draft(plan: LoadPlan, no_draft: str) -> LoadPlan:
+    """Return the plan with the reason why it has no draft model."""
+    explained = msgspec.structs.replace(plan, no_draft=no_draft)
+    before, after = reasons.drafts(plan), reasons.drafts(explained)
+    changed = tuple(after if reason == before else reason for reason in plan.reasons)
+    return msgspec.structs.replace(explained, reasons=changed)
+
+
+def _refusal(draft: str, target: str, problem: str) -> NotADraft:
+    return NotADraft(f"{draft} cannot draft for {target}: {problem}.", hint=_HINT)
+
+
+def _requested(wish: str, variant: Variant, elsewhere: bool) -> Variant:
+    """Return the requested draft model. Raises ModelFileError, or NotADraft if there is none."""
+    entry = entry_of(wish)
+    candidate = local_of(entry, variant.format) if entry is not None else None
+    if candidate is None and entry is not None and elsewhere:
+        candidate = recommended(entry, variant.format)
+    try:
+        small = candidate or of_path(wish)
+    except ModelNotFound as error:  # would be mistaken for one about the target
+        raise NotADraft(
+            f"{wish} cannot be used as a draft model. {error.message}", hint=error.hint
+        ) from error
+    if small.path is not None and variant.path is not None and small.path.samefile(variant.path):
+        raise _refusal(small.model, variant.model, "they are the same model")
+    return small
+
+
+def _catalogue_draft(variant: Variant, elsewhere: bool) -> Variant | None:
+    """Return the draft model that the catalogue names; None if the target is not in the catalogue.
+
+    If the target is on this machine, its draft model must be too; otherwise both would be downloaded.
+    """
+    entry = variant.entry
+    if entry is None:
+        return None
+    small = entry_of(entry.draft) if entry.draft else None
+    if small is None:
+        raise NotADraft(f"No draft model is known. {entry.no_draft or ''}".rstrip())
+    candidate = local_of(small, variant.format)
+    if candidate is None and elsewhere and variant.path is None:
+        candidate = recommended(small, variant.format)
+    if candidate is not None:
+        return candidate
+    if variant.format == "mlx" and not small.mlx:
+        raise ModelNotFound(f"Its draft model, {small.name}, is not available for MLX.")
+    option = " --backend mlx" if variant.format == "mlx" else ""
+    raise ModelNotFound(
+        f"Its draft model is not on this machine. To download it: edgechat pull {small.name}{option}"
+    )

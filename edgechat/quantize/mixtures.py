@@ -1,0 +1,126 @@
+"""Types of tensors: llama.cpp's named mixtures, and own ones with the least loss for a size."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import msgspec
+
+from edgechat.base.errors import NotQuantized
+from edgechat.base.text import one_line
+from edgechat.models.formats.header import ModelTensor
+from edgechat.models.formats.quants import FILE_TYPES, GgmlType, canonical
+
+_NOTHING = 1e-7
+"""Nats that are not worth a byte: weights that are on the grid of a type already."""
+
+
+class TensorOption(msgspec.Struct, frozen=True):
+    """A possible type of a tensor."""
+
+    type: str
+    """Name in `GgmlType`."""
+    n_bytes: int
+    loss: float
+    """Its share of the divergence, in nats."""
+
+
+Options = Mapping[str, Sequence[TensorOption]]
+
+
+def least_bytes(options: Options) -> int:
+    """Return the smallest total size of the tensors, in bytes."""
+    return sum(min(option.n_bytes for option in choices) for choices in options.values())
+
+
+def allocate(options: Options, budget: int) -> dict[str, TensorOption]:
+    """Choose an option for each tensor within `budget` bytes, which is not below `least_bytes`.
+
+    Losses are small and add up, so this is a multiple-choice knapsack. For each tensor, only the types on the
+    lower convex hull of (bytes, loss) matter. All tensors start with the smallest, and the step that saves
+    most loss per byte is taken next, until none fits. With hundreds of tensors the result is as good as
+    optimal: what remains is less than one step. (H. Kellerer et al., Knapsack Problems, 2004, ch. 11.)
+    """
+    hulls = {name: _hull(choices) for name, choices in options.items()}
+    chosen = {name: hull[0] for name, hull in hulls.items()}
+    left = budget - sum(option.n_bytes for option in chosen.values())
+    steps = [
+        ((below.loss - above.loss) / (above.n_bytes - below.n_bytes), name, below, above)
+        for name, hull in hulls.items()
+        for below, above in pairwise(hull)
+        if below.loss - above.loss > _NOTHING
+    ]
+    for _, name, below, above in sorted(steps, key=lambda step: -step[0]):
+        cost = above.n_bytes - below.n_bytes
+        if chosen[name] is below and cost <= left:  # otherwise an earlier step did not fit
+            chosen[name] = above
+            left -= cost
+    return chosen
+
+
+def _hull(choices: Sequence[TensorOption]) -> list[TensorOption]:
+    """Return the options on the lower convex hull, from small to large: each step saves less per byte."""
+    hull: list[TensorOption] = []
+    for option in sorted(choices, key=lambda option: (option.n_bytes, option.loss)):
+        if hull and option.loss >= hull[-1].loss:
+            continue
+        while len(hull) > 1 and _saving(hull[-2], hull[-1]) <= _saving(hull[-2], option):
+            hull.pop()
+        hull.append(option)
+    return hull
+
+
+def _saving(below: TensorOption, above: TensorOption) -> float:
+    return (below.loss - above.loss) / (above.n_bytes - below.n_bytes)
+
+
+_UNKNOWN_TO_LLAMA_CPP = "NVFP4"
+LEVELS = {name: number for number, name in FILE_TYPES.items() if name != _UNKNOWN_TO_LLAMA_CPP}
+"""Names and numbers (`general.file_type`)."""
+_ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M", "MXFP4_MOE": "MXFP4"}
+
+_K_TYPES = (
+    GgmlType.Q2_K,
+    GgmlType.Q3_K,
+    GgmlType.IQ4_XS,
+    GgmlType.Q4_K,
+    GgmlType.Q5_K,
+    GgmlType.Q6_K,
+    GgmlType.Q8_0,
+)
+_SHORT_TYPES = (
+    GgmlType.Q4_0,
+    GgmlType.IQ4_NL,
+    GgmlType.Q4_1,
+    GgmlType.Q5_0,
+    GgmlType.Q5_1,
+    GgmlType.Q8_0,
+)
+"""For rows whose length is not a multiple of 256."""
+_KEPT = re.compile(r"\bssm_out\.weight$")
+"""Tensors of recurrent layers that need at least 8 bits."""
+
+
+def level_named(text: str) -> str:
+    """Return the level for a name in any spelling: 'Q4_K_M' for 'q4_k'. Raises NotQuantized."""
+    name = canonical(text.strip().replace("-", "_"))
+    name = _ALIASES.get(name, name)
+    if name in LEVELS:
+        return name
+    near = difflib.get_close_matches(name, LEVELS, n=3, cutoff=0.5)
+    hint = f"Did you mean {' or '.join(near)}?" if near else f"Levels: {', '.join(LEVELS)}."
+    raise NotQuantized(f"There is no quantization {one_line(text, 40)!r}.", hint=hint)
+
+
+def types_for(tensor: ModelTensor) -> tuple[GgmlType, ...]:
+    """Return the possible types of a tensor; the last is the source's own, or F16 for F32."""
+    own = GgmlType.F16 if tensor.type is GgmlType.F32 else tensor.type
+    columns = tensor.shape[0]
+    if _KEPT.search(tensor.name):
+        kinds: tuple[GgmlType, ...] = (GgmlType.Q8_0,)
+    else:
+        kinds = _SHORT_TYPES if columns % GgmlType.Q4_K.block[0] else _K_TYPES
+    return (*(kind for kind in kinds if columns % kind.block[0] == 0), own)

@@ -1,0 +1,100 @@
+"""Steps of making a model file: messages to the child process, and its answers."""
+
+from __future__ import annotations
+
+import msgspec
+
+from edgechat.bench.process import BenchFailure, BenchProgress
+from edgechat.native.params import LoadParams
+from edgechat.quantize.mixtures import TensorOption
+
+
+class DryStep(msgspec.Struct, frozen=True, tag=True):
+    """Find the types that llama.cpp would choose at some levels."""
+
+    source: str
+    file_types: tuple[int, ...]
+    has_importance: bool
+
+
+class ImatrixStep(msgspec.Struct, frozen=True, tag=True):
+    """Compute an importance matrix and write it to `target`."""
+
+    source: str
+    load: LoadParams
+    text: str
+    """Path; '' for the text that ships."""
+    target: str
+
+
+class ProbeStep(msgspec.Struct, frozen=True, tag=True):
+    """Measure the cost of types for the tensors of an unquantized source."""
+
+    sources: tuple[str, ...]
+    """Paths of all shards."""
+    load: LoadParams
+    text: str
+    imatrix: str
+    tensors: tuple[str, ...]
+    """Names of tensors that may be quantized."""
+    n_groups: int = 64
+    """Approximate number of groups to probe."""
+    n_chunks: int = 2
+    """Chunks of 256 tokens, half of which are scored."""
+
+
+class WriteStep(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Write a model file."""
+
+    source: str
+    target: str
+    file_type: int
+    threads: int
+    imatrix: str = ""
+    types: dict[str, str] = {}
+    """Types that replace those of the level, by tensor."""
+    metadata: dict[str, str | int | float] = {}
+    keep_split: bool = False
+
+
+class MeasureStep(msgspec.Struct, frozen=True, tag=True):
+    """Measure the divergence of files from the source."""
+
+    source: str
+    files: tuple[str, ...]
+    load: LoadParams
+    text: str
+    n_chunks: int = 8
+    """Chunks of 512 tokens, half of which are scored."""
+
+
+class QuantizeTask(msgspec.Struct, frozen=True, tag=True):
+    """A step for one child process."""
+
+    step: DryStep | ImatrixStep | ProbeStep | WriteStep | MeasureStep
+
+
+class TargetTypes(msgspec.Struct, frozen=True, tag=True):
+    """Per level, the type of each tensor as in `GgmlType`; '' if it keeps its own."""
+
+    types: list[dict[str, str]]
+
+
+class TensorOptions(msgspec.Struct, frozen=True, tag=True):
+    """Possible types and their costs, by tensor."""
+
+    options: dict[str, list[TensorOption]]
+
+
+class MeasuredLosses(msgspec.Struct, frozen=True, tag=True):
+    """Mean divergence of each file, in nats."""
+
+    losses: tuple[float, ...]
+    n_tokens: int
+
+
+class Done(msgspec.Struct, frozen=True, tag=True):
+    """The file is written."""
+
+
+StepAnswer = BenchProgress | BenchFailure | TargetTypes | TensorOptions | MeasuredLosses | Done

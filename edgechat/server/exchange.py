@@ -1,0 +1,182 @@
+"""One request and its response, on ASGI: a bounded body in, bytes out, and a client that may disconnect."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine
+from typing import Any, ClassVar, Final, Self
+
+from starlette.types import Receive, Scope, Send
+
+from edgechat.server.refusal import Refusal, error_format
+
+_KINDS = (b"application/json", b"application/x-www-form-urlencoded", b"")
+"""Of bodies that may be JSON."""
+_JSON = "application/json"
+_CLOSE = (("connection", "close"),)
+TRUSTED: Final = "edgechat.trusted"
+"""In the scope: whether the request has shown the key, or needs none."""
+MODEL: Final = "edgechat.model"
+"""In the scope: the model that answers, once it is loaded."""
+TOKENS: Final = "edgechat.tokens"
+"""In the scope: the tokens that were read for the answer, and those that were written."""
+BODY_BYTES: Final = 32 * 2**20
+"""Of one body, most of which can only be images and sounds: of text, 8 MiB are some two million tokens."""
+BODIES_BYTES: Final = 128 * 2**20
+"""Of all bodies that are being read, beyond the free bytes of each."""
+FREE_BYTES = 64 * 2**10
+"""Of each body: most requests are no longer, and are taken however many long ones come in."""
+BODY_SECONDS = 60.0
+DRAIN_SECONDS = 2.0
+"""How long the rest of a body that is too long is read: a client that is still sending sees no response."""
+
+
+class ClientDisconnected(Exception):
+    """The client has closed the connection."""
+
+
+class Exchange:
+    """A request that waits for its answer."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.scope = scope
+        self.status = 0
+        """Of the answer; 0 before it has begun."""
+        self.body_bytes = 0
+        self._receive = receive
+        self._send = send
+
+    def record_model(self, model: str) -> None:
+        """Record the model that answers, for the access log."""
+        self.scope[MODEL] = model
+
+    def record_tokens(self, read: int, written: int) -> None:
+        """Record the tokens of prompt and answer, for the access log."""
+        self.scope[TOKENS] = (read, written)
+
+    async def body(self) -> bytes:
+        """Return the whole body. Raises Refusal if it is not JSON, too long or too slow."""
+        headers = dict(self.scope["headers"])
+        _check_kind(headers)
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                body = await self._read(int(headers.get(b"content-length", b"0")), BODY_BYTES)
+        except TimeoutError:
+            raise Refusal(
+                f"The body did not arrive within {BODY_SECONDS:.0f} seconds.", status=408, headers=_CLOSE
+            ) from None
+        self.body_bytes = len(body)
+        return body
+
+    async def _read(self, content_length: int, most: int) -> bytes:
+        if content_length > most:
+            await self._drain_body()
+            raise _too_long(most)
+        parts, more = [], True
+        with BodyMemory() as memory:
+            while more:
+                part, more = await self._receive_part()
+                memory.add(len(part))
+                if memory.size > most:
+                    await self._drain_body()
+                    raise _too_long(most)
+                parts.append(part)
+            return b"".join(parts)
+
+    async def _receive_part(self) -> tuple[bytes, bool]:
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnected
+        return message.get("body", b""), message.get("more_body", False)
+
+    async def _drain_body(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_SECONDS):
+                while (await self._receive_part())[1]:
+                    pass
+
+    async def run_until_disconnect(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work`, and cancel it if the client disconnects. The body has been read."""
+        working = asyncio.ensure_future(work)
+        gone = asyncio.ensure_future(self._wait_for_disconnect())
+        try:
+            await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise ClientDisconnected
+            working.result()
+        finally:
+            for task in (working, gone):
+                task.cancel()
+            await asyncio.gather(working, gone, return_exceptions=True)
+
+    async def _wait_for_disconnect(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def answer(self, status: int, body: bytes, *headers: tuple[str, str], kind: str = _JSON) -> None:
+        """Send a whole answer."""
+        await self.begin(status, ("content-length", str(len(body))), *headers, kind=kind)
+        await self.write(body, more=False)
+
+    async def refuse(self, refusal: Refusal) -> None:
+        """Send why there is no answer."""
+        _, encode = error_format(self.scope["path"])
+        await self.answer(refusal.status, encode(refusal), *refusal.headers)
+
+    async def begin(self, status: int, *headers: tuple[str, str], kind: str) -> None:
+        """Send the head of an answer."""
+        self.status = status
+        pairs = (("content-type", kind), ("x-content-type-options", "nosniff"), *headers)
+        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs]
+        await self._send({"type": "http.response.start", "status": status, "headers": raw})
+
+    async def write(self, body: bytes, *, more: bool) -> None:
+        """Send a part of the answer. Waits while the client does not read."""
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+class BodyMemory:
+    """Counts the bytes of a body that is being received; the total of all bodies is bounded."""
+
+    total: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._beyond = 0
+
+    def add(self, count: int) -> None:
+        """Count more bytes. Raises Refusal if all bodies together are too long."""
+        beyond = max(0, self.size + count - FREE_BYTES) - self._beyond
+        if beyond and BodyMemory.total + beyond > BODIES_BYTES:
+            raise Refusal(
+                "Too many long requests are being received.",
+                status=429,
+                headers=(("retry-after", "1"), *_CLOSE),
+            )
+        self.size += count
+        self._beyond += beyond
+        BodyMemory.total += beyond
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        BodyMemory.total -= self._beyond
+
+
+def _check_kind(headers: dict[bytes, bytes]) -> None:
+    """Raise Refusal for what is not plain JSON: a web page's form can send that without being asked.
+
+    Programs may leave the kind out, or say what `curl -d` says: a form always has a kind, and of that one its
+    braces and quotation marks are escaped. What scripts of pages send has an Origin, whatever its kind.
+    """
+    kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if kind not in _KINDS:
+        raise Refusal("The body must be JSON: 'Content-Type: application/json'.", status=415)
+    if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        raise Refusal("Compressed bodies are not supported: send it without Content-Encoding.", status=415)
+
+
+def _too_long(most: int) -> Refusal:
+    return Refusal(f"The body is longer than {most // 2**20} MiB, the limit.", status=413, headers=_CLOSE)

@@ -1,0 +1,353 @@
+"""Operations: what the server does at each path, from the bytes of a request to those of its answer.
+
+An operation reads, decodes and checks the body, then runs until it has answered or the client disconnects.
+Each generated answer has one task, which reads its events and writes them to the client: a token passes
+through no queue of ours, and a client that does not read holds up its own answer alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
+from itertools import takewhile
+from typing import Any, Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from edgechat.base.errors import EngineError, PromptTooLong
+from edgechat.chat.storage.store import ResponseStore
+from edgechat.engine.types import (
+    ChatRequest,
+    Embedded,
+    Finished,
+    Message,
+    RequestEvent,
+    Translatable,
+    Translated,
+)
+from edgechat.server.documents import AskedDocuments, RequestDocuments, with_documents
+from edgechat.server.exchange import Exchange
+from edgechat.server.media import RequestMedia
+from edgechat.server.pool.models import ModelPool, ServedModel
+from edgechat.server.protocol.answers import Answers
+from edgechat.server.protocol.body import decode, decode_query, parse_body, refuse_ignored_fields
+from edgechat.server.protocol.fields import requested_adapters
+from edgechat.server.refusal import BROKEN_OFF, Refusal, refusal_of
+
+KEEP_ALIVE = 10.0
+"""Seconds of silence after which something is sent, so that no proxy or client gives up."""
+
+OnEvent = Callable[[int, RequestEvent], Awaitable[None]]
+"""Takes the events of each answer, by its number."""
+Placed = Callable[[ChatRequest], AbstractAsyncContextManager[ChatRequest]]
+"""Gives a request whose images and sounds are files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What operations work with."""
+
+    models: ModelPool
+    media: RequestMedia
+    documents: RequestDocuments
+    think: bool | None = None
+    """Whether models think that can switch it, by the settings."""
+    strict: bool = False
+    """Whether fields without effect are refused."""
+    store: ResponseStore | None = None
+    """Where responses are stored; None: nowhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One method of one path. Routes and /openapi.json are made of operations."""
+
+    method: Literal["GET", "POST", "DELETE"]
+    path: str
+    run: Callable[..., Awaitable[bytes | msgspec.Struct | None]]
+    """Takes the exchange, the services, and the decoded body or query if there is one. Returns JSON, or None
+    if it has answered."""
+    name: str = ""
+    """`operationId` in the description; '' leaves the operation out."""
+    about: str = ""
+    answer: type[msgspec.Struct] | None = None
+    """None: plain text."""
+    _: KW_ONLY
+    body: type[msgspec.Struct] | None = None
+    make: Callable[[Any, bool | None], Any] | None = None
+    """Takes the body and `Services.think`; returns what `run` gets instead. Large bodies: in a thread."""
+    query: type[msgspec.Struct] | None = None
+    stream: str = ""
+    """What the data of an event is, or a line, if the answer can be a stream."""
+    stream_type: str = "text/event-stream"
+    also: Mapping[str, tuple[str, type[msgspec.Struct]]] = field(default_factory=dict, hash=False)
+    """Further answers, by status: when, and the type of the body."""
+    is_open: bool = False
+    """Whether it needs no key."""
+
+    async def answer_to(self, exchange: Exchange, services: Services) -> None:
+        """Run the operation for one request. Raises Refusal and EdgechatError before an answer has begun."""
+        if self.body is not None:
+            made = await parse_body(await exchange.body(), partial(self._decoded, services))
+            await exchange.run_until_disconnect(self._run(exchange, services, made))
+        elif self.query is not None:
+            await self._run(exchange, services, decode_query(exchange.scope["query_string"], self.query))
+        else:
+            await self._run(exchange, services)
+
+    def _decoded(self, services: Services, sent: bytes) -> Any:
+        assert self.body is not None
+        body = decode(sent, self.body)
+        if services.strict:
+            refuse_ignored_fields(body, sent)
+        return body if self.make is None else self.make(body, services.think)
+
+    async def _run(self, exchange: Exchange, services: Services, *made: Any) -> None:
+        answer = await self.run(exchange, services, *made)
+        if answer is not None:
+            await exchange.answer(200, answer if isinstance(answer, bytes) else msgspec.json.encode(answer))
+
+
+def path_id(exchange: Exchange) -> str:
+    """Return the {id} in the path."""
+    return str(exchange.scope["path_params"]["id"])
+
+
+async def load(exchange: Exchange, services: Services, model: str) -> str:
+    """Load a model; return its name."""
+    async with services.models.serve(model) as served:
+        exchange.record_model(served.name)
+        return served.name
+
+
+async def embed(
+    exchange: Exchange,
+    services: Services,
+    model: str,
+    texts: Iterable[str | tuple[int, ...]],
+    *,
+    dimensions: float | None = None,
+    cut: bool = False,
+    query: str | None = None,
+) -> tuple[str, Embedded, float]:
+    """Embed texts, or score them as answers to `query`; return the model's name, and the seconds it loaded.
+
+    dimensions: those that the client expects. Raises Refusal and EdgechatError.
+    """
+    began = asyncio.get_running_loop().time()
+    async with services.models.serve(model) as served:
+        load_seconds = asyncio.get_running_loop().time() - began
+        exchange.record_model(served.name)
+        own = served.model.embedding
+        if query is None and own and dimensions not in (None, own):
+            raise Refusal(
+                f"{served.name} produces embeddings with {own} dimensions, not {dimensions:.0f}.",
+                param="dimensions",
+            )
+        embedded = await served.embed(f"embd-{secrets.token_hex(12)}", tuple(texts), cut=cut, query=query)
+    if embedded is None:
+        raise _stopped()
+    exchange.record_tokens(embedded.tokens, 0)
+    return served.name, embedded, load_seconds
+
+
+async def translate(
+    exchange: Exchange,
+    services: Services,
+    model: str | None,
+    what: Translatable,
+    documents: AskedDocuments | None = None,
+    /,
+    *,
+    bos: bool = False,
+    special: bool = False,
+) -> Translated:
+    """Return the tokens of a text or a chat, or the text of tokens. Raises Refusal and EdgechatError."""
+    if documents is not None:
+        await services.documents.prepare(documents)
+    async with services.models.serve(model or "") as served, AsyncExitStack() as held:
+        exchange.record_model(served.name)
+        if isinstance(what, ChatRequest):
+            if documents is not None:
+                what = with_documents(what, await services.documents.find(documents, served, what))
+            what = await held.enter_async_context(services.media.placed(what, served, services.models))
+        name = f"tokn-{secrets.token_hex(12)}"
+        translated = await served.translate(name, what, bos=bos, special=special)
+    if translated is None:
+        raise _stopped()
+    return translated
+
+
+def _stopped() -> Refusal:
+    return Refusal("The server was stopped in the meantime.", status=503, code="stopped")
+
+
+async def generate(
+    exchange: Exchange,
+    services: Services,
+    answers: Answers,
+) -> None:
+    """Compute the answers and send them. Raises EdgechatError and Refusal before anything is sent."""
+    compute = partial(_compute, exchange, services, answers)
+    try:
+        if answers.streams:
+            await _Stream(exchange, answers).send(compute)
+        else:
+            await _send_whole(exchange, answers, compute)
+    finally:
+        exchange.record_tokens(*answers.tokens)
+
+
+async def _send_whole(
+    exchange: Exchange, answers: Answers, compute: Callable[[OnEvent], Awaitable[None]]
+) -> None:
+    async def take(choice: int, event: RequestEvent) -> None:
+        answers.take(choice, event)
+
+    await compute(take)
+    await answers.settle()
+    await exchange.answer(200, answers.whole())
+
+
+async def _compute(exchange: Exchange, services: Services, answers: Answers, on_event: OnEvent) -> None:
+    """Compute all answers at once; cancelling this stops them within a step."""
+    asked = answers.documents
+    if asked is not None:
+        await services.documents.prepare(asked)
+    try:
+        async with services.models.serve(
+            answers.requested_model, answers.n_choices, answers.priority
+        ) as served:
+            answers.model = "+".join((served.name, *served.adapters))
+            exchange.record_model(served.name)
+            if asked is not None:
+                answers.passages = await services.documents.find(asked, served, answers.request(served, 0))
+            placed = partial(services.media.placed, served=served, models=services.models)
+            await _compute_with(served, placed, answers, on_event)
+    except PromptTooLong as error:
+        raise PromptTooLong(error.message, hint=answers.shorter) from error
+
+
+async def _compute_with(served: ServedModel, placed: Placed, answers: Answers, on_event: OnEvent) -> None:
+    adapters = tuple(adapter.use for adapter in served.plan.adapters)
+    if served.adapters or answers.lora is not None:
+        wanted = served.adapters, answers.lora, served.plan
+        adapters = await asyncio.to_thread(requested_adapters, *wanted)
+    try:
+        async with asyncio.TaskGroup() as group:
+            for choice in range(answers.n_choices):
+                request = with_documents(answers.request(served, choice), answers.passages)
+                request = replace(request, adapters=adapters)
+                group.create_task(_follow(served, placed, request, choice, on_event))
+    except BaseExceptionGroup as several:
+        error: BaseException = several
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from None
+
+
+async def _follow(
+    served: ServedModel, placed: Placed, request: ChatRequest, choice: int, on_event: OnEvent
+) -> None:
+    event: RequestEvent | None = None
+    async with (
+        placed(request) as ready,
+        aclosing(served.stream(with_conversation(ready, served.name))) as events,
+    ):
+        async for event in events:
+            await on_event(choice, event)
+    if not isinstance(event, Finished):
+        raise EngineError("The engine ended an answer without a result.")
+
+
+class _Stream:
+    """A stream that begins with the answer's first word.
+
+    Until then it can turn out that there is no answer, which is a status of its own.
+    """
+
+    def __init__(self, exchange: Exchange, answers: Answers) -> None:
+        self._exchange = exchange
+        self._answers = answers
+        self._clock = asyncio.get_running_loop().time
+        self._last_write = self._clock()
+        self._writing = asyncio.Lock()
+
+    async def send(self, compute: Callable[[OnEvent], Awaitable[None]]) -> None:
+        """Send the answers as they are computed. Raises what goes wrong before the first word."""
+        try:
+            async with self._keeping_alive():
+                await compute(self._on_event)
+                await self._answers.settle()
+            await self._write(self._answers.end(), more=False)
+        except Exception as error:
+            if not self._exchange.status:
+                raise
+            # The status has been sent: what went wrong is an event.
+            refusal = refusal_of(error)
+            self._exchange.scope[BROKEN_OFF] = refusal.code
+            await self._write(self._answers.failure(refusal), more=False)
+
+    async def _on_event(self, choice: int, event: RequestEvent) -> None:
+        if data := self._answers.send(choice, event):
+            await self._write(data, more=True)
+
+    async def _write(self, data: bytes, *, more: bool) -> None:
+        async with self._writing:
+            if not self._exchange.status:
+                await self._exchange.begin(
+                    200,
+                    ("cache-control", "no-store"),
+                    ("x-accel-buffering", "no"),
+                    kind=self._answers.stream_type,
+                )
+            self._last_write = self._clock()
+            await self._exchange.write(data, more=more)
+
+    @asynccontextmanager
+    async def _keeping_alive(self) -> AsyncIterator[None]:
+        filling = asyncio.create_task(self._send_keep_alives())
+        try:
+            yield
+        finally:
+            filling.cancel()
+            await asyncio.wait([filling])
+
+    async def _send_keep_alives(self) -> None:
+        """Send something whenever nothing was sent for long: during a load, or a long prompt."""
+        while True:
+            silent = self._clock() - self._last_write
+            if silent >= KEEP_ALIVE:
+                self._last_write = self._clock()
+                if data := self._answers.waiting():
+                    await self._write(data, more=True)
+            else:
+                await asyncio.sleep(KEEP_ALIVE - silent)
+
+
+def with_conversation(request: ChatRequest, model: str) -> ChatRequest:
+    """Return a request with the id of its conversation, a hash, if it has one.
+
+    Requests with tools: all that have the same system prompt and tools are one, of which the last is saved.
+    Others: from the second question on, those with the same system prompt and first question. Those with
+    other LoRA adapters are others.
+    """
+    if request.text is not None or request.chat is not None:
+        return request
+    system = list(takewhile(lambda message: message.role == "system", request.messages))
+    first: Iterable[Message]
+    if request.tools:
+        first = system
+    elif any(message.role == "assistant" for message in request.messages[:-1]):
+        first = request.messages[: len(system) + 1]
+    else:
+        return request
+    key = (model, list(first), request.tools, *([request.adapters] if request.adapters else ()))
+    digest = hashlib.blake2b(msgspec.msgpack.encode(key), digest_size=32)
+    return msgspec.structs.replace(request, chat=digest.hexdigest())

@@ -1,0 +1,373 @@
+"""The lists of models, and the state of the server.
+
+One list for all clients: fields of OpenAI's, Anthropic's and Codex's lists stand side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from edgechat import __version__
+from edgechat.documents.library import Given
+from edgechat.models.formats.header import ModelKind
+from edgechat.models.local.ollama_store import LayerTexts, layer_texts
+from edgechat.server.documents import DocumentFacts, file_id_of, filename_of
+from edgechat.server.pool.models import ModelCard, State
+from edgechat.server.protocol.body import no_effect
+from edgechat.server.protocol.fields import FileSearchRanking, Model
+from edgechat.server.refusal import Refusal
+
+
+class ModelsQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asks for the list."""
+
+    client_version: Annotated[str | None, Meta(description="The version of Codex, which sends it.")] = None
+
+
+class Modalities(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model reads and writes, by the names of OpenRouter's list, which many clients know."""
+
+    input_modalities: list[Literal["text", "image", "audio"]]
+    output_modalities: list[Literal["text"]]
+
+    @classmethod
+    def of(cls, *, sees: bool, hears: bool) -> Modalities:
+        """Return those of a model."""
+        found: list[Literal["text", "image", "audio"]] = ["text"]
+        found += ["image"] if sees else []
+        found += ["audio"] if hears else []
+        return cls(input_modalities=found, output_modalities=["text"])
+
+
+class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A model. Extensions: whether it is loaded, its kind, its context length in tokens, and what it reads.
+
+    `architecture` is left out where that is not known before the model is loaded.
+    """
+
+    id: str
+    object: Literal["model"] = "model"
+    type: Literal["model"] = "model"
+    display_name: str
+    created: int
+    created_at: str
+    owned_by: Literal["edgechat"] = "edgechat"
+    loaded: bool
+    kind: ModelKind
+    context: int
+    architecture: Modalities | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, card: ModelCard) -> ModelEntry:
+        """Return what is told of a model."""
+        return cls(
+            id=card.id,
+            display_name=card.id,
+            created=card.created,
+            created_at=datetime.fromtimestamp(card.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            loaded=card.loaded,
+            kind=card.kind,
+            context=card.context,
+            architecture=UNSET
+            if card.sees is None
+            else Modalities.of(sees=card.sees, hears=bool(card.hears)),
+        )
+
+
+class ModelList(msgspec.Struct, frozen=True, kw_only=True):
+    """The list of models."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelEntry]
+    has_more: Literal[False] = False
+    first_id: str | None = None
+    last_id: str | None = None
+    models: Annotated[list[Any], Meta(max_length=0)] | UnsetType = UNSET
+    """For Codex, which cannot read a list without it: metadata of models. There are none.
+
+    Each must bring a system prompt for its model, which replaces Codex's own: Codex reads no list where one
+    is missing (0.149 and later), and sends none where it is empty.
+    """
+
+    @classmethod
+    def of(cls, cards: Sequence[ModelCard], query: ModelsQuery) -> ModelList:
+        """Return the list of some models."""
+        data = [ModelEntry.of(card) for card in cards]
+        return cls(
+            data=data,
+            first_id=data[0].id if data else None,
+            last_id=data[-1].id if data else None,
+            models=UNSET if query.client_version is None else [],
+        )
+
+
+class Health(msgspec.Struct, frozen=True):
+    """The state of the server; clients with the API key also get a sentence about it."""
+
+    status: State
+    detail: str | UnsetType = UNSET
+
+
+_MOST_QUERIES = 16
+_Query = Annotated[str, Meta(min_length=1, max_length=2**20)]
+
+
+class StoresQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which vector stores are to be listed."""
+
+    limit: Annotated[int, Meta(ge=1, le=100)] = 20
+    order: Annotated[Literal["asc", "desc"], Meta(description="By name.")] = "asc"
+    after: Annotated[str | None, Meta(description="Those that come after the one of this id.")] = None
+
+
+class FileCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How many files there are with text."""
+
+    total: int
+    completed: int
+    in_progress: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+
+class VectorStoreBody(msgspec.Struct, frozen=True, kw_only=True):
+    """Documents of this machine. `created_at` is when what is known of them was changed last."""
+
+    id: str
+    object: Literal["vector_store"] = "vector_store"
+    name: str
+    created_at: int
+    last_active_at: int
+    status: Literal["completed"] = "completed"
+    usage_bytes: int
+    file_counts: FileCounts
+    metadata: dict[str, str] = {}
+    expires_after: None = None
+    expires_at: None = None
+
+
+class VectorStorePage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some of the vector stores."""
+
+    object: Literal["list"] = "list"
+    data: list[VectorStoreBody]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+    @classmethod
+    def of(cls, stores: Sequence[VectorStoreBody], query: StoresQuery) -> VectorStorePage:
+        """Return those of some stores that a query wants. Raises Refusal."""
+        stores = sorted(stores, key=lambda store: store.id, reverse=query.order == "desc")
+        names = [store.id for store in stores]
+        if query.after is not None and query.after not in names:
+            raise Refusal("No vector store has this id.", param="after", code="invalid_value")
+        start = 0 if query.after is None else names.index(query.after) + 1
+        data = stores[start : start + query.limit]
+        return cls(
+            data=data,
+            first_id=data[0].id if data else None,
+            last_id=data[-1].id if data else None,
+            has_more=len(stores) > start + len(data),
+        )
+
+
+class StoreSearchBody(msgspec.Struct, frozen=True, kw_only=True):
+    """A search in a vector store."""
+
+    query: _Query | Annotated[list[_Query], Meta(min_length=1, max_length=_MOST_QUERIES)]
+    max_num_results: Annotated[int, Meta(ge=1, le=50)] = 10
+    filters: Annotated[None, Meta(description="Only null is accepted: files have no attributes.")] = None
+    ranking_options: FileSearchRanking | None = None
+    rewrite_query: Annotated[bool | None, no_effect("Ignored: a query is searched for as it is.", False)] = (
+        None
+    )
+
+    @property
+    def queries(self) -> list[str]:
+        """What is searched for."""
+        return [self.query] if isinstance(self.query, str) else self.query
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return "\n".join(self.queries)
+
+
+class FoundContent(msgspec.Struct, frozen=True, kw_only=True):
+    """The text of a passage."""
+
+    type: Literal["text"] = "text"
+    text: str
+
+
+class FoundInStore(msgspec.Struct, frozen=True, kw_only=True):
+    """A passage that was found, with its place in the file among the attributes."""
+
+    file_id: str
+    filename: str
+    score: float
+    """One divided by its rank."""
+    attributes: dict[str, str]
+    content: list[FoundContent]
+
+
+class FoundPage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search has found, the best first."""
+
+    object: Literal["vector_store.search_results.page"] = "vector_store.search_results.page"
+    search_query: list[str]
+    data: list[FoundInStore]
+    has_more: Literal[False] = False
+    next_page: None = None
+
+
+def vector_store(facts: DocumentFacts) -> VectorStoreBody:
+    """Return documents as a vector store."""
+    return VectorStoreBody(
+        id=facts.name,
+        name=facts.name,
+        created_at=int(facts.changed),
+        last_active_at=int(facts.changed),
+        usage_bytes=facts.size,
+        file_counts=FileCounts(total=facts.files, completed=facts.files),
+    )
+
+
+def found_page(body: StoreSearchBody, found: Sequence[Given]) -> FoundPage:
+    """Return the answer to a search."""
+    data = [
+        FoundInStore(
+            file_id=file_id_of(one),
+            filename=filename_of(one),
+            score=1 / rank,
+            attributes={"path": one.document, "place": one.source.place},
+            content=[FoundContent(text=one.text)],
+        )
+        for rank, one in enumerate(found, 1)
+    ]
+    return FoundPage(search_query=body.queries, data=data)
+
+
+class ModelDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model is."""
+
+    parent_model: str = ""
+    format: str
+    family: str
+    families: list[str]
+    parameter_size: str
+    quantization_level: str
+
+
+class TaggedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model. `digest` is empty: files are not hashed to be listed."""
+
+    name: str
+    model: str
+    modified_at: str
+    size: int
+    digest: str = ""
+    details: ModelDetails
+    capabilities: list[str]
+    context_length: int | UnsetType = UNSET
+    """Of one that is loaded."""
+
+    @classmethod
+    def of(cls, card: ModelCard) -> TaggedModel:
+        """Return what is told of a model."""
+        return cls(
+            name=card.id,
+            model=card.id,
+            modified_at=_when(card),
+            size=card.size,
+            details=_details(card),
+            capabilities=_capabilities(card),
+            context_length=card.context if card.loaded else UNSET,
+        )
+
+
+class TagList(msgspec.Struct, frozen=True):
+    """The models on this machine, or those that are loaded."""
+
+    models: list[TaggedModel]
+
+    @classmethod
+    def of(cls, cards: Sequence[ModelCard]) -> TagList:
+        """Return the list of some models."""
+        return cls([TaggedModel.of(card) for card in cards])
+
+
+class ShowBody(msgspec.Struct, frozen=True, kw_only=True):
+    """Which model to show."""
+
+    model: Model = None
+    name: Annotated[str | None, Meta(description="The older name of `model`.")] = None
+    verbose: Annotated[bool | None, no_effect("Ignored: there is one form.", False)] = None
+
+
+class ShownModelBody(msgspec.Struct, frozen=True, kw_only=True):
+    """A model in detail. Only models from Ollama have the texts that it stores with them."""
+
+    modelfile: str = ""
+    parameters: str = ""
+    system: str = ""
+    template: str = ""
+    license: str = ""
+    details: ModelDetails
+    model_info: dict[str, Any]
+    capabilities: list[str]
+    modified_at: str
+
+    @classmethod
+    def of(cls, card: ModelCard) -> ShownModelBody:
+        """Return what is told of a model. Reads the disk: call it in a thread."""
+        kind = card.architecture or "unknown"
+        texts = layer_texts(card.layers) if card.layers is not None else LayerTexts()
+        info = {
+            "general.architecture": kind,
+            "general.parameter_count": card.n_params,
+            f"{kind}.context_length": card.context,
+        }
+        return cls(
+            **msgspec.structs.asdict(texts),
+            details=_details(card),
+            model_info=info,
+            capabilities=_capabilities(card),
+            modified_at=_when(card),
+        )
+
+
+class VersionBody(msgspec.Struct, frozen=True):
+    """The version of the server."""
+
+    version: str = __version__
+
+
+def _when(card: ModelCard) -> str:
+    return datetime.fromtimestamp(card.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _capabilities(card: ModelCard) -> list[str]:
+    if card.kind != "chat":  # Ollama has no word for rerankers
+        return ["embedding"] if card.kind == "embedding" else []
+    able = {"vision": card.sees, "thinking": card.can_switch_thinking}
+    return ["completion", "tools", *(name for name, is_so in able.items() if is_so)]
+
+
+def _details(card: ModelCard) -> ModelDetails:
+    billions = card.n_params / 1e9
+    size = f"{billions:.1f}B" if billions >= 1 else f"{card.n_params / 1e6:.0f}M" if card.n_params else ""
+    families = [card.architecture] if card.architecture else []
+    return ModelDetails(
+        format=card.format,
+        family=card.architecture,
+        families=families,
+        parameter_size=size,
+        quantization_level=card.quant,
+    )

@@ -1,0 +1,128 @@
+"""Unsent text: the content of the prompt, what it sets aside, and how both are stored."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import msgspec
+
+from edgechat.chat.attachments import without_passages
+from edgechat.chat.records import AttachedImage, Attachment, Turn
+from edgechat.chat.storage.store import Store
+from edgechat.tui.chat.views import ChatView
+
+_MAX_STORED = 2**20
+"""Characters of one unsent prompt that are stored."""
+
+
+class UnsentPrompt(msgspec.Struct, omit_defaults=True):
+    """Unsent text and attachments; stored as JSON."""
+
+    text: str = ""
+    attachments: list[Attachment] = []
+    images: list[AttachedImage] = []
+    edits: str = ""
+    """Id of the question that this rewords; empty for a new question."""
+    aside: UnsentPrompt | None = None
+    """Previous content of the prompt, to be restored; None if nothing was set aside."""
+
+    @property
+    def is_empty(self) -> bool:
+        has_aside = self.aside is not None and not self.aside.is_empty
+        return not (self.text or self.attachments or self.images or has_aside)
+
+    def before(self, other: UnsentPrompt) -> UnsentPrompt:
+        """Return this followed by a later prompt: as one text, or with the later prompt set aside."""
+        if self.is_empty or other.is_empty:
+            return other if self.is_empty else self
+        if self.edits or other.edits or self.aside is not None or other.aside is not None:
+            aside = other if self.aside is None else self.aside.before(other)
+            return msgspec.structs.replace(self, aside=aside)
+        text = "\n".join(part for part in (self.text, other.text) if part)
+        return UnsentPrompt(text, [*self.attachments, *other.attachments], [*self.images, *other.images])
+
+
+class PromptContent:
+    """Content of the prompt on the screen: the user's next question, or something in its place.
+
+    A new wording of an earlier question, or a command, sets the next question aside until it is sent.
+    """
+
+    def __init__(self, view: ChatView) -> None:
+        self._view = view
+        self.edits = ""
+        """Id of the question being edited; empty: none."""
+        self._aside: UnsentPrompt | None = None
+
+    @property
+    def unsent(self) -> UnsentPrompt:
+        pane = self._view.pane
+        return UnsentPrompt(pane.unsent, list(pane.attachments), list(pane.images), self.edits, self._aside)
+
+    @property
+    def has_aside(self) -> bool:
+        """Whether the prompt holds something other than the user's next question."""
+        return self._aside is not None or bool(self.edits)
+
+    def write(self, prompt: UnsentPrompt) -> None:
+        """Replace the content of the prompt."""
+        self.edits, self._aside = prompt.edits, prompt.aside
+        hint = "Esc returns to your text" if prompt.aside is not None else ""
+        title = "editing · Esc cancels" if prompt.edits else hint
+        self._view.pane.put(prompt.text, prompt.attachments, prompt.images, title)
+
+    def write_before(self, prompt: UnsentPrompt) -> None:
+        """Insert an earlier prompt before what has been typed since."""
+        self.write(prompt.before(self.unsent))
+
+    def replace(self, text: str, turn: Turn | None = None) -> None:
+        """Write a command, or the question of a turn to reword; set the current content aside."""
+        now = self.unsent
+        aside = None if now.is_empty and turn is None else now
+        prompt = UnsentPrompt(text, aside=aside)
+        if turn is not None:
+            files = without_passages(turn.attachments)
+            prompt = UnsentPrompt(text, files, list(turn.images), turn.id, aside)
+        self.write(prompt)
+        self._view.pane.take_focus()
+
+    def restore(self) -> None:
+        """Restore what was set aside."""
+        self.write(self._aside or UnsentPrompt())
+
+    def sent(self) -> None:
+        """Restore what was set aside, after sending; text typed since follows it."""
+        pane = self._view.pane
+        since = UnsentPrompt(pane.text, list(pane.attachments), list(pane.images))
+        self.write((self._aside or UnsentPrompt()).before(since))
+
+
+async def load_unsent(store: Store, chat_id: str | None) -> UnsentPrompt:
+    """Return the unsent prompt of a conversation; None: of a new one, wherever it was typed.
+
+    Raises StoreError.
+    """
+    stored = await store.unsent(chat_id)
+    if chat_id is None:
+        stored = stored or await store.take_over_unsent()
+    with suppress(msgspec.DecodeError, msgspec.ValidationError):
+        return msgspec.json.decode(stored or "{}", type=UnsentPrompt)
+    return UnsentPrompt()
+
+
+async def save_unsent(store: Store, chat_id: str | None, prompt: UnsentPrompt) -> None:
+    """Store the unsent prompt of a conversation, or (None) of a new one. Raises StoreError."""
+    value = "" if prompt.is_empty else msgspec.json.encode(_bounded(prompt)).decode()
+    await store.keep_unsent(chat_id, value)
+
+
+def _bounded(prompt: UnsentPrompt) -> UnsentPrompt:
+    """Return a prompt, and what it set aside, cut down to the limit."""
+    text = prompt.text[:_MAX_STORED]
+    room, attachments = _MAX_STORED - len(text), []
+    for attachment in prompt.attachments:
+        if len(attachment.text) <= room:
+            attachments.append(attachment)
+            room -= len(attachment.text)
+    aside = _bounded(prompt.aside) if prompt.aside is not None else None
+    return msgspec.structs.replace(prompt, text=text, attachments=attachments, aside=aside)
