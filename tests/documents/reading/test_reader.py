@@ -163,7 +163,7 @@ def test_encrypted_pdfs(documents, algorithm):
 
 
 def test_scans(documents):
-    with pytest.raises(DocumentError, match=r"has no text: its pages are pictures") as caught:
+    with pytest.raises(DocumentError, match=r"has no text: its pages are images") as caught:
         documents.read(pdf_of(["", ""], more="0 0 9 9 re f"), name="a.pdf")
     assert "ocrmypdf" in str(caught.value.hint)
 
