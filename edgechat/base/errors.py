@@ -235,7 +235,7 @@ class OfflineMode(HubError):
 
 
 class HubAnswerError(HubError):
-    """The hub sent an answer that is not valid, or too large."""
+    """The hub sent an answer that is invalid or too large."""
 
 
 class RemoteFileChanged(HubError):

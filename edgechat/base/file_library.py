@@ -101,7 +101,7 @@ class FileLibrary(Generic[AnyFacts, AnyFile]):
         except OSError as error:
             raise self.not_stored(
                 f"The {self.what} cannot be stored in {self._folder}: {error.strerror}.",
-                hint="Make room on the disk, and check that you may write to that folder.",
+                hint="Free some disk space, and check the permissions of that folder.",
             ) from error
         return self._found(digest, str(path), facts)
 

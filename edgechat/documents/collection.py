@@ -120,9 +120,9 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
     def away(self) -> str:
         """Message for the user while it is out of reach."""
         if not self.files:
-            return f"{flat(self.path)} is not there now."
+            return f"{flat(self.path)} is not available now."
         files = f"{self.files:,} files are" if self.files > 1 else "1 file is"
-        return f"{flat(self.path)} is not there now; its {files} answered from what was indexed."
+        return f"{flat(self.path)} is not available now; its {files} searched as last indexed."
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ from edgechat.documents.reading.reader import DocumentReader, is_secret, kind_of
 MOST_FILES = 200_000
 _WALK_SECONDS = 120.0
 _SECRET = "left out: it may hold a secret"
-_OUTSIDE = "left out: it is a link to what is hidden, or outside the folder"
+_OUTSIDE = "left out: it links to a hidden file, or outside the folder"
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,7 +194,7 @@ def _take(
         unit=extracted.unit,
         starts=extracted.starts,
         n_bytes=len(extracted.text.encode()),
-        note="is longer than what is read of a file: its end is not here" if extracted.is_cut else "",
+        note="is too long: its end is left out" if extracted.is_cut else "",
     )
     is_code = kind_of(file.location) == "code"
     collection.put(file, passages_of(extracted.text, is_code=is_code))

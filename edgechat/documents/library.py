@@ -154,7 +154,7 @@ class DocumentLibrary:
             cancelled.set()
             raise
         for error in unwritable:
-            self.on_note(f"{error.message} What was read last is searched.")
+            self.on_note(f"{error.message} What was indexed last is searched.")
         for name, told in updates.items():
             known, self._away[name] = self._away.get(name, []), told.away
             for root in told.away:
@@ -221,7 +221,14 @@ class DocumentLibrary:
             if embed:
                 with suppress(DocumentsUnwritable):
                     await self.embed(names, most=embed)
-            return await self._nearest_of(names, question)
+            if (embedder := await self.embedder()) is None:
+                return []
+            indexes = [await self._call(partial(self._matrix, name, embedder.name)) for name in names]
+            if not any(len(index) for index in indexes):
+                return []
+            query = await embedder.query(question)
+            nearest = [partial(index.nearest, query, retrieval.CANDIDATES) for index in indexes]
+            return [await self._call(search) for search in nearest]
         except EdgechatError as error:
             await self._do_without_meaning(error)
             return []
@@ -231,16 +238,6 @@ class DocumentLibrary:
         if self._embedder is not None:
             self._embedder = await _ended(self._embedder)
         self.on_note(f"Documents are searched by words alone. {error.message}")
-
-    async def _nearest_of(self, names: Sequence[str], question: str) -> list[list[int]]:
-        embedder = await self.embedder()
-        if embedder is None:
-            return []
-        indexes = [await self._call(partial(self._matrix, name, embedder.name)) for name in names]
-        if not any(len(index) for index in indexes):
-            return []
-        query = await embedder.query(question)
-        return [await self._call(partial(index.nearest, query, retrieval.CANDIDATES)) for index in indexes]
 
     def _matrix(self, name: str, model: str) -> VectorIndex:
         collection = self._collection(name)

@@ -54,7 +54,7 @@ def create(name: str) -> Collection:
     """Open a collection, or create it if there is none with this name. Raises DocumentError."""
     if not _NAME.fullmatch(name) or name in _WORDS:
         raise DocumentError(
-            f"{one_line(name, 80)!r} is no name for documents.",
+            f"{one_line(name, 80)!r} is not a valid name for documents.",
             hint="Use letters, digits, '.', '_' and '-', but not all or off: "
             "edgechat docs add --name notes FOLDER",
         )
@@ -109,7 +109,7 @@ class KnownCollection(msgspec.Struct, frozen=True, kw_only=True):
         """Its size, or why it cannot be used."""
         if self.counts is None:
             return self.problem
-        away = f" · {'some ' * (len(self.away) < len(self.roots))}not there now" if self.away else ""
+        away = f" · {'some ' * (len(self.away) < len(self.roots))}not available now" if self.away else ""
         return f"{self.counts.files:,} file{'s' * (self.counts.files != 1)}{away}"
 
 

@@ -165,7 +165,7 @@ class Reranker(SearchModel):
                     n *= 2 if loop.time() - began < _QUICK else 1
         if len(scores) < min(_FEWEST, len(texts)):
             raise EngineError(
-                f"It is too slow here: it scored {len(scores)} of {len(texts)} passages in {seconds:.0f} s.",
+                f"It is too slow here: {len(scores)} of {len(texts)} passages scored in {seconds:.0f} s.",
                 hint="Name a smaller one as reranking_model in settings.toml, or none.",
             )
         return scores

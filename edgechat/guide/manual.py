@@ -13,7 +13,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from edgechat.base import paths
@@ -326,17 +326,15 @@ def _stem(word: str) -> str:
     return f"{word[:-1]}y" if len(word) > 3 and word.endswith("i") else word
 
 
+@cache
 def _alike() -> dict[str, list[str]]:
-    if not _ALIKE_STEMS:
-        for line in _ALIKE_WORDS.strip().splitlines():
-            said, _, meant = line.partition(":")
-            for word in said.split():
-                others = _ALIKE_STEMS.setdefault(_stem(word), [])
-                others += (_stem(other) for other in meant.split() if _stem(other) != _stem(word))
-    return _ALIKE_STEMS
-
-
-_ALIKE_STEMS: dict[str, list[str]] = {}
+    """Return the stems of the documentation's words, by those of newcomers."""
+    stems: dict[str, list[str]] = defaultdict(list)
+    for line in _ALIKE_WORDS.strip().splitlines():
+        said, _, meant = line.partition(":")
+        for word in map(_stem, said.split()):
+            stems[word] += (other for other in map(_stem, meant.split()) if other != word)
+    return stems
 
 
 def _passages(page: Path) -> Iterator[Excerpt]:

@@ -336,7 +336,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         ),
     ] = 10
     settle: Annotated[
-        bool, _about("Compute in idle time what the next question will begin with.", "Machine", "load")
+        bool, _about("Precompute the beginning of the next prompt in idle time.", "Machine", "load")
     ] = True
     settle_on_battery: Annotated[bool, _about("Do so on battery power too.", "Machine", "load")] = True
     state_gib: Annotated[
@@ -355,7 +355,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     prompts: Annotated[
         dict[str, _Prompt],
         _about(
-            "Saved prompts for /prompt NAME. What is in braces, as {language}, is filled in before sending.",
+            "Saved prompts for /prompt NAME. Placeholders such as {language} are filled in before sending.",
             "Prompts",
             "now",
         ),

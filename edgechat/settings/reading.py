@@ -84,11 +84,11 @@ def remote_fault(name: str, remote: RemoteServer) -> str | None:
     if not is_valid or not remote.url.isprintable() or " " in remote.url:
         return "its url does not begin with http:// or https:// and a host."
     if url.username is not None or url.query or url.fragment:
-        return "its url has a password, a query or a fragment; a key belongs into key or key_env."
+        return "its url has a password, a query or a fragment; a key belongs in key or key_env."
     if remote.key is not None and remote.key_env is not None:
         return "it has both key and key_env."
     if remote.key is not None and not (0 < len(remote.key) <= 8192 and _is_header(remote.key)):
-        return "its key is empty or too long, or has other characters than a key can have."
+        return "its key is empty or too long, or contains characters that a key cannot have."
     return None
 
 
@@ -100,7 +100,7 @@ def engine_fault(name: str, program: EngineProgram) -> str | None:
     try:
         words = shlex.split(program.command or "a")
     except ValueError:
-        return "its command has a quotation mark without its other one."
+        return "its command has an unmatched quotation mark."
     if not words or not words[0] or any("\0" in word for word in (*words, *program.args)):
         return "its command is not valid."
     return None

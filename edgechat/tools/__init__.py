@@ -1,6 +1,6 @@
-"""Tools that a model may call in a chat: those of MCP servers, and a few built in.
+"""Tools that a model may call in a chat: those of MCP servers, and a few that are built in.
 
-In: the tools that a chat has chosen (`files:FOLDER`, or the name of a server in mcp.json), the calls of a
-model. Out: what the model is told of them, and the results of calls, bounded in time and size. Nothing is
-called that the user has not consented to. Read `tool.py` first, then `registry.py` and `consent.py`.
+Input: the tools chosen for a chat (`files:FOLDER`, or the name of a server in mcp.json), and the calls of the
+model. Output: descriptions for the model, and results of calls, bounded in time and size. Nothing is called
+without the user's consent. Read `tool.py` first, then `registry.py` and `consent.py`.
 """

@@ -1,11 +1,11 @@
-"""mcp.json: the tool servers, in the notation that other programs use too, and where those keep theirs.
+"""mcp.json: configuration of tool servers, in the format of other programs, and where those keep theirs.
 
     {"mcpServers": {
         "disk": {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-filesystem", "/home/me"]},
         "tracker": {"url": "https://example.org/mcp", "headers": {"Authorization": "Bearer ${TRACKER_KEY}"}}
     }}
 
-`${NAME}` and `${env:NAME}` stand for environment variables of edgechat's own.
+`${NAME}` and `${env:NAME}` are replaced by edgechat's environment variables.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ BUILT_IN = {
     "files": "lists, reads and searches the files below a folder that you name: files:FOLDER",
     "web": "fetches pages of the public web",
 }
-"""The groups of tools that are a part of edgechat, with what each does."""
+"""Built-in groups of tools, with descriptions."""
 ARGUMENTS = {"documents": "NAME", "files": "FOLDER"}
-"""Of the groups that are chosen as `files:FOLDER`: what stands behind the colon."""
+"""Arguments of the groups that are chosen as `files:FOLDER`."""
 MOST_SERVERS = 64
 _MOST_BYTES = 2**20
 _MOST_TEXT, _MOST_ENTRIES = 8192, 256
@@ -46,28 +46,28 @@ _VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One server as mcp.json has it: a command to start, or a URL."""
+    """A server in mcp.json: a command to start, or a URL."""
 
     name: str
     command: str = ""
     args: tuple[str, ...] = ()
     env: dict[str, str] = {}
-    """Environment variables of the server, beside those that every one gets."""
+    """Environment variables, in addition to those that every server gets."""
     cwd: str = ""
-    """The folder that it starts in; '': the user's home."""
+    """Its working directory; '': the user's home."""
     url: str = ""
-    """Of a server that speaks streamable HTTP, instead of a command."""
+    """Address of a server that speaks streamable HTTP, instead of a command."""
     headers: dict[str, str] = {}
 
     @property
     def shown(self) -> str:
-        """One line about it: its command, or its URL without what may be secret."""
+        """Its command, or its URL without secrets, as one line."""
         if self.url:
             return one_line(_without_secrets(self.url), 200)
         return one_line(" ".join((self.command, *self.args)), 200)
 
     def resolved(self) -> ServerConfig:
-        """Return it with the values of the variables that it names. Raises ToolError if one is not set."""
+        """Return it with variables replaced by their values. Raises ToolError if one is not set."""
 
         def put(text: str) -> str:
             return _VARIABLE.sub(lambda match: self._variable(match.group(1)), text)
@@ -98,12 +98,12 @@ def config_path() -> Path:
 
 
 def read_servers(path: Path) -> dict[str, ServerConfig]:
-    """Return the servers of a file, in its order; none if there is no file. Raises SettingsError."""
+    """Return the servers in a file, in its order; none if there is no file. Raises SettingsError."""
     return {name: _server(path, name, entry) for name, entry in entries_of(path).items()}
 
 
 def entries_of(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the entries of a file by the names of their servers, unchecked. Raises SettingsError."""
+    """Return the unchecked entries of a file by server name. Raises SettingsError."""
     entries = _document(path).get("mcpServers", {})
     if not isinstance(entries, dict):
         raise _wrong(path, "mcpServers is not an object")
@@ -116,7 +116,7 @@ def entries_of(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def server_of(name: str, entry: Mapping[str, Any]) -> ServerConfig:
-    """Return a server from its entry in the usual notation. Raises SettingsError."""
+    """Return the server that an entry of mcp.json describes. Raises SettingsError."""
     if not _NAME.fullmatch(name) or name in BUILT_IN:
         shown = one_line(name, 50)
         raise SettingsError(
@@ -145,14 +145,14 @@ def server_of(name: str, entry: Mapping[str, Any]) -> ServerConfig:
 
 
 def entry_of(server: ServerConfig) -> dict[str, Any]:
-    """Return a server's entry in the usual notation."""
+    """Return a server's entry in mcp.json."""
     entry: dict[str, Any] = msgspec.to_builtins(server)
     del entry["name"]
     return entry
 
 
 def add_servers(path: Path, *servers: ServerConfig) -> None:
-    """Write servers into a file, replacing those of the same names. Raises SettingsError."""
+    """Write servers to a file, replacing those with the same names. Raises SettingsError."""
     with _locked(path):
         document = _document(path)
         entries = {**entries_of(path), **{one.name: entry_of(one) for one in servers}}
@@ -162,7 +162,7 @@ def add_servers(path: Path, *servers: ServerConfig) -> None:
 
 
 def remove_server(path: Path, name: str) -> bool:
-    """Remove a server from a file; return whether it was there. Raises SettingsError."""
+    """Remove a server from a file; return whether the file contained it. Raises SettingsError."""
     with _locked(path):
         document, entries = _document(path), entries_of(path)
         if entries.pop(name, None) is None:
@@ -194,14 +194,14 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:
-    """Write a file anew, readable by its owner only: it may have keys. A link is kept. Raises OSError."""
+    """Replace a file, readable by its owner only: it may contain keys. Keeps links. Raises OSError."""
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     paths.replace(Path(os.path.realpath(path)), text.encode("utf-8", "replace"))
 
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Lock a file against changes by other programs. Raises SettingsError, also if it cannot be written."""
+    """Lock a file against changes by other programs. Translates errors inside to SettingsError."""
     import filelock
 
     try:
@@ -230,7 +230,7 @@ NAMES = {"claude": "Claude Desktop", "cursor": "Cursor", "lmstudio": "LM Studio"
 
 
 def config_files(program: str) -> list[Path]:
-    """Return where the file of a program may be: 'claude', 'cursor' or 'lmstudio'."""
+    """Return the possible paths of the file of a program: 'claude', 'cursor' or 'lmstudio'."""
     home = Path.home()
     match program:
         case "claude":

@@ -1,7 +1,7 @@
-"""The user's consent to calls of tools: how it is asked for, and what it is for.
+"""The user's consent to tool calls: asking for it, what it covers, and the store of answers.
 
-A consent is for a tool as it was described when the user gave it: its `ToolSpec.pin`. Of a tool that has
-changed since, it is void, and the next question shows the difference. `never` outlives changes.
+A consent covers a tool as it was described at that time: its `ToolSpec.pin`. If the tool changes, the consent
+is void and the next question shows the difference. `never` survives changes.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from edgechat.tools.tool import ToolSpec, shown_arguments
 Answer = Literal["once", "chat", "always", "no", "never"]
 """once: this call; chat: this tool in this chat; always: this tool; no: not this call; never: not this tool.
 
-once and no are not kept."""
+once and no are not stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A call that needs the user's consent. Everything in it can be shown as it is, in full."""
+    """A call that needs the user's consent. All texts are safe to show, and must be shown in full."""
 
     tool: ToolSpec
     arguments: str
-    """Indented, with every character that could hide something written out."""
+    """Indented, with characters that could hide something escaped."""
     changed: str = ""
-    """How the tool differs from what the user consented to: lines that begin with +, - or a space."""
+    """Difference from the tool that the user consented to: lines that begin with +, - or a space."""
 
 
 Ask = Callable[[Question], Awaitable[Answer]]
-"""Asks the user; being cancelled means that nobody will answer."""
+"""Asks the user; cancelled if nobody will answer."""
 
 
 Permission = Callable[[ToolSpec, str], Awaitable[bool]]
@@ -48,16 +48,16 @@ Permission = Callable[[ToolSpec, str], Awaitable[bool]]
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the user's earlier answers say about a tool."""
+    """The decision on a tool by the user's earlier answers."""
 
     allowed: bool | None
-    """None: to be asked."""
+    """None: the user must be asked."""
     changed: str = ""
     """See `Question.changed`."""
 
 
 class AskingPermission:
-    """Asks the user where no earlier answer decides; one question at a time, in the order of the calls."""
+    """Asks the user unless an earlier answer decides: one question at a time, in the order of the calls."""
 
     def __init__(self, store: ConsentStore, chat_id: str, ask: Ask) -> None:
         self._store = store
@@ -66,7 +66,7 @@ class AskingPermission:
         self._asking = asyncio.Lock()
 
     async def __call__(self, tool: ToolSpec, arguments: str) -> bool:
-        """See Permission. Raises StoreError if the answer cannot be kept; then nothing is called."""
+        """See Permission. Raises StoreError if the answer cannot be stored."""
         if tool.harmless:
             return True
         async with self._asking:
@@ -80,10 +80,10 @@ class AskingPermission:
 
 
 class NamedPermission:
-    """Permits the tools that a command line names, and nothing else: earlier answers do not count."""
+    """Permits only the tools named on a command line, whatever the earlier answers."""
 
     def __init__(self, names: Collection[str]) -> None:
-        """names: SERVER (all of its tools), SERVER/TOOL, or the names that the model uses."""
+        """names: SERVER (for all of its tools), SERVER/TOOL, or the model's names of tools."""
         self._names = frozenset(names)
 
     async def __call__(self, tool: ToolSpec, arguments: str) -> bool:
@@ -93,7 +93,7 @@ class NamedPermission:
 
 
 def difference(old_description: str, old_schema: str, tool: ToolSpec) -> str:
-    """Return how a tool has changed: the lines of a diff without its headers, '' if they do not differ."""
+    """Return how a tool has changed, as the lines of a diff without headers; '' if it has not."""
     import difflib
 
     before = [*old_description.splitlines(), *_lines(old_schema)]
@@ -106,19 +106,19 @@ def _lines(schema: str) -> list[str]:
 
 
 MOST_ANSWERS = 1000
-"""Beyond which the oldest are forgotten, so that they are asked for again."""
+"""Beyond this number, the oldest answers are forgotten and asked for again."""
 _MOST_BYTES = 32 * 2**20
 _LOCK_SECONDS = 5
 
 
 class GivenConsent(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer that is kept, with what was shown of the tool."""
+    """A stored answer, with the tool as it was shown."""
 
     server: str
     tool: str
     answer: Literal["chat", "always", "never"]
     chat_id: str | None = None
-    """Of an answer for one chat."""
+    """Set if the answer is for one chat."""
     pin: str
     """See ToolSpec."""
     description: str
@@ -128,19 +128,19 @@ class GivenConsent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsentStore:
-    """The answers that are kept, in `consents.json` of edgechat's data folder or in memory.
+    """Stored answers, in `consents.json` in edgechat's data folder or in memory.
 
-    Programs may share the file: it is read before each answer and locked while it is changed. A file that is
-    damaged counts as empty: the user is asked again.
+    Programs may share the file: it is read for each question and locked while it is changed. A damaged file
+    counts as empty, so the user is asked again.
     """
 
     def __init__(self, path: Path | None) -> None:
-        """path: see `consents_path`; None keeps them in memory, for chats that are not stored either."""
+        """path: see `consents_path`; None for memory, for chats that are not stored either."""
         self._path = path
         self._in_memory: tuple[GivenConsent, ...] = ()
 
     async def standing(self, tool: ToolSpec, chat_id: str) -> Standing:
-        """Return what is known about a tool in a chat."""
+        """Return the decision on a tool in a chat."""
         kept = [one for one in await self.given() if (one.server, one.tool) == (tool.server, tool.name)]
         if any(one.answer == "never" for one in kept):
             return Standing(False)
@@ -154,7 +154,7 @@ class ConsentStore:
         return Standing(None, changed or "Its name or title has changed.")
 
     async def keep(self, tool: ToolSpec, answer: Answer, chat_id: str) -> None:
-        """Keep an answer, in the place of earlier ones; once and no are not kept. Raises StoreError."""
+        """Store an answer other than once and no, replacing earlier ones. Raises StoreError."""
         if answer == "once" or answer == "no":
             return
         given = GivenConsent(
@@ -175,13 +175,13 @@ class ConsentStore:
         await self._change(lambda kept: [*(one for one in kept if not replaced(one)), given])
 
     async def given(self) -> Sequence[GivenConsent]:
-        """Return the answers that are kept, the oldest first."""
+        """Return the stored answers, the oldest first."""
         if self._path is None:
             return self._in_memory
         return await asyncio.to_thread(_read, self._path)
 
     async def withdraw(self, server: str, tool: str | None = None) -> int:
-        """Forget the answers about a tool, or about all of a server; return how many. Raises StoreError."""
+        """Forget the answers about a tool, or about a whole server; return how many. Raises StoreError."""
         found = [one for one in await self.given() if one.server == server and tool in (None, one.tool)]
         if found:
             gone = {(one.server, one.tool) for one in found}
@@ -189,7 +189,7 @@ class ConsentStore:
         return len(found)
 
     async def forget_chats(self, chat_ids: Collection[str]) -> None:
-        """Forget the answers for chats that are deleted. Raises StoreError."""
+        """Forget the answers for deleted chats. Raises StoreError."""
         if any(one.chat_id in chat_ids for one in await self.given()):
             await self._change(lambda kept: [one for one in kept if one.chat_id not in chat_ids])
 
@@ -221,16 +221,16 @@ def _read(path: Path) -> tuple[GivenConsent, ...]:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Lock a file against changes by other programs. Raises StoreError, also if it cannot be written."""
+    """Lock a file against changes by other programs. Translates errors inside to StoreError."""
     import filelock
 
     try:
         with filelock.FileLock(path.with_name(".consents.lock"), timeout=_LOCK_SECONDS, mode=0o600):
             yield
     except filelock.Timeout as error:
-        raise StoreError("Another program is keeping an answer about a tool.", hint="Try again.") from error
+        raise StoreError("Another program is saving an answer about a tool.", hint="Try again.") from error
     except OSError as error:
         raise StoreUnwritable(
-            f"The answer about a tool cannot be kept in {path}: {error.strerror}.",
-            hint="Answer for this call only, or make room on the disk and check the permissions.",
+            f"The answer about a tool cannot be saved in {path}: {error.strerror}.",
+            hint="Answer for this call only, or free some disk space and check the permissions.",
         ) from error

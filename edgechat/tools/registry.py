@@ -1,4 +1,4 @@
-"""The tools of a program: which servers there are, those that run, and what a chat is offered of them."""
+"""Registry of tools: lists and starts servers, and opens the set of tools that a chat has chosen."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from edgechat.tools.tool import (
     inert,
 )
 
-if TYPE_CHECKING:  # the first frame waits for this module, but not for what is chosen later
+if TYPE_CHECKING:  # the first frame needs this module, but not the tools
     from edgechat.tools.builtin.searches import SearchChats, SearchDocuments
     from edgechat.tools.mcp.server import McpServer
 
@@ -33,37 +33,37 @@ _MOST_CHOSEN = 32
 
 @dataclass(frozen=True, slots=True)
 class KnownServer:
-    """Something that a chat can choose, whether it works or not; nothing is started to list it."""
+    """A server or group of tools that a chat can choose, listed without starting it."""
 
     name: str
-    """What to choose; the built-in 'files' is chosen as `files:FOLDER`, 'documents' as `documents:NAME`."""
+    """The name to choose; 'files' is chosen as `files:FOLDER`, 'documents' as `documents:NAME`."""
     about: str
-    """One line: its command or URL without secrets, or what the built-in tools do."""
+    """Its command or URL without secrets, or the description of a built-in group, as one line."""
     built_in: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ToolSet:
-    """What one chat is offered. It stays as it is: `ToolRegistry.open` returns another one."""
+    """The tools offered to a chat. Immutable; `ToolRegistry.open` returns a new set."""
 
     tools: tuple[ToolSpec, ...] = ()
-    """In a stable order: by server, then by name, so that a prompt with them stays the same."""
+    """Sorted by server, then by name, to keep the prompt unchanged."""
     problems: tuple[EdgechatError, ...] = ()
-    """Why servers that were chosen are missing; each names its server and what to do next."""
+    """Why chosen servers are missing; each names its server and what to do next."""
     servers: Mapping[str, ToolServer] = field(default_factory=dict, repr=False, compare=False)
-    """Those that offer the tools, by name."""
+    """The servers of the tools, by name."""
 
     def find(self, model_name: str) -> ToolSpec | None:
-        """Return the tool that the model calls so; None if there is none."""
+        """Return the tool with this name for the model, or None."""
         return next((tool for tool in self.tools if tool.model_name == model_name), None)
 
     async def call(
         self, tool: ToolSpec, arguments: str, *, seconds: float = CALL_SECONDS, most: int = MAX_RESULT
     ) -> ToolResult:
-        """Call a tool of this set, for which the user has given permission.
+        """Call a tool of this set, with the user's permission.
 
-        arguments: what the model wrote, which need not be a JSON object. Raises nothing: whatever goes wrong,
-        also running out of `seconds`, is a result that `failed`, of at most `most` characters. Cancelling
+        arguments: as the model wrote them, which need not be a JSON object. Never raises: any failure, also a
+        timeout after `seconds`, is a result that `failed`. Results have at most `most` characters. Cancelling
         this cancels the call at the server.
         """
         began = time.monotonic()
@@ -83,7 +83,7 @@ class ToolSet:
 
 
 class ToolRegistry:
-    """The servers of one program, for all of its chats. Servers start at first use and end with `close`."""
+    """The servers of a program, for all of its chats. Servers start at first use and end with `close`."""
 
     def __init__(
         self,
@@ -92,10 +92,9 @@ class ToolRegistry:
         *,
         config: Path | None = None,
     ) -> None:
-        """search_chats: for the built-in tool 'chats', which is missing without it.
+        """search_chats, search_documents: enable the built-in groups 'chats' and 'documents'.
 
-        search_documents: the same for 'documents'. config: the file of the servers; None: mcp.json in
-        edgechat's folder of settings.
+        config: the file of servers; None: mcp.json in edgechat's config folder.
         """
         self._search_chats = search_chats
         self._search_documents = search_documents
@@ -105,7 +104,7 @@ class ToolRegistry:
         self._closed = False
 
     def known(self) -> list[KnownServer]:
-        """Return what can be chosen, the built-in tools first. Reads mcp.json; raises SettingsError."""
+        """Return all that can be chosen, built-in groups first. Reads mcp.json; raises SettingsError."""
         searches = {"chats": self._search_chats, _DOCUMENTS: self._search_documents}
         built_in = [
             KnownServer(name, about, built_in=True)
@@ -118,11 +117,11 @@ class ToolRegistry:
         ]
 
     async def open(self, chosen: Sequence[str]) -> ToolSet:
-        """Start what is chosen, if it does not run, and return its tools.
+        """Start the chosen servers that are not running, and return their tools.
 
-        Call it before each reply: it is fast once all runs, and the set is equal to the last one unless a
-        server has changed its tools. chosen: names of servers, and of built-in tools: 'calculator', 'date',
-        'chats', 'web', 'files:FOLDER', 'documents:NAME'. Raises nothing: see `ToolSet.problems`.
+        Call it before each reply: it is fast once everything runs, and the set equals the last one unless a
+        server has changed its tools. chosen: names of servers and built-in groups: 'calculator', 'date',
+        'chats', 'web', 'files:FOLDER', 'documents:NAME'. Never raises; see `ToolSet.problems`.
         """
         names = sorted(set(chosen))[:_MOST_CHOSEN]
         if not names:
@@ -138,20 +137,22 @@ class ToolRegistry:
                 server, specs = found
                 if server.name in servers:
                     problems.append(
-                        ToolError(f"The {server.name} tools can be chosen once; the first is used.")
+                        ToolError(
+                            f"The {server.name} tools can be chosen only once; the first choice is used."
+                        )
                     )
                     continue
                 servers[server.name] = server
-                for spec in specs:  # a name that is cut may be that of another tool
+                for spec in specs:  # truncated names may be equal
                     tools.setdefault(spec.model_name, spec)
         return ToolSet(tuple(tools.values()), tuple(problems), servers)
 
     def running(self) -> list[tuple[ServerConfig, McpServer]]:
-        """Return the servers of mcp.json that were started, whether they have ended or not."""
+        """Return the servers of mcp.json that were started, including those that have ended."""
         return list(self._servers.values())
 
     async def close(self) -> None:
-        """End all servers; calls that run fail."""
+        """End all servers; running calls fail."""
         self._closed = True
         running = [server for _, server in self._servers.values()]
         self._servers.clear()
@@ -225,7 +226,7 @@ class ToolRegistry:
 
 
 def _wrong_arguments(arguments: str) -> str | None:
-    """Return why arguments are no JSON object, for the model, or None."""
+    """Return a message for the model if its arguments are not a JSON object, or None."""
     if len(arguments) > MAX_ARGUMENTS:
         return f"the arguments have more than {MAX_ARGUMENTS:,} characters."
     try:
@@ -239,13 +240,13 @@ def _too_late(tool: ToolSpec, seconds: float) -> ToolError:
     name, server = one_line(tool.name, 60), one_line(tool.server, 60)
     return ToolError(
         f"The tool {name} of {server} did not answer within {seconds:.0f} seconds.",
-        hint=None if tool.built_in else f"To try the server alone: edgechat mcp test {server}",
+        hint=None if tool.built_in else f"To test the server alone: edgechat mcp test {server}",
     )
 
 
 def _cut(result: ToolResult, most: int) -> ToolResult:
-    """Return a result whose text is harmless and has at most `most` characters."""
-    text = inert(result.text[: 4 * MAX_RESULT])  # which may be much shorter
+    """Return a result whose text is inert and has at most `most` characters."""
+    text = inert(result.text[: 4 * MAX_RESULT])  # may become much shorter
     left_out = len(result.text) - min(len(result.text), 4 * MAX_RESULT)
     if not left_out and len(text) <= most:
         return replace(result, text=text)

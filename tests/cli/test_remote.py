@@ -75,7 +75,7 @@ async def test_a_name_is_made_of_the_host(raw):
     ("words", "why"),
     [
         (["add", "ftp://desk"], "does not begin with http:// or https://"),
-        (["add", "http://me:secret@desk"], "a key belongs into key or key_env"),
+        (["add", "http://me:secret@desk"], "a key belongs in key or key_env"),
         (["add", "http://desk", "--name", "a/b"], "A name has up to 40 letters"),
         (["add", "http://desk", "--kind", "nonsense"], "nonsense"),
         (["test", "nobody"], "There is no remote 'nobody'"),

@@ -111,7 +111,7 @@ def test_a_folder_that_is_not_there_keeps_its_files(collection, folder):
     told = update(collection)
     assert (told.read, told.removed, told.is_complete) == (1, 0, True)
     (root,) = told.away
-    assert root.away == f"{folder} is not there now; its 2 files are answered from what was indexed."
+    assert root.away == f"{folder} is not available now; its 2 files are searched as last indexed."
     assert contents(collection) == {
         "": "changed words",
         "a.md": "# Title\nalpha words",
@@ -193,9 +193,9 @@ def test_links_lead_to_nothing_secret_hidden_or_outside(collection, folder):
             "credentials": "left out: it may hold a secret",
             "home.md": "left out: it may hold a secret",
             "secret.md": "left out: it may hold a secret",
-            "hidden.md": "left out: it is a link to what is hidden, or outside the folder",
-            "outside.md": "left out: it is a link to what is hidden, or outside the folder",
-            "sub/up.md": "left out: it is a link to what is hidden, or outside the folder",
+            "hidden.md": "left out: it links to a hidden file, or outside the folder",
+            "outside.md": "left out: it links to a hidden file, or outside the folder",
+            "sub/up.md": "left out: it links to a hidden file, or outside the folder",
         }
         assert sorted(contents(collection)) == ["a.md", "sub/b.txt", "within.md"]
     assert not collection.by_words('"zebra"', 8)

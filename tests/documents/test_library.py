@@ -106,7 +106,7 @@ async def test_what_is_away_is_told_once(library, folder):
         await library.refresh(["handbook"], fresh_seconds=0)
         folder.with_name("unplugged").rename(folder)
         await library.refresh(["handbook"], fresh_seconds=0)
-    assert notes == [f"{folder} is not there now; its 2 files are answered from what was indexed."] * 2
+    assert notes == [f"{folder} is not available now; its 2 files are searched as last indexed."] * 2
     assert await library.find(["handbook"], "zebra", PASSAGES)
 
 
@@ -124,7 +124,9 @@ async def test_what_was_read_last_is_searched_on_a_read_only_disk(folder, home):
         with pytest.raises(DocumentsUnwritable):
             await library.refresh(["handbook"], fresh_seconds=0, must_write=True)
         await library.close()
-    told = "The documents handbook cannot be written: the disk is read-only. What was read last is searched."
+    told = (
+        "The documents handbook cannot be written: the disk is read-only. What was indexed last is searched."
+    )
     assert notes == [told]
 
 

@@ -27,7 +27,7 @@ def test_an_image_is_fetched():
 def test_why_an_image_is_not_fetched():
     with pytest.raises(ImageError, match=r"The image at https://example.org/a.png cannot be fetched: .* 404"):
         fetcher(404).fetch("https://example.org/a.png")
-    with pytest.raises(ImageError, match="has more than 1 KiB"):
+    with pytest.raises(ImageError, match="is larger than 1 KiB"):
         fetcher().fetch("https://example.org/a.png", most_bytes=4)
 
 

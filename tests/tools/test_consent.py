@@ -143,6 +143,6 @@ async def test_a_call_is_not_made_if_the_answer_cannot_be_kept(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
     store = ConsentStore(blocked / "consents.json")
-    with pytest.raises(StoreError, match="cannot be kept"):
+    with pytest.raises(StoreError, match="cannot be saved"):
         await AskingPermission(store, "c1", User("always"))(READ, "{}")
     assert await AskingPermission(store, "c1", User("once"))(READ, "{}")

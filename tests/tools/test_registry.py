@@ -37,7 +37,7 @@ async def test_documents_are_searched_by_name():
     assert (await tools.call(tool, json.dumps({"query": "x" * 1001}))).failed
     twice = await registry.open(["documents:notes", "documents:handbook"])
     assert [problem.message for problem in twice.problems] == [
-        "The documents tools can be chosen once; the first is used."
+        "The documents tools can be chosen only once; the first choice is used."
     ]
 
 
@@ -80,8 +80,8 @@ async def test_calls():
 @pytest.mark.parametrize(
     ("chosen", "why"),
     [
-        ("files", "The folder for the files tool is not there: (none)."),
-        ("files:/none/such", "The folder for the files tool is not there: /none/such."),
+        ("files", "The folder for the files tool does not exist: (none)."),
+        ("files:/none/such", "The folder for the files tool does not exist: /none/such."),
         ("chats", "There are no conversations to search here."),
         ("documents:notes", "No documents are named."),
         ("unknown", "There is no tool server 'unknown'."),
@@ -101,7 +101,7 @@ async def test_one_folder_at_a_time(tmp_path):
     assert len(tools.tools) == 3
     assert f"{tmp_path / 'a'}," in tools.tools[0].description
     assert [problem.message for problem in tools.problems] == [
-        "The files tools can be chosen once; the first is used."
+        "The files tools can be chosen only once; the first choice is used."
     ]
 
 

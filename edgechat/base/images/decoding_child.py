@@ -10,9 +10,16 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+from PIL import (
+    Image,
+    ImageFile,
+    UnidentifiedImageError,
+    WebPImagePlugin,  # noqa: F401 - registers WebP, for which Image.open would load all plugins
+)
+from PIL.Image import Transpose
 
 from edgechat.base.images.image import (
     MAX_PIXELS,
@@ -27,13 +34,10 @@ from edgechat.base.images.image import (
 from edgechat.base.process import child, spawn
 from edgechat.base.process.file_decoder import FilePart, NotDecodable, problem_of
 
-if TYPE_CHECKING:
-    from PIL import Image, ImageFile
-
 MAX_JPEG_PIXELS = 1 << 28
 """Maximum for a JPEG, which is scaled down while being decoded; phones make some of 200 million pixels."""
 _KNOWN = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
-"""By Pillow's names."""
+"""Pillow's names of the formats."""
 _FORMATS: dict[str | None, Format] = {
     "PNG": "png",
     "JPEG": "jpeg",
@@ -45,6 +49,17 @@ _FORMATS: dict[str | None, Format] = {
 }
 _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 _ORIENTATION = 0x0112
+_TURNS: dict[Any, Transpose] = {
+    2: Transpose.FLIP_LEFT_RIGHT,
+    3: Transpose.ROTATE_180,
+    4: Transpose.FLIP_TOP_BOTTOM,
+    5: Transpose.TRANSPOSE,
+    6: Transpose.ROTATE_270,
+    7: Transpose.TRANSVERSE,
+    8: Transpose.ROTATE_90,
+}
+"""By the value of EXIF's orientation."""
+_SIDEWAYS = (Transpose.TRANSPOSE, Transpose.ROTATE_270, Transpose.TRANSVERSE, Transpose.ROTATE_90)
 _ONLY = "Only PNG, JPEG, WebP, GIF, BMP and HEIC images can be used: convert it to one of them."
 _AGAIN = "Open it in an image viewer; if that shows it, save it from there as PNG."
 
@@ -95,12 +110,6 @@ def _decode(file: io.BytesIO, how: Decode) -> tuple[Decoded, Image.Image | None]
 
 def _open(file: io.BytesIO) -> ImageFile.ImageFile:
     """Read the header."""
-    from PIL import (
-        Image,
-        UnidentifiedImageError,
-        WebPImagePlugin,  # noqa: F401 - registers WebP, for which Image.open would load all plugins
-    )
-
     head = file.getvalue()[:16]
     is_heif = head[4:8] == b"ftyp" and head[8:12] in _HEIF_BRANDS
     if is_heif:
@@ -127,7 +136,7 @@ def _add_heif() -> None:
     except ImportError:
         raise NotDecodable(
             "is a HEIC image, for which pillow-heif is not installed",
-            "Save it as JPEG, or install what reads it: pip install pillow-heif",
+            "Save it as JPEG, or to read it: pip install pillow-heif",
         ) from None
     pillow_heif.register_heif_opener()
 
@@ -157,7 +166,7 @@ def _scaled(
     image.load()
     turn = _turn(image)
     width, height = _divided(whole, factor)
-    if turn in _sideways():
+    if turn in _SIDEWAYS:
         width, height = height, width
     decoded = Decoded(_FORMATS[image.format], width, height)
     if check:
@@ -177,34 +186,15 @@ def _fits(size: tuple[int, int], most_pixels: int) -> bool:
     return max(size) <= MAX_SIDE and size[0] * size[1] <= max(1, most_pixels)
 
 
-def _turn(image: Image.Image) -> Image.Transpose | None:
+def _turn(image: Image.Image) -> Transpose | None:
     """Return the rotation that an image's EXIF data ask for; many are damaged, and ask for none."""
-    from PIL.Image import Transpose
-
-    turns: dict[Any, Transpose] = {
-        2: Transpose.FLIP_LEFT_RIGHT,
-        3: Transpose.ROTATE_180,
-        4: Transpose.FLIP_TOP_BOTTOM,
-        5: Transpose.TRANSPOSE,
-        6: Transpose.ROTATE_270,
-        7: Transpose.TRANSVERSE,
-        8: Transpose.ROTATE_90,
-    }
     with contextlib.suppress(Exception):
-        return turns.get(image.getexif().get(_ORIENTATION))
+        return _TURNS.get(image.getexif().get(_ORIENTATION))
     return None
-
-
-def _sideways() -> tuple[Image.Transpose, ...]:
-    from PIL.Image import Transpose
-
-    return (Transpose.TRANSPOSE, Transpose.ROTATE_270, Transpose.TRANSVERSE, Transpose.ROTATE_90)
 
 
 def _rgb(image: Image.Image) -> Image.Image:
     """Return an image of any mode as RGB, on white where it is transparent."""
-    from PIL import Image
-
     if image.mode.startswith("I"):  # 16-bit gray, which convert() would clip at 255
         return image.point(lambda value: value / 256).convert("L").convert("RGB")
     if not image.has_transparency_data:

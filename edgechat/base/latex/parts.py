@@ -134,12 +134,12 @@ class Box:
 
     @property
     def width(self) -> int:
-        """In cells."""
+        """Width in terminal cells."""
         return cell_len(self.lines[0])
 
     @property
     def height(self) -> int:
-        """In lines."""
+        """Height in lines."""
         return len(self.lines)
 
     def padded(self, above: int, below: int) -> Box:

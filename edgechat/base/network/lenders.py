@@ -83,7 +83,7 @@ def ssh_host(address: str) -> SshHost | None:
 
 
 def ssh_refusal(address: str) -> str:
-    """Return the message why an address is refused."""
+    """Return the error message for an address that is refused."""
     return f"{address[:80]!r} is not the address of a worker: edgechat reaches other machines only by ssh."
 
 
@@ -91,7 +91,7 @@ RPC_HINT = "To use a server on another machine, forward its port: ssh -L 50052:1
 
 
 def rpc_address(server: str) -> str | None:
-    """Return a server's address as 127.0.0.1:PORT, or None if it is not on this machine."""
+    """Return the address of an RPC server as 127.0.0.1:PORT, or None if it is not on this machine."""
     host, _, port = server.rpartition(":")
     is_number = port.isascii() and port.isdecimal() and len(port) < 9
     if host in ("127.0.0.1", "localhost") and is_number and 0 < int(port) < 2**16:
@@ -100,7 +100,7 @@ def rpc_address(server: str) -> str | None:
 
 
 def rpc_refusal(server: str) -> str:
-    """Return the message why a server is refused."""
+    """Return the error message for an RPC server that is refused."""
     return (
         f"{server[:80]!r} is not a llama.cpp server on this machine: edgechat accepts only 127.0.0.1:PORT, "
         "because RPC servers have no access control."

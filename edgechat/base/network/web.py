@@ -178,5 +178,5 @@ def _read(
         if len(body) > limit:
             if may_cut:
                 return Fetched(bytes(body[:limit]), kind, url, cut=True)
-            raise NotFetched(f"it has more than {mebibytes(limit)}")
+            raise NotFetched(f"it is larger than {mebibytes(limit)}")
     return Fetched(bytes(body), kind, url, cut=False)

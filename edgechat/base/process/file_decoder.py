@@ -112,7 +112,7 @@ class FileDecoder:
 
     @classmethod
     def _too_long(cls, name: str) -> EdgechatError:
-        return cls.error(f"{name} has more than {mebibytes(MAX_FILE_BYTES)}, the limit.", hint=cls.smaller)
+        return cls.error(f"{name} is larger than {mebibytes(MAX_FILE_BYTES)}, the limit.", hint=cls.smaller)
 
     def _send(self, source: Path | bytes, name: str) -> None:
         """Send a file to the child, starting a new one if it died after the previous file."""

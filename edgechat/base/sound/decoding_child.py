@@ -24,11 +24,19 @@ from edgechat.base.sound.sound import (
     check_shape,
 )
 
+Mono = npt.NDArray[np.float32]
+
 _INFO = {"wav": miniaudio.wav_get_info, "mp3": miniaudio.mp3_get_info, "flac": miniaudio.flac_get_info}
 _MP3_FRAME = re.compile(rb"ID3|\xff[\xe2\xe3\xf2\xf3\xfa\xfb]")
 """The beginning of an MP3: a tag, or a frame of layer III."""
 _BLOCK = 1 << 16
 """Samples decoded at once."""
+_ZEROS = 16
+"""Zero crossings of the filter on each side."""
+_ROLL_OFF = 0.94
+"""Cutoff of the filter, as a share of the highest frequency that the lower rate can carry."""
+_MOST_ROWS = 1 << 16
+"""Samples computed at once."""
 _AGAIN = "Record or download it again; if it plays elsewhere, save it from there as 16-bit WAV."
 
 
@@ -112,16 +120,6 @@ def _samples(file: bytes, kind: SoundFormat) -> tuple[int, Mono]:
     if not np.isfinite(sound).all():
         raise NotDecodable("has samples that are infinite, or no numbers", _AGAIN)
     return info.sample_rate, np.clip(sound, -1, 1, out=sound)
-
-
-Mono = npt.NDArray[np.float32]
-
-_ZEROS = 16
-"""Zero crossings of the filter on each side."""
-_ROLL_OFF = 0.94
-"""Cutoff of the filter, as a share of the highest frequency that the lower rate can carry."""
-_MOST_ROWS = 1 << 16
-"""Samples computed at once."""
 
 
 def resampled(sound: Mono, rate: int, to: int) -> Mono:

@@ -17,6 +17,7 @@ import msgspec
 from edgechat.base.process import child, spawn
 from edgechat.base.process.file_decoder import FilePart, PackageMissing, problem_of
 from edgechat.base.text import printable
+from edgechat.documents.reading import notebook, office, pdf
 from edgechat.documents.reading.reader import (
     MEMORY_LIMIT,
     PAGE,
@@ -29,6 +30,22 @@ from edgechat.documents.reading.reader import (
 
 _PART_SECONDS = 0.05
 """Seconds of reading for a part: what is lost at most if a page hangs. The first page is sent alone."""
+LONGEST_LINE = 2000
+"""Characters; longer lines are broken at spaces."""
+_LIGATURES = ("ff", "fi", "fl", "ffi", "ffl", "st", "st")
+_LETTERS = str.maketrans(
+    {0xFB00 + n: letters for n, letters in enumerate(_LIGATURES)}
+    | {"\u00ad": None, "\u200b": None, "\ufeff": None, "\u00a0": " "}
+)
+"""Ligatures and special spaces, which a search for ordinary text would miss; soft hyphens."""
+_BROKEN = re.compile(rf".{{1,{LONGEST_LINE}}}(?= |$)|.{{1,{LONGEST_LINE}}}")
+_READERS: dict[ReadInChild, Callable[[bytes], Iterator[str]]] = {
+    "html": office.read_html,
+    "notebook": notebook.read_notebook,
+    "pdf": pdf.read_pdf,
+    "docx": office.read_docx,
+    "epub": office.read_epub,
+}
 
 
 def main() -> None:
@@ -55,7 +72,7 @@ class _DocumentReading:
                 return b""
             case ReadDocument(kind):
                 data, self._file = bytes(self._file), bytearray()
-                self._pieces = _pieces(kind, data)
+                self._pieces = tidied(_READERS[kind](data))
                 return msgspec.msgpack.encode(self._part(0.0))
         return msgspec.msgpack.encode(self._part(_PART_SECONDS))
 
@@ -75,31 +92,6 @@ class _DocumentReading:
             )
             is_missing = isinstance(error, PackageMissing)
             return DocumentPart("".join(read), True, wrong.problem, wrong.hint, is_missing)
-
-
-def _pieces(kind: ReadInChild, data: bytes) -> Iterator[str]:
-    # Imported here: only the child needs their libraries.
-    from edgechat.documents.reading import notebook, office, pdf
-
-    readers: dict[ReadInChild, Callable[[bytes], Iterator[str]]] = {
-        "html": office.read_html,
-        "notebook": notebook.read_notebook,
-        "pdf": pdf.read_pdf,
-        "docx": office.read_docx,
-        "epub": office.read_epub,
-    }
-    return tidied(readers[kind](data))
-
-
-LONGEST_LINE = 2000
-"""Characters; longer lines are broken at spaces."""
-_LIGATURES = ("ff", "fi", "fl", "ffi", "ffl", "st", "st")
-_LETTERS = str.maketrans(
-    {0xFB00 + n: letters for n, letters in enumerate(_LIGATURES)}
-    | {"\u00ad": None, "\u200b": None, "\ufeff": None, "\u00a0": " "}
-)
-"""Ligatures and special spaces, which a search for ordinary text would miss; soft hyphens."""
-_BROKEN = re.compile(rf".{{1,{LONGEST_LINE}}}(?= |$)|.{{1,{LONGEST_LINE}}}")
 
 
 def tidied(pieces: Iterator[str]) -> Iterator[str]:

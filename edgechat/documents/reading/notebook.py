@@ -16,7 +16,7 @@ MOST_OUTPUT = 4000
 """Characters of one output: the head of a table shows what it contains, the end of a log is rarely needed."""
 _AGAIN = "Save or download it again."
 _TEXTS = ("text/plain", "text/markdown", "text/latex")
-"""Of an output in several formats, the first of these is read. Pictures and programs are not read."""
+"""Formats of outputs that are read, the preferred one first; pictures and programs are not."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _FENCE = re.compile("`{3,}")
 

@@ -34,7 +34,7 @@ def read_docx(data: bytes) -> Iterator[str]:
     except ImportError:
         raise PackageMissing(
             "is a Word document, for which mammoth is not installed",
-            'Install what reads it: pip install "edgechat[documents]"',
+            'To read it: pip install "edgechat[documents]"',
         ) from None
     with _opened(data, "a Word document (.docx)") as found:
         if not any(name.startswith("word/") for name in found.namelist()):
@@ -47,7 +47,7 @@ def read_epub(data: bytes) -> Iterator[str]:
     """Yield the chapters, each after PAGE, in the order of the spine. Raises NotDecodable."""
     with _opened(data, "an EPUB") as book:
         if not {*_LOCKS}.isdisjoint(book.namelist()):
-            raise NotDecodable("is locked by its shop (DRM)", "Get it without a lock, or as PDF.")
+            raise NotDecodable("is protected by DRM", "Get it without DRM, or as PDF.")
         try:
             chapters = _spine(book)
         except (KeyError, zipfile.BadZipFile, ElementTree.ParseError) as error:
@@ -115,7 +115,7 @@ def _opened(data: bytes, what: str) -> zipfile.ZipFile:
         )
     for entry in entries:
         if entry.file_size > _FREE and entry.file_size > _MOST_RATIO * max(1, entry.compress_size):
-            raise NotDecodable("unpacks to far more than it is: a ZIP bomb", "Do not open it.")
+            raise NotDecodable("unpacks to far more than its size, like a ZIP bomb", "Do not open it.")
         if entry.flag_bits & 1:
             raise NotDecodable("is encrypted", "Save it without a password.")
     return archive

@@ -19,8 +19,8 @@ _HYPHEN = re.compile(r"(?<=[^\W\d_])[-\u2010]\n(?=[^\W\d_])(?=[^A-ZÄÖÜÀ-ÞА
 _LEADERS = re.compile(r" ?(?:\. ?){5,}")
 _NUMBER = re.compile(r"^\s*[\d.]+\s")
 _MOST_HEADINGS, _LONGEST_HEADING = 5000, 200
-_INSTALL = 'Install what reads it: pip install "edgechat[documents]"'
-_LOCKED = ("is encrypted: it opens with a password only", "Save it without a password.")
+_INSTALL = 'To read it: pip install "edgechat[documents]"'
+_LOCKED = ("is encrypted, and needs a password", "Save it without a password.")
 
 
 def read_pdf(data: bytes) -> Iterator[str]:
@@ -41,8 +41,8 @@ def read_pdf(data: bytes) -> Iterator[str]:
         raise NotDecodable(f"is damaged, or not complete ({problem})", "Save or download it again.")
     if not has_text:
         raise NotDecodable(
-            "has no text: its pages are pictures, as those of a scan",
-            "Let a program for text recognition (OCR) add it: ocrmypdf IN.pdf OUT.pdf",
+            "has no text: its pages are images, as in a scan",
+            "Add text by character recognition (OCR): ocrmypdf IN.pdf OUT.pdf",
         )
 
 

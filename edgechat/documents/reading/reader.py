@@ -206,7 +206,7 @@ class DocumentReader(FileDecoder):
             is_late = not is_last and time.monotonic() > end - _SPARE_SECONDS
             is_cut = bool(part.problem) or size > MAX_TEXT or is_late
         if is_cut and not has_text:
-            problem = f"has no text that is found within {TIME_LIMIT:.0f} seconds"
+            problem = f"yields no text within {TIME_LIMIT:.0f} seconds"
             raise self._problem(name, problem, self.smaller, ReaderLost)
         return _extracted("".join(parts), _UNITS[kind], is_cut=is_cut)
 
@@ -254,7 +254,7 @@ def decoded_text(data: bytes, *, most: int) -> tuple[str, bool]:
     charset = next((charset for mark, charset in _MARKS if data.startswith(mark)), "")
     head = data[:_HEAD]
     if not charset and (b"\0" in head or _share(head, _CONTROLS) > _MOST_CONTROLS):
-        raise NotDecodable("is not text, but binary", "Leave it out, or save what is in it as text or PDF.")
+        raise NotDecodable("is not text, but binary", "Leave it out, or save its contents as text or PDF.")
     is_cut = len(data) > most
     data = data[:most]
     if charset:

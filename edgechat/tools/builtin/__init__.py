@@ -1,1 +1,1 @@
-"""The tools that are a part of edgechat. Each group is a ToolServer; see `group.py` first."""
+"""Built-in tools. Each group is a ToolServer; read `group.py` first."""

@@ -1,7 +1,7 @@
-"""Reading and searching the files below one folder that the user has named.
+"""Tools that list, read and search the files below a folder that the user names.
 
-Nothing outside it is reached: paths are resolved, links included, before they are opened. Hidden files and
-folders, where secrets often are, count as not there.
+Nothing outside it can be reached: paths, including links, are resolved before they are opened. Hidden files
+and folders, which often contain secrets, are treated as missing.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from edgechat.base.text import flat, is_binary, is_text, one_line
 from edgechat.tools.builtin.group import BuiltInGroup, BuiltInTool, ToolFailure
 
 _MOST_BYTES = 8 * 2**20
-"""Of a file that is read or searched."""
+"""Maximum size of a file that is read or searched."""
 _MOST_LINES, _MOST_CHARACTERS = 400, 24_000
-"""Of one answer of `read_file`."""
+"""Limits of one answer of `read_file`."""
 _MOST_LISTED, _MOST_SEARCHED = 400, 5000
 _MOST_FOUND, _MOST_NEAR, _MOST_COMPARED, _LINE = 60, 10, 10_000, 240
 _WORDS = re.compile(r"\w{3,}")
@@ -73,7 +73,9 @@ def files_below(folder: str) -> BuiltInGroup:
         is_folder = False
     if not folder or not is_folder:
         shown = one_line(folder, 120) or "(none)"
-        raise ToolError(f"The folder for the files tool is not there: {shown}.", hint="Name it: files:FOLDER")
+        raise ToolError(
+            f"The folder for the files tool does not exist: {shown}.", hint="Name it: files:FOLDER"
+        )
     below = f"below the folder {flat(str(root))}"
     group = _Files(root)
     return BuiltInGroup(
@@ -157,7 +159,7 @@ class _Files:
         return "\n".join(hits[:_MOST_FOUND]) + ending
 
     def _lines(self, path: Path) -> Iterator[tuple[str, str]]:
-        """Yield path and number of each line of a file, and the line; none of what cannot be read as text."""
+        """Yield each line of a file, after its path and number; nothing if the file is not readable text."""
         if path.is_dir():
             return
         name = path.relative_to(self._root).as_posix()
@@ -166,16 +168,16 @@ class _Files:
                 yield f"{flat(name)}:{number}", line
 
     def _walk(self, name: str, most: int) -> tuple[Path, list[str], bool]:
-        """Return a folder, and what is below it without hidden and git-ignored entries: see `walk`."""
+        """Return a folder, the entries below it and whether they are all; see `walk`."""
         folder = self._resolved(name) if name.strip("./\\ ") else self._root
         try:
             contents = walk(folder, most=most, seconds=_SECONDS)
         except OSError as error:
-            raise ToolFailure(f"{one_line(name)} is no folder: {error.strerror}.") from error
+            raise ToolFailure(f"{one_line(name)} is not a folder: {error.strerror}.") from error
         return folder, contents.paths, contents.is_complete
 
     def _resolved(self, name: str) -> Path:
-        """Return the path of something below the folder. Raises ToolFailure for what is not."""
+        """Return the resolved path of a name in the folder. Raises ToolFailure if it is outside or hidden."""
         shown = one_line(name)
         try:
             path = (self._root / name).resolve(strict=True)
@@ -201,9 +203,9 @@ class _Files:
 
 
 def _instead(text: str, folder: Path, files: list[str], near: list[tuple[str, set[str]]]) -> str:
-    """Return what helps where no line has a text: files with such a name, lines with its rarest words, files.
+    """Return help if no line has a text: files with such a name, lines with its rarest words, or any files.
 
-    near: lines, and the words of the text that each has.
+    near: lines, with the words of the text that each contains.
     """
     shown = [flat((folder / file).as_posix()) for file in sorted(files)]
     if named := [file for file in shown if text in file.casefold()]:

@@ -1,4 +1,4 @@
-"""A group of built-in tools: functions with typed arguments."""
+"""Groups of built-in tools: functions with typed arguments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgechat.tools.tool import ToolResult, ToolSpec
 
 
 class ToolFailure(Exception):
-    """A built-in tool cannot do what it was asked; the text is for the model."""
+    """A built-in tool failed; the text is for the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class BuiltInTool:
     name: str
     description: str
     arguments: type[msgspec.Struct]
-    """Its fields, with `msgspec.Meta` for their descriptions, become the schema."""
+    """Struct whose fields, described by `msgspec.Meta`, become the schema."""
     run: Callable[[Any], Awaitable[str]]
     """Called with the checked arguments. Raises ToolFailure."""
     harmless: bool = False

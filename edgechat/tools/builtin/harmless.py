@@ -1,4 +1,7 @@
-"""A calculator: arithmetic on numbers, read by Python's parser and computed here, node by node."""
+"""Tools that need no consent: the calculator and the clock.
+
+Expressions are parsed by Python's parser and evaluated here, node by node.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,10 @@ from edgechat.tools.builtin.group import BuiltInGroup, BuiltInTool, ToolFailure
 
 _MOST_CHARACTERS = 500
 _MOST_BITS = 4096
-"""Of an integer, whose computation must stay fast."""
+"""Limit for integers, to keep their computation fast."""
 _MOST_FACTORIAL = 500
 _MOST_DIGITS = 400
-"""That a number is rounded to: Python computes that power of ten."""
+"""Limit for rounding, for which Python computes a power of ten."""
 Number = int | float
 
 _BINARY: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
@@ -129,7 +132,7 @@ class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def clock() -> BuiltInGroup:
-    """Return the tool that says what day it is."""
+    """Return the tool that tells the date and time."""
 
     async def run(_wanted: Nothing) -> str:
         now = datetime.now().astimezone()

@@ -1,4 +1,4 @@
-"""Pages of the public web, as text."""
+"""Tool that fetches pages of the public web as text."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def web_pages(web: PublicWeb | None = None) -> BuiltInGroup:
 def _text_of(found: Fetched) -> str:
     kind = found.content_type.lower()
     if kind and not kind.startswith(_READABLE) and "+json" not in kind and "+xml" not in kind:
-        raise ToolFailure(f"{one_line(found.url)} is no text, but {one_line(kind, 80)}.")
+        raise ToolFailure(f"{one_line(found.url)} is not text, but {one_line(kind, 80)}.")
     if is_binary(found.data):
-        raise ToolFailure(f"{one_line(found.url)} is no text.")
+        raise ToolFailure(f"{one_line(found.url)} is not text.")
     text = decoded(found.data, kind)
     if "html" in kind or (not kind and "<html" in text[:2048].lower()):
         text = _read(text, found.url)
@@ -54,7 +54,7 @@ def _text_of(found: Fetched) -> str:
 
 
 def _read(html: str, url: str) -> str:
-    """Return what a page says. Python's parser can be made to take hours, so a child process reads it."""
+    """Return the text of a page, parsed in a child process."""
     try:
         return ask("page", html.encode("utf-8", "replace"), limit=_READING_SECONDS).decode()
     except ChildFailed as error:

@@ -1,4 +1,4 @@
-"""Search in the user's own conversations."""
+"""Tools that search the user's conversations and documents."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ MOST_FOUND = 20
 
 @dataclass(frozen=True, slots=True)
 class FoundInChats:
-    """A place in a conversation with the words that were looked for."""
+    """A place in a conversation that contains the words searched for."""
 
     title: str
-    """Of the conversation."""
+    """Title of the conversation."""
     role: str
-    """Who said it: user or assistant."""
+    """The author: user or assistant."""
     snippet: str
-    """The words, and what is around them."""
+    """The words in their context."""
     at: float
     """Seconds since 1970."""
 
 
 SearchChats = Callable[[str, int], Awaitable[Sequence[FoundInChats]]]
-"""Returns where all the words of a text are, the best first, at most so many. Raises StoreError."""
+"""Function from words and a limit to the places that contain all words, the best first. Raises StoreError."""
 
 
 class ChatSearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,7 +40,7 @@ class ChatSearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def past_chats(search: SearchChats) -> BuiltInGroup:
-    """Return the tool that searches with `search`."""
+    """Return the tool that searches conversations with `search`."""
 
     async def run(wanted: ChatSearch) -> str:
         try:
@@ -59,7 +59,7 @@ def _line(found: FoundInChats) -> str:
 
 
 SearchDocuments = Callable[[Sequence[str], str], Awaitable[str]]
-"""Returns what a model is told of the documents of some names for a query. Raises DocumentError."""
+"""Function from names of documents and a query to the text for the model. Raises DocumentError."""
 BETWEEN_NAMES = "+"
 
 
@@ -70,7 +70,7 @@ class DocumentQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def documents_named(names: str, search: SearchDocuments) -> BuiltInGroup:
-    """Return the tool that searches with `search` in documents, several of them as NAME+NAME."""
+    """Return the tool that searches documents with `search`. names: joined as NAME+NAME."""
 
     async def run(wanted: DocumentQuery) -> str:
         try:

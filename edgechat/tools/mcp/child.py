@@ -1,7 +1,7 @@
-"""The child process that speaks to one tool server, by the official SDK.
+"""Child process that speaks to one tool server with the official SDK.
 
-It ends when the program that started it is gone, and the server with it. What the SDK does not bound (the
-length of a message, the time to read it) is bounded by ending both: see `Watch`.
+It ends when edgechat does, and the server with it. What the SDK does not limit (the length of a message, the
+time to parse it) is limited by ending both: see `Watch`.
 """
 
 from __future__ import annotations
@@ -53,15 +53,22 @@ if TYPE_CHECKING:
 
 _MOST_PAGES = 32
 _LISTED_FOR = 60.0
-"""Seconds after which a server that does not say when its tools change is asked again."""
+"""Seconds after which tools are listed again, if the server does not announce changes."""
 _READ_SECONDS = 3600.0
-"""For one request; the program waits less, and then cancels it."""
+"""For one request; the parent waits less and then cancels it."""
 _SESSIONLESS = "2026-07-28"
-"""The first version of the protocol without messages that a server begins."""
+"""The first version of the protocol in which servers send no messages on their own."""
+_MEMORY = 512 * 2**20
+"""Memory limit of the child. The SDK alone takes some 80 MiB."""
+_POLL_SECONDS = 1.0
+_BUSY_WINDOW, _BUSY_SECONDS = 10.0, 4.0
+"""A child that uses this much processor time in a window is being flooded, or is stuck in a schema."""
+_LOG_BYTES = 2**20
+_TAIL_BYTES, _TAIL_SECONDS = 2048, 0.3
 
 
 class Bridge:
-    """Passes requests of the program to the server, and its answers back."""
+    """Forwards requests of the parent to the server, and its answers back."""
 
     def __init__(self, pipes: tuple[BinaryIO, BinaryIO]) -> None:
         self._incoming, self._outgoing = pipes
@@ -73,7 +80,7 @@ class Bridge:
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Serve until the program is gone or the server is."""
+        """Serve until the parent or the server is gone."""
         queue, loop = asyncio.Queue[ToChild | None](), asyncio.get_running_loop()
         threading.Thread(target=self._read, args=(queue, loop), daemon=True, name="requests").start()
         start = await queue.get()
@@ -84,7 +91,7 @@ class Bridge:
         await asyncio.wait([serving])
         if (error := serving.exception()) is not None:
             self._watch.end(_why_lost(error, start.config))
-        # What the SDK has left running must not keep the process.
+        # Threads that the SDK leaves running must not keep the process alive.
         self._watch.end("was ended")
 
     def _read(self, queue: asyncio.Queue[ToChild | None], loop: asyncio.AbstractEventLoop) -> None:
@@ -135,9 +142,9 @@ class Bridge:
             self._send(RequestFailed(request.id, f"answers with an error: {_said(error)}"))
         except _TooMany as error:
             self._send(RequestFailed(request.id, str(error)))
-        except Exception as error:  # pydantic's, jsonschema's, and whatever else an answer provokes
+        except Exception as error:  # from pydantic, jsonschema or anything else that an answer provokes
             why = f"{type(error).__name__}: {_said(error)}"
-            self._send(RequestFailed(request.id, f"sent an answer that is not valid ({why})"))
+            self._send(RequestFailed(request.id, f"sent an invalid answer ({why})"))
 
     async def _list(self, client: Client, id: int) -> ToolsListed:
         now = time.monotonic()
@@ -177,21 +184,21 @@ class Bridge:
         with self._sending:
             try:
                 frames.write(self._outgoing, msgspec.msgpack.encode(message))
-            except OSError:  # the program is gone; the thread that reads ends this process
+            except OSError:  # the parent is gone; the reading thread ends this process
                 return
 
 
 class _TooMany(Exception):
-    """A server lists more than is taken; the text completes 'The tool server NAME ...'."""
+    """A server lists too many tools; the text completes 'The tool server NAME ...'."""
 
 
 @asynccontextmanager
 async def _connected(transport: Any, on_message: Any) -> AsyncIterator[Client]:
-    """Speak MCP with a server. Sampling, elicitation and roots are refused."""
+    """Connect to a server by MCP, refusing sampling, elicitation and roots."""
     from mcp import Client
     from mcp_types import Implementation
 
-    logging.disable()  # the SDK's lines about each message that is not valid would fill the disk
+    logging.disable()  # the SDK's lines about each invalid message would fill the disk
     client = Client(
         transport,
         read_timeout_seconds=_READ_SECONDS,
@@ -205,7 +212,7 @@ async def _connected(transport: Any, on_message: Any) -> AsyncIterator[Client]:
 
 
 def _why_lost(error: BaseException, config: ServerConfig) -> str:
-    """Return what completes 'The tool server NAME ...'."""
+    """Return a text that completes 'The tool server NAME ...'."""
     import httpx2
     from mcp import MCPError
     from mcp_types import CONNECTION_CLOSED
@@ -230,27 +237,18 @@ def main() -> None:
     asyncio.run(Bridge(spawn.adopt_pipe()).run())
 
 
-_MEMORY = 512 * 2**20
-"""Of the child. The SDK alone takes some 80 MiB."""
-_POLL_SECONDS = 1.0
-_BUSY_WINDOW, _BUSY_SECONDS = 10.0, 4.0
-"""A child that computes for so long in such a time is being flooded, or is caught in a schema."""
-_LOG_BYTES = 2**20
-_TAIL_BYTES, _TAIL_SECONDS = 2048, 0.3
-
-
 class Watch:
-    """Ends the child when it takes too much, or its server has ended."""
+    """Ends the child when it uses too much memory or time, or its server has ended."""
 
     def __init__(self, on_lost: Callable[[str], None]) -> None:
-        """on_lost: is told why, once; the text completes 'The tool server NAME ...'."""
+        """on_lost: called once with the reason, which completes 'The tool server NAME ...'."""
         self._on_lost = on_lost
         self._server: int | None = None
         self._ending = threading.Lock()
         threading.Thread(target=self._run, daemon=True, name="watch").start()
 
     def server_started(self, pid: int) -> None:
-        """Watch the process of the server."""
+        """Start watching the server's process."""
         self._server = pid
 
     def end(self, why: str) -> NoReturn:
@@ -261,7 +259,7 @@ class Watch:
             os._exit(0)
 
     def end_soon(self) -> None:
-        """End both unless they end by themselves: the program is gone, or wants no more."""
+        """End both after a grace period: the parent is gone, or has closed its end."""
         timer = threading.Timer(GRACE_SECONDS, self._kill_and_exit)
         timer.daemon = True
         timer.start()
@@ -272,7 +270,7 @@ class Watch:
 
     def _kill(self) -> None:
         processes = psutil.Process().children(recursive=True)
-        if self._server is not None and sys.platform != "win32":  # where a job ends with its owner
+        if self._server is not None and sys.platform != "win32":  # there, a job ends with its owner
             with contextlib.suppress(OSError):
                 os.killpg(self._server, signal.SIGKILL)
         for process in processes:
@@ -288,25 +286,25 @@ class Watch:
             while now - used[0][0] > _BUSY_WINDOW:
                 used.popleft()
             if used[-1][1] - used[0][1] > _BUSY_SECONDS:
-                self.end("sends more than edgechat can read, and was ended")
+                self.end("sends more than edgechat can read, and was stopped")
             if resident_bytes(os.getpid()) > _MEMORY:
-                self.end(f"made edgechat take more than {_MEMORY // 2**20} MiB of memory, and was ended")
+                self.end(f"made edgechat take more than {_MEMORY // 2**20} MiB of memory, and was stopped")
             if self._server is not None and not psutil.pid_exists(self._server):
                 self.end("has ended")
 
 
 class ServerLog:
-    """What a server writes to stderr: the beginning of it for this process's own, its end for messages."""
+    """A server's stderr: its beginning is copied to this process's stderr, its end is kept for messages."""
 
     def __init__(self) -> None:
         self._tail = b""
         self._source, self.descriptor = os.pipe()
-        """The second is what the server writes to; whoever starts it closes it."""
+        """`descriptor` is the server's end; the code that starts it must close it."""
         self._reader = threading.Thread(target=self._run, daemon=True, name="log")
         self._reader.start()
 
     def tail(self) -> str:
-        """Return the end of what it wrote; of a server that has ended, all of the end."""
+        """Return the end of the output; complete if the server has ended."""
         self._reader.join(_TAIL_SECONDS)
         return self._tail.decode("utf-8", "replace")
 

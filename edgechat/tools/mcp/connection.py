@@ -1,4 +1,4 @@
-"""One life of a tool server, as the program sees it: the child process that speaks to it."""
+"""Connection to a running tool server through the child process that speaks to it, and its messages."""
 
 from __future__ import annotations
 
@@ -21,20 +21,95 @@ from edgechat.tools.config import ServerConfig
 from edgechat.tools.tool import ToolSpec
 
 START_SECONDS = 60.0
-"""Until a server answers; package runners may have to download it first."""
+"""Time for a server to start; package runners may have to download it first."""
 LIST_SECONDS = 15.0
 GRACE_SECONDS = 1.5
-"""For a server to end by itself, once its input is closed."""
+"""Time for a server to end by itself, once its input is closed."""
 _CLOSE_SECONDS = GRACE_SECONDS + 2.0
 
 
+class StartServer(msgspec.Struct, frozen=True, tag=True):
+    """Start a server or connect to it. The first message, sent once."""
+
+    config: ServerConfig
+    """With variables replaced by their values."""
+
+
+class ListTools(msgspec.Struct, frozen=True, tag=True):
+    """List the tools, asking the server again if it has announced changes."""
+
+    id: int
+
+
+class CallTool(msgspec.Struct, frozen=True, tag=True):
+    """Call a tool."""
+
+    id: int
+    name: str
+    arguments: str
+    """A JSON object."""
+
+
+class CancelCall(msgspec.Struct, frozen=True, tag=True):
+    """Cancel a request; unknown ones are ignored."""
+
+    id: int
+
+
+class ServerStarted(msgspec.Struct, frozen=True, tag=True):
+    """The server speaks MCP."""
+
+    title: str
+    """The name and version that it reports."""
+    protocol: str
+
+
+class ToolsListed(msgspec.Struct, frozen=True, tag=True):
+    """The tools, sorted by name."""
+
+    id: int
+    tools: tuple[ToolSpec, ...]
+    left_out: tuple[str, ...]
+    """Why other tools are missing: a line for each."""
+
+
+class ToolCalled(msgspec.Struct, frozen=True, tag=True):
+    """A result; see ToolResult."""
+
+    id: int
+    text: str
+    failed: bool
+    images: tuple[bytes, ...] = ()
+
+
+class RequestFailed(msgspec.Struct, frozen=True, tag=True):
+    """A request has no result."""
+
+    id: int
+    why: str
+    """Completes 'The tool server NAME ...'."""
+
+
+class ServerLost(msgspec.Struct, frozen=True, tag=True):
+    """The server could not be started, or has ended. The last message."""
+
+    why: str
+    """Completes 'The tool server NAME ...'."""
+    said: str = ""
+    """The end of its stderr."""
+
+
+ToChild = StartServer | ListTools | CallTool | CancelCall
+FromChild = ServerStarted | ToolsListed | ToolCalled | RequestFailed | ServerLost
+
+
 class McpConnection:
-    """A server that was started. It ends with `close`, by itself, or when it takes too much."""
+    """A running server. It ends with `close`, by itself, or when it exceeds its limits."""
 
     def __init__(self, config: ServerConfig, process: asyncio.subprocess.Process) -> None:
         """Use `start`."""
         self.title = ""
-        """The server's own name and version, untrusted but inert."""
+        """Name and version that the server reports, untrusted but inert."""
         self.protocol = ""
         self._config = config
         self._process = process
@@ -49,7 +124,7 @@ class McpConnection:
     async def start(cls, config: ServerConfig) -> McpConnection:
         """Start a server and wait until it answers. Raises ToolError.
 
-        config: with the values of variables.
+        config: with variables replaced by their values.
         """
         log = _open_log(config)
         try:
@@ -74,7 +149,7 @@ class McpConnection:
 
     @property
     def alive(self) -> bool:
-        """Whether requests can be made."""
+        """Whether it accepts requests."""
         return not self._closing and self._lost is None and not self._reader.done()
 
     async def list(self) -> ToolsListed:
@@ -89,13 +164,13 @@ class McpConnection:
         return listed
 
     async def call(self, name: str, arguments: str) -> ToolCalled:
-        """Call a tool; being cancelled cancels it at the server. Raises ToolError."""
+        """Call a tool. Cancelling this cancels the call at the server. Raises ToolError."""
         called = await self._request(lambda id: CallTool(id, name, arguments))
         assert isinstance(called, ToolCalled)
         return called
 
     async def close(self) -> None:
-        """End the server: ask it by the end of its input, and force it if that takes too long."""
+        """End the server by closing its input, or by force if that takes too long."""
         self._closing = True
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, RuntimeError):
@@ -108,12 +183,12 @@ class McpConnection:
         await self._reader
 
     def error(self, why: str, said: str = "") -> ToolError:
-        """Return an error of this server; `why` completes 'The tool server NAME ...'."""
+        """Return an error about this server; `why` completes 'The tool server NAME ...'."""
         lines = [one_line(line, 200) for line in said.splitlines() if line.strip()]
         last = f" It last said: {lines[-1].rstrip('.')}." if lines else ""
         return ToolError(
             f"{_named(self._config)} {why.rstrip('.')}.{last}",
-            hint=f"To try it alone, with all that it says: edgechat mcp test {self._config.name}",
+            hint=f"To test it and see its output: edgechat mcp test {self._config.name}",
         )
 
     async def _request(self, make: Callable[[int], ToChild]) -> ToolsListed | ToolCalled:
@@ -131,7 +206,7 @@ class McpConnection:
                 self._send(CancelCall(id))
 
     async def _read(self) -> None:
-        """Give each answer to the request that waits for it; at the end, an error to all."""
+        """Pass each answer to the request that waits for it, and at the end an error to all of them."""
         assert self._process.stdout is not None
         stdout, decoder = self._process.stdout, msgspec.msgpack.Decoder(FromChild)
         with contextlib.suppress(
@@ -146,7 +221,7 @@ class McpConnection:
             if not future.done():
                 future.set_exception(self._lost)
         if not self._started.cancelled():
-            self._started.exception()  # nobody may be waiting for it
+            self._started.exception()  # mark it as retrieved: nobody may be waiting for it
 
     def _take(self, message: FromChild) -> None:
         match message:
@@ -163,13 +238,13 @@ class McpConnection:
                     future.set_exception(self.error(why))
 
     def _send(self, message: ToChild) -> None:
-        """Write a message; a pipe that is broken shows itself in the reader."""
+        """Write a message. The reader notices a broken pipe."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, RuntimeError):
             self._process.stdin.write(frames.pack(msgspec.msgpack.encode(message)))
 
     def _kill(self) -> None:
-        """Kill the child, which does not answer, and the server."""
+        """Kill the unresponsive child and the server."""
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(self._process.pid)
             for one in [*process.children(recursive=True), process]:
@@ -182,88 +257,13 @@ def _named(config: ServerConfig) -> str:
 
 
 def log_path(config: ServerConfig) -> Path:
-    """Return the path of the file for what a server writes to stderr. Raises FolderError."""
+    """Return the path of the log of a server's stderr. Raises FolderError."""
     return paths.log_dir() / f"mcp-{config.name.replace(' ', '-')}.log"
 
 
 def _open_log(config: ServerConfig) -> int:
-    """Open a server's log anew; the null device if there is no place for it."""
+    """Open a server's log, truncated; the null device if it cannot be written."""
     try:
         return paths.private(log_path(config), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     except (OSError, FolderError):
         return os.open(os.devnull, os.O_WRONLY)
-
-
-class StartServer(msgspec.Struct, frozen=True, tag=True):
-    """Start a server, or connect to it. The first message, and once only."""
-
-    config: ServerConfig
-    """With the values of variables."""
-
-
-class ListTools(msgspec.Struct, frozen=True, tag=True):
-    """List the tools, anew if the server has said that they have changed."""
-
-    id: int
-
-
-class CallTool(msgspec.Struct, frozen=True, tag=True):
-    """Call a tool."""
-
-    id: int
-    name: str
-    arguments: str
-    """A JSON object."""
-
-
-class CancelCall(msgspec.Struct, frozen=True, tag=True):
-    """Nobody waits for a request any more; unknown ones are ignored."""
-
-    id: int
-
-
-class ServerStarted(msgspec.Struct, frozen=True, tag=True):
-    """The server speaks MCP."""
-
-    title: str
-    """Its name and version, as it says."""
-    protocol: str
-
-
-class ToolsListed(msgspec.Struct, frozen=True, tag=True):
-    """The tools, sorted by name."""
-
-    id: int
-    tools: tuple[ToolSpec, ...]
-    left_out: tuple[str, ...]
-    """Why others are missing: a line for each."""
-
-
-class ToolCalled(msgspec.Struct, frozen=True, tag=True):
-    """A result; see ToolResult."""
-
-    id: int
-    text: str
-    failed: bool
-    images: tuple[bytes, ...] = ()
-
-
-class RequestFailed(msgspec.Struct, frozen=True, tag=True):
-    """A request has no result."""
-
-    id: int
-    why: str
-    """Completes 'The tool server NAME ...'."""
-
-
-class ServerLost(msgspec.Struct, frozen=True, tag=True):
-    """The server cannot be started, or has ended, or was ended. The last message."""
-
-    why: str
-    """Completes 'The tool server NAME ...'."""
-    said: str = ""
-    """The end of what it wrote to stderr."""
-
-
-ToChild = StartServer | ListTools | CallTool | CancelCall
-FromChild = ServerStarted | ToolsListed | ToolCalled | RequestFailed | ServerLost

@@ -1,4 +1,4 @@
-"""From what the SDK makes of a server's answers to tools and results, which are bounded."""
+"""Conversion of the SDK's tools and results to bounded ones of edgechat."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 _MAX_NAME, _MAX_TITLE = 128, 200
 _MOST_TEXT = 4 * MAX_RESULT
-"""Characters of a result that leave the child; what is shown and sent of it is cut in the program."""
+"""Characters of a result that the child sends; the parent cuts it further."""
 _LEFT_OUT_SHOWN = 20
 
 
 def specs_of(server: str, tools: Iterable[Tool]) -> tuple[list[ToolSpec], list[str]]:
-    """Return the tools that can be offered, sorted by name, and why others cannot."""
+    """Return the tools that can be offered, sorted by name, and why others cannot be."""
     specs, left_out = dict[str, ToolSpec](), list[str]()
     for tool in tools:
         why = "two have its name" if tool.name in specs else _flaw(tool)
@@ -68,7 +68,7 @@ def _spec(server: str, tool: Tool) -> ToolSpec:
 
 
 def _inert_values(value: Any) -> Any:
-    """Return a schema in which no text has anything that a terminal obeys or that nobody sees."""
+    """Return a schema with all of its texts made inert."""
     if isinstance(value, str):
         return inert(value)
     if isinstance(value, dict):
@@ -77,7 +77,7 @@ def _inert_values(value: Any) -> Any:
 
 
 def _depth(value: Any, most: int) -> int:
-    """Return how deep a value is nested, at most `most`."""
+    """Return the nesting depth of a value, at most `most`."""
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     if most == 0 or not inside:
         return 0
@@ -85,7 +85,7 @@ def _depth(value: Any, most: int) -> int:
 
 
 def result_of(result: CallToolResult) -> tuple[str, tuple[bytes, ...]]:
-    """Return the text and the images of a result; what can be neither is named in the text."""
+    """Return the text and images of a result; the text mentions other contents."""
     texts, images, room = list[str](), list[bytes](), _MOST_TEXT
     for block in result.content:
         if block.type == "image":
@@ -112,7 +112,7 @@ def _text(block: Any) -> str:
         case "resource":
             uri = one_line(str(block.resource.uri), 500)
             text = getattr(block.resource, "text", None)
-            return f"{uri}\n{text}" if text is not None else f"[{uri} is left out: it is no text.]"
+            return f"{uri}\n{text}" if text is not None else f"[{uri} is left out: it is not text.]"
     return f"[Something of the kind {one_line(str(block.type), 40)} is left out.]"
 
 

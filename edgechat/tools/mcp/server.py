@@ -1,4 +1,4 @@
-"""A server of mcp.json as a ToolServer: started at first use, and again if it ends, but not too often."""
+"""Server of mcp.json as a ToolServer: started at first use, and restarted if it ends, but not too often."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from edgechat.tools.mcp.connection import McpConnection
 from edgechat.tools.tool import ToolResult, ToolSpec
 
 MOST_STARTS, STARTS_WITHIN = 3, 600.0
-"""A server that ended is started again so many times in so many seconds."""
+"""Maximum number of starts within a period, in seconds."""
 _PAUSE = 60.0
-"""Seconds for which a failed start is not tried again."""
+"""Seconds before a failed start is retried."""
 
 
 class McpServer:
@@ -43,7 +43,7 @@ class McpServer:
 
     @property
     def title(self) -> str:
-        """The server's own name and version, and the version of the protocol; '' before it has started."""
+        """Name and version that the server reports, and the protocol's version; '' before it has started."""
         connection = self._connection
         return f"{connection.title}, MCP {connection.protocol}" if connection is not None else ""
 
@@ -59,7 +59,7 @@ class McpServer:
         connection = await self._running()
         if tool not in (await connection.list()).tools:  # the user consented to another one
             name = one_line(tool.name, 60)
-            raise connection.error(f"has changed its tool {name} since it was offered, which is not called")
+            raise connection.error(f"has changed its tool {name} since it was offered, so it is not called")
         called = await connection.call(tool.name, arguments)
         return ToolResult(text=called.text, images=called.images, failed=called.failed)
 
@@ -73,14 +73,14 @@ class McpServer:
             await self._connection.close()
 
     async def _running(self) -> McpConnection:
-        """Return the connection, after starting the server if it does not run."""
+        """Return the connection, after starting the server if it is not running."""
         async with self._starting:
             if self._connection is not None and self._connection.alive:
                 return self._connection
             self._check_may_start()
             if self._connection is not None:
                 await self._connection.close()
-                if self._closed:  # meanwhile
+                if self._closed:  # in the meantime
                     raise self._was_closed()
             self._start = asyncio.ensure_future(McpConnection.start(self._config.resolved()))
             try:
@@ -106,7 +106,7 @@ class McpServer:
             raise ToolError(
                 f"The tool server {self.name} has ended {MOST_STARTS} times in {STARTS_WITHIN / 60:.0f} "
                 "minutes and is not started again.",
-                hint=f"To see what it says: {test}",
+                hint=f"To see its output: {test}",
             )
         if find_spec("mcp") is None:
             hint = None if frozen() else 'To install them: pip install "edgechat[tools]"'

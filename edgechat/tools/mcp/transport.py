@@ -1,4 +1,4 @@
-"""In the child: a server process and the pipes to it, with bounds that the SDK's own transport has not."""
+"""In the child: transports to a server over pipes and HTTP, with limits that those of the SDK lack."""
 
 from __future__ import annotations
 
@@ -22,22 +22,25 @@ if TYPE_CHECKING:
 
 
 _MOST_BYTES, _MOST_LINES = 32 * 2**20, 10_000
-"""Of a server's output between two messages to it."""
+"""Limits of a server's output between two messages to it."""
+_MOST_RESPONSE = 32 * 2**20
+"""Maximum size of one response over HTTP."""
+_CONNECT_SECONDS, _READ_SECONDS = 30.0, 3600.0
 _POLL_SECONDS = 0.02
 
 
 class _Allowance:
-    """How much a server may still write until it is asked something again."""
+    """How much a server may still write before the next message to it."""
 
     def __init__(self) -> None:
         self.renew()
 
     def renew(self) -> None:
-        """Begin anew."""
+        """Reset to the limits."""
         self.n_bytes, self.n_lines = _MOST_BYTES, _MOST_LINES
 
     def take(self, data: bytes) -> bool:
-        """Count data; return whether it was too much."""
+        """Count data; return whether it exceeds a limit."""
         self.n_bytes -= len(data)
         self.n_lines -= data.count(b"\n")
         return self.n_bytes < 0 or self.n_lines < 0
@@ -47,10 +50,10 @@ class _Allowance:
 async def server_process(
     config: ServerConfig, log: int, on_start: Callable[[int], None], on_misuse: Callable[[str], None]
 ) -> AsyncIterator[TransportStreams]:
-    """Start a server, and yield the streams for the SDK. Raises OSError.
+    """Start a server and yield the streams for the SDK. Raises OSError.
 
-    log: a file descriptor for its stderr, which is closed. on_start: is told its process id. on_misuse: is
-    told why it has to be ended. At the end, its input is closed, and it has GRACE_SECONDS to end.
+    log: a file descriptor for its stderr, which gets closed. on_start: called with its process id. on_misuse:
+    called with the reason to end it. On exit, its input is closed, and it gets GRACE_SECONDS to end.
     """
     from mcp.shared.message import SessionMessage
 
@@ -77,7 +80,7 @@ async def server_process(
 async def _read(
     process: ServerProcess, to_session: Any, allowance: _Allowance, on_misuse: Callable[[str], None]
 ) -> None:
-    """Give each line to the session, which learns of the end of the output, too."""
+    """Pass each message to the session, and also the end of the output."""
     from mcp.shared.message import SessionMessage
     from mcp_types import jsonrpc_message_adapter
 
@@ -88,15 +91,15 @@ async def _read(
             while True:
                 data = await process.stdout.receive()
                 if allowance.take(data):
-                    on_misuse("writes without end, and was ended")
+                    on_misuse("writes endlessly, and was stopped")
                 *ends, rest = data.split(b"\n")
                 for end in ends:
                     line += end
-                    if b'"jsonrpc"' in line:  # other lines are a greeting, or what belongs into a log
+                    if b'"jsonrpc"' in line:  # other lines are a greeting, or log messages
                         try:
                             message = jsonrpc_message_adapter.validate_json(bytes(line), by_name=False)
                         except ValueError:
-                            on_misuse("sent a message that is not valid, and was ended")
+                            on_misuse("sent an invalid message, and was stopped")
                         else:
                             await to_session.send(SessionMessage(message))
                     line.clear()
@@ -114,7 +117,7 @@ async def _write(process: ServerProcess, from_session: Any, allowance: _Allowanc
 
 
 async def _spawn(config: ServerConfig, log: int) -> ServerProcess:
-    """Start the process, in a session of its own or (on Windows) a job that ends with this process."""
+    """Start the process in a new session, or on Windows in a job that ends with this process."""
     command, folder = [config.command, *config.args], config.cwd or os.path.expanduser("~")
     environment = {**needed_environment(), **config.env}
     with os.fdopen(log, "w") as errors:
@@ -128,13 +131,8 @@ async def _spawn(config: ServerConfig, log: int) -> ServerProcess:
         )
 
 
-_MOST_RESPONSE = 32 * 2**20
-"""Of one response."""
-_CONNECT_SECONDS, _READ_SECONDS = 30.0, 3600.0
-
-
 class _BoundedStream(httpx2.AsyncByteStream):
-    """The body of a response, of which only so much is read."""
+    """The body of a response, with a limit on its size."""
 
     def __init__(self, stream: httpx2.AsyncByteStream, on_misuse: Callable[[str], None]) -> None:
         self._stream = stream
@@ -145,7 +143,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
         async for data in self._stream:
             left -= len(data)
             if left < 0:
-                self._on_misuse("writes without end, and was ended")
+                self._on_misuse("writes endlessly, and was stopped")
             yield data
 
     async def aclose(self) -> None:
@@ -156,7 +154,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
 async def over_http(
     config: ServerConfig, on_misuse: Callable[[str], None]
 ) -> AsyncIterator[TransportStreams]:
-    """Yield the streams for the SDK. on_misuse: is told why the server cannot be used any more."""
+    """Connect to a server at a URL and yield the streams for the SDK. on_misuse: see `server_process`."""
     from mcp.client.streamable_http import streamable_http_client
 
     async def bound(response: httpx2.Response) -> None:
@@ -171,7 +169,7 @@ async def over_http(
             timeout=timeout,
             follow_redirects=False,
             event_hooks=hooks,
-            trust_env=not is_loopback(config.url),  # nothing of this machine is reached through a proxy
+            trust_env=not is_loopback(config.url),  # do not use a proxy for this machine
         ) as http,
         streamable_http_client(config.url, http_client=http) as streams,
     ):

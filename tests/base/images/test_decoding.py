@@ -236,7 +236,7 @@ def test_files(tmp_path, decoder):
         decoder.inspect(path)
     with path.open("wb") as file:
         file.truncate(file_decoder.MAX_FILE_BYTES + 1)
-    with pytest.raises(ImageError, match=r"^a\.png has more than 64 MiB, the limit\.$"):
+    with pytest.raises(ImageError, match=r"^a\.png is larger than 64 MiB, the limit\.$"):
         decoder.inspect(path)
 
 

@@ -200,7 +200,7 @@ def test_a_name_that_changes_its_meaning_is_asked_once(web):
 
 def test_size_is_bounded(web):
     web.answer = lambda handler: send(handler, bytes(3 * 2**20))
-    assert "has more than 2 MiB" in web.refused(most=2 * 2**20)
+    assert "is larger than 2 MiB" in web.refused(most=2 * 2**20)
     assert len(web.fetch(most=3 * 2**20)) == 3 * 2**20
     cut = web.fetcher.fetch("http://example.org/", most_bytes=10, seconds=5.0, may_cut=True)
     assert cut == Fetched(bytes(10), "", "http://example.org/", cut=True)

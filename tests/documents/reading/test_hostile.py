@@ -33,7 +33,7 @@ BOMB = '<!DOCTYPE x [<!ENTITY a0 "aaaaaaaaaa">{}]>'.format(
 RUN = "<w:p><w:r><w:t>{}</w:t></w:r></w:p>"
 DAMAGED = "is damaged, or not complete"
 NO_EPUB, NO_WORD = "is not an EPUB, or is damaged", "is not a Word document (.docx)"
-ZIP_BOMB = "unpacks to far more than it is: a ZIP bomb"
+ZIP_BOMB = "unpacks to far more than its size, like a ZIP bomb"
 PASSWORDS = '<!DOCTYPE x [<!ENTITY e SYSTEM "file:///etc/passwd">]>'
 
 
@@ -65,7 +65,7 @@ def refused(documents, name, data):
         (
             "a.docx",
             lambda: word_of(RUN.format(" " * 10**8)),
-            "unpacks to far more than it is: a ZIP bomb",
+            "unpacks to far more than its size, like a ZIP bomb",
         ),
         ("a.epub", lambda: epub([b"<p>" + b"a" * 10**8]), ZIP_BOMB),
         (
@@ -89,7 +89,7 @@ def refused(documents, name, data):
             zipped({"META-INF/container.xml": BOMB + f"<a>&a11;</a>{CONTAINER}"}),
             "is not an EPUB, or is damaged",
         ),
-        ("a.epub", epub(["x"], **{"META-INF/rights.xml": "<rights/>"}), "is locked by its shop (DRM)"),
+        ("a.epub", epub(["x"], **{"META-INF/rights.xml": "<rights/>"}), "is protected by DRM"),
         ("a.docx", lambda: word_of("<w:sdt><w:sdtContent>" * 50_000), DAMAGED),
         ("a.pdf", pdf(["one", "two"]).replace(b"/Kids [5 0 R 7 0 R]", b"/Kids [2 0 R 2 0 R]"), DAMAGED),
         ("a.pdf", b"%PDF-1.7\n" + bytes(1000), DAMAGED),

@@ -159,5 +159,5 @@ async def test_wrong_arguments(group):
 
 @pytest.mark.parametrize("name", ["", "nowhere", "project/notes.txt", "\0"])
 def test_a_folder_that_is_not_there(folder, tmp_path, name):
-    with pytest.raises(ToolError, match="is not there"):
+    with pytest.raises(ToolError, match="does not exist"):
         files_below(name and str(tmp_path / name))

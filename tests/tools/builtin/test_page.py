@@ -87,7 +87,7 @@ async def test_a_page_that_takes_hours_to_read(monkeypatch):
 
 async def test_what_is_no_text():
     assert (await fetch(b"%PDF", "application/pdf")).text == (
-        "Error: https://example.org/ is no text, but application/pdf."
+        "Error: https://example.org/ is not text, but application/pdf."
     )
     assert (await fetch(b"a\0b", "text/plain")).failed
     long = await fetch(b"x" * (2**21 + 1), "text/plain")

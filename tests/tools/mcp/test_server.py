@@ -132,7 +132,7 @@ async def test_calls_run_side_by_side_and_can_be_cancelled(program, tmp_path):
     assert late.failed
     assert late.error is not None
     assert late.text == "Error: The tool slow of nice did not answer within 0 seconds."
-    assert late.error.hint == "To try the server alone: edgechat mcp test nice"
+    assert late.error.hint == "To test the server alone: edgechat mcp test nice"
     assert (await call(tools, "nice__add", a=1, b=2)).text == "3"
 
 
@@ -187,7 +187,7 @@ async def test_a_response_without_end(program, kind):
     threading.Thread(target=web.serve_forever, args=(0.01,), daemon=True).start()
     try:
         why = await program.problem({"url": f"http://127.0.0.1:{web.server_address[1]}/mcp"})
-        assert "writes without end" in why
+        assert "writes endlessly" in why
     finally:
         web.shutdown()
         web.server_close()
@@ -271,7 +271,7 @@ async def test_results_are_bounded_and_harmless(program):
 
 async def test_an_answer_that_is_no_result(program):
     tools = await program.opened(bad=hostile("nonsense"))
-    assert "sent an answer that is not valid" in (await call(tools, "bad__do")).text
+    assert "sent an invalid answer" in (await call(tools, "bad__do")).text
     tools = await program.opened(chatty=hostile("talks"))
     assert (await call(tools, "chatty__do")).text == "done"
 
@@ -343,7 +343,7 @@ async def test_output_without_end(program, mode):
     before = psutil.Process().memory_info().rss
     result = await call(tools, "bad__do")
     assert result.error is not None
-    assert "and was ended" in result.text
+    assert "and was stopped" in result.text
     assert psutil.Process().memory_info().rss < before + 2**28
 
 

@@ -194,10 +194,10 @@ async def test_a_folder_that_is_away_is_told_of_and_still_answers(scene, folder)
         pilot.app.screen.session.documents._fresh.clear()  # 10 seconds later
         await pilot.say("And the pump 9?")
         told = [one.message for one in pilot.app._notifications]
-        assert any("is not there now; its 3 files" in message for message in told)
+        assert any("is not available now; its 3 files" in message for message in told)
         await pilot.press("tab", "p", see="The file is not there now.")
         await pilot.press("escape", "escape", *"/docs", "enter")
-        await pilot.see("◉ handbook              3 files · not there now")
+        await pilot.see("◉ handbook              3 files · not available now")
     assert any(one.source is not None for one in (await scene.stored())[2].attachments)
 
 
