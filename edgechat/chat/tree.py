@@ -112,8 +112,8 @@ def left_out(turns: Sequence[Turn]) -> list[Turn]:
     """Return the turns of a line that were not sent for its last complete reply.
 
     The engine reports the number of dropped exchanges. Whether the first one stayed is derived from the token
-    counts of its reply, as `engine.prompt.window` does from its messages; this may be wrong if they are within a
-    few tokens of a quarter of the context.
+    counts of its reply, as `engine.prompt.window` does from its messages; this may be wrong if they are
+    within a few tokens of a quarter of the context.
     """
     replies = [(at, usage) for at, turn in enumerate(turns) if (usage := _usage(turn)) is not None]
     if not replies or not replies[-1][1].dropped_turns:
