@@ -268,10 +268,7 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     """A conversation as a list shows it."""
 
     chat: Chat
+    prefix: str
+    """The shortest prefix of its id that is unique, but at least eight characters."""
     n_messages: int
     """Number of questions and replies; versions count as one."""
-
-    @property
-    def prefix(self) -> str:
-        """The beginning of its id, which is enough to name it."""
-        return self.chat.id[:8]

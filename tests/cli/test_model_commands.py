@@ -324,7 +324,7 @@ def test_what_ollama_keeps_beside_a_model_are_its_defaults(user):
     shown = said("show", "fake")
     for part in ("none; the format of Llama 3", "temperature 0, context 512", "Be brief.", "mirostat"):
         assert part in shown
-    assert "Ollama's template for this model is not read" in said("show", "other")
+    assert "Ollama's template for this model is ignored" in said("show", "other")
     assert "Do what you want." in shown
     assert json.loads(said("show", "stops", "--json"))["defaults"]["stop"] == stopped["stop"]
     assert "Ollama's parameters" in said("plan", "fake")

@@ -49,7 +49,7 @@ def test_every_end_that_a_file_lists_ends_the_reply_and_is_not_shown(model, tmp_
     assert (found["text"], found["finish_reason"]) == (whole[:at], "stop")
     shown = json.loads(edgechat("show", ended, "--json").stdout)
     assert shown["end_tokens"] == sorted([257, 258, ord(whole[at])])
-    assert any("1 of the 3 ends" in note for note in shown["plan"]["notes"])
+    assert any("1 of the 3 end tokens" in note for note in shown["plan"]["notes"])
 
 
 def test_tokens_that_a_file_suppresses_are_never_written(model, tmp_path):

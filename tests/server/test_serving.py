@@ -161,7 +161,7 @@ def test_what_would_let_strangers_in_is_refused(script, words, told):
 def test_without_the_packages_it_says_how_to_get_them(monkeypatch):
     monkeypatch.setattr("edgechat.cli.commands.serve.PACKAGES", ("starlette", "uvicorn", "no_such_package"))
     with pytest.raises(BackendMissing, match="no_such_package") as caught:
-        serve.run(serve.ServeOptions())
+        serve.serve.main([], standalone_mode=False)
     assert "edgechat[server]" in (caught.value.hint or "")
 
 

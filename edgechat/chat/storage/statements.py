@@ -25,6 +25,9 @@ from edgechat.chat.storage.rows import (
     turn_values,
 )
 
+_SHORTEST = 8
+"""Minimum length of an id's prefix in a list."""
+
 
 def insert_turn(
     db: sqlite3.Connection,
@@ -363,8 +366,14 @@ def beginning_with(db: sqlite3.Connection, prefix: str, *, trashed: bool | None 
 
 def listed(db: sqlite3.Connection, limit: int, *, trashed: bool = False) -> list[Listed]:
     """Return the chats as a list shows them, in the order of `chats`."""
+    ids = sorted(chat_id for (chat_id,) in db.execute("SELECT id FROM conversations"))
+    # Number of characters that neighboring ids have in common.
+    common = [0, *itertools.starmap(_n_common, itertools.pairwise(ids)), 0]
+    lengths = {name: max(_SHORTEST, 1 + max(common[at : at + 2])) for at, name in enumerate(ids)}
     return [
-        Listed(chat=chat, n_messages=_n_messages(db, chat.id)) for chat in chats(db, limit, trashed=trashed)
+        Listed(chat=chat, prefix=chat.id[: lengths[chat.id]], n_messages=_n_messages(db, chat.id))
+        for chat in chats(db, limit, trashed=trashed)
+        if chat.id in lengths  # else another program has just created it
     ]
 
 
@@ -402,6 +411,11 @@ def _select(
 
 def _within(trashed: bool | None) -> str:
     return "TRUE" if trashed is None else f"trashed_at IS {'NOT ' * trashed}NULL"
+
+
+def _n_common(one: str, other: str) -> int:
+    pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return sum(1 for _ in pairs)
 
 
 def _n_messages(db: sqlite3.Connection, chat_id: str) -> int:
