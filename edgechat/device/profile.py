@@ -18,7 +18,7 @@ from edgechat.device.speed import DeviceSpeed, cached_speed
 
 @dataclass(frozen=True, slots=True)
 class DeviceProfile:
-    """Facts about a machine for plans."""
+    """What the planner knows about a machine."""
 
     cpu: Cpu
     memory: Memory

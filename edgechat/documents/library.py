@@ -88,7 +88,7 @@ class DocumentLibrary:
         """Collections that were searched for a question."""
 
     async def close(self) -> None:
-        """Close all collections, after a running update, and end the models for searching."""
+        """Close all collections once any running update finishes, and stop the search models."""
         if self._embedder is not None:
             await _ended(self._embedder)
         if self._reranker is not None:

@@ -447,7 +447,7 @@ class Context:
 
     @property
     def n_snapshots(self) -> int:
-        """Tokens by which a recurrent state can be rolled back; 0 for architectures without snapshots."""
+        """How far a recurrent state can be rolled back, in tokens; 0 if it has no snapshots."""
         return int(lib.llama_n_rs_seq(self._pointer))
 
     @property

@@ -213,7 +213,7 @@ class RequestDocuments:
         await asyncio.wait(list(map(self._refresh, asked.names)), timeout=self._refresh_seconds)
 
     async def find(self, asked: AskedDocuments, served: ServedModel, request: ChatRequest) -> list[Given]:
-        """Return the passages that help to answer a chat, as far as there is room. Raises Refusal."""
+        """Return the passages that help answer a chat, as many as fit. Raises Refusal."""
         question = question_in(request, asked.param)
         context = served.model.context or served.plan.context
         room = room_beside(served.plan, context, _tokens_in(request), request.max_tokens)

@@ -93,7 +93,7 @@ def remote_fault(name: str, remote: RemoteServer) -> str | None:
 
 
 def engine_fault(name: str, program: EngineProgram) -> str | None:
-    """Return what is wrong with a program to start, or None."""
+    """Return the reason an engine's program is invalid, or None."""
     names = typing.get_args(EngineName)
     if name not in names:
         return f"there is no such engine. The engines: {', '.join(names)}."

@@ -89,7 +89,7 @@ def _set(table: MutableMapping[str, Any], name: str, value: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as TOML types: lists, and tables without None values."""
+    """Return a value converted to TOML types: lists, and tables without None values."""
     if isinstance(value, msgspec.Struct):
         value = msgspec.to_builtins(value)
     if isinstance(value, Mapping):

@@ -58,9 +58,9 @@ def problem_of(error: Exception, *, smaller: str, again: str) -> NotDecodable:
 
 
 class FileDecoder:
-    """Asks one child process about files, one after the other. Not thread-safe.
+    """Asks one child process about files, one at a time. Not thread-safe.
 
-    `source` is a file, or its bytes. `name`, by default that of the file, starts the message of an error.
+    `source` is a file or its bytes. Error messages start with `name`, by default the file's name.
     """
 
     role: ClassVar[str]

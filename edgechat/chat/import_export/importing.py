@@ -108,7 +108,7 @@ class ExportedTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class ExportedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation in a file, with all its lines."""
+    """An exported conversation, with all its branches."""
 
     format: Literal["edgechat"] = FORMAT
     version: int = VERSION
@@ -372,7 +372,10 @@ def _is_result(message: Any) -> bool:
 
 
 def _add_results(turns: list[ExportedTurn], messages: Iterable[tuple[int, dict[str, Any]]]) -> None:
-    """Give the results in messages of tools to their calls: to the first one without, if one names none."""
+    """Attach the results in tool messages to their calls.
+
+    A result that names no call goes to the first unanswered one.
+    """
     part = turns[-1].rounds[-1] if turns and turns[-1].rounds and not turns[-1].content else None
     uses = list(part.uses) if part is not None else []
     waiting = [at for at, use in enumerate(uses) if use.outcome == "open"]

@@ -1,4 +1,4 @@
-"""Tool calls of a reply: asked about, carried out, and shown with their results."""
+"""The tool calls in a reply: approved, carried out, and shown with their results."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class ChatTools:
 
 
 def missing_tool(problem: EdgechatError) -> str:
-    """Return a problem of `ToolSet.problems` as a note."""
+    """Return a problem from `ToolSet.problems` as a note."""
     return f"{problem.message} {problem.hint or ''}".strip()
 
 

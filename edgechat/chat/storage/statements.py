@@ -220,7 +220,10 @@ def _is_written(owner: str | None) -> bool:
 
 
 def update_chat(db: sqlite3.Connection, /, chat_id: str, **values: object) -> None:
-    """Set columns of a chat: title, model, front, pinned, settings, or leaf (a turn of the line shown)."""
+    """Set columns of a chat.
+
+    Columns: title, model, front, pinned, settings, and leaf (a turn on the branch being shown).
+    """
     columns = ", ".join(f"{name} = ?" for name in values)
     new = (as_json(value) if isinstance(value, ChatSettings) else value for value in values.values())
     db.execute(f"UPDATE conversations SET {columns} WHERE id = ?", (*new, chat_id))

@@ -87,7 +87,7 @@ def worker(port: int, memory: str | None) -> None:
 
 
 def models_folder() -> Path | None:
-    """Return edgechat's folder of models; None if it cannot be created."""
+    """Return edgechat's models folder, or None if it cannot be created."""
     try:
         return paths.data_dir() / "models"
     except FolderError:

@@ -118,7 +118,7 @@ def _await(port: int) -> None:
 
 
 class _Answers:
-    """Answers the lines of the incoming pipe."""
+    """Answers each line from the incoming pipe."""
 
     def __init__(
         self, devices: tuple[LentDevice, ...], incoming: BinaryIO, outgoing: BinaryIO, cache: Path | None

@@ -95,7 +95,7 @@ class _DocumentReading:
 
 
 def tidied(pieces: Iterator[str]) -> Iterator[str]:
-    """Yield whole lines, without control characters, trailing spaces and repeated blank lines.
+    """Yield whole lines, with control characters, trailing spaces and repeated blank lines removed.
 
     pieces: text, with PAGE at the start of the first piece of each page.
     """

@@ -146,7 +146,7 @@ class Media:
 
 
 class MediaEncoder(Protocol):
-    """Encoder of images and sounds."""
+    """Encodes images and audio."""
 
     sees: bool
     hears: bool
@@ -476,9 +476,9 @@ def adapter_set(adapters: Iterable[ActiveAdapter]) -> AdapterSet:
 
 
 def mark_of(adapters: AdapterSet) -> tuple[int, ...]:
-    """Return numbers to prepend to tokens that were computed with a set of adapters; () without adapters.
+    """Return numbers to prepend to tokens computed with a set of adapters; () without adapters.
 
-    The numbers, 124 bits of a hash, are no tokens: lists with different marks have no common prefix.
+    The numbers, 124 bits of a hash, are not tokens: lists with different marks have no common prefix.
     """
     if not adapters:
         return ()

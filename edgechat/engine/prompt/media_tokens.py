@@ -145,7 +145,7 @@ class MediaTokens:
         return sum(len(tokens) for _, tokens in self.stretches(text))
 
     def without(self, text: str) -> str:
-        """Return a text without marks."""
+        """Return `text` with its media marks removed."""
         return self._marks.sub("", text) if self._mark in text else text
 
     @contextmanager

@@ -286,9 +286,9 @@ class Prompts:
         )
 
     def _boundaries(self, tokens: list[int], last: int) -> tuple[int, ...]:
-        """Return where a prompt may be edited, up to `last`: where control tokens end messages.
+        """Return the positions, up to `last`, where an edit could start: the ends of messages.
 
-        Texts without control tokens may be edited anywhere, most likely near the end.
+        Control tokens mark them. Without any, it could start anywhere, most likely near the end.
         """
         control = {token for token in set(tokens) if self._control(token)}
         marks = [at for at in range(1, last) if tokens[at] in control]

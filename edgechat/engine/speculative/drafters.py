@@ -182,7 +182,7 @@ class ModelDrafter(RoundDrafter):
         return True
 
     def _fitting_batch(self, requests: Sequence[DraftRequest]) -> list[DraftRequest]:
-        """Return the requests with a slot whose unread tokens fit into one call together."""
+        """Return the requests that have a slot and whose unread tokens fit together in one call."""
         fitting: list[DraftRequest] = []
         left = self._backend.n_batch
         for request in requests:

@@ -275,7 +275,7 @@ def _corrupt(listing: RepoListing, file: RemoteFile) -> WrongBytes:
 def _locked(
     store: HubStore, file: RemoteFile, observer: DownloadObserver, stop: threading.Event
 ) -> Iterator[None]:
-    """Hold the lock of a file's blob; wait while another process has it."""
+    """Hold the lock on a file's blob, waiting if another process holds it."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(store.lock(file), timeout=0, mode=0o664)

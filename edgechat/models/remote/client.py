@@ -171,7 +171,7 @@ class RemoteClient:
     async def _response(
         self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float
     ) -> AsyncIterator[httpx2.Response]:
-        """Yield a response that is not an error; leaving closes its connection."""
+        """Yield a response that is not an error; its connection is closed on exit."""
         import httpx2
 
         http = self._client()

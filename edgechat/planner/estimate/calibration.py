@@ -1,13 +1,15 @@
-"""Calibration: speeds and memory of earlier loads, stored in the cache folder, to correct predictions.
+"""Calibration: corrects predictions with the measured speed and memory use of earlier loads.
 
-The token counts of chat turns are stored too, for choices that depend on how much is read and written.
+The measurements are stored in the cache folder, together with the token counts of chat turns, for choices
+that depend on how much is read and written.
 
 After each answer the worker records its time relative to the forecast (`speed.py`), unless something slowed
 the machine down (`device/load.py`), and after each load the memory of its process beyond the plan.
 
 A speed is estimated from several runs, by a quantile on the fast side of the median: unnoticed disturbances
-only make runs slower. Outliers and old runs weigh little. Runs of the same model come first. Those of other
-models count as far as they agree, and only if there are several. If the file is damaged, it starts anew.
+only make runs slower. Outliers and old runs carry little weight. Runs of the same model take precedence.
+Runs of other models count only to the extent that they agree, and only if there are several. If the file is
+damaged, calibration starts from scratch.
 """
 
 from __future__ import annotations

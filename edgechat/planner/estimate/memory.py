@@ -97,7 +97,7 @@ def layer_cache_bytes(
     n_seq_max: int = 1,
     n_ubatch: int = 512,
 ) -> tuple[int, ...]:
-    """Return the bytes of keys and values of `n_ctx` tokens in each layer; 0 for layers without.
+    """Return the bytes that each layer needs to cache `n_ctx` tokens; 0 for layers with no cache.
 
     n_seq_max: sequences that share the cache. Raises ModelFileError if the header lacks the model's shape.
     """

@@ -212,9 +212,9 @@ class HeadedModel:
         return replace(load, params=params, layout=layout, needs=needs, buffers=(), draft=None)
 
     def expected_gain(self, load: LoadConfig) -> float:
-        """Return the expected speed of replies with the best draft length, relative to that without drafts.
+        """Return the expected speedup of replies from drafting with the best draft length.
 
-        A step decodes all drafted tokens and one more, and yields the accepted ones and one more.
+        A step decodes all the drafted tokens plus one, and yields the accepted ones plus one.
         """
         n_chained = len(stated_layers(self._header)) if is_chained(self._header) else 1
         limits = [LONGEST, n_chained if n_chained > 1 else LONGEST]

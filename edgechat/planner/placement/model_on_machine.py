@@ -300,7 +300,7 @@ class ModelOnMachine:
         return best or load
 
     def _room(self, load: LoadConfig) -> dict[str, int]:
-        """Return the free bytes of the used cards by the dry run; nothing for estimates."""
+        """Return the bytes left on each card in use, from the dry run; empty if only estimated."""
         used = (card for card in self.budget.cards if card.name in load.layout.devices)
         left = {card.name: card.budget - load.needs[card.name].total_bytes for card in used}
         return left if load.source == EXACT else {}

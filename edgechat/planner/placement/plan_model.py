@@ -514,7 +514,7 @@ def _with_head_file(
 
 
 def check_head(plan: LoadPlan, variant: Variant) -> None:
-    """Raise NotADraft or DoesNotFit if the model's own layers (MTP) do not draft, which were requested."""
+    """Raise NotADraft or DoesNotFit if the model's own layers (MTP) cannot draft as requested."""
     if plan.head is not None:
         return
     beside = variant.head()[0] is not None

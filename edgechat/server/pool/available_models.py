@@ -162,7 +162,7 @@ async def _last_used() -> str | None:
 
 
 def _created(seconds: float) -> int:
-    """Return the time of a file, limited to years that `datetime` supports."""
+    """Return a file's timestamp, clamped to the range that `datetime` supports."""
     return min(max(0, int(seconds)), _LAST_SECOND)
 
 

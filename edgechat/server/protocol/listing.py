@@ -24,7 +24,7 @@ from edgechat.server.refusal import Refusal
 
 
 class ModelsQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks for the list."""
+    """Query parameters of the model list, which identify the client."""
 
     client_version: Annotated[str | None, Meta(description="The version of Codex, which sends it.")] = None
 

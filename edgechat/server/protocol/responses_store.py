@@ -222,7 +222,7 @@ class DeletedResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InputItems(msgspec.Struct, frozen=True, kw_only=True):
-    """Items of the input of a response."""
+    """The input items of a response."""
 
     object: Literal["list"] = "list"
     data: list[dict[str, Any]]

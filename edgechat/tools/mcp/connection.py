@@ -1,4 +1,4 @@
-"""Connection to a running tool server through the child process that speaks to it, and its messages."""
+"""Connection to a running tool server through a child process, with the messages they exchange."""
 
 from __future__ import annotations
 

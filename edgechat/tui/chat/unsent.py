@@ -76,7 +76,7 @@ class PromptContent:
         self.write(prompt.before(self.unsent))
 
     def replace(self, text: str, turn: Turn | None = None) -> None:
-        """Write a command, or the question of a turn to reword; set the current content aside."""
+        """Fill in a command, or a turn's question for rewording; set the current content aside."""
         now = self.unsent
         aside = None if now.is_empty and turn is None else now
         prompt = UnsentPrompt(text, aside=aside)

@@ -165,7 +165,10 @@ def _before_unfinished(lines: Sequence[RenderedLine]) -> tuple[int, int]:
 
 
 def _shared(line: RenderedLine, other: RenderedLine) -> int:
-    """Return the number of characters shared by two lines, whole words only; 0 for markers alone."""
+    """Return the length of two lines' common prefix, in characters, cut at a word boundary.
+
+    It is 0 if only their markers match.
+    """
     ours, theirs = line.content.plain, other.content.plain
     length = next(
         (at for at, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b),

@@ -82,9 +82,9 @@ _SHARED = ("Everywhere", "The chat", "The prompt")
 
 
 def bindings_of(*classes: type) -> list[Binding]:
-    """Return the bindings of widgets, screens and apps as written, several keys in one.
+    """Return the bindings of widgets, screens and apps as declared, without splitting their keys.
 
-    Hidden ones and those of bases outside Textual are included, each once.
+    Includes hidden bindings and those inherited from classes outside Textual, without duplicates.
     """
     bindings: dict[tuple[str, str], Binding] = {}
     for widget_class in classes:

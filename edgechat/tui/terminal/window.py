@@ -46,7 +46,7 @@ class TerminalWindow:
         self._has_title = False
 
     def announce(self, message: str) -> None:
-        """Show a desktop notification, or ring the bell where the terminal has none."""
+        """Show a desktop notification, or ring the bell if the terminal cannot show one."""
         message = one_line(message, 200)
         term, program = os.environ.get("TERM", ""), os.environ.get("TERM_PROGRAM", "")
         if "TMUX" in os.environ or "STY" in os.environ:  # which pass on only the bell

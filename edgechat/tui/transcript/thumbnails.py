@@ -62,7 +62,7 @@ class Thumbnails:
     """Makes thumbnails of the images in a library, one at a time, in a thread; keeps the latest."""
 
     def __init__(self, library: Callable[[], Awaitable[ImageLibrary]]) -> None:
-        """library: opens it; may raise EdgechatError."""
+        """library: a function that opens the image library; may raise EdgechatError."""
         self._library = library
         self._kept: OrderedDict[tuple[str, ThumbnailSize], Thumbnail] = OrderedDict()
         self._working = asyncio.Lock()
@@ -70,7 +70,7 @@ class Thumbnails:
         self._idle: asyncio.TimerHandle | None = None
 
     async def make(self, digest: str, size: ThumbnailSize) -> Thumbnail:
-        """Return a thumbnail, kept or made now."""
+        """Return a thumbnail, making it first if it is not cached."""
         async with self._working:
             thumbnail = self._kept.get((digest, size)) or await self._made(digest, size)
             if thumbnail.lines:

@@ -24,7 +24,7 @@ _Parts = list[Content | str | tuple[str, str]]
 
 
 class Activity(Static):
-    """A spinner, a text, and a bar if the progress is known; empty when idle.
+    """A spinner, a label, and a progress bar if the progress is known; empty when idle.
 
     While a prompt is read, the bar is a small map of the cache: cached, read and unread parts.
     """

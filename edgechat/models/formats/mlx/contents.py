@@ -110,7 +110,10 @@ def unpack(data: bytes) -> Contents:
 
 
 def read_folder(folder: Path) -> ModelHeader:
-    """Read the header of the MLX model in a folder. Raises ModelFileError, also if it cannot be opened."""
+    """Read the header of the MLX model in a folder.
+
+    Raises ModelFileError if the model is not valid or cannot be opened.
+    """
     name = folder_name(folder)
     try:
         files = sorted(folder.glob("model*.safetensors"))

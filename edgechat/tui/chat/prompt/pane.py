@@ -200,7 +200,7 @@ class PromptPane(Vertical):
 
     @work(exclusive=True, group="weigh")
     async def _weigh(self) -> None:
-        """Show the time to read the prompt, if that is long."""
+        """Show the estimated time to read the prompt, if it will take long."""
         from edgechat.engine.prompt.window import guessed_tokens
         from edgechat.tui.chat.prompt.reading_time import tokens_of
 
