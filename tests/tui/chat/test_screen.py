@@ -108,7 +108,7 @@ async def test_a_failed_question_is_asked_once_more_by_key(scene):
 
 
 async def test_loading_and_reading_the_prompt_are_seen(scene):
-    async with scene(FakeEngine([Prefill("", 512, 2048), 0.4, "Done."], load_seconds=0.8)) as pilot:
+    async with scene(FakeEngine([Prefill("", 512, 2048), 1.2, "Done."], load_seconds=1.6)) as pilot:
         await pilot.see("Loading the model")
         await pilot.see("50%")
         await pilot.ask("A long one.", see="Reading 512 of 2,048 tokens")
@@ -168,7 +168,7 @@ async def test_escape_while_the_store_is_locked_gives_the_question_back(scene, p
 
 
 async def test_words_that_cannot_be_saved_are_told_at_the_end(scene):
-    async with scene(["Hello ", 0.5, "you" * 10_000]) as pilot:
+    async with scene(["Hello ", 1.5, "you" * 10_000]) as pilot:
         await pilot.ask("Hi?", see="Hello")
         store = await pilot.app.screen.session.store()
         store._db.execute("PRAGMA max_page_count = 1")
