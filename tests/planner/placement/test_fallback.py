@@ -180,7 +180,7 @@ def free(monkeypatch):
         return replace(profile, memory=Memory(profile.memory.total, available))
 
     monkeypatch.setattr(fallback, "current_profile", look)
-    monkeypatch.setattr("edgechat.planner.prepare.current_profile", look)
+    monkeypatch.setattr("edgechat.planner.machine.current_profile", look)
     return found
 
 

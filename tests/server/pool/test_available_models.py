@@ -218,7 +218,7 @@ def _carries(n_bytes, monkeypatch):
         return replace(real(*args), memory=Memory(n_bytes, n_bytes - taken), accelerators=())
 
     real = machine.current_profile
-    monkeypatch.setattr("edgechat.planner.prepare.current_profile", look)
+    monkeypatch.setattr("edgechat.planner.machine.current_profile", look)
     monkeypatch.setattr(
         Calibration, "read", Calibration
     )  # loads so small teach that the program takes far less
