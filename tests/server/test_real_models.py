@@ -177,7 +177,7 @@ def test_a_real_model_ranks_beside_a_chat(server):
 @pytest.mark.parametrize(
     ("path", "body", "said"),
     [
-        ("rerank", {"model": "guide", "query": "x", "documents": ["a"]}, "no reranking model"),
+        ("rerank", {"model": "guide", "query": "x", "documents": ["a"]}, "not a reranking model"),
         ("rerank", {"model": "ranker", "query": "x", "documents": ["a" * 600]}, "limit is 512"),
         ("rerank", {"model": "ranker", "query": "x" * 600, "documents": ["a"]}, "limit is 512"),
         ("embeddings", {"model": "ranker", "input": "x"}, "produces no embeddings"),

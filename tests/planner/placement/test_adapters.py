@@ -29,8 +29,8 @@ def test_each_part_lies_beside_what_it_changes():
         ),
     )
     needs = adapter_needs([one, one], ["RAM", "GPU0", "GPU0", "GPU1"], experts_in_ram=2)
-    assert {name: need.adapters for name, need in needs.items()} == {"RAM": 26, "GPU0": 32, "GPU1": 4}
-    assert sum(need.total for need in needs.values()) == 62
+    assert {name: need.adapter_bytes for name, need in needs.items()} == {"RAM": 26, "GPU0": 32, "GPU1": 4}
+    assert sum(need.total_bytes for need in needs.values()) == 62
     assert adapter_needs([], ["RAM"], 0) == {}
 
 
