@@ -78,7 +78,7 @@ def test_a_damaged_sound_fails_its_request_alone(make, tmp_path):
     Path(sound.path).write_bytes(b"RIFF\0\0\0\0WAVE")
     engine.begin(ChatRequest(id="a", messages=(asking(sound),)))
     (failed,) = until_idle(engine)
-    assert "contains no samples" in failed.error.message
+    assert "is damaged" in failed.error.message
     assert ask(engine, "b", Message("user", QUESTION))[0] == "nothing"
 
 
