@@ -98,7 +98,7 @@ _COMMANDS = LazyCommands(
         ),
         "quantize": (
             "commands.quantize.quantize",
-            "Quantize a model in 16 or 32 bits, and store the result in edgechat's folder.",
+            "Make a smaller model of one in 16 or 32 bits, into edgechat's folder.",
         ),
         "chats": (
             "commands.chats.chats",
@@ -114,7 +114,7 @@ _COMMANDS = LazyCommands(
         ),
         "docs": (
             "commands.documents.docs",
-            "Add, list and search documents that models can answer from.",
+            "Add, list and search documents, about which models can be asked.",
         ),
     },
 )

@@ -1,4 +1,4 @@
-"""Fields of settings.toml. Their descriptions also document them on the settings screen."""
+"""The fields of settings.toml. The description of a field is its documentation, here and on the screen."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ AppliesFrom = Literal["now", "new chat", "load", "start"]
 """When a change takes effect: at once, for new chats, with the next load of a model, with the next start."""
 Theme = Literal["terminal", "dark", "light", "high-contrast"]
 PictureMode = Literal["auto", "kitty", "blocks"]
-"""How images are drawn: as the terminal supports, by Kitty's graphics protocol, or in half blocks."""
+"""How images are drawn: as the terminal can, by Kitty's graphics protocol, by half blocks."""
 Backend = Literal["llama.cpp", "mlx"]
 """The backend that runs a model."""
 RemoteKind = Literal[
     "vllm", "sglang", "llama-server", "transformers", "ollama", "lmstudio", "tgi", "edgechat", "openai"
 ]
-"""The program behind a remote engine; openai: any other that speaks OpenAI's protocol."""
+"""The program that a remote engine is; openai: any other one that speaks OpenAI's protocol."""
 AttentionWish = Literal["auto", "flash", "plain"]
-"""How llama.cpp computes attention: whichever is faster for a model on this machine, or always one way."""
+"""How llama.cpp computes attention: as is faster for a model on this machine, or always one way."""
 EngineName = Literal["vllm", "sglang", "transformers", "llama-server"]
 """A program that edgechat can start to run a model."""
 RuntimeQuant = Literal["nf4", "int8", "none"]
-"""Format to which such a program quantizes weights at load time, by bitsandbytes."""
+"""Into what such a program quantizes weights while it loads them, by bitsandbytes."""
 
 SYSTEM_LENGTH = 100_000
 """Maximum length of a system prompt, in characters."""
@@ -53,7 +53,7 @@ _BY_MODEL = "as the model's makers recommend"
 
 
 def _about(text: str, group: Group, applies_from: AppliesFrom, *, unset: str = "") -> Meta:
-    """Document a field. unset: the meaning of None, as text."""
+    """Document a field. unset: what None means, as text."""
     return Meta(description=text, extra={"group": group, "applies_from": applies_from, "unset": unset})
 
 
@@ -64,7 +64,7 @@ def _sampling(text: str) -> Meta:
 class SamplingDefaults(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 ):
-    """Sampling parameters, named as in the engine's Sampling; None: not set."""
+    """Sampling parameters, with the fields of the engine's Sampling; None: not set."""
 
     temperature: Annotated[
         _Warmth | None, _sampling("0 always takes the most likely token; higher values vary more.")
@@ -91,9 +91,9 @@ class SamplingDefaults(
     ] = None
 
     def over(self, other: SamplingDefaults) -> SamplingDefaults:
-        """Return these values, with those of `other` where none is set here.
+        """Return these values, and those of `other` for what is not set here.
 
-        With a temperature of 0 here, the penalties of `other` are ignored: they could change the top token.
+        With a temperature of 0 here, the penalties of `other` are ignored: the likeliest token is wanted.
         """
         defaults = other.without_penalties() if self.temperature == 0 else other
         return SamplingDefaults(**(defaults.given() | self.given()))
@@ -122,30 +122,30 @@ class RemoteServer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """A server whose models answer beside the local ones: a table [remotes.NAME]."""
 
     url: Annotated[str, Meta(min_length=1, max_length=2048)]
-    """Its address, with or without /v1 at its end."""
+    """Where it is, with or without the /v1 at its end."""
     key: str | None = None
-    """Sent as a bearer token."""
+    """What it wants to be sent as a bearer token."""
     key_env: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
-    """An environment variable that contains the key, instead."""
+    """The environment variable that has the key, instead."""
     kind: RemoteKind | None = None
-    """None: detected."""
+    """None: found out by asking it."""
 
     def __repr__(self) -> str:
-        """Leave out the key, which must not be logged."""
+        """Leave out the key, which must be in no log."""
         return f"RemoteServer({self.url!r})"
 
 
 class EngineProgram(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 ):
-    """How to start one of the programs that can run a model: a table [engines.NAME]."""
+    """How one of the programs that edgechat starts is started: a table [engines.NAME]."""
 
     command: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
-    """As in a shell; None: found by name. The usual subcommand is added to a single word."""
+    """The program, as in a shell; None: found by its name. One word is followed by the usual subcommand."""
     args: tuple[Annotated[str, Meta(max_length=4096)], ...] = ()
-    """Arguments appended to its command line."""
+    """What its command line ends with."""
     env: tuple[Annotated[str, Meta(min_length=1, max_length=200)], ...] = ()
-    """Names of environment variables to pass on, besides those that it needs."""
+    """Environment variables that it is to have, beside those that it needs."""
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -154,7 +154,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     model: Annotated[
         _Name | None,
         _about(
-            "The model to open with: a name from the catalogue, or the path of a GGUF file or an MLX folder.",
+            "The model to open with: a name of the catalogue, or the path of a GGUF file or an MLX folder.",
             "Model",
             "start",
             unset="the one used last; initially the guide",
@@ -166,15 +166,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             "Context length, in tokens. Models trained on a shorter context use that length.",
             "Model",
             "load",
-            unset="as much as fits comfortably, up to 16384, or 32768 where that stays quick",
+            unset="the most that fits comfortably, up to 16384, or 32768 where that stays quick",
         ),
     ] = None
     draft: Annotated[
         _Name | None,
         _about(
-            "Speculative decoding: auto (n-grams of the conversation, and if they fit, the model's own MTP "
-            "layers or the draft model that the catalogue names, if it is on this machine), none, mtp, ngram "
-            "(only n-grams), or the name or path of a draft model.",
+            "Speculative decoding: auto (layers of the model itself, MTP, or the draft model that the "
+            "catalogue names, if it is on this machine; whichever fits, and n-grams of the conversation), "
+            "none, mtp, ngram (only n-grams), or the name or path of a draft model.",
             "Model",
             "load",
             unset="auto",
@@ -194,7 +194,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         tuple[_Name, ...],
         _about(
             "LoRA adapters to apply to the models that they fit: a GGUF file, a folder saved by PEFT, or a "
-            "name shown by `edgechat list`; a scale other than 1 follows after a colon.",
+            "name of `edgechat list`; with a scale behind a colon if it is not 1.",
             "Model",
             "load",
         ),
@@ -202,18 +202,18 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     embedding_model: Annotated[
         _Name | None,
         _about(
-            "The embedding model for searching documents by meaning: a name shown by `edgechat list`, or the "
+            "The model with which documents are searched by meaning: a name shown by `edgechat list`, or the "
             "path of a GGUF file.",
             "Model",
             "load",
-            unset="the first in the catalogue that is on this machine; without one, search is by words alone",
+            unset="the first on this machine in the order of the catalogue; without one, by words alone",
         ),
     ] = None
     reranking_model: Annotated[
         _Name | None,
         _about(
-            "The model that reranks the passages found in documents, reading each with the question: a name "
-            "shown by `edgechat list`, or the path of a GGUF file. On a CPU, this takes seconds.",
+            "The model that ranks the passages found in documents anew, reading each with the question: a "
+            "name shown by `edgechat list`, or the path of a GGUF file. On a CPU, that takes seconds.",
             "Model",
             "load",
             unset="none",
@@ -225,7 +225,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     think: Annotated[
         bool | None,
         _about(
-            "Whether a model thinks before it answers, if it can. Thinking takes long on slow machines.",
+            "Whether a model that can think first does so. Thinking takes long on slow machines.",
             "Conversation",
             "now",
             unset="the model's own behaviour",
@@ -243,8 +243,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     tool_rounds: Annotated[
         _Rounds,
         _about(
-            "How often one answer may call tools and go on with their results. After that it ends, and can "
-            "be continued.",
+            "How often one answer may call tools and go on with their results; then it ends, and can be "
+            "continued.",
             "Conversation",
             "now",
         ),
@@ -266,9 +266,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     pictures: Annotated[
         PictureMode,
         _about(
-            "How images in chats are drawn: auto (sharp in Kitty and Ghostty, otherwise in coloured cells), "
-            "kitty (sharp in any terminal that supports Kitty's graphics protocol and Unicode placeholders), "
-            "or blocks (always in coloured cells).",
+            "How images in chats are drawn: auto (sharp in Kitty and Ghostty, else in the colours of the "
+            "terminal's cells), kitty (sharp in any terminal that answers to Kitty's graphics protocol; it "
+            "must show unicode placeholders), or blocks (always in the colours of the cells).",
             "Appearance",
             "now",
         ),
@@ -276,8 +276,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     notify: Annotated[
         bool,
         _about(
-            "Notify when a long answer ends while the terminal does not have the focus, by a desktop "
-            "notification or the terminal's bell.",
+            "Tell when a long answer ends while the terminal does not have the focus, by a message of the "
+            "desktop or the terminal's bell.",
             "Appearance",
             "now",
         ),
@@ -293,9 +293,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     attention: Annotated[
         AttentionWish,
         _about(
-            "How chat models in GGUF compute attention: auto (whichever was measured to be faster here for "
-            "the model's heads, if there is memory for it), flash (takes the least memory) or plain (often "
-            "faster on a CPU when conversations grow long; the KV cache is then never in 8 bits).",
+            "How chat models in GGUF attend to the conversation: auto (whichever was measured to be faster "
+            "here for the model's heads, if there is memory for it), flash (takes the least memory) or plain "
+            "(often faster on a CPU when conversations grow long; the KV cache is then never in 8 bits).",
             "Machine",
             "load",
         ),
@@ -336,7 +336,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         ),
     ] = 10
     settle: Annotated[
-        bool, _about("Precompute the beginning of the next prompt in idle time.", "Machine", "load")
+        bool, _about("Compute in idle time what the next question will begin with.", "Machine", "load")
     ] = True
     settle_on_battery: Annotated[bool, _about("Do so on battery power too.", "Machine", "load")] = True
     state_gib: Annotated[
@@ -355,7 +355,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     prompts: Annotated[
         dict[str, _Prompt],
         _about(
-            "Saved prompts for /prompt NAME. Placeholders such as {language} are filled in before sending.",
+            "Saved prompts for /prompt NAME. What is in braces, as {language}, is filled in before sending.",
             "Prompts",
             "now",
         ),
@@ -363,8 +363,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     remotes: Annotated[
         dict[str, RemoteServer],
         _about(
-            "Servers whose models are offered beside the local ones, as NAME/MODEL: url, key or key_env (the "
-            "environment variable that contains it), and kind, to skip its detection.",
+            "Servers whose models answer beside the local ones, as NAME/MODEL: url, key or key_env (the "
+            "environment variable that has it), and kind, if it is not to be found out.",
             "Remotes",
             "load",
         ),
@@ -372,9 +372,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     engines: Annotated[
         dict[EngineName, EngineProgram],
         _about(
-            "Programs that edgechat starts to run a model (--engine NAME): command, if it is not found by "
-            "its name; args, appended to its command line; env, the names of further environment variables "
-            "to pass on.",
+            "Programs that edgechat starts to run a model (--engine NAME): command, where it is not found by "
+            "its name; args, with which its command line ends; env, the names of further environment "
+            "variables that it is to have.",
             "Engines",
             "load",
         ),
@@ -382,5 +382,5 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def state_bytes(self) -> int | None:
-        """Bytes of disk for saved KV state; None: the default."""
+        """Bytes of disk for saved KV state; None: as much as is reasonable."""
         return None if self.state_gib is None else int(self.state_gib * 2**30)

@@ -49,7 +49,7 @@ _name = argument(
 
 @click.group("docs", cls=CliGroup, no_args_is_help=True, offline=True)
 def docs() -> None:
-    """Add, list and search documents that models can answer from."""
+    """Add, list and search documents, about which models can be asked."""
 
 
 @docs.command("add")
@@ -62,7 +62,7 @@ def docs() -> None:
 )
 @option("--yes", "-y", is_flag=True, help="Do not ask before a huge folder is read, such as a whole disk.")
 def add(paths: tuple[str, ...], name: str | None, yes: bool) -> None:
-    """Add folders and files to new or existing documents, and read them."""
+    """Add folders and files to documents, new ones or known ones, and read them."""
     roots = [root_of(path) for path in paths]
     if name is None:
         same = collection_at(roots[0])
@@ -89,7 +89,7 @@ def add(paths: tuple[str, ...], name: str | None, yes: bool) -> None:
 @docs.command("list")
 @json_option
 def list_documents(json: bool) -> None:
-    """List the documents with their names, folders and sizes."""
+    """List the documents: what they are called, where they are, and how much is in them."""
     known = known_collections()
     if json:
         print_json([_as_json(one) for one in known])
@@ -119,7 +119,7 @@ def list_documents(json: bool) -> None:
     type=TEXT,
 )
 def update(names: tuple[str, ...]) -> None:
-    """Read changed files; questions do this, too."""
+    """Read what has changed; a question does so, too."""
     chosen = names or _usable()
     for name, told in zip(chosen, _update(chosen) if chosen else (), strict=True):
         changes = [f"{told.read:,} read"] if told.read else []
@@ -141,7 +141,7 @@ def update(names: tuple[str, ...]) -> None:
 @option("--limit", type=Number(int, min=1, max=50), default=8, help="Number of passages.")
 @json_option
 def search(names: tuple[str, ...], question: str, limit: int, json: bool) -> None:
-    """Print the passages that a model would get for a question, the best first."""
+    """Print the passages that a model would be given for a question, the best first."""
     import asyncio
 
     chosen = names or _usable()
@@ -213,7 +213,7 @@ def rm(name: str, paths: tuple[str, ...], yes: bool) -> None:
     type=TEXT,
 )
 def serve(names: tuple[str, ...]) -> None:
-    """Serve documents to the program that starts this command, over MCP (stdin and stdout)."""
+    """Let another program, which starts this, search and read documents, over MCP (stdin and stdout)."""
     import asyncio
 
     for name in names:

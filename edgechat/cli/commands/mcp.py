@@ -113,7 +113,7 @@ def add(name: str, server: tuple[str, ...], env: tuple[str, ...], header: tuple[
 @mcp.command("list")
 @json_option
 def list_servers(json: bool) -> None:
-    """List the tool servers, and your answers about their tools; nothing is started."""
+    """List the tool servers, and what you have answered about their tools; nothing is started."""
     import asyncio
 
     servers, answers = read_servers(config_path()), asyncio.run(_answers())
@@ -173,7 +173,7 @@ def try_server(name: str, json: bool) -> None:
 @mcp.command("forget")
 @argument("name", metavar="NAME", help="A server, or one of its tools: SERVER/TOOL.", type=TEXT)
 def forget(name: str) -> None:
-    """Forget your answers about tools, so that you are asked again."""
+    """Forget what you have answered about tools, so that they are asked for again."""
     import asyncio
 
     from edgechat.tools.consent import ConsentStore, consents_path
@@ -187,7 +187,7 @@ def forget(name: str) -> None:
 @_name
 @_yes
 def rm(name: str, yes: bool) -> None:
-    """Remove a tool server from mcp.json, and forget your answers about its tools."""
+    """Remove a tool server from mcp.json, and forget what you have answered about its tools."""
     import asyncio
 
     from edgechat.tools.consent import ConsentStore, consents_path

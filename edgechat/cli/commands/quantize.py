@@ -58,7 +58,7 @@ _SMALLEST = "Q2_K"
 @option(
     "--loss",
     type=Number(float, min=1e-4, max=10),
-    help="Mix types for the smallest file with at most this loss: 0.02.",
+    help="Mix types so that the file is smallest and loses at most this: 0.02.",
 )
 @option("--ctx", type=Number(int, min=512, max=MOST), help="The context length for --fit auto, in tokens.")
 @option(
@@ -76,7 +76,7 @@ _SMALLEST = "Q2_K"
     complete=completion.paths,
 )
 @option("--name", help="The new model's name; default: the old one's with its quantization.")
-@option("--keep-split", is_flag=True, help="Write as many files as the split model has.")
+@option("--keep-split", is_flag=True, help="Write as many files as a split model has.")
 @option("--threads", type=Number(int, min=1, max=1024), help="Threads; default: all.")
 @option("--dry-run", is_flag=True, help="Show the size and types of QUANT, and stop.")
 @json_option
@@ -94,7 +94,7 @@ def quantize(
     dry_run: bool,
     json: bool,
 ) -> None:
-    """Quantize a model in 16 or 32 bits, and store the result in edgechat's folder."""
+    """Make a smaller model of one in 16 or 32 bits, into edgechat's folder."""
     from edgechat.quantize.making import QuantizeRequest, Source, is_matrix, make
 
     asked = [option for option in (quant, fit, loss) if option is not None]

@@ -53,9 +53,11 @@ def remote() -> None:
 @argument("url", metavar="URL", help="Its address: http://desk.local:8000", type=TEXT)
 @option("--name", type=TEXT, metavar="NAME", help="Its name. Default: the beginning of its host name.")
 @option(
-    "--key-env", type=TEXT, metavar="VARIABLE", help="The environment variable that contains its API key."
+    "--key-env", type=TEXT, metavar="VARIABLE", help="The environment variable that has the key it wants."
 )
-@option("--kind", type=click.Choice(get_args(RemoteKind)), help="Its kind. Default: detected.")
+@option(
+    "--kind", type=click.Choice(get_args(RemoteKind)), help="What it is. Default: found out by asking it."
+)
 def add(url: str, name: str | None, key_env: str | None, kind: RemoteKind | None) -> None:
     """Add a server to settings.toml, and list its models."""
     import asyncio
@@ -97,7 +99,7 @@ def add(url: str, name: str | None, key_env: str | None, kind: RemoteKind | None
 @remote.command("list")
 @json_option
 def list_servers(json: bool) -> None:
-    """List the servers without contacting them. `edgechat list` lists their models."""
+    """List the servers; none is asked. `edgechat list` lists their models."""
     remotes = settings.load().remotes
     if json:
         print_json([_as_json(name, server) for name, server in remotes.items()])
@@ -111,7 +113,7 @@ def list_servers(json: bool) -> None:
 @_name
 @json_option
 def try_server(name: str, json: bool) -> None:
-    """Ask a server for its kind and models; or a model, given as NAME/MODEL, for a short answer."""
+    """Ask a server what it is and which models it has; or, as NAME/MODEL, a model for a short answer."""
     import asyncio
 
     from edgechat.models.remote.client import ASK_SECONDS
