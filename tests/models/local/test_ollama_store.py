@@ -85,4 +85,4 @@ def test_a_template_is_known_or_said_to_be_unread(tmp_path):
     assert (known.chat_format, known.unread) == ("Llama 3", ())
     unknown = read_defaults(OllamaLayers(template=layer(tmp_path, b"{{ .Prompt }}")))
     assert unknown.template is None
-    assert "is not read" in unknown.unread[0]
+    assert "is ignored" in unknown.unread[0]
