@@ -10,7 +10,6 @@ import io
 import os
 import sys
 from collections.abc import Callable
-from typing import Literal
 
 import click
 from click.exceptions import Exit
@@ -28,15 +27,7 @@ from edgechat.cli.declaring import (
     offline_option,
     option,
 )
-from edgechat.cli.options import (
-    anyway_option,
-    backend_option,
-    draft_option,
-    lora_option,
-    no_vision_option,
-    screen_reader_option,
-    workers_option,
-)
+from edgechat.cli.options import LoadOptions, load_options, screen_reader_option
 from edgechat.cli.terminal_io import USAGE_ERROR, complain, is_interactive
 
 ENGINE_FAILURE = 3
@@ -158,12 +149,7 @@ def _show_completion(context: click.Context, _param: click.Parameter, requested:
     complete=completion.local_models,
 )
 @option("last", "--continue", "-c", is_flag=True, help="Open the last conversation of the app.")
-@draft_option
-@lora_option
-@backend_option
-@no_vision_option
-@workers_option
-@anyway_option
+@load_options(engine=False)
 @screen_reader_option
 @offline_option
 @debug_option
@@ -194,12 +180,7 @@ def app(
     context: click.Context,
     model: str | None,
     last: bool,
-    draft: str | None,
-    lora: tuple[str, ...] | None,
-    backend: Literal["llama.cpp", "mlx"] | None,
-    no_vision: bool,
-    workers: tuple[str, ...] | None,
-    load_anyway: bool,
+    load: LoadOptions,
     screen_reader: bool,
 ) -> None:
     """Open the chat, or run a command."""
@@ -211,15 +192,19 @@ def app(
             raise click.BadParameter(
                 f"applies only to the app; use `edgechat {context.invoked_subcommand} MODEL`"
             )
-        for_app = (("--draft", draft), ("--backend", backend), ("--lora", lora), ("--with", workers))
-        for option, given in for_app:
+        for_app = {
+            "--draft": load.draft,
+            "--backend": load.backend,
+            "--lora": load.lora,
+            "--with": load.workers,
+            "--no-vision": load.no_vision or None,
+        }
+        for option, given in for_app.items():
             if given is not None:
                 raise click.BadParameter("must follow the command", param_hint=option)
         if last:
             where = "applies to the app, or to run: edgechat run MODEL --continue"
             raise click.BadParameter(where, param_hint="--continue")
-        if no_vision:
-            raise click.BadParameter("must follow the command", param_hint="--no-vision")
         if screen_reader:
             where = "applies to the app, or to run: edgechat run MODEL --screen-reader"
             raise click.BadParameter(where, param_hint="--screen-reader")
@@ -228,20 +213,12 @@ def app(
         from edgechat.chat.generation_options import CommandLineOptions
         from edgechat.cli.chat.conversation import ConversationChoice, RunOptions
         from edgechat.cli.chat.run import run_with
-        from edgechat.planner.request import PlanRequest
 
         options = RunOptions(
             model,
             choice=ConversationChoice(last=last),
-            generation=CommandLineOptions(adapters=lora),
-            request=PlanRequest(
-                draft=draft,
-                backend=backend,
-                vision=not no_vision,
-                adapters=lora,
-                workers=workers,
-                anyway=load_anyway,
-            ),
+            generation=CommandLineOptions(adapters=load.lora),
+            request=load.request(),
             screen_reader=True,
             interactive=True,
         )
@@ -264,12 +241,12 @@ def app(
     start = StartOptions(
         model,
         last=last,
-        anyway=load_anyway,
-        draft=draft,
-        backend=backend,
-        vision=not no_vision,
-        adapters=lora,
-        workers=workers,
+        anyway=load.load_anyway,
+        draft=load.draft,
+        backend=load.backend,
+        vision=not load.no_vision,
+        adapters=load.lora,
+        workers=load.workers,
     )
     raise Exit(run_app(start))
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
 import click
 
 from edgechat.cli import completion
 from edgechat.cli.declaring import TEXT, argument, option
+
+if TYPE_CHECKING:
+    from edgechat.planner.request import PlanRequest
+    from edgechat.settings import EngineName, RuntimeQuant
 
 MOST = 2**31 - 1
 """Largest number of tokens or conversations, as in settings.toml."""
@@ -84,3 +92,69 @@ screen_reader_option = option(
     is_flag=True,
     help="Chat line by line in plain sentences, without colours or animation; /help lists commands.",
 )
+
+
+class LoadOptions(NamedTuple):
+    """How a model is loaded, as several commands are told."""
+
+    draft: str | None
+    lora: tuple[str, ...] | None
+    backend: Literal["llama.cpp", "mlx"] | None
+    no_vision: bool
+    workers: tuple[str, ...] | None
+    load_anyway: bool = False
+    engine: EngineName | None = None
+    quant: RuntimeQuant | None = None
+
+    def request(self, **others: Any) -> PlanRequest:
+        """Return the request to plan a model; others: further fields of it."""
+        from edgechat.planner.request import PlanRequest
+
+        return PlanRequest(
+            draft=self.draft,
+            adapters=self.lora,
+            backend=self.backend,
+            vision=not self.no_vision,
+            workers=self.workers,
+            anyway=self.load_anyway,
+            runtime_quant=self.quant,
+            **others,
+        )
+
+    def name(self, model: str) -> str:
+        """Return MODEL or ENGINE:MODEL. Raises BadParameter for --quant without transformers."""
+        name = model if self.engine is None else f"{self.engine}:{model}"
+        if self.quant is not None and not name.startswith("transformers:"):
+            raise click.BadParameter("needs --engine transformers", param_hint="--quant")
+        return name
+
+    def require_model(self, given: object) -> None:
+        """Raise BadParameter for options that need a MODEL, if none is given."""
+        if not given and (self.engine is not None or self.quant is not None):
+            raise click.BadParameter("needs a MODEL", param_hint="--engine")
+
+
+def load_options(*, engine: bool = True, anyway: bool = True) -> Callable[[Callable[..., Any]], Any]:
+    """Declare the options of `LoadOptions`, which the command takes as `load`.
+
+    engine, anyway: whether --engine and --quant, and --load-anyway, are among them.
+    """
+    options = [draft_option, lora_option, backend_option]
+    if engine:
+        from edgechat.cli.values import engine_option, quant_option  # 10 ms: the settings
+
+        options += [engine_option, quant_option]
+    options += [no_vision_option, workers_option]
+    options += [anyway_option] if anyway else []
+
+    def declare(command: Callable[..., Any]) -> Any:
+        @functools.wraps(command)
+        def run(*args: Any, **values: Any) -> Any:
+            given = {name: values.pop(name) for name in LoadOptions._fields if name in values}
+            return command(*args, **values, load=LoadOptions(**given))
+
+        for one in reversed(options):
+            run = one(run)
+        return run
+
+    return declare

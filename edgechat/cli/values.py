@@ -33,14 +33,6 @@ quant_option = option(
 )
 
 
-def engine_model(engine: EngineName | None, model: str, quant: RuntimeQuant | None) -> str:
-    """Return ENGINE:MODEL. Raises BadParameter for --quant without transformers."""
-    name = model if engine is None else f"{engine}:{model}"
-    if quant is not None and not name.startswith("transformers:"):
-        raise click.BadParameter("needs --engine transformers", param_hint="--quant")
-    return name
-
-
 def runs_elsewhere(model: str) -> bool:
     """Return whether another program or server runs a model: ENGINE:MODEL, or NAME/MODEL of a remote."""
     from edgechat.models.remote.model import split_remote

@@ -19,20 +19,9 @@ from edgechat.base.errors import EdgechatError, ModelNotFound, StoreError
 from edgechat.base.text import is_binary
 from edgechat.cli import completion
 from edgechat.cli.declaring import TEXT, Number, argument, command, option
-from edgechat.cli.options import (
-    MOST,
-    anyway_option,
-    backend_option,
-    draft_option,
-    lora_option,
-    model_argument,
-    no_vision_option,
-    screen_reader_option,
-    workers_option,
-)
+from edgechat.cli.options import MOST, LoadOptions, load_options, model_argument, screen_reader_option
 from edgechat.cli.terminal_io import ending_on_signals, note, read_piped
-from edgechat.cli.values import engine_model, engine_option, quant_option
-from edgechat.settings import EngineName, RuntimeQuant, SamplingDefaults, Settings
+from edgechat.settings import SamplingDefaults, Settings
 
 if TYPE_CHECKING:
     from edgechat.chat.session import ChatSession
@@ -137,14 +126,7 @@ _MOST_SEED = 2**64 - 1
 @option("--json", is_flag=True, help="Print one JSON object at the end.")
 @option("--raw", is_flag=True, help="In a terminal too, print Markdown as the model writes it.")
 @screen_reader_option
-@draft_option
-@lora_option
-@backend_option
-@engine_option
-@quant_option
-@no_vision_option
-@workers_option
-@anyway_option
+@load_options()
 def run(
     model: str,
     prompt: str | None,
@@ -172,19 +154,11 @@ def run(
     json: bool,
     raw: bool,
     screen_reader: bool,
-    draft: str | None,
-    lora: tuple[str, ...] | None,
-    backend: Literal["llama.cpp", "mlx"] | None,
-    engine: EngineName | None,
-    quant: RuntimeQuant | None,
-    no_vision: bool,
-    workers: tuple[str, ...] | None,
-    load_anyway: bool,
+    load: LoadOptions,
 ) -> None:
     """Ask a model, and print the answer as it is generated."""
     from edgechat.chat.generation_options import CommandLineOptions
     from edgechat.cli.chat.conversation import ConversationChoice, RunOptions
-    from edgechat.planner.request import PlanRequest
 
     if last and chat is not None:
         raise click.BadParameter("cannot be used together with --chat", param_hint="--continue")
@@ -206,7 +180,7 @@ def run(
         if not math.isfinite(value):  # NaN passes range checks
             raise click.BadParameter(f"{value} is not a number", param_hint=f"--{name.replace('_', '-')}")
     options = RunOptions(
-        model=engine_model(engine, model, quant),
+        model=load.name(model),
         prompt=prompt,
         images=image,
         system=system,
@@ -217,19 +191,10 @@ def run(
             stop=stop,
             think=think,
             overflow=overflow,
-            adapters=lora,
+            adapters=load.lora,
             documents=docs or None,
         ),
-        request=PlanRequest(
-            context=ctx,
-            draft=draft,
-            backend=backend,
-            runtime_quant=quant,
-            vision=not no_vision,
-            adapters=lora,
-            workers=workers,
-            anyway=load_anyway,
-        ),
+        request=load.request(context=ctx),
         choice=ConversationChoice(last=last, chat=chat, keep=not no_store),
         tools=tools,
         yes=tuple(name.strip() for name in (yes or "").split(",") if name.strip()),

@@ -39,7 +39,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.exceptions import Exit
@@ -49,26 +49,15 @@ from edgechat.base.errors import OptionWithoutEffect
 from edgechat.base.text import figure, flat, mebibytes, one_line, seconds
 from edgechat.cli import completion
 from edgechat.cli.declaring import Number, argument, command, offline_option, option
-from edgechat.cli.options import (
-    MOST,
-    backend_option,
-    draft_option,
-    json_option,
-    lora_option,
-    no_vision_option,
-    workers_option,
-)
+from edgechat.cli.options import MOST, LoadOptions, json_option, load_options
 from edgechat.cli.terminal_io import StatusLine, note, print_json, sheet, styled
 from edgechat.cli.values import (
     amount,
-    engine_model,
-    engine_option,
     quality_class,
-    quant_option,
     rate,
     runs_elsewhere,
 )
-from edgechat.settings import EngineName, RuntimeQuant, Settings
+from edgechat.settings import Settings
 
 if TYPE_CHECKING:
     from edgechat.models.remote.model import HostedModel
@@ -98,13 +87,7 @@ if TYPE_CHECKING:
 @option("--ram", help="Plan for a machine with this much memory: 8GiB.")
 @option("--vram", help="... and a GPU with this much memory: 6GiB; 0: no GPU.")
 @option("--bandwidth", help="... and this memory bandwidth: 50GB/s.")
-@draft_option
-@lora_option
-@backend_option
-@engine_option
-@quant_option
-@no_vision_option
-@workers_option
+@load_options(anyway=False)
 @offline_option
 @json_option
 def plan(
@@ -116,45 +99,27 @@ def plan(
     ram: str | None,
     vram: str | None,
     bandwidth: str | None,
-    draft: str | None,
-    lora: tuple[str, ...] | None,
-    backend: Literal["llama.cpp", "mlx"] | None,
-    engine: EngineName | None,
-    quant: RuntimeQuant | None,
-    no_vision: bool,
-    workers: tuple[str, ...] | None,
+    load: LoadOptions,
     json: bool,
 ) -> None:
     """Show which models fit and how fast they would be, without downloading or loading anything."""
     from edgechat.planner.machine import MachineDescription
     from edgechat.planner.prepare import all_models, one_model
-    from edgechat.planner.request import PlanRequest, with_settings
+    from edgechat.planner.request import with_settings
 
-    if backend == "mlx" and vram is not None:
+    if load.backend == "mlx" and vram is not None:
         raise click.BadParameter("a Mac's GPU shares the machine's memory; use --ram", param_hint="--vram")
-    if lora is not None and not models:
+    if load.lora is not None and not models:
         raise click.BadParameter("requires the model that the adapter is for", param_hint="--lora")
     described = MachineDescription(
         ram=amount("--ram", ram),
         vram=amount("--vram", vram),
         bandwidth=rate(bandwidth),
-        runs_mlx=backend == "mlx",
+        runs_mlx=load.backend == "mlx",
     )
-    request = PlanRequest(
-        context=ctx,
-        min_tps=min_tps,
-        clients=clients,
-        quality=quality_class(quality),
-        draft=draft,
-        backend=backend,
-        vision=not no_vision,
-        adapters=lora,
-        workers=workers,
-        runtime_quant=quant,
-    )
-    names = [engine_model(engine, name, quant) for name in models]
-    if not names and (engine is not None or quant is not None):
-        raise click.BadParameter("needs a MODEL", param_hint="--engine")
+    request = load.request(context=ctx, min_tps=min_tps, clients=clients, quality=quality_class(quality))
+    names = list(map(load.name, models))
+    load.require_model(names)
     if any(map(runs_elsewhere, names)):
         show_elsewhere(names, request, described, json=json)
         return

@@ -8,9 +8,7 @@ import re
 import shlex
 import socket
 import sys
-from typing import TYPE_CHECKING, Literal
-
-import click
+from typing import TYPE_CHECKING
 
 from edgechat import settings
 from edgechat.base import logs, paths
@@ -19,20 +17,10 @@ from edgechat.base.network.offline import OFFLINE_OPTION, offline_by
 from edgechat.base.text import one_line
 from edgechat.cli import completion
 from edgechat.cli.declaring import TEXT, Debug, Number, argument, command, option
-from edgechat.cli.options import (
-    MOST,
-    anyway_option,
-    backend_option,
-    draft_option,
-    lora_option,
-    no_vision_option,
-    workers_option,
-)
+from edgechat.cli.options import MOST, LoadOptions, load_options
 from edgechat.cli.terminal_io import complain, note
-from edgechat.cli.values import engine_model, engine_option, quant_option
 from edgechat.models.formats.header import ModelKind
 from edgechat.models.remote.model import KINDS
-from edgechat.settings import EngineName, RuntimeQuant
 
 if TYPE_CHECKING:
     from edgechat.chat.storage.store import ResponseStore
@@ -104,14 +92,7 @@ _LEAST_KEY = 16
     "or a proxy use; can be repeated.",
 )
 @option("--ctx", type=Number(int, min=1, max=MOST), help="Context length in tokens, shared by all requests.")
-@draft_option
-@lora_option
-@backend_option
-@engine_option
-@quant_option
-@no_vision_option
-@workers_option
-@anyway_option
+@load_options()
 @option(
     "--grace",
     type=Number(float, min=0, max=3600),
@@ -154,14 +135,7 @@ def serve(
     cors: tuple[str, ...],
     allow_host: tuple[str, ...],
     ctx: int | None,
-    draft: str | None,
-    lora: tuple[str, ...] | None,
-    backend: Literal["llama.cpp", "mlx"] | None,
-    engine: EngineName | None,
-    quant: RuntimeQuant | None,
-    no_vision: bool,
-    workers: tuple[str, ...] | None,
-    load_anyway: bool,
+    load: LoadOptions,
     grace: float,
     strict: bool,
     store_responses: bool,
@@ -172,22 +146,10 @@ def serve(
     """Serve models to editors, scripts and agents on this machine, as OpenAI, Anthropic and Ollama do."""
     import asyncio
 
-    from edgechat.planner.request import PlanRequest
-
-    if model is None and (engine is not None or quant is not None):
-        raise click.BadParameter("needs a MODEL", param_hint="--engine")
+    load.require_model(model)
     if model is not None:
-        model = engine_model(engine, model, quant)
-    request = PlanRequest(
-        context=ctx,
-        draft=draft,
-        backend=backend,
-        vision=not no_vision,
-        adapters=lora,
-        workers=workers,
-        runtime_quant=quant,
-        anyway=load_anyway,
-    )
+        model = load.name(model)
+    request = load.request(context=ctx)
     if port is None:
         port = 11434 if ollama else 8484
     no_api_key = no_api_key or (ollama and api_key is None)
