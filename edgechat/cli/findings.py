@@ -1,4 +1,7 @@
-"""Findings: what keeps models from running well on this machine, and the remedies, from a Survey."""
+"""Findings: what is wrong on this machine and with edgechat's own files, why it matters, and the remedies.
+
+Each layer checks its own files; this module collects the reports.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,37 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
+from edgechat import settings
+from edgechat.base import paths
+from edgechat.base.errors import EdgechatError, FolderError
 from edgechat.base.process.spawn import frozen
-from edgechat.base.text import mebibytes
+from edgechat.base.text import mebibytes, one_line
+from edgechat.chat.storage.store import store_path
+from edgechat.cli.commands.chats import with_store
+from edgechat.cli.commands.device import models_folder
 from edgechat.device.accelerators import Accelerator, Vendor
 from edgechat.device.cpu import ESSENTIAL, Cpu, choose_threads
 from edgechat.device.memory import Memory
 from edgechat.device.mlx import missing
-from edgechat.device.profile import DeviceProfile
+from edgechat.device.profile import DeviceProfile, disk_free
 from edgechat.device.speed import DeviceSpeed
-from edgechat.device.survey import Failure, Survey
+from edgechat.device.survey import Failure, Survey, survey
+from edgechat.models.catalogue import catalogue
+from edgechat.models.formats.gguf import read_model
+from edgechat.models.local.inventory import inventory
+from edgechat.models.local.locations import hub_cache
+from edgechat.models.local.resolve import resolve
+from edgechat.models.remote.measured import engine_starts
 from edgechat.native.accelerators.devices import Build
+
+_GUIDE = "guide"
+_MOST_NOTES = 8
 
 GIB = 2**30
 _LITTLE_MEMORY = 3 * GIB // 2
@@ -48,6 +67,109 @@ class Finding:
     why: str
     fix: str
     """Text; lines that begin with two spaces are commands."""
+
+
+def all_findings() -> Iterator[Finding]:
+    """Yield what is wrong on this machine and with edgechat's own files."""
+    yield from own_findings()
+    yield from machine_findings(survey(), _disks())
+
+
+def own_findings() -> Iterator[Finding]:
+    """Yield problems of edgechat's own folders and files."""
+    yield from _folders()
+    yield from _unreadable_folders()
+    yield from _failed_starts()
+    reported: set[str] = set()
+    for check, why in (
+        (settings.load, "Commands fail, and the app opens without a model."),
+        (catalogue, "Models cannot be found by name."),
+        (_check_guide, "The guide is the model that needs no download."),
+        (_check_model, "edgechat opens with this model."),
+        (_check_chats, "Conversations cannot be read or stored."),
+    ):
+        try:
+            check()
+        except FolderError:
+            continue  # reported by `_folders`
+        except EdgechatError as error:
+            if error.message not in reported:
+                yield Finding(Weight.BROKEN, error.message, why, error.hint or "")
+            reported.add(error.message)
+
+
+def _folders() -> Iterator[Finding]:
+    """Yield a finding for each folder that is not writable; one for all that cannot be created."""
+    kinds: tuple[tuple[Callable[[], Path], str], ...] = (
+        (paths.config_dir, "Settings are read from this folder."),
+        (paths.data_dir, "Conversations and models are stored in this folder."),
+        (paths.log_dir, "The engine process writes its log there, and does not start without it."),
+        (paths.cache_dir, "Measurements are stored in this folder."),
+    )
+    for folder, why in kinds:
+        try:
+            path = folder()
+        except FolderError as error:
+            yield Finding(Weight.BROKEN, error.message, why, error.hint or "")
+            return  # the others fail alike
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=path):
+                pass
+        except OSError as error:
+            grave = folder in (paths.data_dir, paths.log_dir)
+            what = f"{path} is not writable: {error.strerror}."
+            fix = f"Make it writable, or set EDGECHAT_HOME to another folder:\n  chmod u+rwx '{path}'"
+            yield Finding(Weight.BROKEN if grave else Weight.NOTE, what, why, fix)
+
+
+def _unreadable_folders() -> Iterator[Finding]:
+    """Yield a note for each unreadable folder of models."""
+    try:
+        skipped = inventory().skipped
+    except EdgechatError:
+        return  # reported with the catalogue
+    for path, reason in list(skipped.items())[:_MOST_NOTES]:
+        what = f"The models in {one_line(str(path), 300)} cannot be read: {reason}."
+        fix = "To use them, give your user permission to read the folder."
+        yield Finding(Weight.NOTE, what, "`edgechat list` does not show them.", fix)
+
+
+def _failed_starts() -> Iterator[Finding]:
+    """Yield a note for each model whose program failed at its last start."""
+    for name, start in list(engine_starts().items())[-_MOST_NOTES:]:
+        if start.failure:
+            what = f"The program of {one_line(name, 300)} {one_line(start.failure, 300)}."
+            yield Finding(Weight.NOTE, what, "That was its last start.", f"Read its log: {start.log}")
+
+
+def _check_guide() -> None:
+    read_model(resolve(_GUIDE).path)
+
+
+def _check_model() -> None:
+    """Check that the model of settings.toml is on this machine."""
+    try:
+        model = settings.load().model
+    except EdgechatError:
+        return
+    if model is not None and model != _GUIDE:
+        read_model(resolve(model).path)
+
+
+def _check_chats() -> None:
+    if store_path().exists():
+        with_store(lambda store: store.check(), only_read=True)
+
+
+def _disks() -> dict[Path, int]:
+    """Return the free bytes of the folders of models, each disk once."""
+    free: dict[Path, int] = {}
+    for folder in filter(None, (models_folder(), hub_cache())):
+        n_bytes = disk_free(folder)
+        if n_bytes is not None and n_bytes not in free.values():
+            free[folder] = n_bytes
+    return free
 
 
 def machine_findings(survey: Survey, disks: dict[Path, int]) -> Iterator[Finding]:

@@ -13,7 +13,6 @@ import pytest
 from edgechat.base import paths
 from edgechat.chat.storage.store import store_path
 from edgechat.cli import findings
-from edgechat.cli.commands import doctor
 from edgechat.cli.findings import Weight, machine_findings
 from edgechat.device.accelerators import Accelerator
 from edgechat.device.cpu import Core, Cpu
@@ -104,14 +103,14 @@ def test_a_home_that_cannot_be_made_is_said_once(tmp_path):
 
 def test_a_model_of_the_settings_that_is_gone():
     paths.config_dir().joinpath("settings.toml").write_text('model = "/nowhere/model.gguf"\n')
-    (finding,) = doctor.own_findings()
+    (finding,) = findings.own_findings()
     assert "/nowhere/model.gguf" in finding.what
 
 
 def test_a_guide_that_is_missing(monkeypatch, tmp_path):
     shipped = paths.shipped
     monkeypatch.setattr(paths, "shipped", lambda name: tmp_path if name == "guide.gguf" else shipped(name))
-    (finding,) = doctor.own_findings()
+    (finding,) = findings.own_findings()
     assert finding.weight is Weight.BROKEN
     assert "guide.gguf is missing" in finding.what
 
@@ -119,13 +118,13 @@ def test_a_guide_that_is_missing(monkeypatch, tmp_path):
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_that_is_read_only():
     paths.log_dir().chmod(0o500)
-    (finding,) = doctor.own_findings()
+    (finding,) = findings.own_findings()
     assert "is not writable" in finding.what
 
 
 def test_a_folder_that_nothing_can_be_written_to(monkeypatch):
     monkeypatch.setattr(paths, "log_dir", lambda: Path("/proc") if Path("/proc").exists() else Path("/dev"))
-    (finding,) = doctor.own_findings()
+    (finding,) = findings.own_findings()
     assert finding.weight is Weight.BROKEN
     assert "is not writable" in finding.what
 
@@ -292,12 +291,12 @@ def test_a_failed_trial_of_amx_is_a_note():
 
 def test_a_program_that_was_not_ready_is_told_with_its_log():
     note_start("vllm:m", EngineStart(54.2))
-    assert not list(doctor.own_findings())
+    assert not list(findings.own_findings())
     note_start(
         "vllm:m", EngineStart(failure="ended before it was ready (exit code 1)", log="/logs/engine-1.log")
     )
-    (finding,) = doctor.own_findings()
+    (finding,) = findings.own_findings()
     assert finding.what == "The program of vllm:m ended before it was ready (exit code 1)."
     assert "/logs/engine-1.log" in finding.fix
     note_start("vllm:m", EngineStart(20.0))
-    assert not list(doctor.own_findings())
+    assert not list(findings.own_findings())

@@ -446,10 +446,10 @@ def test_where_links_cannot_be_made_it_is_copied(user, model, tmp_path, monkeypa
 
 
 def test_doctor_notes_a_folder_that_may_not_be_read(user, monkeypatch):
-    from edgechat.cli.commands import doctor
+    from edgechat.cli import findings
     from edgechat.models.local.inventory import Inventory
 
-    monkeypatch.setattr(doctor, "inventory", lambda: Inventory((), {Path("/x"): "Permission denied"}))
-    (finding,) = [one for one in doctor.own_findings() if "cannot be read" in one.what]
+    monkeypatch.setattr(findings, "inventory", lambda: Inventory((), {Path("/x"): "Permission denied"}))
+    (finding,) = [one for one in findings.own_findings() if "cannot be read" in one.what]
     assert finding.what == "The models in /x cannot be read: Permission denied."
     assert not finding.weight

@@ -1,8 +1,7 @@
 """`edgechat doctor`: problems of this machine, the gravest first, each with its remedy.
 
 With --json one object is printed: `wrong` (their number: the exit code is 1 if there are any) and `findings`,
-a list of weight ("broken", "slow", "tight" or "note"), what, why and fix. Each layer checks its own files;
-this module collects the reports.
+a list of weight ("broken", "slow", "tight" or "note"), what, why and fix.
 
 `edgechat doctor --with ssh://HOST` looks at workers instead; with --json it prints a list of worker, error
 and hint (null for one that can be used), edgechat, llama_cpp, ggml, cpu, sandbox, link (up and down in bytes
@@ -12,41 +11,21 @@ a second, round_trip in seconds), devices (name, description, total, free, bandw
 from __future__ import annotations
 
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import msgspec
 from click.exceptions import Exit
 
-from edgechat import settings
-from edgechat.base import paths
-from edgechat.base.errors import EdgechatError, FolderError, WorkerRefused
-from edgechat.base.process.ask import ChildFailed
-from edgechat.base.text import figure, mebibytes, one_line
-from edgechat.chat.storage.store import store_path
-from edgechat.cli.commands.chats import with_store
-from edgechat.cli.commands.device import models_folder
+from edgechat.base.errors import WorkerRefused
+from edgechat.base.text import figure, mebibytes
 from edgechat.cli.declaring import command, option
-from edgechat.cli.findings import Finding, Weight, machine_findings
 from edgechat.cli.options import checked_workers
 from edgechat.cli.terminal_io import StatusLine, print_json, sheet, styled
-from edgechat.device.profile import disk_free
-from edgechat.device.remote.workers import LostWorker, Tunnel, connect
-from edgechat.device.survey import survey
-from edgechat.models.catalogue import catalogue
-from edgechat.models.formats.gguf import read_model
-from edgechat.models.local.inventory import inventory
-from edgechat.models.local.locations import hub_cache
-from edgechat.models.local.resolve import resolve
-from edgechat.models.remote.measured import engine_starts
-from edgechat.native.accelerators.devices import read_inventory
-from edgechat.planner.machine import check_build
 
-_GUIDE = "guide"
-_MOST_NOTES = 8
+if TYPE_CHECKING:
+    from edgechat.cli.findings import Finding
+    from edgechat.device.remote.workers import Tunnel
 
 
 @command(
@@ -68,9 +47,11 @@ def doctor(workers: tuple[str, ...] | None, json: bool) -> None:
     """Look for problems on this machine, and say how to fix them."""
     if workers:
         raise Exit(_run_with(workers, json=json))
+    from edgechat.cli.findings import Weight, all_findings
+
     with StatusLine(sys.stderr) as status:
         status.show("inspecting this machine")
-        findings = sorted(_findings(), key=lambda finding: -finding.weight)
+        findings = sorted(all_findings(), key=lambda finding: -finding.weight)
     wrong = sum(finding.weight > Weight.NOTE for finding in findings)
     if json:
         print_json({"wrong": wrong, "findings": [_object(finding) for finding in findings]})
@@ -94,6 +75,10 @@ def _run_with(addresses: Sequence[str], *, json: bool) -> int:
 
 def _worker(address: str) -> dict[str, Any]:
     """Return the report on a worker, as --json prints it."""
+    import msgspec
+
+    from edgechat.device.remote.workers import LostWorker, connect
+
     try:
         tunnel = connect(address)
         if isinstance(tunnel, LostWorker):
@@ -119,6 +104,10 @@ def _worker(address: str) -> dict[str, Any]:
 
 def _unequal(tunnel: Tunnel) -> tuple[str | None, str | None]:
     """Return why a worker does not fit this machine's llama.cpp, and a hint; or (None, None)."""
+    from edgechat.base.process.ask import ChildFailed
+    from edgechat.native.accelerators.devices import read_inventory
+    from edgechat.planner.machine import check_build
+
     try:
         check_build(tunnel, read_inventory().build)
     except WorkerRefused as error:
@@ -149,108 +138,6 @@ def _worker_rows(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Sandbox", report["sandbox"] or "none: that system offers none"
 
 
-def _findings() -> Iterator[Finding]:
-    yield from own_findings()
-    yield from machine_findings(survey(), _disks())
-
-
-def own_findings() -> Iterator[Finding]:
-    """Yield problems of edgechat's own folders and files."""
-    yield from _folders()
-    yield from _unreadable_folders()
-    yield from _failed_starts()
-    reported: set[str] = set()
-    for check, why in (
-        (settings.load, "Commands fail, and the app opens without a model."),
-        (catalogue, "Models cannot be found by name."),
-        (_check_guide, "The guide is the model that needs no download."),
-        (_check_model, "edgechat opens with this model."),
-        (_check_chats, "Conversations cannot be read or stored."),
-    ):
-        try:
-            check()
-        except FolderError:
-            continue  # reported by `_folders`
-        except EdgechatError as error:
-            if error.message not in reported:
-                yield Finding(Weight.BROKEN, error.message, why, error.hint or "")
-            reported.add(error.message)
-
-
-def _folders() -> Iterator[Finding]:
-    """Yield a finding for each folder that is not writable; one for all that cannot be created."""
-    kinds: tuple[tuple[Callable[[], Path], str], ...] = (
-        (paths.config_dir, "Settings are read from this folder."),
-        (paths.data_dir, "Conversations and models are stored in this folder."),
-        (paths.log_dir, "The engine process writes its log there, and does not start without it."),
-        (paths.cache_dir, "Measurements are stored in this folder."),
-    )
-    for folder, why in kinds:
-        try:
-            path = folder()
-        except FolderError as error:
-            yield Finding(Weight.BROKEN, error.message, why, error.hint or "")
-            return  # the others fail alike
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=path):
-                pass
-        except OSError as error:
-            grave = folder in (paths.data_dir, paths.log_dir)
-            what = f"{path} is not writable: {error.strerror}."
-            fix = f"Make it writable, or set EDGECHAT_HOME to another folder:\n  chmod u+rwx '{path}'"
-            yield Finding(Weight.BROKEN if grave else Weight.NOTE, what, why, fix)
-
-
-def _unreadable_folders() -> Iterator[Finding]:
-    """Yield a note for each unreadable folder of models."""
-    try:
-        skipped = inventory().skipped
-    except EdgechatError:
-        return  # reported with the catalogue
-    for path, reason in list(skipped.items())[:_MOST_NOTES]:
-        what = f"The models in {one_line(str(path), 300)} cannot be read: {reason}."
-        fix = "To use them, give your user permission to read the folder."
-        yield Finding(Weight.NOTE, what, "`edgechat list` does not show them.", fix)
-
-
-def _failed_starts() -> Iterator[Finding]:
-    """Yield a note for each model whose program failed at its last start."""
-    for name, start in list(engine_starts().items())[-_MOST_NOTES:]:
-        if start.failure:
-            what = f"The program of {one_line(name, 300)} {one_line(start.failure, 300)}."
-            yield Finding(Weight.NOTE, what, "That was its last start.", f"Read its log: {start.log}")
-
-
-def _check_guide() -> None:
-    read_model(resolve(_GUIDE).path)
-
-
-def _check_model() -> None:
-    """Check that the model of settings.toml is on this machine."""
-    try:
-        model = settings.load().model
-    except EdgechatError:
-        return
-    if model is not None and model != _GUIDE:
-        read_model(resolve(model).path)
-
-
-def _check_chats() -> None:
-    if store_path().exists():
-        with_store(lambda store: store.check(), only_read=True)
-
-
-def _disks() -> dict[Path, int]:
-    """Return the free bytes of the folders of models, each disk once."""
-    free: dict[Path, int] = {}
-    for folder in filter(None, (models_folder(), hub_cache())):
-        n_bytes = disk_free(folder)
-        if n_bytes is not None and n_bytes not in free.values():
-            free[folder] = n_bytes
-    return free
-
-
 def _object(finding: Finding) -> dict[str, str]:
     return {**asdict(finding), "weight": finding.weight.name.lower()}
 
@@ -260,7 +147,7 @@ def _as_text(findings: list[Finding], wrong: int) -> str:
     summary = "1 problem found." if wrong == 1 else f"{wrong} problems found."
     blocks = [summary if wrong else "No problems found."]
     for finding in findings:
-        label = "note" if finding.weight == Weight.NOTE else "wrong"
+        label = "wrong" if finding.weight else "note"
         rows = [(label, finding.what), ("why", finding.why), ("do", finding.fix)]
         blocks.append(sheet([row for row in rows if row[1]], bold=bold, width=7))
     return "\n\n".join(blocks)
