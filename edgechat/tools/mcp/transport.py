@@ -17,7 +17,6 @@ from edgechat.tools.config import ServerConfig
 from edgechat.tools.mcp.connection import GRACE_SECONDS
 
 if TYPE_CHECKING:
-    from mcp.client._transport import TransportStreams
     from mcp.os.win32.utilities import ServerProcess
 
 
@@ -49,7 +48,7 @@ class _Allowance:
 @asynccontextmanager
 async def server_process(
     config: ServerConfig, log: int, on_start: Callable[[int], None], on_misuse: Callable[[str], None]
-) -> AsyncIterator[TransportStreams]:
+) -> AsyncIterator[tuple[Any, Any]]:
     """Start a server and yield the streams for the SDK. Raises OSError.
 
     log: a file descriptor for its stderr, which gets closed. on_start: called with its process id. on_misuse:
@@ -151,9 +150,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 
 @asynccontextmanager
-async def over_http(
-    config: ServerConfig, on_misuse: Callable[[str], None]
-) -> AsyncIterator[TransportStreams]:
+async def over_http(config: ServerConfig, on_misuse: Callable[[str], None]) -> AsyncIterator[tuple[Any, Any]]:
     """Connect to a server at a URL and yield the streams for the SDK. on_misuse: see `server_process`."""
     from mcp.client.streamable_http import streamable_http_client
 

@@ -14,12 +14,13 @@ from functools import partial
 from time import monotonic
 
 from textual import events
-from textual._xterm_parser import BRACKETED_PASTE_END, BRACKETED_PASTE_START, XTermParser
+from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 
 from edgechat.base.text import is_text
 
+_PASTE_START, _PASTE_END = "\x1b[200~", "\x1b[201~"
 _STARTS = ("\x1bP>|", "\x1b_G")
 _ENDS = ("\x1b\\", "\a")
 _MOST_LETTERS = 512
@@ -124,8 +125,8 @@ class TerminalInput:
             if self._pasted is not None:
                 at = yield from self._paste(self._pasted, text, at)
                 continue
-            self._last = (self._last + text[at])[-len(BRACKETED_PASTE_START) :]
-            if self._last == BRACKETED_PASTE_START:
+            self._last = (self._last + text[at])[-len(_PASTE_START) :]
+            if self._last == _PASTE_START:
                 self._reset_parser()  # which waits for the end of this sequence
                 self._pasted = []
             else:
@@ -155,8 +156,8 @@ class TerminalInput:
     def _paste(self, pasted: list[str], text: str, at: int) -> Generator[Message, None, int]:
         """Collect pasted text; return the position in `text` after it."""
         rest, n_tail = self._tail + text[at:], len(self._tail)
-        end = rest.find(BRACKETED_PASTE_END)
-        cut = end if end >= 0 else max(0, len(rest) - len(BRACKETED_PASTE_END) + 1)
+        end = rest.find(_PASTE_END)
+        cut = end if end >= 0 else max(0, len(rest) - len(_PASTE_END) + 1)
         if sum(map(len, pasted)) < _MOST_PASTED:
             pasted.append(rest[:cut])
         if end < 0:
@@ -164,7 +165,7 @@ class TerminalInput:
             return len(text)
         self._pasted, self._tail, self._last = None, "", ""
         yield events.Paste("".join(pasted).replace("\0", ""))
-        return at + end + len(BRACKETED_PASTE_END) - n_tail
+        return at + end + len(_PASTE_END) - n_tail
 
     def _parse(self, parse: Callable[[], Iterable[Message]]) -> Iterator[Message]:
         parser = self._parser

@@ -94,9 +94,11 @@ async def run_own_binding(field: Widget, event: events.Key) -> bool:
     """Run a field's own binding of a key at once; return whether there is an enabled one."""
     if event.is_printable:
         return False
-    for binding in field._bindings.key_to_bindings.get(event.key, ()):
-        if not binding.priority and await field.app.run_action(binding.action, field):
-            event.stop()
-            event.prevent_default()
-            return True
-    return False
+    found = field.screen.active_bindings.get(event.key)
+    if found is None or found.node is not field or found.binding.priority:
+        return False
+    if not await field.app.run_action(found.binding.action, field):
+        return False
+    event.stop()
+    event.prevent_default()
+    return True
