@@ -85,7 +85,7 @@ class EdgechatApp(App[None]):
     .-wide Toast {{ max-width: 60; }}
     {STYLES}
     """
-    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_commands}  # not Textual's
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_commands}  # replaces Textual's
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+o", "models", "Models", priority=True),
         Binding("ctrl+p", "command_palette", "Commands", priority=True),
@@ -110,9 +110,9 @@ class EdgechatApp(App[None]):
         theme: str = "terminal",
         pictures: PictureMode = "auto",
     ) -> None:
-        """services: the layers below; default: edgechat's own. library: with `services`, the models offered.
+        """services: the layers below, by default edgechat's own. theme, pictures: see `settings.fields`.
 
-        theme, pictures: see `settings.fields`.
+        library: the models offered; used only together with `services`.
         """
         # Set here because Textual chooses its filters, including NO_COLOR's, before the theme is known.
         super().__init__(ansi_color=True)

@@ -232,7 +232,10 @@ class OpenConversation:
         return self._answering
 
     async def ask(self, question: UnsentPrompt) -> None:
-        """Save a question or a new version of one, and stream the reply. If not saved, it is returned."""
+        """Save a question, or a new version of one, and stream the reply.
+
+        A question that cannot be saved is returned to the prompt.
+        """
         n_turns = len(self.turns)
         if not await self._save(question):
             return
@@ -245,7 +248,7 @@ class OpenConversation:
         await self._answer(question)
 
     async def _save(self, question: UnsentPrompt) -> bool:
-        """Save a question; return whether it was stored. Until then it is `pending_question` and unsent."""
+        """Save a question; return whether it was stored. Until then it is `pending_question`."""
         saved = False
         self.pending_question = question
         try:
@@ -283,7 +286,7 @@ class OpenConversation:
             raise
 
     def give_back(self, question: UnsentPrompt | None = None) -> None:
-        """Return an unsent question, if any, to the prompt, with those waiting behind it."""
+        """Hand back an unsent question, if any, together with those waiting behind it."""
         given = question or UnsentPrompt()
         for waiting in self.waiting:
             given = given.before(waiting)
@@ -292,7 +295,7 @@ class OpenConversation:
             self._listener.question_not_sent(self, given)
 
     def next_question(self) -> UnsentPrompt | None:
-        """Take the next waiting question, or return all to the prompt if the last reply was cut short."""
+        """Take the next waiting question, or hand all of them back if the last reply was cut short."""
         if not self.waiting:
             return None
         if self.turns and (self.turns[-1].role, self.turns[-1].state) != ("assistant", "complete"):
@@ -452,7 +455,7 @@ class OpenConversation:
             self._show_turns()
 
     async def switch(self, turn_id: str, by: int) -> str | None:
-        """Show the next (1) or previous (-1) branch at a turn; return its id, or None if there is none."""
+        """Show the next (1) or previous (-1) branch at a turn; return the turn's new id, or None."""
         conversation = self.conversation
         if conversation is None or self.is_answering:
             return None

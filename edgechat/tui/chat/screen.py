@@ -486,7 +486,7 @@ class ChatScreen(AppScreen[None]):
         self.run_in_background(run_command(self.controller, name, argument))
 
     def replace_prompt(self, text: str) -> None:
-        """Start a command in the prompt; Escape restores the previous content."""
+        """Put the beginning of a command into the prompt; Escape restores the previous content."""
         self.controller.prompt.replace(text)
 
     def key_of(self, command: str) -> str:

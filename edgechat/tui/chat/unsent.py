@@ -45,7 +45,7 @@ class UnsentPrompt(msgspec.Struct, omit_defaults=True):
 class PromptContent:
     """The prompt's content: the user's next question, or something that temporarily replaces it.
 
-    Rewording an earlier question, or filling in a command, sets the next question aside until this is sent.
+    Rewording an earlier question, or filling in a command, sets the next question aside until that is sent.
     """
 
     def __init__(self, view: ChatView) -> None:
@@ -91,7 +91,7 @@ class PromptContent:
         self.write(self._aside or UnsentPrompt())
 
     def sent(self) -> None:
-        """Restore the content set aside now that the prompt is sent, followed by text typed since."""
+        """After sending, restore the content set aside, followed by any text typed since."""
         pane = self._view.pane
         since = UnsentPrompt(pane.text, list(pane.attachments), list(pane.images))
         self.write((self._aside or UnsentPrompt()).before(since))
@@ -100,7 +100,7 @@ class PromptContent:
 async def load_unsent(store: Store, chat_id: str | None) -> UnsentPrompt:
     """Return the unsent prompt of a conversation, or of a new one (None). Raises StoreError.
 
-    For a new one, it may come from another process that has ended.
+    A new one's may have been left by another process that has ended.
     """
     stored = await store.unsent(chat_id)
     if chat_id is None:

@@ -13,7 +13,7 @@ from edgechat.planner.plan import LoadPlan
 from edgechat.tools.consent import Answer, Question
 
 Branch = tuple[int, int]
-"""A turn's index among its branches, from 0, and their number."""
+"""The index of this version of a turn, from 0, and the number of versions."""
 
 
 class ReplyView(Protocol):

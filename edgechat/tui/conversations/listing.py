@@ -264,7 +264,7 @@ class ChatList(ScrollView, can_focus=True):
         self._width = 0
         self._in_trash = False
 
-    # What is shown.
+    # Content.
 
     def show(self, rows: Sequence[Row], *, from_top: bool = False, in_trash: bool = False) -> None:
         """Replace the rows; the cursor stays on its row, or else at its position.
@@ -409,7 +409,7 @@ class ChatList(ScrollView, can_focus=True):
     # Requests.
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Allow requests about a row only if there is one, and only in or outside the trash as applicable."""
+        """Allow requests about a row only if one is selected, and only where they apply: list or trash."""
         match parameters:
             case ("choose" | "rename" | "pin" | "delete" | "export",):
                 return self.row is not None and not self._in_trash

@@ -1,4 +1,4 @@
-"""Markdown documents: parse text that may grow at its end into blocks, with citations and links."""
+"""Markdown documents: parse text, which may still be growing, into blocks with citations and links."""
 
 from __future__ import annotations
 
@@ -376,7 +376,7 @@ def _last_start(tokens: Sequence[Token]) -> int:
 
 @lru_cache(maxsize=1)
 def _parser() -> MarkdownIt:
-    """Return the parser, for CommonMark, tables, strikethrough and maths; HTML is shown as text."""
+    """Return the parser: CommonMark, tables, strikethrough and maths; HTML is shown as text."""
     from markdown_it import MarkdownIt  # 40 ms; needed only once there is text
 
     from edgechat.tui.markdown import syntax

@@ -82,7 +82,7 @@ def _heading(block: Block, width: int) -> list[RenderedLine]:
 
 
 def _maths(block: Block, width: int) -> list[RenderedLine]:
-    """Return a formula in two dimensions, or on one line if too wide, or else its source."""
+    """Return a formula laid out over several lines, or on one line if too wide, or else its source."""
     from edgechat.base.latex import convert
 
     room = width - 2
@@ -231,7 +231,7 @@ _DIFF = re.compile(r"(?:diff --git |Index: .*\n|--- .*\n\+\+\+ |@@ -\d+(?:,\d+)?
 
 
 def language_of(source: str, language: str) -> str:
-    """Return the language of code, recognizing diffs that do not name it."""
+    """Return the language of code, recognizing unlabelled diffs."""
     return "diff" if not language and _DIFF.match(source) else language
 
 

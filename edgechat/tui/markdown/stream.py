@@ -29,7 +29,7 @@ _CLOSERS = {
     "<": (">",),
     "&": (";",),
 }
-"""Possible endings of text that begins with a sign."""
+"""Possible ends of a piece of markup, by the character that opens it."""
 _NOT_YET = ("table", "maths")
 """Blocks whose lines may all change until they end."""
 

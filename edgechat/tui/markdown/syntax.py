@@ -22,7 +22,7 @@ _CLOSING = {"$": "$", "$$": "$$", "\\(": "\\)", "\\[": "\\]"}
 _LONGEST = 2000
 """Maximum length of an inline formula, which bounds the search for its end."""
 _LATEX = frozenset(",;:{}()]%&\"'/=?@^")
-"""A backslash before one of these is LaTeX (or nothing) and is kept; CommonMark would drop it."""
+"""A backslash before one of these is LaTeX or meaningless, and is kept; CommonMark would drop it."""
 _COMMAND = re.compile(r"\\(?:text\w*|mathrm|mbox|operatorname)\*?\s*\{[^{}]*\}|\\[A-Za-z]+|\\.")
 _SIGN = re.compile(r"\\[A-Za-z]|[\^_]")
 _PROSE = re.compile(r"[A-Za-z\d][,.;:!?]?\s+[A-Za-z]{2,}")

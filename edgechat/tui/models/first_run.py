@@ -206,7 +206,7 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
 
     @property
     def _cards(self) -> Sequence[FirstModel]:
-        """Recommended models; empty without a network, where local models come first."""
+        """Recommended models; empty without a network, as local models then come first."""
         return () if self._no_network else self._models.first
 
     @property

@@ -104,7 +104,7 @@ class ModelBrowser(Vertical):
     """
 
     class SurveyWanted(Message):
-        """A request to rate a model's quantizations, as the cursor has rested on it."""
+        """A request to rate a model's quantizations, sent once the cursor has rested on it."""
 
     def __init__(self, models: KnownModels, current: str | None) -> None:
         """current: name of the chat's model."""

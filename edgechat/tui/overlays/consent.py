@@ -77,7 +77,7 @@ class ConsentScreen(AppDialog[Answer | None]):
         self.query_one(KeyedList).show_lines(lines)
 
     def withdraw(self) -> None:
-        """Close the dialog, now or once it is on top again, because nothing waits for the answer any more."""
+        """Close the dialog, now or when it is next on top; the answer is no longer needed."""
         self._withdrawn = True
         self._close_if_withdrawn()
 

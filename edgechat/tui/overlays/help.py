@@ -168,7 +168,7 @@ class _HelpSection(Static):
         self.border_title = Content(title)
 
     def filter(self, words: Sequence[str]) -> bool:
-        """Show the rows that contain all words, in themselves or the heading; return whether any do."""
+        """Show the rows that contain all words, counting the heading's text; return whether any do."""
         rows = [
             (keys, description)
             for keys, description in self._rows

@@ -1,4 +1,4 @@
-"""Command palette: every command, and the values for some of them."""
+"""Command palette: every command, plus the themes, presets and saved prompts to choose from."""
 
 from __future__ import annotations
 

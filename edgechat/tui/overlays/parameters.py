@@ -35,7 +35,7 @@ class Parameters:
     system: str | None
     settings: ChatSettings
     save_as: str = ""
-    """Name of the preset to save them as; empty if not saved."""
+    """Name of a preset to save them as; empty for no preset."""
 
 
 class ParametersScreen(AppDialog[None]):

@@ -285,7 +285,7 @@ class SettingRow(Vertical, can_focus=True):
         self._show_value()
 
     def show_fault(self, fault: str) -> None:
-        """Show a problem below the value, or none ('')."""
+        """Show a problem below the value; '' removes it."""
         line = self.query_one(".row--fault", Static)
         line.display = bool(fault)
         line.update(Content(printable(f"! {fault}") if fault else ""))

@@ -46,7 +46,7 @@ class ReplyReader:
 
     def __init__(self) -> None:
         self._held = ""
-        """Letters that are, or may become, a reply, including ESC."""
+        """The letters so far of a reply or a possible reply, including its ESC."""
         self._at = 0.0
         """When the last of them arrived."""
 
@@ -94,7 +94,7 @@ _READ_BYTES = 1 << 14
 _MOST_PASTED = 1 << 25
 """Maximum characters in one paste; the rest is dropped."""
 _WAIT = 0.005
-"""Seconds between checks that the terminal has taken the output."""
+"""Seconds between checks of whether all output has been written."""
 _MOST_CELLS = 300_000
 """The largest plausible terminal, in cells; laying out a larger one would take minutes."""
 

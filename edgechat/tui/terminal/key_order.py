@@ -40,7 +40,7 @@ class KeyQueue:
         """Number of keys and changes of focus in progress."""
         self._burst_timer: Timer | None = None
         self._is_burst_over = False
-        """Whether the letters at the front form a complete burst."""
+        """Whether the letters at the front of the queue form a complete burst."""
 
     async def take(self, event: Typed) -> None:
         """Deliver an event once the earlier ones are done."""
@@ -151,7 +151,7 @@ class KeyQueue:
         return self._is_editing
 
     async def _start_search_or_drop(self, letters: list[events.Key]) -> None:
-        """Start a search if the letters begin with a slash; otherwise drop them: no field can take them."""
+        """Start a search if the letters begin with a slash, else drop them, as there is no text field."""
         if letters and letters[0].key == "slash":
             await self._deliver_next()
             return

@@ -1,4 +1,4 @@
-"""Pictures in the terminal: the part of Kitty's graphics protocol that works like text.
+"""Pictures in the terminal, shown through the Unicode placeholders of Kitty's graphics protocol.
 
 A picture is sent once, with a number. Cells that show it contain the placeholder U+10EEEE, with
 diacritics for the row and column, in a colour that encodes the number. They scroll, and are covered
@@ -55,7 +55,7 @@ MOST_CELLS = len(_DIACRITICS)
 _LEVELS = (0, 95, 135, 175, 215, 255)
 """Levels of green and blue in the 256-colour palette."""
 _HUES = len(_LEVELS) ** 2 - 1
-"""Number of palette colours with no red, except black: converting to 256 colours keeps these as they are."""
+"""Number of palette colours without red, not counting black. Conversion to 256 colours keeps them."""
 _NAMES = re.compile(r"\x1bP>\|(kitty|ghostty)[ (](\d{1,6})\.(\d{1,6})")
 _FIRST_VERSIONS = {"kitty": (0, 28), "ghostty": (1, 0)}
 _REPLY = re.compile(r"\x1b_G(?:[A-Za-z]=\d+,)*i=(\d{1,10})(?:,[A-Za-z]=\d+)*;(.*)", re.S)
@@ -73,8 +73,8 @@ class PictureNumber:
         """Return the number for picture `n`, counted from 0.
 
         start: an offset that differs from that of other programs in the same window.
-        colours: how many colours the terminal has. With only 256, `colour` is a palette entry, because
-        Textual would convert RGB to it.
+        colours: how many colours the terminal has. With only 256, `colour` is the palette entry that
+        Textual would convert the RGB colour to.
         """
         green, blue = divmod(1 + n % _HUES, len(_LEVELS))
         colour = (
@@ -193,8 +193,8 @@ class SentPicture:
 class TerminalPictures:
     """Sends pictures to the terminal, one at a time, and frees them. Runs in the app's event loop.
 
-    It asks for the terminal's name and then, if such terminals show placeholders, whether pictures can
-    be shown now. Nothing waits for the answers; until they arrive, there are no pictures.
+    It asks for the terminal's name and then, if terminals of that name show placeholders, whether
+    pictures can be shown now. Nothing waits for the answers; until they arrive, there are no pictures.
     """
 
     def __init__(self, output: PictureOutput, colours: int, on_change: Callable[[], None]) -> None:
@@ -296,7 +296,7 @@ class TerminalPictures:
         return True
 
     def keep(self, keys: Collection[PictureKey], *, spare: int = 0) -> None:
-        """Free all other pictures, except the `spare` ones sent last."""
+        """Free all pictures except these and the last `spare` others sent."""
         others = [key for key in self._sent if key not in keys]
         for key in others[: max(0, len(others) - spare)]:
             number = self._sent.pop(key).number
@@ -320,7 +320,7 @@ class TerminalPictures:
         self._on_change()
 
     def close(self) -> None:
-        """Free all pictures and send no more."""
+        """Free all pictures, and stop sending any."""
         self._state = "unable"
         self._free_all()
 

@@ -30,7 +30,7 @@ class TerminalWindow:
         self._has_title = os.environ.get("TERM", "") not in _NO_TITLE
 
     def show_title(self, title: str, *, is_busy: bool = False) -> None:
-        """Set the window's title. is_busy: add a mark."""
+        """Set the window's title. is_busy: whether to add a mark."""
         title = one_line(f"{'● ' * is_busy}{title}", _MAX_TITLE)
         if not self._has_title or title == self._title:
             return
@@ -39,7 +39,7 @@ class TerminalWindow:
         self._title = title
 
     def restore_title(self) -> None:
-        """Restore the original title, and set no more."""
+        """Restore the original title. Later titles are ignored."""
         if self._has_title and self._title is not None:
             # Cleared first, for terminals without a title stack.
             self._write(_osc("2;") + _escape("[23;2t"))
@@ -102,7 +102,7 @@ class EndSignals:
 
 
 def restore_hang_up() -> None:
-    """Restore SIGHUP's default action, which ends the process, once everything is saved."""
+    """Restore SIGHUP's default action, which ends the process. Call this once everything is saved."""
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 

@@ -72,7 +72,7 @@ class TranscriptImages:
             self.tidy(spare=_SPARE_PICTURES)
 
     def tidy(self, *, spare: int = 0) -> None:
-        """Free the pictures that are not near the screen, except the last `spare` ones sent."""
+        """Free the pictures that are far from the screen, except the last `spare` sent."""
         if self._pictures is not None:
             wanted = (key for sheet in self._sheets() for key in sheet.pictures)
             self._pictures.keep({PictureKey(digest, *size) for digest, size in wanted}, spare=spare)
@@ -93,7 +93,7 @@ class TranscriptImages:
         await self._thumbnails.close()
 
     def free(self) -> None:
-        """Free all pictures and send no more."""
+        """Free all pictures, and stop sending any."""
         if self._pictures is not None:
             self._pictures.close()
 

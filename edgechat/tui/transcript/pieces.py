@@ -123,7 +123,7 @@ class UserPiece(Piece):
         self.pictures: dict[ThumbnailKey, tuple[Strip, ...]] = {}
         """Requested pictures, with their cells once the terminal has them."""
         self.rows: dict[int, tuple[ThumbnailKey, int]] = {}
-        """Lines that show picture rows, from the last layout."""
+        """Maps lines to the rows of pictures that they show, as of the last layout."""
 
     @property
     def wanted(self) -> list[ThumbnailKey]:

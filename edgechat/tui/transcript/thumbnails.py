@@ -43,7 +43,7 @@ class ThumbnailSize(NamedTuple):
 
 
 def size_of(image: AttachedImage, width: int, most_rows: int) -> ThumbnailSize:
-    """Return an image's thumbnail size: at most one cell per pixel across, and half a cell down."""
+    """Return an image's thumbnail size: at most one cell per pixel across and half a cell down."""
     if not (image.width and image.height):
         return ThumbnailSize(0, 0)
     scale = min(1.0, min(width, _WIDEST) / image.width, 2 * most_rows / image.height)
@@ -82,7 +82,7 @@ class Thumbnails:
         return thumbnail
 
     async def pixels(self, digest: str, box: tuple[int, int]) -> Pixels | None:
-        """Return an image scaled down to fit a box, in pixels; None on failure."""
+        """Return an image scaled down to fit a box, given in pixels; None on failure."""
         async with self._working:
             try:
                 library = await self._library()
@@ -139,7 +139,7 @@ def lines_of(pixels: Pixels, size: ThumbnailSize) -> tuple[Strip, ...]:
 
 
 def _row(pixels: Pixels, columns: int, y: int, height: int) -> list[Color]:
-    """Return the mean colour of each area in a row; the areas cover the whole image together."""
+    """Return the mean colours in row `y` of an image divided into `columns` x `height` areas."""
     stride, rgb = 3 * pixels.width, pixels.rgb
     top = y * pixels.height // height
     bottom = max(top + 1, (y + 1) * pixels.height // height)

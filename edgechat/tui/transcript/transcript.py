@@ -211,7 +211,7 @@ class Transcript(VerticalScroll):
 
     @property
     def is_finding(self) -> bool:
-        """Whether a search is on, with its matches marked."""
+        """Whether a search is active, with its matches marked."""
         return self._finder is not None
 
     def find(self, finder: Finder | None, *, turn: str = "") -> bool:
@@ -278,7 +278,7 @@ class Transcript(VerticalScroll):
     def toggle_thoughts(self, turn: str = "") -> None:
         """Unfold everything in one turn, or the thinking in all turns.
 
-        If the last one is already unfolded, fold all of them.
+        If the last of these is unfolded, fold them all instead.
         """
         kind = FoldedPiece if turn else ThoughtPiece
         folded = [
@@ -435,7 +435,7 @@ class Transcript(VerticalScroll):
 
 
 class UnreadLines:
-    """Remembers where the text seen so far ends: at a line of a piece, which may move as a whole."""
+    """Remembers where the text seen so far ends, as a line within a piece, since pieces may move."""
 
     def __init__(self) -> None:
         self.count = 0

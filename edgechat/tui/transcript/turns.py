@@ -103,7 +103,7 @@ class ReplyPiece(Piece):
         super().append(text)
 
     def finish(self) -> None:
-        """Mark the reply as complete, and the quotations not found in any passage."""
+        """Mark the reply as complete, and highlight quotations not found in any passage."""
         self._is_complete = True
         if self._unfounded_quotations() and self.sheet is not None:
             self._document = self._parsed()
@@ -262,7 +262,7 @@ _LIMITS = {
 def pieces_of(turn: Turn, branch: tuple[int, int] = (0, 1), passages: Passages = NO_PASSAGES) -> list[Piece]:
     """Return the pieces that show a turn.
 
-    branch: its index among the versions of the turn, from 0, and their number.
+    branch: the index of this version of the turn, from 0, and the number of versions.
     passages: those that a reply may cite.
     """
     pieces: list[Piece] = []

@@ -1,4 +1,4 @@
-"""Start page of a new conversation: the wordmark, a card for the model, and suggested questions."""
+"""Start page of a new conversation: the wordmark, a card about the model, and suggested questions."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class WelcomePiece(Piece):
         self.questions: tuple[str, ...] = ()
         """Suggested questions."""
         self.question_lines: dict[int, str] = {}
-        """Questions by line."""
+        """Maps line numbers to questions."""
         self._choose_questions()
 
     def show_model(self, plan: LoadPlan) -> None:

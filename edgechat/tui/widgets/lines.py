@@ -17,7 +17,7 @@ from edgechat.base.text import by_drafts, one_line
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _BAR_WIDTH = 16
 _CELLS = 24
-"""Maximum width of the prompt's map."""
+"""Maximum width of the prompt's map, in cells."""
 _CACHED, _READ, _UNREAD = ("▒", "$primary"), ("▓", "$success"), ("·", "dim")
 """Marks and styles, the same as in the engine room's cache map."""
 _Parts = list[Content | str | tuple[str, str]]

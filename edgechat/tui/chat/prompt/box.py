@@ -80,7 +80,10 @@ class PromptBox(Area):
 
     @dataclass
     class WantsClipboard(Message):
-        """A request for the image on the system clipboard, or (`or_text`) the text copied in the app."""
+        """A request for the image on the system clipboard.
+
+        or_text: whether to use the text copied in the app if there is no image.
+        """
 
         or_text: bool
 
@@ -222,7 +225,7 @@ class PromptBox(Area):
             case "tab":
                 self.accept()
             case "enter" if choice.text.rstrip() != typed.rstrip() and not choice.more:
-                # Commands without an argument are sent as well.
+                # A command that takes no argument is sent right away.
                 is_complete = not choice.text.endswith(" ")
                 self.accept()
                 if is_complete and self.text.startswith("/"):

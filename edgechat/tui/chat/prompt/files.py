@@ -125,7 +125,7 @@ class FileFinder:
 
 
 def rank(query: str, path: str, lower: str) -> Rank | None:
-    """Return how well a query matches a path, as a rank that is smaller the better; None if it does not.
+    """Return a rank for how well a query matches a path, smaller being better; None if it does not.
 
     Names that start with the query come first, then names and paths that contain it, then those that
     contain its letters in order, the closer together the better. query, lower: in lower case.
@@ -235,7 +235,7 @@ class NamedFiles:
         self.found, self.folders = [], []
 
     def shown(self, attached: Collection[AttachedImage]) -> list[NamedImage | NamedFolder]:
-        """Return the folders, and the images not attached already."""
+        """Return the images not already attached, then the folders."""
         digests = {image.digest for image in attached}
         images = [named for named in self.found if named.image is None or named.image.digest not in digests]
         return [*images, *(folder for folder in self.folders if folder.chip is not None)]
