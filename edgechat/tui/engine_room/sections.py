@@ -421,7 +421,7 @@ class ServerSection(Section):
 
     TITLE: ClassVar[str] = "Server"
     MEANING: ClassVar[str] = (
-        "The model runs on this server, whose cache cannot be seen. Its requests are those of all its users."
+        "The model runs on this server, whose cache cannot be seen. Its requests are from all its users."
     )
 
     def __init__(self) -> None:
@@ -442,14 +442,14 @@ class ServerSection(Section):
         model, load = self._model, self._load
         if model is None:
             return []
-        context = f"{model.context:,} tokens" if model.context else ("not told", ".faint")
+        context = f"{model.context:,} tokens" if model.context else ("not reported", ".faint")
         lines = [
             row("kind", SERVER_KINDS[model.kind]),
             row("address", one_line(model.url, 200)),
             row("context", context),
         ]
         if load is None:
-            return [*lines, *wrapped("It tells no metrics.", width, ".faint")]
+            return [*lines, *wrapped("It reports no metrics.", width, ".faint")]
         if load.running is not None:
             waiting = f", {load.waiting} waiting" if load.waiting is not None else ""
             lines.append(row("requests", f"{load.running} running{waiting}"))

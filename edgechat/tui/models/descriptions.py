@@ -65,7 +65,7 @@ def describe(item: ModelItem, width: int, offline: str) -> Content:
         lines.append(Content.styled(" · ".join(facts), "dim"))
     if item.is_best:
         lines.append(
-            Content.styled(f"{BEST} Recommended: the best that soon answers on this machine.", "$accent")
+            Content.styled(f"{BEST} Recommended: the best that answers quickly on this machine.", "$accent")
         )
     lines += _state(item, offline)
     if item.hosted is not None:
@@ -259,7 +259,7 @@ def caption(first: Sequence[FirstModel], rate: float | None) -> str:
     """Return the assumptions behind the figures on the cards."""
     if not first:
         return ""
-    text = "First token: of a prompt of 1,000 tokens."
+    text = "First token: for a prompt of 1,000 tokens."
     known = f"{_bits(rate)}, as measured" if rate is not None else f"{_bits(ASSUMED_RATE)}, which is assumed"
     if any(shown.download for shown in first):
         text += f" Downloads: at {known}."

@@ -306,7 +306,7 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
         if self._models.problem is not None:
             return printable(error_text(self._models.problem))
         if self._models.overview is not None and not self._models.first:
-            return "No model of the catalogue fits into the memory that is free now."
+            return "No model in the catalogue fits into the memory that is free now."
         return ""
 
     def _network(self) -> str:

@@ -186,7 +186,7 @@ class CallPiece(FoldedPiece):
     def _state(self) -> str:
         use = self._use
         if use.outcome == "open" and not self._ended:
-            return "running" if self._running else "asked for"
+            return "running" if self._running else "requested"
         if use.outcome == "answered":
             return duration(use.seconds)
         return OUTCOMES[use.outcome]
@@ -255,7 +255,7 @@ _LIMITS = {
     "context": "■ The context is full: the reply ends here. You can continue; the oldest turns will be left "
     "out.",
     "length": "■ The reply reached the maximum length.",
-    "tools": "■ The reply called tools as often as one may (tool_rounds in the settings).",
+    "tools": "■ The reply reached the limit on tool calls (tool_rounds in the settings).",
 }
 
 
