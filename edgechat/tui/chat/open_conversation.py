@@ -455,7 +455,10 @@ class OpenConversation:
             self._show_turns()
 
     async def switch(self, turn_id: str, by: int) -> str | None:
-        """Show the next (1) or previous (-1) branch at a turn; return the turn's new id, or None."""
+        """Show the next (1) or previous (-1) branch at a turn.
+
+        Returns the id of the turn now in its place, or None if there is no such branch.
+        """
         conversation = self.conversation
         if conversation is None or self.is_answering:
             return None

@@ -1,1 +1,1 @@
-"""The list of conversations, and searching them."""
+"""The list of conversations, with search."""

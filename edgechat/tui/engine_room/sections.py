@@ -124,7 +124,7 @@ class MemorySection(Section):
 
 
 def _planned(plan: LoadPlan | None) -> dict[str, _Share]:
-    """Return the model's planned memory by device, as exactly as it is known."""
+    """Return the model's planned memory by device, from the planned buffers if there are any."""
     if plan is None:
         return {}
     if plan.buffers:

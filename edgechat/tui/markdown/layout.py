@@ -238,7 +238,7 @@ def language_of(source: str, language: str) -> str:
 def split_runs(source: str) -> list[str]:
     """Split source code into runs of lines that are highlighted independently.
 
-    A run ends where a statement at the left margin follows a blank line; few strings contain such a place.
+    A run ends where code at the left margin follows a blank line, which is rarely inside a string.
     """
     lines = source.expandtabs(4).split("\n")
     pieces: list[str] = []

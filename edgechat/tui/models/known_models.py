@@ -267,7 +267,7 @@ class KnownModels:
     # The list.
 
     def items(self, query: str) -> dict[str, ModelItem]:
-        """Return the models that match every word of the query, in order and by key."""
+        """Return the models that match every word of the query, by key and in display order."""
         pulls = [pull for pull in self._pulls.all if pull not in self._listed_pulls]
         pulled = sorted(map(_pulled, pulls), key=lambda item: item.group is ModelGroup.NOT_DOWNLOADED)
         items = [*pulled, *self._local(), *self._hosted(), *self._remote({pull.name for pull in pulls})]

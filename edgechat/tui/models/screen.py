@@ -65,7 +65,7 @@ class Details(Vertical):
     def show(
         self, item: ModelItem | None, survey: SurveyFindings | None, *, offline: str = "", waiting: str = ""
     ) -> None:
-        """Show a model. survey: None if there is none, for the reason in `waiting`."""
+        """Show a model. survey: None if not available; `waiting` says why."""
         about = self.query_one("#about", Static)
         title = self.query_one("#quants-title", Static)
         quants = self.query_one("#quants", KeyedList)

@@ -223,13 +223,13 @@ class ToolsScreen(SwitchDialog):
 
     @property
     def _names(self) -> list[str]:
-        """Names of the lines: known tools, and chosen ones that no longer exist."""
+        """Names of the listed tools: known ones, and chosen ones that no longer exist."""
         names = [server.name for server in self._known]
         gone = [name for name in self._chosen if name not in names and name.partition(":")[0] not in _FIELDS]
         return names + gone
 
     def _chosen_as(self, name: str) -> str:
-        """Return what is chosen on a line; '' if it is off."""
+        """Return the chosen item for a line, including its argument; '' if it is off."""
         if name in _FIELDS:
             return next((one for one in self._chosen if one.startswith(f"{name}:")), "")
         return name if name in self._chosen else ""

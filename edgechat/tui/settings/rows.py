@@ -257,7 +257,7 @@ class SettingRow(Vertical, can_focus=True):
 
     @dataclass
     class EditorLeft(Message):
-        """The editor, which contains this text, has lost the focus."""
+        """The editor has lost the focus. text: its content."""
 
         text: str
 

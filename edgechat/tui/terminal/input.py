@@ -40,8 +40,8 @@ class TerminalReply(Message):
 class ReplyReader:
     """Extracts the terminal's replies from its input, letter by letter.
 
-    ESC is passed on at once, since it may be a key. The key parser must therefore be reset once it
-    turns out to have begun a reply (`is_inside`).
+    ESC is passed on at once, since it may be a key. If it turns out to begin a reply (`is_inside`),
+    the key parser must be reset.
     """
 
     def __init__(self) -> None:

@@ -103,8 +103,7 @@ class KeyQueue:
     def _hold_for(self, target: DOMNode) -> None:
         """Hold keys back until all effects of a key sent to `target` are complete.
 
-        A callback follows the key up the widget tree, then goes the same way again behind the messages
-        that the key caused.
+        A callback follows the key up the widget tree, then follows the messages that the key caused.
         """
         release = self.hold()
         nodes = 2 * target.ancestors_with_self
