@@ -127,7 +127,7 @@ class WelcomePiece(Piece):
         return f"What you write is sent to {remote.server}, {one_line(remote.url, 60)}."
 
     def _lay_out_questions(self, width: int, at: int) -> Iterator[RenderedLine]:
-        """Yield the lines of the questions, which start at line `at`, and record which line shows which."""
+        """Yield the questions' lines, starting at line `at`, and record which question each line shows."""
         yield RenderedLine(Content("To begin with").stylize(".heading"))
         self.question_lines = {}
         for number, question in enumerate(self.questions, 1):

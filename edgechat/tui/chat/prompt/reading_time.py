@@ -21,7 +21,7 @@ _SAMPLE = 1000
 
 
 class ReadingTime:
-    """The loaded model's reading speed: the plan's prediction, corrected by the last long prompt."""
+    """The loaded model's reading speed: the plan's prediction, corrected using the last long prompt."""
 
     def __init__(self) -> None:
         self._plan: LoadPlan | None = None
