@@ -450,7 +450,6 @@ class ChatController:
             answer.result()
 
     def _ask_next(self, opened: OpenConversation) -> None:
-        """Send a conversation's next waiting question."""
         if self._is_closing or self.models.is_awaiting or opened.is_answering or not opened.waiting:
             return
         question = opened.next_question()

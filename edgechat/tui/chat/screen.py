@@ -398,7 +398,6 @@ class ChatScreen(AppScreen[None]):
         self._take_question(event.question)
 
     def _take_question(self, question: str) -> None:
-        """Put a suggested question into the prompt."""
         self.controller.prompt.replace(question)
         self.refresh_chat()
 

@@ -65,7 +65,6 @@ class PromptContent:
         return self._aside is not None or bool(self.edits)
 
     def write(self, prompt: UnsentPrompt) -> None:
-        """Replace the prompt's content."""
         self.edits, self._aside = prompt.edits, prompt.aside
         hint = "Esc returns to your text" if prompt.aside is not None else ""
         title = "editing · Esc cancels" if prompt.edits else hint
@@ -87,7 +86,6 @@ class PromptContent:
         self._view.pane.take_focus()
 
     def restore(self) -> None:
-        """Restore the content set aside."""
         self.write(self._aside or UnsentPrompt())
 
     def sent(self) -> None:

@@ -397,7 +397,6 @@ class ChatList(ScrollView, can_focus=True):
             self.post_message(self.Requested("search"))
 
     def action_page(self, by: int) -> None:
-        """Move the cursor by one page."""
         line = self._tops[self._cursor] + by * max(1, self.size.height - 1)
         at = bisect_right(self._tops, max(0, line)) - 1
         self._go_to(self._nearest(min(at, len(self._rows) - 1)) if self._rows else 0)

@@ -65,7 +65,6 @@ class MemorySection(Section):
         self.changed()
 
     def show(self, snapshot: Snapshot | None) -> None:
-        """Show the worker's memory use."""
         resident = snapshot.memory_bytes if snapshot else 0
         if mebibytes(resident) != mebibytes(self._resident):
             self._resident = resident
@@ -347,7 +346,6 @@ class DraftsSection(Section):
         self._last: SpeculationStats | None = None
 
     def show_model(self, info: ModelInfo | None) -> None:
-        """Show a model's drafters."""
         self._info, self._last = info, None
         self.changed()
 
@@ -411,7 +409,6 @@ def _percent(share: float | None) -> str:
 
 
 def _join_lengths(lengths: Sequence[int]) -> str:
-    """Return the draft lengths of all streams as text."""
     numbers = ", ".join(map(str, lengths[:8]))
     return f"{numbers} tokens" if len(lengths) > 1 or lengths[0] != 1 else "1 token"
 

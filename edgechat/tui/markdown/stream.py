@@ -81,7 +81,6 @@ class MarkdownStream:
         return [*pieces[:-1], pieces[-1] + first, *others]
 
     def finish(self, width: int) -> list[Content]:
-        """Return all remaining pieces."""
         self._width = self._width or width
         lines = self._document.lines(self._width)
         return self._write(lines, len(lines), 0)

@@ -417,7 +417,6 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
             self.dismiss(FirstRunChoice(row.model.chat_name, self._pulls.current))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Allow only available choices."""
         match action, parameters:
             case "local", (int(number),):
                 return number <= len(self._local)

@@ -193,7 +193,6 @@ class ModelBrowser(Vertical):
         self.show_item()
 
     def show_item(self) -> None:
-        """Show the selected model's details."""
         item, models = self.item, self._models
         if item is not None:
             survey, waiting = models.survey_of(item), models.why_no_survey(item)
@@ -470,7 +469,6 @@ class ModelsScreen(AppScreen[str | None]):
             self.dismiss(None)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Show and allow only the actions available now."""
         if not self.is_mounted:
             return True
         browser = self._browser

@@ -279,7 +279,6 @@ class SettingRow(Vertical, can_focus=True):
         self._show_value()
 
     def update(self, value: Any) -> None:
-        """Show a new value."""
         self.value = value
         self.show_fault("")
         self._show_value()

@@ -52,7 +52,6 @@ class ReplyReader:
 
     @property
     def is_inside(self) -> bool:
-        """Whether a reply has begun."""
         return self._held.startswith(_STARTS)
 
     def feed(self, letter: str) -> str | TerminalReply:
