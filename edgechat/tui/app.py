@@ -1,7 +1,7 @@
 """The Textual app.
 
-What is imported here and in `chat.screen` delays the first frame (0.25 s, nearly all of it Textual);
-everything else is imported after it.
+Imports here and in `chat.screen` delay the first frame (0.25 s, nearly all of it Textual);
+everything else is imported afterwards.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _QUIT_AGAIN = 3.0
 
 @dataclass(frozen=True, slots=True)
 class StartOptions:
-    """How the app starts; see `planner.request` for the options of the model."""
+    """How the app starts; `planner.request` describes the model options."""
 
     model: str | None = None
-    """A path or a name; None: the last one."""
+    """A path or name; None for the last model used."""
     last: bool = False
-    """Whether the last conversation is opened."""
+    """Whether to open the last conversation."""
     anyway: bool = False
     draft: str | None = None
     backend: Backend | None = None
@@ -71,7 +71,7 @@ def _commands() -> type[Provider]:
 
 
 class EdgechatApp(App[None]):
-    """edgechat in a terminal."""
+    """The terminal app."""
 
     TITLE = "edgechat"
     CSS = f"""
@@ -110,25 +110,25 @@ class EdgechatApp(App[None]):
         theme: str = "terminal",
         pictures: PictureMode = "auto",
     ) -> None:
-        """services: the layers below; None: edgechat's own. library: with `services`, the models offered.
+        """services: the layers below, by default edgechat's own. theme, pictures: see `settings.fields`.
 
-        theme, pictures: see `settings.fields`.
+        library: the models offered; used only together with `services`.
         """
-        # Set here: Textual chooses its filters, NO_COLOR's included, before the theme is known.
+        # Set here because Textual chooses its filters, including NO_COLOR's, before the theme is known.
         super().__init__(ansi_color=True)
         self._output_filter = OutputFilter()
         self.fault: Exception | None = None
-        """The error that ended the app, or occurred as it ended."""
+        """The error that ended the app or was raised while it was ending."""
         self.keys = KeyQueue(self, super().on_event)
         """Queue that all keys pass through."""
         self._quit_asked_at = -_QUIT_AGAIN
-        """When Ctrl+C was pressed with nothing to copy, stop or clear."""
+        """When Ctrl+C was last pressed with nothing to copy, stop or clear."""
         self.window = TerminalWindow(self._write_to_terminal)
         self._picture_mode = pictures
         start = start or StartOptions()
         self._chat = ChatScreen(partial(_controller, start, services, library), last=start.last)
         apply(self, theme)
-        # Animated scrolling takes CPU time from the model, and conflicts with added text.
+        # Animated scrolling takes CPU time from the model, and misbehaves when text is appended.
         self.animation_level = "none"
 
     def get_default_screen(self) -> Screen[None]:
@@ -136,7 +136,7 @@ class EdgechatApp(App[None]):
 
     def get_driver_class(self) -> type[Driver]:
         driver = super().get_driver_class()
-        if driver.__name__ != "LinuxDriver":  # on Windows, or in a test
+        if driver.__name__ != "LinuxDriver":  # on Windows, or in tests
             return driver
         from edgechat.tui.terminal.input import TerminalDriver
 
@@ -154,7 +154,7 @@ class EdgechatApp(App[None]):
         return self._chat
 
     def on_mount(self) -> None:
-        """Quit in the same way at every signal, and redraw the screen after a stop (SIGTSTP)."""
+        """Make every signal quit the same way, and redraw the screen after SIGTSTP."""
         self.app_resume_signal.subscribe(self, lambda _: self._draw_again())
         self.call_after_refresh(self._ask_for_pictures)
         if threading.current_thread() is threading.main_thread():
@@ -180,7 +180,7 @@ class EdgechatApp(App[None]):
         super()._handle_exception(error)
 
     def _is_from_closed_screen(self) -> bool:
-        """Return whether an error comes from a screen that has been closed, and whose widgets are gone."""
+        """Return whether the current error comes from a screen that is closed and whose widgets are gone."""
         pump = active_message_pump.get(None)
         is_ending = self.return_code is not None
         if is_ending or not isinstance(pump, Widget):
@@ -188,7 +188,7 @@ class EdgechatApp(App[None]):
         return not any(node in self.screen_stack for node in pump.ancestors_with_self)
 
     def _fatal_error(self) -> None:
-        # Textual fills the terminal with a traceback; here, the caller of `run_app` reports the error.
+        # Textual would print a traceback; here, the caller of `run_app` reports the error.
         if "_images" in self.__dict__:
             self._images.free()
         self.window.restore_title()
@@ -206,11 +206,11 @@ class EdgechatApp(App[None]):
 
     @property
     def is_notifying(self) -> bool:
-        """Whether a message is shown beside the chat."""
+        """Whether a notification is on display."""
         return bool(self._notifications)
 
     def notify(self, message: str, **options: Any) -> None:
-        """Show a message unless it is shown already, and at most two at a time."""
+        """Show a notification unless it is already visible; at most two are visible at a time."""
         messages = [notification.message for notification in self._notifications]
         if message in messages:
             return
@@ -219,7 +219,7 @@ class EdgechatApp(App[None]):
         super().notify(message, **options)
 
     async def action_quit(self) -> None:
-        """Save what is being written, then quit."""
+        """Save anything unsaved, then quit."""
         try:
             await self._chat.close_session()
         except EdgechatError as error:
@@ -230,7 +230,7 @@ class EdgechatApp(App[None]):
         self.window.restore_title()
         self.exit()
 
-    # Images, which the transcript and the versions of a turn show.
+    # Images shown by the transcript and by the versions of a turn.
 
     @cached_property
     def _images(self) -> TranscriptImages:
@@ -255,7 +255,7 @@ class EdgechatApp(App[None]):
         self._images.take(event.text)
 
     async def action_copy_or_stop(self) -> None:
-        """Copy the selection; without one, stop the answer; else clear the prompt; else ask, then quit."""
+        """Copy the selection, or else stop the answer, or else clear the prompt, or else offer to quit."""
         in_field = getattr(self.focused, "selected_text", "")
         selected = in_field or self.screen.get_selected_text()
         if selected:
@@ -299,7 +299,7 @@ class EdgechatApp(App[None]):
             self.push_screen(SettingsScreen(), lambda _: self._chat.settings_changed())
 
     def _is_open(self, screen_class: type[Screen[None]]) -> bool:
-        """Return whether a screen of this class is open, perhaps below another screen."""
+        """Return whether a screen of this class is open, possibly below another one."""
         return any(isinstance(screen, screen_class) for screen in self.screen_stack)
 
     def on_settings_screen_changed(self, event: Any) -> None:
@@ -307,7 +307,7 @@ class EdgechatApp(App[None]):
         self._images.use(event.settings.pictures)
 
     async def set_theme(self, name: str) -> None:
-        """Change the colours, here and in settings.toml. Raises SettingsError."""
+        """Change the theme, here and in settings.toml. Raises SettingsError."""
         from edgechat import settings
 
         if name not in THEMES:
@@ -318,7 +318,7 @@ class EdgechatApp(App[None]):
 
 
 def parts() -> list[Part]:
-    """Return the parts of the app, each with the classes whose keys work there."""
+    """Return the parts of the app, each with the classes that define its keys."""
     from edgechat.tui.chat.prompt.box import PromptBox
     from edgechat.tui.conversations.listing import ChatList
     from edgechat.tui.conversations.sidebar import SearchField
@@ -353,7 +353,7 @@ def parts() -> list[Part]:
 def _controller(
     start: StartOptions, services: SessionServices | None, library: ModelLibrary | None, view: ChatView
 ) -> ChatController:
-    # This imports SQLite and the engine: 40 ms that the first frame does not wait for.
+    # Imports SQLite and the engine, which takes 40 ms; the first frame must not wait for them.
     from edgechat.chat.generation_options import CommandLineOptions
     from edgechat.chat.session import ChatSession, SessionServices
     from edgechat.planner.request import PlanRequest
@@ -376,14 +376,14 @@ def _controller(
 
 
 def run_app(start: StartOptions) -> int:
-    """Open the chat, and return the exit code.
+    """Run the app, and return the exit code.
 
-    Raises the error that ended the app, if any, after the terminal is restored.
+    If an error ended the app, it is raised once the terminal is restored.
     """
     from edgechat import settings
 
     loaded = settings.Settings()
-    with contextlib.suppress(EdgechatError):  # the chat shows it
+    with contextlib.suppress(EdgechatError):  # the chat reports the error
         loaded = settings.load()
     app = EdgechatApp(start, theme=loaded.theme, pictures=loaded.pictures)
     app.run()

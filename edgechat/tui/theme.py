@@ -1,12 +1,12 @@
-"""Colours: the terminal's own, and three sets of true colours. `apply` changes them in a running app.
+"""Themes: the terminal's own colours, and three true-colour themes. `apply` switches a running app.
 
-True colours set surfaces apart by tints: $background is the page, $surface the conversations, code and
-questions on it, $panel what lies above those. The terminal's own colours have no tints: there, borders and
-bars ($divider) and reverse video take their place.
+True-colour themes separate surfaces by tint: $background is the page, $surface is for the
+conversations and for code and questions on the page, $panel for what lies above those. The
+terminal's own colours have no tints; borders, bars ($divider) and reverse video replace them.
 
-Every pair of text and ground that the app draws keeps WCAG's contrast: 4.5 to 1 in "dark" and "light", and
-7 to 1 in "high-contrast". Where NO_COLOR is set there are none, and what a colour would have shown is
-reversed, bold or underlined.
+Every combination of text and background that the app draws meets WCAG contrast: 4.5:1 in "dark" and
+"light", 7:1 in "high-contrast". With NO_COLOR there are no colours; reverse video, bold and
+underlining replace them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from textual.theme import Theme
 TERMINAL = Theme(
     name="terminal",
     ansi=True,
-    primary="ansi_bright_blue",  # the other blue is hardly legible on black in many terminals
+    primary="ansi_bright_blue",  # plain blue is hardly legible on black in many terminals
     secondary="ansi_cyan",
     warning="ansi_yellow",
     error="ansi_red",
@@ -32,10 +32,10 @@ TERMINAL = Theme(
     panel="ansi_default",
     boost="ansi_default",
     variables={
-        # Asked for by Textual's own style sheets.
+        # Required by Textual's own style sheets.
         "ansi-background": "ansi_default",
         "ansi-foreground": "ansi_default",
-        # Reverse video can be read in any palette; `widgets.cursor` draws it where Textual forgets it.
+        # Reverse video is legible in any palette. Where Textual drops it, `lists.cursor_style` restores it.
         "block-cursor-foreground": "ansi_default",
         "block-cursor-background": "ansi_default",
         "block-cursor-text-style": "bold underline reverse",
@@ -61,7 +61,7 @@ TERMINAL = Theme(
 )
 
 NO_COLOR = replace(TERMINAL, name="no-color")
-"""Stands in for every theme where NO_COLOR is set."""
+"""Replaces every theme if NO_COLOR is set."""
 
 STYLES = """
 Input:ansi > .input--cursor { background: ansi_default; color: ansi_default; text-style: reverse; }
@@ -75,7 +75,7 @@ Input:ansi > .input--selection { text-style: reverse; }
 TextArea:ansi .text-area--selection { text-style: reverse; }
 Screen:ansi > .screen--selection { text-style: reverse; }
 """
-"""Part of the app's CSS: makes visible what Textual's widgets show by colour alone, or barely."""
+"""Part of the app's CSS: makes visible what Textual's widgets show only by colour, or barely."""
 
 
 def _theme(
@@ -97,10 +97,10 @@ def _theme(
     divider: str,
     selection: str,
 ) -> Theme:
-    """Return a theme of #rrggbb colours.
+    """Return a theme with #rrggbb colours.
 
-    muted: less important text. border: borders of what does not have the focus, and scroll bars. divider:
-    lines between surfaces. selection: the background of selected text, which keeps its colour.
+    muted: less important text. border: borders of unfocused widgets, and scroll bars. divider: lines
+    between surfaces. selection: the background of selected text, which keeps its colour.
     """
     return Theme(
         name=name,
@@ -117,7 +117,7 @@ def _theme(
         panel=panel,
         boost=panel,
         variables={
-            # The colours of text, which Textual would mix from others.
+            # Text colours, which Textual would otherwise mix from others.
             "text-primary": primary,
             "text-secondary": secondary,
             "text-accent": accent,
@@ -217,14 +217,14 @@ HIGH_CONTRAST = _theme(
 )
 
 THEMES: dict[str, Theme] = {theme.name: theme for theme in (TERMINAL, DARK, LIGHT, HIGH_CONTRAST)}
-"""Themes by name, as in the setting `theme`."""
+"""Themes by the name used in the `theme` setting."""
 
 
 def apply(app: App[Any], name: str) -> None:
-    """Change the colours of an app, running or about to. Raises KeyError for an unknown name.
+    """Change the theme of an app, before or while it runs. Raises KeyError for an unknown name.
 
-    The app is created with ansi_color=True, by which Textual chooses NO_COLOR's filter once; from here on its
-    other filter follows the theme.
+    The app is created with ansi_color=True, which makes Textual choose NO_COLOR's filter once. Setting
+    it to None afterwards lets Textual's other filter follow the theme.
     """
     theme = NO_COLOR if app.no_color else THEMES[name]
     app.register_theme(theme)

@@ -1,1 +1,1 @@
-"""The chat: transcript, prompt box, status, and the conversation behind them."""
+"""The chat: transcript, prompt box, status, and the conversations behind them."""

@@ -1,4 +1,4 @@
-"""Background work of the chat: reading documents, and idle work between replies."""
+"""The chat's background work: reading documents, and tasks for idle time between replies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class IdleWork:
-    """Idle work: titles a conversation and embeds documents until a question or another model ends it."""
+    """Titles a conversation and embeds documents in idle time, until the next question or model switch."""
 
     def __init__(self, session: ChatSession, view: ChatView) -> None:
         self._session = session
@@ -27,7 +27,7 @@ class IdleWork:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, opened: OpenConversation) -> None:
-        """Start working for a conversation whose reply has ended."""
+        """Start the idle work for a conversation whose reply has ended."""
         self._task = asyncio.create_task(self._work(opened))
 
     def end(self) -> None:
@@ -42,7 +42,7 @@ class IdleWork:
         await self._embed_documents(opened)
 
     async def _title(self, conversation: Conversation) -> None:
-        with suppress(EdgechatError):  # the first question stays the title
+        with suppress(EdgechatError):  # without a title, the first question remains the title
             title = await self._session.suggest_title(conversation)
             if title and await conversation.retitle(title) and self._view.is_open:
                 self._view.refresh_chat()
@@ -63,7 +63,7 @@ class IdleWork:
 
 
 class FolderReader:
-    """Reads one folder or file at a time, to be searched in a conversation."""
+    """Reads one folder or file at a time, for searching in a conversation."""
 
     def __init__(self, session: ChatSession, view: ChatView) -> None:
         self._session = session
@@ -76,19 +76,19 @@ class FolderReader:
         return self._task is not None and not self._task.done()
 
     def read(self, opened: OpenConversation, path: str) -> None:
-        """Start reading. Raises DocumentError if another folder or file is being read."""
+        """Start reading. Raises DocumentError if other documents are being read."""
         if self.is_reading:
             raise DocumentError("Other documents are being read.", hint="Escape stops that.")
         self._task = asyncio.create_task(self._read(opened, path))
         self._view.run_in_background(self._wait_for(self._task))
 
     def stop(self) -> None:
-        """Stop reading; the documents read so far are kept."""
+        """Stop reading, keeping the documents read so far."""
         if self._task is not None:
             self._task.cancel()
 
     def close(self) -> None:
-        """Stop reading, without a message."""
+        """Stop reading, without showing a message."""
         self._is_closed = True
         self.stop()
 

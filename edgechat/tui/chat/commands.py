@@ -1,4 +1,4 @@
-"""Commands of the chat: slash commands, actions on a turn of the transcript and on stored conversations."""
+"""The chat's commands: slash commands, and actions on turns and stored conversations."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ ACTIONS = {
     "settings": "app.settings",
     "help": "app.help",
     "quit": "app.quit",
-    # These have functions of their own below; the actions do the same at a key.
+    # The functions below implement these; the actions are for their keys.
     "new": "screen.new_chat",
     "retry": "screen.retry",
     "search": "screen.search",
     "think": "screen.switch_thinking",
 }
-"""The actions of the screen and the app that slash commands run, or that do the same."""
+"""Actions of the screen or app, by the slash command that runs them or has the same effect."""
 
 
 async def run_command(controller: ChatController, name: str, argument: str) -> None:
-    """Run a command; show an error, and put the command back into an empty prompt for correction."""
+    """Run a command. An error is shown, and the command returned to the prompt if that is empty."""
     try:
         check(name, argument, "app")
         await _run(controller, name, argument)
@@ -100,7 +100,7 @@ async def _run(controller: ChatController, name: str, argument: str) -> None:
 
 
 async def _run_on_screen(view: ChatView, name: str, argument: str) -> None:
-    """Run a command that affects the screen only. Raises EdgechatError."""
+    """Run a command that affects only the screen. Raises EdgechatError."""
     match name:
         case "search":
             await view.search(argument)
@@ -141,14 +141,14 @@ def _stored(controller: ChatController) -> str:
 
 
 async def next_thinking(controller: ChatController) -> None:
-    """Switch thinking on, off, or back to the model's default, in turn. Raises EdgechatError."""
+    """Cycle thinking through the model's default, on, and off. Raises EdgechatError."""
     order = {None: True, True: False, False: None}
     shown = controller.shown
     await parameters.set_thinking(controller.session, shown, order[shown.settings.think])
 
 
 def arguments(controller: ChatController, name: str) -> Sequence[tuple[str, str]]:
-    """Return the possible arguments of a command, each with a short description."""
+    """Return a command's possible arguments, each with a short description."""
     match name:
         case "think":
             return [("on", "always"), ("off", "never"), ("auto", "the model's default")]
@@ -177,10 +177,10 @@ def arguments(controller: ChatController, name: str) -> Sequence[tuple[str, str]
 
 
 def act(controller: ChatController, turn_id: str, what: str) -> None:
-    """Run an action on a turn; show an error.
+    """Run an action on a turn. Errors are shown.
 
     what: copy, copy_code, edit, regenerate, regenerate_with, continue, quote, bring_back, passages, unfold,
-    other(-1), other(1), compare.
+    other(-1), other(1) or compare.
     """
     turn, view = controller.shown.turn(turn_id), controller.view
     if turn is None:
@@ -223,7 +223,7 @@ def act(controller: ChatController, turn_id: str, what: str) -> None:
 
 
 def can(controller: ChatController, turn_id: str, what: str) -> bool:
-    """Return whether an action can be run on a turn."""
+    """Return whether an action is available for a turn."""
     shown = controller.shown
     turn = shown.turn(turn_id)
     if turn is None:
@@ -253,7 +253,7 @@ async def _switch(controller: ChatController, turn: Turn, by: int) -> None:
 
 
 async def _regenerate_with(controller: ChatController, turn: Turn) -> None:
-    """Let the user choose another model, for this answer and the following ones."""
+    """Let the user choose another model, for this answer and later ones."""
     controller.check_can_retry()
     models = await controller.models.find_names(remote=False)
     if not models:
@@ -275,7 +275,7 @@ async def _compare(controller: ChatController, turn: Turn) -> None:
 
 
 def _show_passages(controller: ChatController, turn: Turn) -> None:
-    """Show the passages that a question was sent with, or that a reply cites. Raises ChatNotFound."""
+    """Show the passages sent with a question or cited in a reply. Raises ChatNotFound."""
     is_reply = turn.role == "assistant"
     passages = _cited(controller, turn) if is_reply else list(passages_in([turn]).values())
     if not passages:
@@ -302,7 +302,7 @@ def _copy(controller: ChatController, text: str, message: str) -> None:
 
 
 def _copy_code(controller: ChatController, turn: Turn) -> None:
-    """Copy the turn's block of code; of several, the one after the last copied."""
+    """Copy a code block from the turn; repeating this copies the next block."""
     blocks = code_blocks(turn.content)
     if not blocks:
         raise ChatNotFound("There is no code in this turn.")
@@ -313,7 +313,7 @@ def _copy_code(controller: ChatController, turn: Turn) -> None:
 
 
 def code_blocks(text: str) -> list[str]:
-    """Return the blocks of code of a Markdown text, without the fences."""
+    """Return the code blocks in Markdown text, without their fences."""
     from markdown_it import MarkdownIt
 
     tokens = MarkdownIt("commonmark").parse(text)
@@ -339,7 +339,7 @@ def _bring_back(controller: ChatController, turn: Turn) -> None:
 
 
 async def change(controller: ChatController, action: str, chat: Chat, text: str) -> None:
-    """Run an action requested in the list, see `ChatList.Requested`. Raises EdgechatError."""
+    """Run an action from the list of conversations; see `ChatList.Requested`. Raises EdgechatError."""
     match action:
         case "retitle":
             await rename(controller, chat.id, text)
@@ -374,7 +374,7 @@ async def pin(controller: ChatController, chat_id: str, pinned: bool) -> None:
 
 
 async def delete(controller: ChatController, chat_id: str, *, ask: bool = False) -> None:
-    """Move a conversation to the trash. ask: ask for confirmation first. Raises EdgechatError."""
+    """Move a conversation to the trash, after confirmation if `ask`. Raises EdgechatError."""
     store = await controller.session.store()
     if chat_id in controller.answering:
         raise ChatBusy("An answer is being generated there.", hint="Stop it first: Escape.")
@@ -392,13 +392,13 @@ async def delete(controller: ChatController, chat_id: str, *, ask: bool = False)
 
 
 async def undo_delete(controller: ChatController, *, focus: bool = True) -> None:
-    """Restore the conversation that was deleted last, and show it. Raises EdgechatError."""
+    """Restore the last deleted conversation and show it. Raises EdgechatError."""
     if controller.deleted:
         await restore(controller, controller.deleted[-1], focus=focus)
 
 
 async def restore(controller: ChatController, chat_id: str, *, focus: bool = True) -> None:
-    """Restore a conversation from the trash, and show it. Raises EdgechatError.
+    """Restore a conversation from the trash and show it. Raises EdgechatError.
 
     focus: whether to focus the prompt.
     """
@@ -413,7 +413,7 @@ async def restore(controller: ChatController, chat_id: str, *, focus: bool = Tru
 
 
 async def purge(controller: ChatController, chat_id: str) -> None:
-    """Delete a conversation in the trash permanently, after confirmation. Raises EdgechatError."""
+    """Permanently delete a conversation in the trash, after confirmation. Raises EdgechatError."""
     store = await controller.session.store()
     title = one_line((await store.find(chat_id, trashed=True)).title, 50)
     if await _confirm_deletion(controller, f"Delete “{title}” permanently? It cannot be restored."):
@@ -431,14 +431,14 @@ def _forget_deleted(controller: ChatController, chat_id: str) -> None:
 
 
 async def export(controller: ChatController, chat_id: str, name: str = "") -> None:
-    """Write a conversation to a file, as JSON if its name says so, else as Markdown. Raises EdgechatError."""
+    """Export a conversation, as JSON if the file name says so, else as Markdown. Raises EdgechatError."""
     conversation = await Conversation.load(await controller.session.store(), chat_id)
     path = await asyncio.to_thread(files.export_to_file, conversation, name)
     controller.view.show_message(f"Written to {one_line(str(path), 300)}", seconds=8)
 
 
 async def import_file(controller: ChatController, name: str) -> None:
-    """Add a conversation from a file to the store, and show it. Raises EdgechatError."""
+    """Import a conversation from a file and show it. Raises EdgechatError."""
     new = await asyncio.to_thread(lambda: parse_chat(files.read(name)))
     await add_chat(await controller.session.store(), new)
     await controller.open(new.chat.id)

@@ -1,6 +1,6 @@
-"""Controller of the chat, without Textual: open and leave conversations, ask, switch the model.
+"""The chat's controller, independent of Textual: opens and leaves conversations, asks, switches models.
 
-The screen calls it for keys and messages, and shows what it is told to through `ChatView`.
+The screen calls it in response to keys and messages; it shows things through `ChatView`.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from edgechat.tui.models.library import ModelLibrary
 from edgechat.tui.models.pulls import Pull
 
 _SAVE_AFTER = 0.8
-"""Seconds after the last key press until an unsent prompt is saved."""
+"""Seconds after the last key press before an unsent prompt is saved."""
 _HISTORY = 200
-"""Questions in the prompt's history."""
+"""Number of questions in the prompt's history."""
 _LONG = 15.0
-"""Seconds; the end of a longer answer is announced to a user in another window."""
+"""Seconds. When a longer answer ends, a user in another window is notified."""
 _ENDED = {"complete": "has ended", "stopped": "was stopped", "failed": "has failed"}
 
 
 class ChatController:
-    """Open conversations: the one on the screen, and those with replies generated in the background.
+    """Open conversations: the one on screen, and those with replies being generated in the background.
 
-    Each conversation has one UnsentPrompt: in the prompt while it is shown, else in its OpenConversation, and
-    always in the store as well.
+    Each conversation has one UnsentPrompt. While the conversation is on screen, it is in the prompt box,
+    otherwise in its OpenConversation; either way it is also in the store.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ChatController:
         *,
         draft: str | None = None,
     ) -> None:
-        """library: models to offer, if any. draft: see `planner.request`."""
+        """library: the models to offer, if any. draft: see `planner.request`."""
         self.view = view
         self.session = session
         session.on_note = self.add_note
@@ -70,20 +70,20 @@ class ChatController:
         self.documents = FolderReader(session, view)
         """Reads the documents that /docs adds."""
         self.deleted: list[str] = []
-        """Ids of the conversations deleted since the start, the latest last."""
+        """Ids of the conversations deleted since the app started, most recent last."""
         self._offers_models = library is not None
         self._draft_option = draft
         self._background: list[OpenConversation] = []
         self._titles: dict[str, str] = {}
         self._new_unsent = UnsentPrompt()
-        """What was typed for a new conversation while a stored one is shown."""
+        """Text typed for a new conversation, while a stored one is on screen."""
         self._save_timer: asyncio.TimerHandle | None = None
         self._is_closing = False
         self._idle_work = IdleWork(session, view)
         self._arrived: str | None = None
-        """Awaited model that has arrived, and is switched to as soon as no reply is being generated."""
+        """Awaited model that has arrived; it is switched to once no reply is being generated."""
         self.shown = OpenConversation(session, view, self)
-        """The conversation on the screen."""
+        """The conversation on screen."""
         view.show_transcript(self.shown.transcript)
 
     # Opening and closing the app.
@@ -96,7 +96,7 @@ class ChatController:
         session, view = self.session, self.view
         try:
             store = await session.store()
-            unsent = await load_unsent(store, None)  # before it is overwritten with what is typed now
+            unsent = await load_unsent(store, None)  # before new typing overwrites it
             settings = await session.read_settings()
             if not self.shown.id:
                 self.shown.system = settings.system
@@ -114,7 +114,7 @@ class ChatController:
             view.show_loaded()
             if info.no_draft and asks_for_drafts(self._draft_option):
                 self.add_note(info.no_draft)
-            if not asks_how_to_begin:  # otherwise once the user has chosen
+            if not asks_how_to_begin:  # otherwise done once the user has chosen
                 await session.remember_model()
                 await self.models.resume(store)
             self._started()
@@ -126,14 +126,14 @@ class ChatController:
     def _started(self, error: EdgechatError | None = None) -> None:
         if error is not None:
             self.models.find_stand_in(error)
-        # While a question waits for the model, its reply shows the error.
+        # If a question is waiting for the model, its reply shows the error.
         if not self.shown.is_answering:
             if error is not None:
                 self.shown.transcript.add_problem(error)
             self.shown.show_activity("")
 
     async def close(self) -> None:
-        """Save replies and prompts, end downloads and the worker, and close the store."""
+        """Save replies and prompts, stop the downloads and the worker, and close the store."""
         self._is_closing = True
         self._idle_work.end()
         self.documents.close()
@@ -165,11 +165,11 @@ class ChatController:
 
     @property
     def answering(self) -> frozenset[str]:
-        """The ids of the conversations in which a reply is being generated."""
+        """Ids of the conversations where a reply is being generated."""
         return frozenset(opened.id for opened in self._all if opened.is_answering)
 
     def title_of(self, chat_id: str) -> str | None:
-        """Return the title of a conversation that is or was open."""
+        """Return a conversation's title if it is open or has been."""
         for opened in self._all:
             self._remember_title(opened)
         return self._titles.get(chat_id)
@@ -179,7 +179,7 @@ class ChatController:
             self._titles[opened.id] = opened.conversation.chat.title
 
     async def open(self, chat_id: str, turn: str = "", *, focus: bool = True) -> None:
-        """Show a stored conversation, at its end or at a turn. Raises EdgechatError.
+        """Show a stored conversation, scrolled to the end or to a turn. Raises EdgechatError.
 
         focus: whether to focus the prompt.
         """
@@ -199,7 +199,7 @@ class ChatController:
             self.view.pane.take_focus()
 
     async def _begin(self, store: Store, new: UnsentPrompt, *, last: bool) -> None:
-        """Restore what was typed for a new conversation, or show the last one."""
+        """Restore the text typed for a new conversation, or show the last conversation."""
         chat = await store.latest("app") if last else None
         opened = await self._load(chat.id) if chat is not None else None
         if last and opened is None:
@@ -210,7 +210,7 @@ class ChatController:
             elif not new.is_empty:
                 self.prompt.write_before(new)
             return
-        typed = self.prompt.unsent  # while the conversation was loading, and meant for it
+        typed = self.prompt.unsent  # typed while the conversation was loading, and meant for it
         self.prompt.write(new)
         self._show(opened)
         self.prompt.write(self.prompt.unsent.before(typed))
@@ -231,20 +231,20 @@ class ChatController:
             )
 
     def show_new(self) -> None:
-        """Show a new conversation, and what was typed for a new one before."""
+        """Show a new conversation, with the unsent text that belongs to it."""
         opened = OpenConversation(self.session, self.view, self)
         opened.system = self.session.settings.system
         opened.unsent, self._new_unsent = self._new_unsent, UnsentPrompt()
         self._show(opened)
 
     def begin_new(self) -> None:
-        """Show a new conversation, unless the current one is new."""
+        """Show a new conversation unless the current one is new."""
         if self.shown.is_stored or self.shown.is_busy:
             self.show_new()
         self.view.pane.take_focus()
 
     def _show(self, opened: OpenConversation, turn: str = "") -> None:
-        """Show another conversation; a reply that is being generated goes on in the background."""
+        """Show another conversation; a reply being generated continues in the background."""
         self._take_prompt()
         previous, self.shown = self.shown, opened
         self._leave(previous)
@@ -256,7 +256,7 @@ class ChatController:
         self.view.refresh_chat()
 
     def _leave(self, opened: OpenConversation) -> None:
-        """Save the KV state of a conversation that is no longer shown, unless it is being answered."""
+        """Save a conversation that leaves the screen: its unsent text, and its KV state if it is not busy."""
         self._remember_title(opened)
         if not (opened.is_stored or opened.is_busy):
             self._new_unsent = opened.unsent
@@ -266,22 +266,22 @@ class ChatController:
         elif opened.conversation is not None:
             self.view.run_in_background(self.session.persist(opened.conversation))
 
-    # What open conversations report: see ConversationListener.
+    # Called by open conversations: see ConversationListener.
 
     def conversation_changed(self, opened: OpenConversation) -> None:
-        """Update the status, if the conversation is shown."""
+        """Update the status if this conversation is on screen."""
         if opened is self.shown and self.view.is_open:
             self.view.show_status(opened)
 
     def question_saved(self, opened: OpenConversation) -> None:
-        """Update the stored prompts, one of which has become a question."""
+        """Save the unsent text again, since part of it has become a question."""
         if self.models.stand_in is not None:
             self.models.take_stand_in()
         self._store_typed(opened)
         self._store_unsent(None, self._new_unsent)
 
     def question_not_sent(self, opened: OpenConversation, prompt: UnsentPrompt) -> None:
-        """Put a question back into the prompt, or keep it with its conversation if that is not shown."""
+        """Return a question to the prompt, or keep it with its conversation if that is off screen."""
         if opened is self.shown:
             self.prompt.write_before(prompt)
             self._waiting_changed(opened)
@@ -296,33 +296,33 @@ class ChatController:
             self._store_unsent(None, self._new_unsent)
 
     def cannot_see(self, opened: OpenConversation) -> None:
-        """Offer a model that sees."""
+        """Offer a model that can see images."""
         self.view.run_in_background(self.models.find_seeing(), ignore_errors=True)
 
     def title_if_hidden(self, opened: OpenConversation) -> str:
-        """Return the title of a conversation that is not shown, else ''."""
+        """Return the conversation's title if it is off screen, else ''."""
         if opened is self.shown or opened.conversation is None:
             return ""
         return opened.conversation.chat.title
 
     def model_failed(self, error: EdgechatError) -> None:
-        """Offer another model if the current one does not answer."""
+        """Offer a local model if a remote one is not answering."""
         self.models.find_stand_in(error)
 
     def add_note(self, note: str) -> None:
-        """Show a warning: in a new conversation at its top, otherwise as a message."""
+        """Show a warning, at the top of a new conversation or else as a message."""
         if not self.shown.transcript.add_note(note):
             self.view.show_message(one_line(note), warning=True, seconds=10)
 
-    # What is typed.
+    # Typed text.
 
     def _take_prompt(self) -> None:
-        """Keep the content of the prompt with the conversation that is shown."""
+        """Copy the prompt's content to the conversation on screen."""
         self.shown.unsent = self.prompt.unsent
 
     @property
     def unread_tokens(self) -> int:
-        """Tokens of the conversation that the model has never read: all, if another model has answered."""
+        """Tokens that are new to the current model because another one answered before; 0 otherwise."""
         conversation, model = self.shown.conversation, self.session.model
         if conversation is None or model is None:
             return 0
@@ -330,7 +330,7 @@ class ChatController:
         return 0 if is_known else self.shown.used or 0
 
     def prompt_changed(self) -> None:
-        """Save what is typed, a moment after the last key press."""
+        """Save the typed text shortly after the last key press."""
         if self._save_timer is not None:
             self._save_timer.cancel()
         self._save_timer = asyncio.get_running_loop().call_later(_SAVE_AFTER, self._save_shown)
@@ -340,7 +340,7 @@ class ChatController:
             self._store_typed(self.shown)
 
     def _store_typed(self, opened: OpenConversation) -> None:
-        """Save what is typed in a conversation and not sent, in the background."""
+        """Save a conversation's unsent text in the background."""
         if opened is self.shown and self.view.is_open:
             self._take_prompt()
         self._store_unsent(opened.stored_id, opened.all_unsent)
@@ -352,7 +352,7 @@ class ChatController:
         await save_unsent(await self.session.store(), chat_id, prompt)
 
     async def show_history(self) -> None:
-        """Offer the questions that were asked before."""
+        """Offer earlier questions as the prompt's history."""
         with suppress(StoreError):
             questions = await (await self.session.store()).recent_questions(_HISTORY)
             if questions:
@@ -363,7 +363,7 @@ class ChatController:
     def ask(
         self, text: str, attachments: Sequence[Attachment] = (), images: Sequence[AttachedImage] = ()
     ) -> None:
-        """Send the prompt as a question, or as a new wording of an earlier one."""
+        """Send the prompt as a question, or as a new version of an earlier one."""
         asked = UnsentPrompt(text, list(attachments), list(images), self.prompt.edits)
         self.view.pane.forget_history()
         self.prompt.sent()
@@ -377,7 +377,7 @@ class ChatController:
             self._waiting_changed(shown)
 
     def take_back(self, number: int = -1) -> None:
-        """Take a waiting question, by default the last one, back into the prompt."""
+        """Return a waiting question, by default the last one, to the prompt."""
         waiting = self.shown.waiting
         if -len(waiting) <= number < len(waiting):
             self.prompt.write_before(waiting.pop(number))
@@ -386,7 +386,7 @@ class ChatController:
             self.view.refresh_chat()
 
     def _waiting_changed(self, opened: OpenConversation) -> None:
-        """Show and save the questions that wait in a conversation."""
+        """Show and save a conversation's waiting questions."""
         if opened is self.shown:
             self._show_waiting()
         self._store_typed(opened)
@@ -396,12 +396,12 @@ class ChatController:
         self.models.show_notice()
 
     def retry(self, turn_id: str = "") -> None:
-        """Regenerate a reply of the conversation on the screen, by default the last. Raises EdgechatError."""
+        """Regenerate a reply in the conversation on screen, by default the last. Raises EdgechatError."""
         self.check_can_retry()
         self._answer(self.shown, self.shown.retry(turn_id))
 
     async def retry_with(self, model: str, turn_id: str = "") -> None:
-        """Switch to a model, and regenerate a reply with it. Raises EdgechatError."""
+        """Switch to a model and regenerate a reply with it. Raises EdgechatError."""
         self.check_can_retry()
         opened, previous = self.shown, self.session.model
         if model != previous:
@@ -413,13 +413,13 @@ class ChatController:
             self.view.show_message(f"{one_line(model, 60)} answers from now on. {back}", seconds=8)
 
     def check_can_retry(self) -> None:
-        """Raise EdgechatError if no reply on the screen can be regenerated now."""
+        """Raise EdgechatError if no reply on screen can be regenerated now."""
         self.shown.check_not_answering()
         if not self.shown.can_retry:
             raise ChatNotFound("There is no question yet to answer again.")
 
     def continue_reply(self) -> None:
-        """Continue the last reply of the conversation on the screen. Raises EdgechatError."""
+        """Continue the last reply in the conversation on screen. Raises EdgechatError."""
         self.shown.check_not_answering()
         if not self.shown.can_continue:
             raise nothing_to_continue()
@@ -450,7 +450,6 @@ class ChatController:
             answer.result()
 
     def _ask_next(self, opened: OpenConversation) -> None:
-        """Send the next waiting question of a conversation."""
         if self._is_closing or self.models.is_awaiting or opened.is_answering or not opened.waiting:
             return
         question = opened.next_question()
@@ -464,7 +463,7 @@ class ChatController:
             self.view.announce(f"{opened.conversation.chat.title}: the answer {how}.")
 
     def _close_answered(self) -> None:
-        """Close background conversations whose replies have ended, and show a message for each."""
+        """Close background conversations whose replies have ended, with a message about each."""
         ended = [opened for opened in self._background if not opened.is_busy]
         self._background = [opened for opened in self._background if opened.is_busy]
         for opened in ended:
@@ -476,7 +475,7 @@ class ChatController:
     # The model.
 
     async def switch_model(self, name: str) -> None:
-        """Switch to a model, and load it. Raises EdgechatError."""
+        """Switch to a model and load it. Raises EdgechatError."""
         session = self.session
         if self.answering:
             raise still_answering()
@@ -488,7 +487,7 @@ class ChatController:
             self._show_plan(plan)
             await self._load_model(await session.engine())
             await session.remember_model()
-        except EngineClosed:  # the user has chosen another one
+        except EngineClosed:  # the user has chosen another model
             return
         except EdgechatError as error:
             self._show_switched()
@@ -503,7 +502,7 @@ class ChatController:
 
     async def _load_model(self, engine: Engine) -> ModelInfo:
         info = await engine.start(load_shown(self._show_load, engine))
-        if engine.plan.remote is not None:  # whose abilities are known by now
+        if engine.plan.remote is not None:  # a remote model's abilities are known only now
             self._show_plan(engine.plan)
         return info
 
@@ -512,12 +511,12 @@ class ChatController:
         self.view.show_loaded()
 
     def _show_load(self, activity: str, share: float | None) -> None:
-        # The reply to a waiting question shows the progress itself, unless a program is being started.
+        # A waiting question's reply shows the progress itself, except while a program is starting.
         if not self.shown.is_answering or activity.startswith("Starting"):
             self.shown.show_activity(activity, share)
 
     def _show_plan(self, plan: LoadPlan) -> None:
-        """Show which model is loaded, and why."""
+        """Show which model is being loaded, and why."""
         self.view.show_model(plan)
         self.shown.transcript.show_model(plan)
 
@@ -530,7 +529,7 @@ class ChatController:
             self.models.pulls.start(stand_in.name)
 
     def ask_guide(self, question: str) -> None:
-        """Ask the guide now, while another model is awaited. Raises EdgechatError."""
+        """Ask the guide while waiting for another model. Raises EdgechatError."""
         if self.session.model not in (None, DEFAULT_MODEL):
             name = one_line(self.models.current or "", 60)
             raise CommandError(f"{name} answers now.", hint="To switch to the guide: /model guide")
@@ -538,7 +537,7 @@ class ChatController:
         self._answer(self.shown, self.shown.ask(UnsentPrompt(question)))
 
     def _awaited_changed(self, pull: Pull) -> None:
-        """Show the progress of the awaited download; at its end, switch to the model or return questions."""
+        """Show the progress of the awaited download. When it ends, switch models or return the questions."""
         if pull.model is not None:
             self._arrived = pull.model
             self._begin_with_arrived()

@@ -1,4 +1,4 @@
-"""Models of the chat: the current one, and those that are listed, awaited, downloaded or offered."""
+"""The chat's models: the current one, and those that are listed, downloaded, awaited or offered."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from edgechat.planner.ranking.suggestions import StandIn
 
 _HOSTED_SECONDS = 0.7
-"""Seconds that the first list of models waits for other servers."""
+"""Seconds to wait for other servers before first listing models."""
 
 
 class ChatModels:
-    """Models to choose from, and their downloads in the background."""
+    """The models to choose from, and background downloads."""
 
     def __init__(
         self,
@@ -43,50 +43,50 @@ class ChatModels:
     ) -> None:
         """on_awaited: called when the awaited download makes progress or ends.
 
-        has_waiting: returns whether a question waits in the conversation that is shown.
+        has_waiting: returns whether a question is waiting in the conversation on screen.
         """
         self.library = library
         self.pulls = Pulls(library)
         self.pulls.listen(self._changed)
         self.pulls.on_done = self._done
         self.awaited: Pull | None = None
-        """Download whose model answers as soon as it is complete; still awaited when resumed."""
+        """Download of the model that will answer once complete; still awaited after being resumed."""
         self.follower: Pull | None = None
-        """Download of a better model, after the awaited one."""
+        """Download of a better model, to follow the awaited one."""
         self.offered = ""
-        """Model that was downloaded last, to switch to; empty: none."""
+        """The last model downloaded, as an offer to switch to it; empty for no offer."""
         self.stand_in: StandIn | None = None
-        """Model to use instead of one that cannot see images or does not answer."""
+        """Model to use instead of one that cannot see images or is not answering."""
         self._view = view
         self._session = session
         self._on_awaited = on_awaited
         self._has_waiting = has_waiting
         self._names: dict[bool, list[tuple[str, str]]] = {}
         self._hosted: list[tuple[str, str]] = []
-        """Models of other servers, as of the last request to them."""
+        """Models on other servers when last asked."""
         self._is_named = session.model is not None
-        """Whether the user has named the model that answers."""
+        """Whether the user named the model when starting the app."""
         self._unfinished = ("", "")
-        """The downloads that the next start resumes: see `remember_downloads`."""
+        """The downloads to resume at the next start; see `remember_downloads`."""
         self._is_closed = False
 
     async def close(self) -> None:
-        """End the downloads; the next start resumes those that were awaited."""
+        """Stop the downloads; awaited ones are resumed at the next start."""
         self._is_closed = True
         await self.pulls.close()
 
     @property
     def current(self) -> str | None:
-        """Name of the model that answers now; the path, if it is a file."""
+        """Name of the model in use, or its path if it is a file."""
         model = self._session.model
         return lasting_name(model) if model is not None else None
 
     # Names.
 
     def names(self, *, remote: bool) -> Sequence[tuple[str, str]]:
-        """Return local models or those of the catalogue, each with a short description; empty at first.
+        """Return local models or those in the catalogue, each with a short description.
 
-        The most recently used local model comes first.
+        The most recently used local model comes first. The first call returns nothing and starts a search.
         """
         if remote not in self._names:
             self._names[remote] = []
@@ -96,7 +96,7 @@ class ChatModels:
         return self._names[remote]
 
     async def find_names(self, *, remote: bool) -> Sequence[tuple[str, str]]:
-        """Return the names once they are found. Raises SettingsError."""
+        """Find the names and return them. Raises SettingsError."""
         names = await asyncio.to_thread(self._remote_names if remote else self._local_names)
         self._names[remote] = names
         return names
@@ -112,7 +112,7 @@ class ChatModels:
         return [*local, *self._hosted]
 
     async def _ask_servers(self) -> None:
-        """Ask other servers for the names of their models. Raises SettingsError."""
+        """Ask other servers which models they have. Raises SettingsError."""
         listed = await asyncio.to_thread(self.library.hosted)
         if listed:
             from edgechat.models.remote.listing import rows_of
@@ -123,11 +123,11 @@ class ChatModels:
     async def switchable(self) -> list[tuple[str, str, bool]]:
         """Return models to switch to: name, short description, and whether it is on this machine.
 
-        The offered one comes first, then the local ones, then those of the catalogue. Raises SettingsError.
+        The offered model comes first, then the local ones, then the catalogue's. Raises SettingsError.
         """
         asking = asyncio.create_task(self._ask_servers())
         self._view.run_in_background(_end_of(asking), ignore_errors=True)
-        if not self._hosted:  # otherwise the known ones are shown, and the answer is for the next time
+        if not self._hosted:  # otherwise show the known ones now, and the new answer next time
             await asyncio.wait([asking], timeout=_HOSTED_SECONDS)
         local = await self.find_names(remote=False)
         offered = [(self.offered, "just downloaded")] if self.offered else []
@@ -142,7 +142,7 @@ class ChatModels:
     # Offers.
 
     async def find_seeing(self) -> None:
-        """Offer a model that sees, if one fits. Raises EdgechatError."""
+        """Offer a model that can see images, if one fits. Raises EdgechatError."""
         from edgechat.planner.ranking.suggestions import seeing_model
 
         library, current = self.library, self.current
@@ -159,19 +159,19 @@ class ChatModels:
         self._offer_changed()
 
     def find_stand_in(self, error: EdgechatError) -> None:
-        """Offer a local model if a remote one does not answer."""
+        """Offer a local model if a remote one is not answering."""
         plan = self._session.plan
         if plan is not None and plan.remote is not None and isinstance(error, EngineError | ModelNotFound):
             self._view.run_in_background(self.find_local(), ignore_errors=True)
 
     def take_stand_in(self) -> StandIn | None:
-        """Withdraw the offer of another model, and return that model."""
+        """Withdraw the offer of another model and return that model."""
         stand_in, self.stand_in = self.stand_in, None
         self._offer_changed()
         return stand_in
 
     def withdraw_offer(self, name: str) -> None:
-        """Stop offering a model, which answers now or is not wanted."""
+        """Stop offering a model, because it is in use or not wanted."""
         if self.offered == name:
             self.offered = ""
             self._offer_changed()
@@ -182,7 +182,7 @@ class ChatModels:
         self._view.refresh_chat()
 
     def switched_to(self, name: str) -> None:
-        """Forget what was awaited and offered, now that this model answers."""
+        """Drop what was awaited or offered, now that this model is in use."""
         self.awaited = self.stand_in = None
         self.withdraw_offer(name)
         self.remember()
@@ -195,22 +195,22 @@ class ChatModels:
         return self.awaited is not None and self.awaited.state not in (PullState.STOPPED, PullState.FAILED)
 
     def wait_for(self, pull: Pull | None, follower: Pull | None = None) -> None:
-        """Wait for the model of a download to answer. follower: download of a better one."""
+        """Wait for a download whose model will then answer. follower: the download of a better one."""
         self.awaited, self.follower = pull, follower
         self.remember()
         if pull is not None:
-            self._on_awaited(pull)  # it may be over already
+            self._on_awaited(pull)  # it may already be over
 
     async def resume(self, store: Store) -> None:
-        """Resume the downloads that were awaited when the app was closed. Raises StoreError."""
+        """Resume the downloads that were in progress when the app was closed. Raises StoreError."""
         names = await remembered_downloads(store)
         if any(names) and not self._is_named:
             awaited, follower = (self.pulls.start(name) if name else None for name in names)
-            answers = self._session.model == DEFAULT_MODEL  # False if another model was chosen since
+            answers = self._session.model == DEFAULT_MODEL  # False if another model has been chosen since
             self.wait_for(awaited if answers else None, follower or (None if answers else awaited))
 
     def remember(self) -> None:
-        """Store the names of unfinished downloads, which the next start resumes."""
+        """Store the names of unfinished downloads, to be resumed at the next start."""
         names = _unfinished(self.awaited), _unfinished(self.follower)
         if names != self._unfinished and not self._is_closed:
             self._unfinished = names
@@ -222,10 +222,10 @@ class ChatModels:
     def _changed(self, pull: Pull) -> None:
         self._view.show_downloads(self.pulls.line())
         if self.awaited is not None and pull.name == self.awaited.name:
-            self.awaited = pull if pull in self.pulls.all else None  # removed from the list of downloads
+            self.awaited = pull if pull in self.pulls.all else None  # None once removed from the list
             if self.awaited is not None:
                 self._on_awaited(pull)
-        # The models screen shows errors itself.
+        # The models screen shows its own errors.
         elif pull.state is PullState.FAILED and pull.error is not None and self._view.is_current:
             self._view.show_error(pull.error)
         if pull is self.follower and pull.is_over:
@@ -238,7 +238,7 @@ class ChatModels:
             self._offer_changed()
 
     def show_notice(self) -> None:
-        """Show one line about what is awaited or offered."""
+        """Show a line about what is awaited or offered."""
         self._view.show_notice(self._notice())
 
     def _notice(self) -> str:

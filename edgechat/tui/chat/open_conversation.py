@@ -1,4 +1,4 @@
-"""A conversation that is open in the app: on the screen, or generating a reply behind it."""
+"""A conversation that is open in the app, on screen or generating a reply in the background."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 _FRAME = 1 / 15
 _SLOWEST_FRAME = 0.5
 _PAUSE_PER_COST = 2
-"""Painting takes at most a third of the time, so that keys are handled on a busy machine."""
+"""Limits painting to a third of the time, so that keys are handled even on a busy machine."""
 _PROGRESS_EVERY = 0.1
-"""Seconds."""
+"""Seconds between updates."""
 
 
 def progress_on_loop(show: Callable[[str, float], None]) -> Callable[[Progress], None]:
-    """Return a callback for another thread that shows the progress of reading documents on this loop."""
+    """Return a callback, for use in another thread, that shows reading progress on this loop."""
     loop, shown_at = asyncio.get_running_loop(), -_PROGRESS_EVERY
 
     def take(progress: Progress) -> None:
@@ -54,14 +54,14 @@ def progress_on_loop(show: Callable[[str, float], None]) -> Callable[[Progress],
         if progress.name and time.monotonic() - shown_at >= _PROGRESS_EVERY:
             shown_at = time.monotonic()
             text = f"Reading {progress.done + 1:,} of {progress.total:,} documents"
-            with suppress(RuntimeError):  # the app is closed
+            with suppress(RuntimeError):  # the app has been closed
                 loop.call_soon_threadsafe(show, text, progress.done / progress.total)
 
     return take
 
 
 def load_shown(show: Callable[[str, float | None], None], engine: Engine) -> Callable[[float], None]:
-    """Return a callback for the progress of a load; it shows what a program started by edgechat is doing."""
+    """Return a callback that shows the progress of a load, or what a program being started is doing."""
     if engine.plan.remote is None:
         return partial(show, "Loading the model")
     if engine.plan.program is None:
@@ -72,34 +72,34 @@ def load_shown(show: Callable[[str, float | None], None], engine: Engine) -> Cal
 
 
 def still_answering() -> ChatBusy:
-    """Return the error for actions that have to wait for the end of a reply."""
+    """Return the error for actions that must wait until a reply has ended."""
     return ChatBusy("An answer is being generated.", hint="Stop it first: Escape.")
 
 
 class ConversationListener(Protocol):
-    """Receiver of what happens in open conversations."""
+    """Notified of events in open conversations."""
 
     def conversation_changed(self, opened: OpenConversation) -> None:
-        """Its activity or figures have changed."""
+        """Called when its activity or statistics have changed."""
 
     def question_saved(self, opened: OpenConversation) -> None:
-        """A question has been stored."""
+        """Called when a question has been stored."""
 
     def question_not_sent(self, opened: OpenConversation, prompt: UnsentPrompt) -> None:
-        """A question was not sent and is returned."""
+        """Called to return a question that was not sent."""
 
     def model_failed(self, error: EdgechatError) -> None:
-        """The model did not answer."""
+        """Called when the model did not answer."""
 
     def cannot_see(self, opened: OpenConversation) -> None:
-        """A question was not sent because the model cannot see its images."""
+        """Called when a question was not sent because the model cannot see its images."""
 
     def title_if_hidden(self, opened: OpenConversation) -> str:
-        """Return its title if it is not shown, else ''."""
+        """Return its title if it is off screen, else ''."""
 
 
 class OpenConversation:
-    """One conversation, its transcript and its running reply. A new one is stored with its first question."""
+    """A conversation with its transcript and running reply. A new one is stored with its first question."""
 
     def __init__(
         self,
@@ -112,32 +112,32 @@ class OpenConversation:
         """None before the first question."""
         self.settings = conversation.chat.settings if conversation else ChatSettings()
         self.system: str | None = conversation.system if conversation else None
-        """System prompt; of a new conversation, the one it will begin with."""
+        """The system prompt, or the one that a new conversation will start with."""
         self.transcript = view.new_transcript(is_new=conversation is None)
         self.activity: tuple[str, float | None, float | None] = ("", None, None)
-        """As in `Status`."""
+        """See `Status`."""
         self.used: int | None = 0
-        """Tokens in the context; None if unknown."""
+        """Context tokens in use; None if unknown."""
         self.speed = self.speedup = 0.0
-        """Tokens per second of the reply, and relative to plain decoding; 0 if unknown."""
+        """The reply's tokens per second, and its speedup over plain decoding; 0 if unknown."""
         self.unsent = UnsentPrompt()
-        """Content of the prompt when the conversation was last shown."""
+        """The prompt's content when the conversation was last on screen."""
         self.pending_question: UnsentPrompt | None = None
-        """Question that is being saved."""
+        """The question being saved."""
         self.waiting: list[UnsentPrompt] = []
-        """Questions to send one after the other as replies end, or once an awaited model has arrived."""
+        """Questions to send in turn, each when a reply ends or once an awaited model has arrived."""
         self._session = session
         self._view = view
         self._listener = listener
         self._answering: asyncio.Task[None] | None = None
         self._stopping = False
         self._finding: asyncio.Task[list[Attachment]] | None = None
-        """Search for passages of documents for the question that is being saved."""
+        """The search for passages for the question being saved."""
         if conversation is not None:
             self._show_turns()
             self._read_figures()
 
-    # Properties without a docstring are those of `Status`.
+    # Properties without a docstring are described in `Status`.
 
     @property
     def id(self) -> str:
@@ -150,7 +150,7 @@ class OpenConversation:
 
     @property
     def stored_id(self) -> str | None:
-        """Id under which its unsent prompt is stored; None for a new conversation."""
+        """Id for storing its unsent prompt; None for a new conversation."""
         return self.id if self.is_stored else None
 
     @property
@@ -164,17 +164,17 @@ class OpenConversation:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a reply is being generated, or questions wait."""
+        """Whether a reply is being generated or questions are waiting."""
         return self.is_answering or bool(self.waiting)
 
     @property
     def can_retry(self) -> bool:
-        """Whether there is a reply, or a question without one, to regenerate."""
+        """Whether there is a reply to regenerate, or a question without one."""
         return not self.is_answering and bool(self.turns) and self.turns[-1].role != "system"
 
     @property
     def can_continue(self) -> bool:
-        """Whether the last reply ended early, and can be continued."""
+        """Whether the last reply ended early and can be continued."""
         return not self.is_answering and self.conversation is not None and self.conversation.can_continue
 
     @property
@@ -187,7 +187,7 @@ class OpenConversation:
 
     @property
     def documents(self) -> Sequence[str]:
-        """The collections that are searched."""
+        """The collections to search."""
         return self._session.chosen_documents(self.settings)
 
     @property
@@ -208,44 +208,47 @@ class OpenConversation:
 
     @property
     def all_unsent(self) -> UnsentPrompt:
-        """Everything typed here that is not a stored turn."""
+        """Everything typed here that is not stored as a turn."""
         unsent = self.pending_question or UnsentPrompt()
         for prompt in (*self.waiting, self.unsent):
             unsent = unsent.before(prompt)
         return unsent
 
     def show_activity(self, activity: str, share: float | None = None, cached: float | None = None) -> None:
-        """Show an activity, with the shares done and cached from 0 to 1 if known; empty: none."""
+        """Show an activity, or none if empty. share, cached: fractions done and cached, if known."""
         self.activity = (activity, share, cached)
         self.changed()
 
     def changed(self) -> None:
-        """Report that the activity or the figures have changed."""
+        """Report a change of activity or statistics."""
         self._listener.conversation_changed(self)
 
     # Asking and answering.
 
     def start(self, answering: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run `ask` or `retry` in a task."""
+        """Run `ask`, `retry` or `continue_reply` in a task."""
         self._stopping = False
         self._answering = asyncio.create_task(answering)
         return self._answering
 
     async def ask(self, question: UnsentPrompt) -> None:
-        """Save a question or a new wording and stream the reply; return the question if that fails."""
+        """Save a question, or a new version of one, and stream the reply.
+
+        A question that cannot be saved is returned to the prompt.
+        """
         n_turns = len(self.turns)
         if not await self._save(question):
             return
         if question.edits:
             self._show_turns()
         else:
-            # `edgechat run` may have added turns before the question.
+            # `edgechat run` may have added turns before this question.
             self.transcript.add_turns(self.turns[n_turns:])
         self.transcript.follow_end()
         await self._answer(question)
 
     async def _save(self, question: UnsentPrompt) -> bool:
-        """Save a question. Until it is in the store it is `pending_question`, and counts as unsent."""
+        """Save a question; return whether it was stored. Until then it is `pending_question`."""
         saved = False
         self.pending_question = question
         try:
@@ -254,7 +257,7 @@ class OpenConversation:
             conversation = await self._stored()
             text = question_text(question.text)
             attachments += await self._find_passages(conversation, text, question.edits)
-            if not self._stopping:  # while documents were read
+            if not self._stopping:  # stopped while reading documents
                 if question.edits:
                     await conversation.edit(question.edits, text, attachments, images)
                 else:
@@ -274,7 +277,7 @@ class OpenConversation:
         return saved
 
     async def _check_sees(self, images: Sequence[AttachedImage]) -> None:
-        """Raise CannotSee if there are images, and the model takes none."""
+        """Raise CannotSee if there are images that the model cannot see."""
         try:
             if images:
                 await self._session.check_sees()
@@ -283,7 +286,7 @@ class OpenConversation:
             raise
 
     def give_back(self, question: UnsentPrompt | None = None) -> None:
-        """Return a question that was not sent, if any, and those waiting behind it."""
+        """Hand back an unsent question, if any, together with those waiting behind it."""
         given = question or UnsentPrompt()
         for waiting in self.waiting:
             given = given.before(waiting)
@@ -292,7 +295,7 @@ class OpenConversation:
             self._listener.question_not_sent(self, given)
 
     def next_question(self) -> UnsentPrompt | None:
-        """Take the next waiting question; return all of them if the last reply was cut short."""
+        """Take the next waiting question, or hand all of them back if the last reply was cut short."""
         if not self.waiting:
             return None
         if self.turns and (self.turns[-1].role, self.turns[-1].state) != ("assistant", "complete"):
@@ -302,7 +305,7 @@ class OpenConversation:
         return self.pending_question
 
     async def _with_files(self, question: UnsentPrompt) -> tuple[list[Attachment], list[AttachedImage]]:
-        """Return the attachments, and the files that the text names.
+        """Return the attachments and images, including files named in the text.
 
         Raises AttachmentError and ImageError.
         """
@@ -320,7 +323,7 @@ class OpenConversation:
         return attachments, images
 
     async def _use_named_folders(self, text: str) -> None:
-        """Search the documents in the folders that a question names, from now on. Raises EdgechatError."""
+        """From now on, search the documents in any folders that the question names. Raises EdgechatError."""
         from edgechat.documents.registry import collection_at, collection_of, root_of, survey
 
         for path in await asyncio.to_thread(folders_named_in, text):
@@ -339,7 +342,7 @@ class OpenConversation:
     async def _find_passages(
         self, conversation: Conversation, text: str, instead_of: str
     ) -> list[Attachment]:
-        """Return passages that help to answer; none if the search was stopped. Raises EdgechatError."""
+        """Return passages that help answer a question; empty if stopped. Raises EdgechatError."""
         if not self.documents:
             return []
 
@@ -363,7 +366,7 @@ class OpenConversation:
             self._finding = None
 
     async def retry(self, turn_id: str = "") -> None:
-        """Regenerate a reply, by default the last; the current one stays as a branch."""
+        """Regenerate a reply, by default the last; the current one is kept as a branch."""
         conversation = self.conversation
         if conversation is None or not conversation.turns:
             return
@@ -378,14 +381,14 @@ class OpenConversation:
         await self._answer()
 
     async def continue_reply(self) -> None:
-        """Continue the last reply, which ended early."""
+        """Continue the last reply if it ended early."""
         self.transcript.follow_end()
         await self._answer()
 
     async def _answer(self, question: UnsentPrompt | None = None) -> None:
         """Stream the reply to the last question, or the rest of it.
 
-        question: returned to the prompt if it turns out too long.
+        question: returned to the prompt if it proves too long.
         """
         try:
             conversation = await self._stored()
@@ -404,7 +407,7 @@ class OpenConversation:
             self.transcript.add_problem(exc)
         finally:
             if self.conversation is not None:
-                # The previous reply is shown again if the new one has not begun.
+                # If the new reply has not begun, show the previous one again.
                 turns = list(self.conversation.turns)
                 self.conversation.put_back()
                 if self.conversation.turns != turns:
@@ -412,19 +415,19 @@ class OpenConversation:
             self.show_activity("")
 
     async def _ask_consent(self, question: Question) -> Answer:
-        """Ask whether a call may be made; the user may stop the reply instead."""
+        """Ask whether a tool call is allowed; the user may stop the reply instead."""
         self.show_activity(f"May the model call {tool_name(question.tool)}?")
         answer = await self._view.ask_consent(question, self._listener.title_if_hidden(self))
         if answer is None:
             await self.stop()
-            await asyncio.get_running_loop().create_future()  # which the stop cancels
+            await asyncio.get_running_loop().create_future()  # until `stop` cancels this task
         self.show_activity("Waiting for the model")
         return answer or "no"
 
     async def stop(self) -> None:
-        """End the reply here; cancel it before its first text, or at the second call.
+        """Stop the reply, keeping its text; cancel it if it has not begun or if this is called again.
 
-        A question that is being saved is returned.
+        A question that is being saved returns to the prompt.
         """
         if self._answering is None:
             return
@@ -438,7 +441,7 @@ class OpenConversation:
             self._answering.cancel()
 
     async def cancel(self) -> None:
-        """Cancel a running reply, and return when its text is saved."""
+        """Cancel the running reply, and wait until its text is saved."""
         if self._answering is not None and self.is_answering:
             self._answering.cancel()
             await asyncio.wait([self._answering])
@@ -446,13 +449,16 @@ class OpenConversation:
     # Branches and settings.
 
     async def go_to(self, turn_id: str) -> None:
-        """Show the branch that a turn is on. Raises EdgechatError."""
+        """Show the branch that contains a turn. Raises EdgechatError."""
         if self.conversation is not None and self.turn(turn_id) is None:
             await self.conversation.go_to(turn_id)
             self._show_turns()
 
     async def switch(self, turn_id: str, by: int) -> str | None:
-        """Show the next (1) or previous (-1) branch at a turn; return its id, or None if there is none."""
+        """Show the next (1) or previous (-1) branch at a turn.
+
+        Returns the id of the turn now in its place, or None if there is no such branch.
+        """
         conversation = self.conversation
         if conversation is None or self.is_answering:
             return None
@@ -466,14 +472,14 @@ class OpenConversation:
         return conversation.turns[index].id
 
     async def set_settings(self, settings: ChatSettings) -> None:
-        """Change how its replies are generated from now on. Raises EdgechatError."""
+        """Change the settings for later replies. Raises EdgechatError."""
         if self.conversation is not None:
             await self.conversation.set_settings(settings)
         self.settings = settings
         self.changed()
 
     async def set_system(self, text: str | None) -> None:
-        """Set the system prompt, or (None) remove it. Raises EdgechatError."""
+        """Set the system prompt, or remove it (None). Raises EdgechatError."""
         if self.conversation is not None:
             await self.conversation.set_system(text)
             self._show_turns()
@@ -496,7 +502,7 @@ class OpenConversation:
         self.transcript.mark_left_out(self.conversation.left_out() if self.conversation is not None else ())
 
     def _read_figures(self) -> None:
-        """Read the context size and speed of the last reply."""
+        """Read the context use and speed from the last reply."""
         figures = self.turns[-1].figures if self.turns else None
         usage = figures.usage if figures is not None else None
         timings = figures.timings if figures is not None else None
@@ -505,7 +511,7 @@ class OpenConversation:
 
 
 class ReplyEvents:
-    """Shows the events of a reply: text in the transcript, the rest as activity and figures."""
+    """Shows a reply's events: text in the transcript, the rest as activity and statistics."""
 
     def __init__(self, opened: OpenConversation, view: ChatView, conversation: Conversation) -> None:
         self._opened = opened
@@ -520,13 +526,13 @@ class ReplyEvents:
         self._running: dict[str, tuple[str, float]] = {}
         """Running calls by id: name and start time."""
         self._first_at: float | None = None
-        """Time of the first token; None before it, and once the engine has reported its own figures."""
+        """When the first token arrived; None before, and once the engine reports its own measurements."""
         self._warned_unsaved = False
 
     async def run(self, session: ChatSession, permission: Permission) -> EdgechatError | None:
-        """Stream the reply to its end; return the error that ended it, if any, which the transcript shows.
+        """Stream the reply to the end; return the error that ended it, if any, after showing it.
 
-        permission: decides about calls.
+        permission: decides about tool calls.
         """
         opened, conversation = self._opened, self._conversation
         before, dropped = len(conversation.turns), conversation.dropped
@@ -580,7 +586,7 @@ class ReplyEvents:
                 self._view.show_finished(event)
 
     def _show_calls(self, use: ToolUse, *, running: bool) -> None:
-        """Show the run time of the latest call as activity."""
+        """Show the latest running call as the activity, with its running time."""
         self._running.pop(use.id, None)
         if running:
             self._running[use.id] = (name_of(use), time.monotonic())
@@ -595,7 +601,7 @@ class ReplyEvents:
             self._opened.show_activity(f"Calling {name}" + f", {elapsed} s" * bool(elapsed))
 
     async def _paint(self) -> None:
-        """Show new text a few times a second, less often on a slow terminal."""
+        """Show new text a few times a second, or less often on a slow terminal."""
         pause = _FRAME
         while True:
             await asyncio.sleep(pause)

@@ -1,4 +1,4 @@
-"""Panels beside the chat, or over it on narrow screens: conversations and the engine room."""
+"""Panels for the conversations and the engine room, beside the chat or, on narrow screens, over it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 _SIDEBAR = "sidebar"
 _REPLIES = 64
-"""Replies kept for the engine room until it is opened."""
+"""Number of replies kept for the engine room until it is opened."""
 _ROOMY = 120
-"""Columns of a screen that shows the conversations unless the user has hidden them."""
+"""Screen width in columns from which the conversations are shown by default."""
 
 
 class Panels:
-    """Makes each panel on first use, and updates it while it is shown."""
+    """Creates each panel on first use, and updates it while it is visible."""
 
     def __init__(self, screen: Screen[None], controller: ChatController) -> None:
         self._screen = screen
@@ -36,7 +36,7 @@ class Panels:
     # Conversations.
 
     async def restore(self) -> None:
-        """Show the conversations on a wide screen, unless they were hidden last time. Raises StoreError."""
+        """Show the conversations if the screen is wide, unless last hidden by the user. Raises StoreError."""
         store = await self._controller.session.store()
         shown = await store.preference(_SIDEBAR)
         roomy = self._screen.size.width >= _ROOMY
@@ -56,7 +56,7 @@ class Panels:
         return self._sidebar
 
     async def toggle_sidebar(self) -> None:
-        """Show and focus the conversations; hide them if they have the focus."""
+        """Show and focus the conversations, or hide them if they are focused."""
         is_focused = self._sidebar is not None and self._sidebar.has_focus_within
         if is_focused:
             self._hide("-listing")
@@ -69,11 +69,11 @@ class Panels:
         (await self.show_sidebar()).search(words)
 
     async def show_trash(self) -> None:
-        """Show the trash in place of the conversations, and focus it."""
+        """Show and focus the trash in place of the conversations."""
         (await self.show_sidebar()).focus_trash()
 
     def refresh(self) -> None:
-        """Update the list of conversations."""
+        """Update the list of conversations if it is visible."""
         if self._sidebar is not None and self._screen.has_class("-listing"):
             self._sidebar.show_current(self._controller.shown.id, self._controller.answering)
 
@@ -104,7 +104,7 @@ class Panels:
         self._screen.query_one(PromptBox).focus()
 
     def uncover(self) -> None:
-        """Hide the panels that cover the chat."""
+        """Hide any panels that cover the chat."""
         screen = self._screen
         if screen.has_class("-listing") and screen.has_class("-narrow"):
             self._hide("-listing")

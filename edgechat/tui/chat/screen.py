@@ -1,7 +1,7 @@
-"""Chat screen: conversations on the left, the chat, and the engine room on the right.
+"""Chat screen: the conversations on the left, the chat, and the engine room on the right.
 
-It turns keys and messages into calls of the ChatController, which shows things through the methods of
-ChatView. Everything but the first frame is imported on first use.
+It turns keys and messages into calls to the ChatController, which shows things through ChatView.
+Whatever the first frame does not need is imported on first use.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ if TYPE_CHECKING:
 
 
 _TYPING = 1.0
-"""Seconds without a key after which the user has stopped typing."""
+"""Seconds without a key press after which the user has stopped typing."""
 _MAX_MESSAGE = 240
-"""Characters of a message beside the chat."""
+"""Maximum characters in a message beside the chat."""
 
 
 class ChatScreen(AppScreen[None]):
-    """Screen of the chat with a model. Implements `ChatView`."""
+    """The chat screen. Implements `ChatView`."""
 
     DEFAULT_CSS = """
     ChatScreen {
@@ -89,7 +89,7 @@ class ChatScreen(AppScreen[None]):
         &.-tiny #notice { max-height: 1; }
     }
     """
-    AUTO_FOCUS = ""  # otherwise later keys overtake earlier ones
+    AUTO_FOCUS = ""  # setting it would let later keys overtake earlier ones
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (8, "-low"), (16, "-high")]  # noqa: RUF012  (as in Screen)
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (90, "-normal"), (130, "-wide")]  # noqa: RUF012
@@ -121,16 +121,16 @@ class ChatScreen(AppScreen[None]):
     ]
 
     def __init__(self, make_controller: Callable[[ChatView], ChatController], *, last: bool = False) -> None:
-        """make_controller: called after the first frame. last: show the last conversation at first."""
+        """make_controller: called after the first frame. last: whether to open the last conversation."""
         super().__init__()
         self._make_controller = make_controller
         self._continues_last = last
         self._controller: ChatController | None = None
         self._shown: ConversationView | None = None
         self._early: list[events.Key | events.Paste] | None = []
-        """Keys typed before the prompt has the focus; None from then on."""
+        """Keys typed before the prompt has been focused; None afterwards."""
         self._welcome = WelcomePiece()
-        """What the first new conversation begins with."""
+        """Start page of the first new conversation."""
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="columns"), Vertical(id="chat"):
@@ -145,10 +145,10 @@ class ChatScreen(AppScreen[None]):
                 yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
-        """Show the welcome text, then open the prompt and start."""
+        """Show the welcome text, then open the prompt and start the controller."""
         self.pane.library = self.library_of_images
         self.transcript.add(self._welcome)
-        # After the keys already in the terminal, and those waiting for the app.
+        # Runs after keys already in the terminal, and those queued for the app.
         self.call_after_refresh(self.app.call_later, self._open_prompt)
         self.call_after_refresh(self._start)
 
@@ -169,7 +169,7 @@ class ChatScreen(AppScreen[None]):
 
     @property
     def is_opening(self) -> bool:
-        """Whether keys are still kept for the prompt, which has not had the focus yet."""
+        """Whether keys are still being held for the prompt, which has not been focused yet."""
         return self._early is not None
 
     @property
@@ -185,7 +185,7 @@ class ChatScreen(AppScreen[None]):
         return self.query_one(StatusBar)
 
     def focus_text(self) -> None:
-        """Focus the prompt, for text that is typed or pasted elsewhere."""
+        """Focus the prompt for text typed or pasted elsewhere."""
         self.panels.uncover()
         if not self.prompt.focusable:
             self.app.stylesheet.update(self)  # otherwise delayed until the app is idle
@@ -193,7 +193,7 @@ class ChatScreen(AppScreen[None]):
 
     @property
     def controller(self) -> ChatController:
-        """Controller of the chat, made on first use."""
+        """The chat's controller, created on first use."""
         if self._controller is None:
             self._controller = self._make_controller(self)
         return self._controller
@@ -210,7 +210,7 @@ class ChatScreen(AppScreen[None]):
 
     @property
     def answering(self) -> bool:
-        """Whether a reply is being generated in the conversation that is shown."""
+        """Whether a reply is being generated in the conversation on screen."""
         return self._controller is not None and self._controller.shown.is_answering
 
     @work(group="start")
@@ -219,12 +219,12 @@ class ChatScreen(AppScreen[None]):
         self.pane.notice = self._notice
         self.prompt.variables = self._variables
         await self.controller.start(last=self._continues_last)
-        # Whatever is loaded by now stays: scanning it for garbage would delay a key by 40 ms.
+        # What is loaded now stays loaded; scanning it for garbage would delay keys by 40 ms.
         gc.collect()
         gc.freeze()
 
     async def close_session(self) -> None:
-        """Save replies, prompts and KV states, end the worker, and close the store."""
+        """Save replies, prompts and KV states, stop the worker, and close the store."""
         if self._controller is not None:
             await self._controller.close()
 
@@ -288,14 +288,14 @@ class ChatScreen(AppScreen[None]):
 
         if not is_new:
             return ConversationView()
-        # The first conversation's welcome is on the screen already.
+        # The first conversation's start page is already on screen.
         return ConversationView(self._welcome if self._shown is None else WelcomePiece(self._plan))
 
     def show_transcript(self, transcript: TranscriptView, turn: str = "") -> None:
         if self._shown is not None:
-            self.app.clear_notifications()  # they were about what was shown
+            self.app.clear_notifications()  # they were about the previous conversation
             self._shown.hide()
-        self._shown = cast("ConversationView", transcript)  # there are no others here
+        self._shown = cast("ConversationView", transcript)  # there is no other implementation here
         self._shown.show_in(self.transcript, turn=turn)
 
     def announce(self, message: str) -> None:
@@ -398,7 +398,6 @@ class ChatScreen(AppScreen[None]):
         self._take_question(event.question)
 
     def _take_question(self, question: str) -> None:
-        """Put one of the suggested questions into the prompt."""
         self.controller.prompt.replace(question)
         self.refresh_chat()
 
@@ -441,7 +440,7 @@ class ChatScreen(AppScreen[None]):
         self.controller.prompt_changed()
 
     def _arguments(self, command: str) -> Sequence[tuple[str, str]]:
-        """Return the possible arguments of a command, each with a short description."""
+        """Return a command's possible arguments, each with a short description."""
         from edgechat.tui.chat.commands import arguments
 
         return [(name, "") for name in THEMES] if command == "theme" else arguments(self.controller, command)
@@ -451,7 +450,7 @@ class ChatScreen(AppScreen[None]):
 
     @property
     def _plan(self) -> LoadPlan | None:
-        """Plan of the model that answers, loaded or not."""
+        """Plan of the current model, loaded or not."""
         engine = self.session.loaded
         return engine.plan if engine is not None else self.session.plan
 
@@ -462,7 +461,7 @@ class ChatScreen(AppScreen[None]):
         return ReadingTime()
 
     def _notice(self, n: int, has_images: bool) -> str:
-        """Return a note about a question of n tokens: its reading time, or what the model cannot do."""
+        """Return a note on a question of n tokens: its reading time, or what the model cannot do."""
         model = self.session.loaded.model if self.session.loaded is not None else None
         if self.controller.shown.tools and model is not None and not model.has_tools:
             return f"the template of {one_line(model.name, 30)} has no tools"
@@ -486,11 +485,11 @@ class ChatScreen(AppScreen[None]):
         self.run_in_background(run_command(self.controller, name, argument))
 
     def replace_prompt(self, text: str) -> None:
-        """Put the beginning of a command into the prompt; Escape restores what was there."""
+        """Put the beginning of a command into the prompt; Escape restores the previous content."""
         self.controller.prompt.replace(text)
 
     def key_of(self, command: str) -> str:
-        """Return the key that does the same as a slash command; empty if there is none."""
+        """Return the key for the same action as a slash command; empty if there is none."""
         from edgechat.tui.chat.commands import ACTIONS
         from edgechat.tui.overlays.help import bindings_of, key_names
 
@@ -509,7 +508,7 @@ class ChatScreen(AppScreen[None]):
     # Keys.
 
     def _hold_keys_during(self, task: Coroutine[Any, Any, object]) -> None:
-        """Run a coroutine that moves the focus, holding keys back until it ends; show an error."""
+        """Run a coroutine that moves the focus, holding back keys until it is done. Errors are shown."""
         end = self.app.keys.hold()  # type: ignore[attr-defined]
 
         async def done() -> None:
@@ -527,12 +526,12 @@ class ChatScreen(AppScreen[None]):
         self.controller.take_back()
 
     async def action_stop(self) -> None:
-        """End the reply here; cancel it before its first text, or if pressed again."""
+        """Stop the reply; cancel it if it has no text yet or if pressed again."""
         self.app.clear_notifications()
         await self.controller.shown.stop()
 
     def action_stop_reading(self) -> None:
-        """Stop reading the documents that /docs adds."""
+        """Stop reading the documents that /docs is adding."""
         self.controller.documents.stop()
 
     def action_clear_toasts(self) -> None:
@@ -579,11 +578,11 @@ class ChatScreen(AppScreen[None]):
         self._hold_keys_during(self.panels.show_trash())
 
     def action_find(self) -> None:
-        """Let the user type words to find in this conversation."""
+        """Start a /find command in the prompt."""
         self.replace_prompt("/find ")
 
     def _find(self, words: str, turn: str = "") -> bool:
-        """Mark words in this conversation and go to the first; return whether there are any."""
+        """Mark words in this conversation and go to the first match; return whether there are any."""
         from edgechat.tui.transcript.pieces import Finder
 
         return self.transcript.find(Finder(words), turn=turn)
@@ -608,7 +607,7 @@ class ChatScreen(AppScreen[None]):
         self.run_in_background(undo_delete(self.controller, focus=self.focused is self.prompt))
 
     def action_scroll(self, where: str) -> None:
-        """Scroll the transcript while the prompt keeps the focus."""
+        """Scroll the transcript, leaving the focus in the prompt."""
         getattr(self.transcript, f"action_{where}" if "page" in where else f"action_scroll_{where}")()
 
     # Other screens.
@@ -653,7 +652,7 @@ class ChatScreen(AppScreen[None]):
     async def _choose_first_model(self) -> None:
         await self._pause_in_typing()
         if self.controller.shown.is_answering or self.controller.shown.is_stored:
-            return  # the guide has been asked; the next start asks how to begin
+            return  # the guide has been asked; offer the choice at the next start
         from edgechat.tui.models.first_run import FirstRun, FirstRunChoice
         from edgechat.tui.models.screen import ModelsScreen
 
@@ -669,13 +668,13 @@ class ChatScreen(AppScreen[None]):
             models.wait_for(chosen.pull, chosen.follower)
 
     async def _pause_in_typing(self) -> None:
-        """Wait for a pause in typing: other screens have other uses for the keys."""
+        """Wait for a pause in typing, since other screens use the keys differently."""
         typed = ""
         while typed != (typed := self.prompt.text):
             await asyncio.sleep(_TYPING)
 
     def action_use_stand_in(self) -> None:
-        """Switch to the model that is offered instead."""
+        """Use the model offered as a replacement."""
         self.run_in_background(self.controller.use_stand_in())
 
     def action_tools(self) -> None:
@@ -708,7 +707,7 @@ class ChatScreen(AppScreen[None]):
 
         self.run_in_background(edit_parameters(self.app, self.session, self.controller.shown))
 
-    # The list of conversations, whose class is not imported until it is shown.
+    # The list of conversations, whose class is imported only when it is shown.
 
     def on_chat_list_requested(self, event: Any) -> None:
         match event.action:

@@ -1,4 +1,4 @@
-"""Unsent text: the content of the prompt, what it sets aside, and how both are stored."""
+"""Unsent text: the prompt's content, what it has set aside, and how both are stored."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from edgechat.chat.storage.store import Store
 from edgechat.tui.chat.views import ChatView
 
 _MAX_STORED = 2**20
-"""Characters of one unsent prompt that are stored."""
+"""Maximum characters stored per unsent prompt."""
 
 
 class UnsentPrompt(msgspec.Struct, omit_defaults=True):
-    """Unsent text and attachments; stored as JSON."""
+    """Unsent text and attachments, stored as JSON."""
 
     text: str = ""
     attachments: list[Attachment] = []
     images: list[AttachedImage] = []
     edits: str = ""
-    """Id of the question that this rewords; empty for a new question."""
+    """Id of the question that this is a new version of; empty for a new question."""
     aside: UnsentPrompt | None = None
-    """Previous content of the prompt, to be restored; None if nothing was set aside."""
+    """The prompt's previous content, to be restored; None if nothing was set aside."""
 
     @property
     def is_empty(self) -> bool:
@@ -32,7 +32,7 @@ class UnsentPrompt(msgspec.Struct, omit_defaults=True):
         return not (self.text or self.attachments or self.images or has_aside)
 
     def before(self, other: UnsentPrompt) -> UnsentPrompt:
-        """Return this followed by a later prompt: as one text, or with the later prompt set aside."""
+        """Combine this with a later prompt: as one text, or with the later prompt set aside."""
         if self.is_empty or other.is_empty:
             return other if self.is_empty else self
         if self.edits or other.edits or self.aside is not None or other.aside is not None:
@@ -43,15 +43,15 @@ class UnsentPrompt(msgspec.Struct, omit_defaults=True):
 
 
 class PromptContent:
-    """Content of the prompt on the screen: the user's next question, or something in its place.
+    """The prompt's content: the user's next question, or something that temporarily replaces it.
 
-    A new wording of an earlier question, or a command, sets the next question aside until it is sent.
+    Rewording an earlier question, or filling in a command, sets the next question aside until that is sent.
     """
 
     def __init__(self, view: ChatView) -> None:
         self._view = view
         self.edits = ""
-        """Id of the question being edited; empty: none."""
+        """Id of the question being edited; empty if none."""
         self._aside: UnsentPrompt | None = None
 
     @property
@@ -65,14 +65,13 @@ class PromptContent:
         return self._aside is not None or bool(self.edits)
 
     def write(self, prompt: UnsentPrompt) -> None:
-        """Replace the content of the prompt."""
         self.edits, self._aside = prompt.edits, prompt.aside
         hint = "Esc returns to your text" if prompt.aside is not None else ""
         title = "editing · Esc cancels" if prompt.edits else hint
         self._view.pane.put(prompt.text, prompt.attachments, prompt.images, title)
 
     def write_before(self, prompt: UnsentPrompt) -> None:
-        """Insert an earlier prompt before what has been typed since."""
+        """Insert an earlier prompt before whatever has been typed since."""
         self.write(prompt.before(self.unsent))
 
     def replace(self, text: str, turn: Turn | None = None) -> None:
@@ -87,20 +86,19 @@ class PromptContent:
         self._view.pane.take_focus()
 
     def restore(self) -> None:
-        """Restore what was set aside."""
         self.write(self._aside or UnsentPrompt())
 
     def sent(self) -> None:
-        """Restore what was set aside, after sending; text typed since follows it."""
+        """After sending, restore the content set aside, followed by any text typed since."""
         pane = self._view.pane
         since = UnsentPrompt(pane.text, list(pane.attachments), list(pane.images))
         self.write((self._aside or UnsentPrompt()).before(since))
 
 
 async def load_unsent(store: Store, chat_id: str | None) -> UnsentPrompt:
-    """Return the unsent prompt of a conversation; None: of a new one, wherever it was typed.
+    """Return the unsent prompt of a conversation, or of a new one (None). Raises StoreError.
 
-    Raises StoreError.
+    A new one's may have been left by another process that has ended.
     """
     stored = await store.unsent(chat_id)
     if chat_id is None:
@@ -111,13 +109,13 @@ async def load_unsent(store: Store, chat_id: str | None) -> UnsentPrompt:
 
 
 async def save_unsent(store: Store, chat_id: str | None, prompt: UnsentPrompt) -> None:
-    """Store the unsent prompt of a conversation, or (None) of a new one. Raises StoreError."""
+    """Store the unsent prompt of a conversation, or of a new one (None). Raises StoreError."""
     value = "" if prompt.is_empty else msgspec.json.encode(_bounded(prompt)).decode()
     await store.keep_unsent(chat_id, value)
 
 
 def _bounded(prompt: UnsentPrompt) -> UnsentPrompt:
-    """Return a prompt, and what it set aside, cut down to the limit."""
+    """Return a prompt and what it set aside, both truncated to the limit."""
     text = prompt.text[:_MAX_STORED]
     room, attachments = _MAX_STORED - len(text), []
     for attachment in prompt.attachments:

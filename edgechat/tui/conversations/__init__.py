@@ -1,1 +1,1 @@
-"""The list of conversations, and the search through them."""
+"""The list of conversations, with search."""

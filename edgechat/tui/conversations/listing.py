@@ -1,4 +1,4 @@
-"""List of conversations or search results: its rows, and the widget that draws the visible ones."""
+"""List of conversations or search results: its rows, and the widget that draws those in view."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _CURRENT, _WRITING = "▌", "●"
 
 @dataclass(frozen=True, slots=True)
 class HeadingRow:
-    """A heading over the rows that follow."""
+    """A heading above a group of rows."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class NoteRow:
-    """A text instead of rows."""
+    """A message shown instead of rows."""
 
     text: str
 
@@ -51,17 +51,17 @@ class ChatRow:
     chat: Chat
     writing: bool = False
     note: str = ""
-    """A text at its end."""
+    """Shown at the end of the row."""
 
     @property
     def key(self) -> tuple[str, str]:
-        """Identifies the row when the list is read again."""
+        """Identifies the row after the list is reloaded."""
         return self.chat.id, ""
 
 
 @dataclass(frozen=True, slots=True)
 class HitRow:
-    """A turn or a title in which the searched words occur."""
+    """A search result: a turn or title that contains the words searched for."""
 
     hit: Hit
 
@@ -75,12 +75,12 @@ class HitRow:
 
 
 SelectableRow = ChatRow | HitRow
-"""A row that the cursor may be on."""
+"""A row that the cursor can be on."""
 Row = HeadingRow | NoteRow | SelectableRow
 
 
 def rows_of(headlines: Sequence[Headline], today: date) -> list[Row]:
-    """Return the conversations under headings by last use, pinned ones first."""
+    """Return the conversations under headings by date of last use, pinned ones first."""
     rows: list[Row] = []
     last = ""
     for headline in headlines:
@@ -94,7 +94,7 @@ def rows_of(headlines: Sequence[Headline], today: date) -> list[Row]:
 
 
 def rows_of_hits(hits: Sequence[Hit], limit: int) -> list[Row]:
-    """Return the hits under a heading with their number. limit: requested number."""
+    """Return the hits under a heading that counts them. limit: the number requested."""
     if not hits:
         return [NoteRow("Nothing found")]
     count = f"Best {limit} results" if len(hits) >= limit else f"{len(hits)} found"
@@ -102,7 +102,7 @@ def rows_of_hits(hits: Sequence[Hit], limit: int) -> list[Row]:
 
 
 def rows_of_trash(trashed: Sequence[Listed], now: float) -> list[Row]:
-    """Return the conversations in the trash, each with the days until it is deleted permanently."""
+    """Return the conversations in the trash, each with the days left until permanent deletion."""
     if not trashed:
         return [NoteRow(f"The trash is empty. Deleted conversations stay here for {TRASH_DAYS} days.")]
     rows = (ChatRow(item.chat, note=_time_left(item.chat, now)) for item in trashed)
@@ -110,7 +110,7 @@ def rows_of_trash(trashed: Sequence[Listed], now: float) -> list[Row]:
 
 
 def height_of(row: Row, width: int, *, is_first: bool) -> int:
-    """Return the number of lines that `lines_of` returns."""
+    """Return the number of lines that `lines_of` would return."""
     if isinstance(row, HitRow):
         return 2 + len(_snippet(row.hit, width))
     if isinstance(row, NoteRow):
@@ -119,7 +119,7 @@ def height_of(row: Row, width: int, *, is_first: bool) -> int:
 
 
 def lines_of(row: Row, width: int, *, is_first: bool, is_current: bool, writing: bool) -> list[Content]:
-    """Return the lines of a row, each no wider than `width`; their styles are named ('.faint')."""
+    """Return a row's lines, no wider than `width`, with spans named for their meaning ('.faint')."""
     if isinstance(row, HeadingRow):
         heading = Content(" " * _GUTTER + row.text).truncate(width, ellipsis=True).stylize(".heading")
         return [heading] if is_first else [Content(""), heading]
@@ -164,7 +164,7 @@ def _snippet(hit: Hit, width: int) -> list[Content]:
 
 
 def _from_first_mark(text: Content, hit: Hit) -> Content:
-    """Drop the words before the first mark, except those just before it."""
+    """Drop the words before the first mark, keeping a few for context."""
     begin = hit.snippet.find(" ", max(0, hit.marks[0][0] - _BEFORE), hit.marks[0][0])
     return Content.assemble("…", text[begin + 1 :]) if begin > 0 else text
 
@@ -189,7 +189,7 @@ def _when(moment: datetime, now: datetime) -> str:
 
 
 class ChatList(ScrollView, can_focus=True):
-    """Rows with a cursor. Posts what the user requests, and changes nothing itself."""
+    """Rows with a cursor. Posts the user's requests, and changes nothing itself."""
 
     ALLOW_SELECT = False
     DEFAULT_CSS = """
@@ -243,16 +243,16 @@ class ChatList(ScrollView, can_focus=True):
 
     @dataclass
     class Requested(Message):
-        """The user requests an action.
+        """A request from the user.
 
-        Of the list: 'choose' or 'rename' a row, 'search', 'list', 'trash', 'leave'. Of the screen: 'open',
-        'retitle', 'pin', 'delete', 'export', 'restore', 'purge' a row, 'close'.
+        For the list: 'choose' or 'rename' a row, 'search', 'list', 'trash', 'leave'. For the screen: 'open',
+        'retitle', 'pin', 'delete', 'export', 'restore' or 'purge' a row, 'close'.
         """
 
         action: str
         row: SelectableRow | None = None
         text: str = ""
-        """The new title, or the words that were searched for."""
+        """The new title, or the words searched for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -264,12 +264,12 @@ class ChatList(ScrollView, can_focus=True):
         self._width = 0
         self._in_trash = False
 
-    # What is shown.
+    # Content.
 
     def show(self, rows: Sequence[Row], *, from_top: bool = False, in_trash: bool = False) -> None:
-        """Replace the rows; the cursor stays on its row, or at its position.
+        """Replace the rows; the cursor stays on its row, or else at its position.
 
-        At first it is on the open conversation, if listed. in_trash: the rows are in the trash.
+        It starts on the open conversation, if listed. in_trash: whether the rows are in the trash.
         """
         self._in_trash = in_trash
         key = self.row.key if self.row is not None else (self._current, "")
@@ -282,13 +282,13 @@ class ChatList(ScrollView, can_focus=True):
         self.refresh_bindings()
 
     def mark(self, current: str | None, writing: frozenset[str]) -> None:
-        """Mark the open conversation, and those in which a reply is being written."""
+        """Mark the open conversation, and those where a reply is being written."""
         if (current, writing) != (self._current, self._writing):
             self._current, self._writing = current, writing
             self.refresh()
 
     def point_at_current(self) -> None:
-        """Put the cursor on the open conversation, if listed."""
+        """Move the cursor to the open conversation, or to the first row if it is not listed."""
         index = self._index_of((self._current, ""))
         self._go_to(self._nearest(0) if index is None else index)
 
@@ -304,7 +304,7 @@ class ChatList(ScrollView, can_focus=True):
         return row if isinstance(row, SelectableRow) else None
 
     def line_of_cursor(self) -> int:
-        """Return the line of the row at the cursor, counted from the top of the visible part."""
+        """Return the line of the cursor's row, counted from the top of the visible part."""
         return self._tops[self._cursor] - self.scroll_offset.y
 
     # Drawing.
@@ -315,7 +315,7 @@ class ChatList(ScrollView, can_focus=True):
 
     def _lay_out(self) -> None:
         self._width = self.scrollable_content_region.width
-        # Without a width, each row still gets a line, so that every row has a top.
+        # Until the width is known, each row gets one line, so that every row has a top.
         heights = (
             height_of(row, self._width, is_first=at == 0) if self._width else 1
             for at, row in enumerate(self._rows)
@@ -353,7 +353,7 @@ class ChatList(ScrollView, can_focus=True):
 
     @property
     def _shows_cursor(self) -> bool:
-        """Whether the list or the search field has the focus: Enter opens the row at the cursor from both."""
+        """Whether the list or the search field has the focus; Enter opens the cursor's row from either."""
         focused = self.screen.focused
         return focused is not None and self.parent in focused.ancestors
 
@@ -363,14 +363,14 @@ class ChatList(ScrollView, can_focus=True):
         return self.get_visual_style(name[1:], partial=True) if name.startswith(".") else Style.null()
 
     def _without_colour(self, name: str | Style) -> Style:
-        # The background of the cursor may have the same colour.
+        # The cursor's background may have the same colour.
         style = self._named_style(name)
         return Style(bold=style.bold, dim=style.dim, underline=style.underline)
 
     # The cursor.
 
     def _nearest(self, at: int) -> int:
-        """Return the first selectable row from `at` on, else the last one before it."""
+        """Return the first selectable row at or after `at`, or else the last one before it."""
         places = [*range(at, len(self._rows)), *range(min(at, len(self._rows)) - 1, -1, -1)]
         return next((place for place in places if isinstance(self._rows[place], SelectableRow)), 0)
 
@@ -381,7 +381,7 @@ class ChatList(ScrollView, can_focus=True):
 
     def _show_cursor(self) -> None:
         if self._cursor < len(self._rows):
-            # Together with its heading, if that is the row above.
+            # Include the heading if it is the row above.
             above = self._cursor > 0 and isinstance(self._rows[self._cursor - 1], HeadingRow)
             top = self._tops[self._cursor - 1] if above else self._tops[self._cursor]
             region = Region(0, top, self._width, self._tops[self._cursor + 1] - top)
@@ -397,7 +397,6 @@ class ChatList(ScrollView, can_focus=True):
             self.post_message(self.Requested("search"))
 
     def action_page(self, by: int) -> None:
-        """Move the cursor by a page."""
         line = self._tops[self._cursor] + by * max(1, self.size.height - 1)
         at = bisect_right(self._tops, max(0, line)) - 1
         self._go_to(self._nearest(min(at, len(self._rows) - 1)) if self._rows else 0)
@@ -409,7 +408,7 @@ class ChatList(ScrollView, can_focus=True):
     # Requests.
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Allow requests about a row only if there is one, in or outside the trash."""
+        """Allow requests about a row only if one is selected, and only where they apply: list or trash."""
         match parameters:
             case ("choose" | "rename" | "pin" | "delete" | "export",):
                 return self.row is not None and not self._in_trash
@@ -422,7 +421,7 @@ class ChatList(ScrollView, can_focus=True):
             self.post_message(self.Requested(action, self.row))
 
     def on_click(self, event: events.Click) -> None:
-        """Open the row under the mouse; in the trash, only go to it."""
+        """Open the row that was clicked; in the trash, only move the cursor there."""
         at = bisect_right(self._tops, event.y + self.scroll_offset.y) - 1
         if 0 <= at < len(self._rows) and isinstance(self._rows[at], SelectableRow):
             self._go_to(at)

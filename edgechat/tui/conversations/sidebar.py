@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from edgechat.chat.storage.store import Store
 
 _FIRST_PAGE, _PAGE, _MOST = 100, 1000, 20_000
-"""Numbers of conversations: in the first page, in later pages, in all."""
+"""Number of conversations on the first page, on later pages, and in total."""
 _HITS = 50
 _SEARCH_DELAY = 0.08
-"""Seconds after the last key before the search begins."""
+"""Seconds to wait after the last key before searching."""
 POLL_INTERVAL = 2.0
-"""Seconds between two checks whether another program has written."""
+"""Seconds between checks for changes by other programs."""
 
 
 class SearchField(LineField):
-    """Field for the words to search for."""
+    """The search field."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "submit", "Open"),
@@ -50,7 +50,7 @@ class SearchField(LineField):
 
 
 class TitleField(LineField):
-    """Field to change a title, in place of its row."""
+    """A field for editing a title in place."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "submit", "Rename"),
@@ -65,15 +65,15 @@ class TitleField(LineField):
         self.post_message(ChatList.Requested("list"))
 
     def on_blur(self) -> None:
-        if self.app.app_focus:  # not if the terminal itself has lost the focus
+        if self.app.app_focus:  # not when the terminal itself loses the focus
             self.remove()
 
 
 class Sidebar(Widget):
-    """Lists and searches the conversations of a store, or lists its trash.
+    """Lists and searches the conversations in a store, or lists its trash.
 
-    It changes nothing itself: what the user requests goes on to the screen as `ChatList.Requested`. After a
-    change, call `show_current`. It notices what other programs write while it is visible.
+    It changes nothing itself: it forwards the user's requests to the screen as `ChatList.Requested`.
+    Call `show_current` after a change. While visible, it notices changes by other programs.
     """
 
     DEFAULT_CSS = """
@@ -108,7 +108,7 @@ class Sidebar(Widget):
         self._in_trash = False
         """Whether to show the trash instead of the list."""
         self._shown = ("", False)
-        """Searched words whose hits are shown ('': all are listed), and whether the trash is shown."""
+        """The words whose hits are shown ('' if all conversations are), and whether the trash is shown."""
         self._opens_first = False
         """Whether to open the first hit as soon as it is found."""
         self._list = ChatList()
@@ -127,12 +127,12 @@ class Sidebar(Widget):
     @on(events.DescendantFocus)
     @on(events.DescendantBlur)
     def _focus_changed(self) -> None:
-        self._list.refresh()  # which shows its cursor only while it has the focus
+        self._list.refresh()  # it shows its cursor only while focused
 
     # Called by the app.
 
     def show_current(self, chat_id: str | None, writing: frozenset[str] = frozenset()) -> None:
-        """Mark the open conversation and those being answered, and show changes."""
+        """Mark the open conversation and those being answered, and reload the list."""
         self._list.mark(chat_id, writing)
         if self.is_attached:
             self.reload()
@@ -155,7 +155,7 @@ class Sidebar(Widget):
         self.reload()
 
     def search(self, words: str = "") -> None:
-        """Focus the search field, and search for words."""
+        """Focus the search field, and search for `words`, if any."""
         self._field.focus()
         if self._in_trash:
             self._show_trash(False)
@@ -164,7 +164,7 @@ class Sidebar(Widget):
             self._field.cursor_position = len(self._field.value)
 
     def reload(self, wait: float = 0.0) -> None:
-        """Reload the list, after `wait` seconds without another call."""
+        """Reload the list once `wait` seconds have passed without another call."""
         self._read(self._field.value.strip(), self._in_trash, wait)
 
     # Reading.
@@ -210,7 +210,7 @@ class Sidebar(Widget):
         except EdgechatError:
             return  # reported at the user's next request
 
-    # Requests of the user.
+    # The user's requests.
 
     @on(LineField.Changed, "SearchField")
     def _typed(self) -> None:
@@ -219,7 +219,7 @@ class Sidebar(Widget):
 
     @on(LineField.Submitted, "SearchField")
     def _submitted(self) -> None:
-        # Enter may come before the hits for the last letters, and must not open an outdated row.
+        # Enter may arrive before the hits for the last letters, and must not open an outdated row.
         self._opens_first = True
         if (self._field.value.strip(), self._in_trash) == self._shown and self._version is not None:
             self._open_first()
@@ -241,7 +241,7 @@ class Sidebar(Widget):
 
     @on(ChatList.Requested)
     async def _requested(self, event: ChatList.Requested) -> None:
-        """Handle requests to the list; others go on to the screen."""
+        """Handle requests for the list; let others bubble up to the screen."""
         match event.action:
             case "search":
                 self.search(self._field.value)
@@ -280,7 +280,7 @@ class Sidebar(Widget):
         field.focus()
 
     def on_resize(self, _: events.Resize) -> None:
-        """Draw a border only beside another widget, and stop editing a title, whose row has moved."""
+        """Draw a border only next to another widget; stop editing a title, as its row has moved."""
         self.set_class(self.outer_size.width >= self.screen.size.width, "-whole")
         for field in self.query(TitleField):
             field.action_give_up()

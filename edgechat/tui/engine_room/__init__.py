@@ -1,1 +1,1 @@
-"""Engine room: a panel that shows the state of the engine."""
+"""Engine room: a panel that shows the engine's state."""

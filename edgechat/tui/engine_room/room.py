@@ -1,4 +1,4 @@
-"""Panel of the engine room: its sections in one column, or in two if they fit."""
+"""The engine room's panel: its sections in one column, or in two if they fit."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from edgechat.tui.engine_room.sections import (
 )
 
 _TWO_COLUMNS = 96
-"""The least width for two columns, in cells."""
+"""Minimum width for two columns, in cells."""
 _LOG_BYTES, _LOG_LINES, _LOG_WIDTH = 8192, 12, 500
-"""Bytes read from the end of the log, and lines and characters a line shown."""
+"""Bytes read from the end of the log, lines shown, and characters per line."""
 
 
 class LogSection(Section):
@@ -58,7 +58,7 @@ class LogSection(Section):
 
 
 class EngineRoom(VerticalScroll):
-    """Shows the state of an engine, from snapshots, and the figures that it is given."""
+    """Shows snapshots of an engine's state, and the measurements passed to it."""
 
     DEFAULT_CSS = """
     EngineRoom {
@@ -92,7 +92,7 @@ class EngineRoom(VerticalScroll):
         self.server.display = False
         self.log_lines = LogSection()
         self.poll_interval = 0.5
-        """Seconds between two snapshots of the engine."""
+        """Seconds between snapshots of the engine."""
         self._engine: Callable[[], Engine | None] | None = None
         self._chat: Callable[[], str | None] = lambda: None
         self._poller: asyncio.Task[None] | None = None
@@ -112,15 +112,15 @@ class EngineRoom(VerticalScroll):
     def sections(self) -> tuple[Section, ...]:
         return self.speed, self.cache, self.drafts, self.memory, self.server, self.log_lines
 
-    # What it shows.
+    # Content.
 
     def show_model(self, plan: LoadPlan | None, info: ModelInfo | None) -> None:
-        """Show another model. info: None until it is loaded."""
+        """Switch to another model. info: None until it is loaded."""
         self.drafts.show_model(info)
         self.memory.show_model(plan, info)
         remote = plan.remote if plan is not None else None
         self.server.show_model(remote)
-        for section in (self.drafts, self.cache, self.memory):  # unknown for a server
+        for section in (self.drafts, self.cache, self.memory):  # a server does not report these
             section.display = remote is None
         self.server.display = remote is not None
         self.log_lines.display = remote is None or remote.is_started
@@ -131,12 +131,12 @@ class EngineRoom(VerticalScroll):
             section.show(snapshot)
 
     def show_server(self, load: ServerLoad | None) -> None:
-        """Show the load of another server."""
+        """Show the load of a remote engine's server."""
         self.server.show(load)
         self.speed.changed()
 
     def show_reply(self, finished: Finished) -> None:
-        """Show the timings of a reply, and the effect of drafts."""
+        """Show a reply's timings and how drafts affected it."""
         self.speed.take(finished)
         self.drafts.take(finished)
         self.speed.changed()
@@ -148,7 +148,7 @@ class EngineRoom(VerticalScroll):
             self.speed.changed()
 
     def show_log(self, log: str) -> None:
-        """Show the end of the log of the worker, or of a server started by edgechat."""
+        """Show the end of the log, from the worker or from a server that edgechat started."""
         if log:
             self.log_lines.display = True
         self.log_lines.show(log)
@@ -170,10 +170,10 @@ class EngineRoom(VerticalScroll):
     def follow(
         self, engine: Callable[[], Engine | None], chat: Callable[[], str | None] = lambda: None
     ) -> None:
-        """Poll an engine from now on, while the panel is shown.
+        """Poll an engine while the panel is visible.
 
-        engine: returns the current engine, or None. chat: returns the id of the chat on the screen. Set
-        `cache.title_of` as well to name chats by their titles.
+        engine: returns the current engine, or None. chat: returns the id of the chat on screen. Also set
+        `cache.title_of` if chats should be named by title.
         """
         self._stop_polling()
         self._engine, self._chat = engine, chat

@@ -1,4 +1,4 @@
-"""Section of the engine room: a heading, aligned lines, and an explanation."""
+"""A section of the engine room: a heading, aligned lines, and an explanation."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from edgechat.tui.markdown.blocks import EMPTY, RenderedLine
 from edgechat.tui.transcript.sheet import Sheet
 
 LABEL = 12
-"""The width of the labels at the left, in cells."""
+"""Width of the labels on the left, in cells."""
 _WIDEST = 64
-"""Greatest width of a table; columns far apart are hard to follow."""
+"""Maximum width of a table, in cells; columns far apart are hard to follow."""
 _COLUMN = 10
 NO_MODEL = "No model is loaded."
 
@@ -21,7 +21,7 @@ Cell = str | tuple[str, str] | Content
 
 
 class Section(Sheet):
-    """Lines under a heading. Subclasses return the lines from `body`, and call `changed` on changes."""
+    """Lines below a heading. Subclasses return the lines from `body`, and call `changed` to redraw."""
 
     DEFAULT_CSS = """
     Section {
@@ -47,7 +47,7 @@ class Section(Sheet):
     }
     TITLE: ClassVar[str]
     MEANING: ClassVar[str]
-    """The explanation of the section, a sentence or two."""
+    """The explanation, in a sentence or two."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,11 +55,11 @@ class Section(Sheet):
         """Whether the explanation is shown."""
 
     def body(self, width: int) -> list[Content]:
-        """Return the lines under the heading."""
+        """Return the lines below the heading."""
         raise NotImplementedError
 
     def aside(self) -> str:
-        """Return a short text for the right end of the heading."""
+        """Return a short string to show at the right end of the heading."""
         return ""
 
     def lay_out(self, width: int) -> list[RenderedLine]:
@@ -76,12 +76,12 @@ class Section(Sheet):
 
 
 def row(label: str, *parts: Cell) -> Content:
-    """Return a line that begins with a label."""
+    """Return a line that starts with a label."""
     return Content.assemble((f"{label:<{LABEL}}", ".faint"), *parts)
 
 
 def fitting(width: int, line: Content, *shorter: Content) -> Content:
-    """Return the first of these lines that fits, else the last."""
+    """Return the first of these lines that fits, or else the last."""
     lines = (line, *shorter)
     return next((line for line in lines if line.cell_length <= width), lines[-1])
 
@@ -89,7 +89,7 @@ def fitting(width: int, line: Content, *shorter: Content) -> Content:
 def table(
     head: Sequence[str], rows: Sequence[tuple[Cell, Sequence[str]]], width: int, corner: str = ""
 ) -> list[Content]:
-    """Return a table: labels at the left, then right-aligned columns that share the width."""
+    """Return a table with labels on the left, then right-aligned columns that share the width."""
     column = min(_COLUMN, max(5, (min(width, _WIDEST) - LABEL) // max(1, len(head))))
     heads = "".join(f"{name:>{column}}" for name in head)
     lines = [Content.assemble((f"{corner:<{LABEL}}{heads}", ".faint"))]
@@ -101,5 +101,5 @@ def table(
 
 
 def wrapped(text: str, width: int, style: str = "") -> list[Content]:
-    """Return the lines of a text."""
+    """Return text wrapped to the width."""
     return Content(text).stylize(style).wrap(max(8, width))

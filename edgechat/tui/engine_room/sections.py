@@ -37,7 +37,7 @@ _WIDEST_BAR = 60
 
 
 class _Share(NamedTuple):
-    """Bytes on a device, by purpose."""
+    """Bytes on a device, by use."""
 
     weights: int = 0
     cache: int = 0
@@ -45,7 +45,7 @@ class _Share(NamedTuple):
 
 
 class MemorySection(Section):
-    """Planned and real memory."""
+    """Planned and actual memory use."""
 
     TITLE: ClassVar[str] = "Memory"
     MEANING: ClassVar[str] = (
@@ -60,12 +60,11 @@ class MemorySection(Section):
         self._resident = 0
 
     def show_model(self, plan: LoadPlan | None, info: ModelInfo | None) -> None:
-        """Show a plan, and the model that was loaded with it."""
+        """Show a plan, and the model loaded with it."""
         self._plan, self._info, self._resident = plan, info, 0
         self.changed()
 
     def show(self, snapshot: Snapshot | None) -> None:
-        """Show the memory of the worker."""
         resident = snapshot.memory_bytes if snapshot else 0
         if mebibytes(resident) != mebibytes(self._resident):
             self._resident = resident
@@ -85,7 +84,7 @@ class MemorySection(Section):
         return lines or wrapped(NO_MODEL, width, ".faint")
 
     def _other_memory(self) -> list[Content]:
-        """Return lines about plans besides the model itself, and the total memory of the worker."""
+        """Return lines about planned memory apart from the model itself, and the worker's total."""
         plan, info, lines = self._plan, self._info, []
         if plan is not None and plan.head is None and plan.draft is not None and plan.draft.total_bytes:
             lines.append(row("draft model", mebibytes(plan.draft.total_bytes), (" planned", ".faint")))
@@ -124,7 +123,7 @@ class MemorySection(Section):
 
 
 def _planned(plan: LoadPlan | None) -> dict[str, _Share]:
-    """Return the planned memory of the model by device, as exactly as possible."""
+    """Return the model's planned memory by device, from the planned buffers if there are any."""
     if plan is None:
         return {}
     if plan.buffers:
@@ -147,7 +146,7 @@ def _by_device(buffers: Iterable[Buffer]) -> dict[str, _Share]:
 
 
 def _device(name: str, planned: _Share | None, real: _Share | None, budget: int, width: int) -> list[Content]:
-    """Return the figures of a device, and bars of its planned and real memory."""
+    """Return a device's figures, with bars for planned and actual memory."""
     rows = []
     for at, (part, mark) in enumerate(_PARTS):
         figures = [mebibytes(share[at]) if share else "–" for share in (planned, real)]
@@ -165,7 +164,7 @@ def _device(name: str, planned: _Share | None, real: _Share | None, budget: int,
 
 
 def _bar(share: _Share, largest: int, width: int) -> Content:
-    """Return a bar of the parts, at least one character for each that is not empty."""
+    """Return a bar with at least one character for each part that is not empty."""
     parts: list[tuple[str, str]] = []
     left = width
     for (part, mark), size in zip(_PARTS, share, strict=True):
@@ -182,14 +181,14 @@ MARKS: dict[Kind | None, tuple[str, str]] = {
     "kept": ("░", ".kept"),
     None: ("·", ".faint"),
 }
-"""Character and style of each kind; None stands for free cells."""
+"""Character and style for each kind; None stands for free cells."""
 
 
 def scale_cells(runs: Sequence[Run], cells: int, limit: int) -> tuple[list[Kind | None], int]:
     """Return the kind that each character shows, and the number of cells per character.
 
-    There are at most `limit` characters. Each shows the most frequent kind of its cells; a kind that is
-    nowhere the most frequent one still gets one character.
+    There are at most `limit` characters. Each shows the most frequent kind among its cells; a kind that
+    is not the most frequent anywhere still gets one character.
     """
     unit = 1
     while -(-cells // unit) > limit:
@@ -210,7 +209,7 @@ def scale_cells(runs: Sequence[Run], cells: int, limit: int) -> tuple[list[Kind 
 
 
 def _place(kind: Kind, kinds: list[Kind | None], counters: Sequence[Counter[Kind]]) -> None:
-    """Give a kind a character, near its most frequent place, that is not another kind's only one."""
+    """Give a kind one character near where it is most frequent, but not another kind's only one."""
     best = max(range(len(kinds)), key=lambda at: counters[at][kind])
     counts = Counter(kinds)
     spare = [at for at, other in enumerate(kinds) if other is None or counts[other] > 1]
@@ -224,7 +223,7 @@ def _main_kind(counter: Counter[Kind], unit: int) -> Kind | None:
 
 
 def draw_map(cache: CacheMap, width: int, max_lines: int) -> tuple[list[Content], int]:
-    """Return the lines of the map, and the number of cells per character."""
+    """Return the lines of the cache map, and the number of cells per character."""
     kinds, unit = scale_cells(cache.runs, cache.cells, width * max_lines)
     return [_line(kinds[at : at + width]) for at in range(0, len(kinds), width)], unit
 
@@ -242,7 +241,7 @@ _SLOTS = 6
 
 
 class CacheSection(Section):
-    """Tokens that the model has read and need not read again."""
+    """Tokens that the model has read and does not have to read again."""
 
     TITLE: ClassVar[str] = "Cache"
     MEANING: ClassVar[str] = (
@@ -254,7 +253,7 @@ class CacheSection(Section):
     def __init__(self) -> None:
         super().__init__()
         self.title_of: Callable[[str], str | None] = lambda _chat: None
-        """Returns the title of a chat by id."""
+        """Returns a chat's title by id."""
         self._snapshot: Snapshot | None = None
 
     def show(self, snapshot: Snapshot | None) -> None:
@@ -298,7 +297,7 @@ def _shown_parts(snapshot: Snapshot) -> tuple[object, ...]:
 
 
 def _legend(cache: CacheMap, unit: int, width: int) -> list[Content]:
-    """Return a legend in columns, with the counts of the kinds, and the scale."""
+    """Return the legend in columns, with the number of cells of each kind, and the scale."""
     items = []
     for kind, (mark, style) in MARKS.items():
         count = cache.free if kind is None else cache.of_kind(kind)
@@ -315,7 +314,7 @@ def _uses(snapshot: Snapshot, width: int) -> list[Content]:
         line = row("last prompt", f"{prompt.cached_tokens:,} of {prompt.prompt_tokens:,} tokens reused")
         lines.append(fitting(width, Content.assemble(line, (f" ({share:.0%})", ".faint")), line))
     stats = snapshot.cache.stats
-    if n_starts := stats.hits + stats.misses:  # prompts, and prewarmed beginnings of prompts
+    if n_starts := stats.hits + stats.misses:  # counts prompts and prewarmed prefixes
         hits, reused = f"{stats.hits:,} of {n_starts:,}", f", {stats.reused_tokens:,} tokens reused"
         lines.append(fitting(width, row("cache hits", hits, (reused, ".faint")), row("cache hits", hits)))
     if stats.evictions:
@@ -332,7 +331,7 @@ _NAMES = {"model": "the model", "mtp": "own layers", "ngram": "n-grams"}
 
 
 class DraftsSection(Section):
-    """State of speculative decoding, or why there is none."""
+    """The state of speculative decoding, or why it is off."""
 
     TITLE: ClassVar[str] = "Drafts"
     MEANING: ClassVar[str] = (
@@ -347,7 +346,6 @@ class DraftsSection(Section):
         self._last: SpeculationStats | None = None
 
     def show_model(self, info: ModelInfo | None) -> None:
-        """Show the drafters of a model."""
         self._info, self._last = info, None
         self.changed()
 
@@ -359,7 +357,7 @@ class DraftsSection(Section):
             self.changed()
 
     def take(self, reply: Finished) -> None:
-        """Show the effect of drafts on a reply."""
+        """Show how drafts affected a reply."""
         self._last = reply.speculation
         self.changed()
 
@@ -411,17 +409,16 @@ def _percent(share: float | None) -> str:
 
 
 def _join_lengths(lengths: Sequence[int]) -> str:
-    """Return the lengths of the drafts of all streams as text."""
     numbers = ", ".join(map(str, lengths[:8]))
     return f"{numbers} tokens" if len(lengths) > 1 or lengths[0] != 1 else "1 token"
 
 
 class ServerSection(Section):
-    """The server of a remote engine."""
+    """A remote engine's server."""
 
     TITLE: ClassVar[str] = "Server"
     MEANING: ClassVar[str] = (
-        "The model runs on this server, whose cache cannot be seen. Its requests are those of all its users."
+        "The model runs on this server, whose cache cannot be seen. Its requests are from all its users."
     )
 
     def __init__(self) -> None:
@@ -442,14 +439,14 @@ class ServerSection(Section):
         model, load = self._model, self._load
         if model is None:
             return []
-        context = f"{model.context:,} tokens" if model.context else ("not told", ".faint")
+        context = f"{model.context:,} tokens" if model.context else ("not reported", ".faint")
         lines = [
             row("kind", SERVER_KINDS[model.kind]),
             row("address", one_line(model.url, 200)),
             row("context", context),
         ]
         if load is None:
-            return [*lines, *wrapped("It tells no metrics.", width, ".faint")]
+            return [*lines, *wrapped("It reports no metrics.", width, ".faint")]
         if load.running is not None:
             waiting = f", {load.waiting} waiting" if load.waiting is not None else ""
             lines.append(row("requests", f"{load.running} running{waiting}"))
@@ -461,12 +458,12 @@ class ServerSection(Section):
 _LEVELS = "▁▂▃▄▅▆▇█"
 _MINUTE = 60
 _FRESH = 2.0
-"""Seconds for which a measured speed is shown as the current one."""
+"""Seconds for which a measured speed counts as current."""
 _REPLIES = 20
 
 
 class SpeedSection(Section):
-    """Tokens per second, and the time to the first token."""
+    """Tokens per second, and time to first token."""
 
     TITLE: ClassVar[str] = "Speed"
     MEANING: ClassVar[str] = (
@@ -478,13 +475,13 @@ class SpeedSection(Section):
         super().__init__()
         self._clock = clock
         self._seconds: deque[tuple[int, float]] = deque(maxlen=_MINUTE)
-        """Last speed measured in each second."""
+        """The last speed measured in each second."""
         self._last = (-_FRESH, 0.0)
         self._replies: deque[Timings] = deque(maxlen=_REPLIES)
         self._work: SchedulerState | None = None
 
     def note(self, tokens_per_second: float) -> None:
-        """Take the current speed."""
+        """Record the current speed."""
         now = self._clock()
         self._last = (now, tokens_per_second)
         if self._seconds and self._seconds[-1][0] == int(now):
@@ -492,7 +489,7 @@ class SpeedSection(Section):
         self._seconds.append((int(now), tokens_per_second))
 
     def take(self, reply: Finished) -> None:
-        """Take the timings of a reply that has begun."""
+        """Record a reply's timings, if it got as far as its first token."""
         if reply.timings.ttft_ms > 0:
             self._replies.append(reply.timings)
 
@@ -518,7 +515,7 @@ class SpeedSection(Section):
         return [*lines, *self._engine()]
 
     def _sparkline(self, width: int) -> Content:
-        """Return the last minute, newest at the right, scaled to the highest speed."""
+        """Return a graph of the last minute, newest on the right, scaled to the highest speed."""
         width = min(width, _MINUTE)
         now = int(self._clock())
         columns = [0.0] * width
@@ -547,7 +544,7 @@ class SpeedSection(Section):
 
 
 def _summary(values: Sequence[float], format: Callable[[float], str]) -> tuple[str, str, str]:
-    """Return the last, the median and the least value."""
+    """Return the last value, the median and the minimum."""
     if not values:
         return ("–", "–", "–")
     return format(values[-1]), format(median(values)), format(min(values))
@@ -562,5 +559,5 @@ def _time(seconds: float) -> str:
 
 
 def _figure(value: float) -> str:
-    """Return a number with a fixed count of decimals, so that it does not jitter."""
+    """Format a number with a fixed number of decimals, so that it does not jitter."""
     return f"{value:.1f}" if value < 99.95 else f"{value:,.0f}"

@@ -1,1 +1,1 @@
-"""Markdown as lines of text: parsed once, laid out at any width, cheap to extend."""
+"""Markdown rendered as lines of text: parsed once, laid out at any width, cheap to extend."""

@@ -1,7 +1,7 @@
-"""Blocks of a text, and rendered lines: plain data, shown by a single widget.
+"""Blocks and rendered lines: plain data that a single widget shows.
 
-Textual's own Markdown widget makes a widget of every paragraph and list item, and rebuilds a growing list
-with each word: 100 ms for 24 items.
+Textual's own Markdown widget creates a widget for each paragraph and list item, and rebuilds a
+growing list for every word: 100 ms for 24 items.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from textual.content import Content
 
 NOTHING = Content("")
 COPY_CODE = "copy-code"
-"""Key in a style's meta data; a click there copies code."""
+"""Key in a style's metadata; clicking there copies the code."""
 
 Row = tuple[Content, ...]
 
@@ -25,15 +25,15 @@ class RenderedLine(NamedTuple):
     lead: int = 0
     """Number of characters at its start that are markers and are not copied."""
     trail: int = 0
-    """Number of characters at its end that are filling and are not copied."""
+    """Number of characters at its end that are padding and are not copied."""
     joint: str = "\n"
-    """Separator from the line above in a copy; empty for the rest of a folded line."""
+    """Separator from the line above when copied; empty if this continues a folded line."""
     code: str = ""
-    """Code copied by a click on its "copy"."""
+    """Code to copy when its "copy" label is clicked."""
 
     @classmethod
     def decoration(cls, content: Content, trail: int = 0, code: str = "") -> RenderedLine:
-        """Return a line of which nothing is copied."""
+        """Return a line that is never copied."""
         return cls(content, len(content), trail, "", code)
 
 
@@ -42,24 +42,24 @@ EMPTY = RenderedLine(Content(""))
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A paragraph, heading, piece of code, formula, table or rule, with its place in lists and quotes."""
+    """A paragraph, heading, code block, formula, table or rule, with its place in lists and quotes."""
 
     kind: Literal["text", "heading", "code", "maths", "table", "rule"]
     content: Content = NOTHING
-    """Text; of code and formulas, the plain source."""
+    """The text; for code and formulas, the plain source."""
     first: str = ""
-    """Prefix of the first line: bullet or number of a list item, bar of a quote."""
+    """Prefix of the first line: a list item's bullet or number, or a quote's bar."""
     rest: str = ""
     """Prefix of the other lines, as wide as `first`."""
     gap: bool = True
-    """Whether an empty line separates it from what is above."""
+    """Whether a blank line separates it from the block above."""
     level: int = 0
-    """Of a heading: 1 to 6."""
+    """For headings: 1 to 6."""
     language: str = ""
-    """Of code: the info string of its fence, which begins with the language."""
+    """For code: the fence's info string, which begins with the language."""
     formula: str = ""
-    """Of maths: text between the delimiters; empty if the closing one is missing."""
+    """For maths: the text between the delimiters; empty if the closing one is missing."""
     rows: tuple[Row, ...] = ()
-    """Of a table; the first one is the header."""
+    """For tables; the first row is the header."""
     aligns: tuple[str, ...] = ()
-    """Of the columns of a table: "left", "center" or "right"."""
+    """For tables, by column: "left", "center" or "right"."""

@@ -1,4 +1,4 @@
-"""Markdown documents: text becomes blocks, with citations and links, and may grow at its end."""
+"""Markdown documents: parse text, which may still be growing, into blocks with citations and links."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 _LONGEST = 2000
-"""About the limit of terminals (2083 in VTE)."""
+"""Longest link target, close to the limit of terminals (2083 in VTE)."""
 
 
 _CLICKABLE = re.compile(r"(?:https?://|mailto:)[!-~]+", re.IGNORECASE)
@@ -36,18 +36,18 @@ _STYLES = {"strong_open": ".strong", "em_open": ".em", "s_open": ".strike", "lin
 
 
 CITED = "passage"
-"""Key in a style's meta data: the number of the cited passage."""
+"""Key in a style's metadata: the number of the cited passage."""
 _NUMBER = re.compile(r"\[?\d+\]?")
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What is known about the sources of a text."""
+    """What is known about a text's sources."""
 
     passages: Collection[int] = ()
-    """Numbers linked to a passage; others are plain text."""
+    """Numbers to link to their passages; other numbers stay plain text."""
     unfounded: Sequence[str] = ()
-    """Quotations found in no passage, to be marked."""
+    """Quotations not found in any passage, to be marked."""
 
 
 NO_SOURCES = Sources()
@@ -55,19 +55,19 @@ NO_SOURCES = Sources()
 
 @dataclass(frozen=True, slots=True)
 class ListContinuation:
-    """Continuation of a list that was split between two items."""
+    """How a list that was split between two items continues."""
 
     number: int | None
-    """Number of the next item; None in a list with bullets."""
+    """Number of the next item; None in a bulleted list."""
     gap: bool
-    """Whether an empty line stands before the next item."""
+    """Whether a blank line precedes the next item."""
 
 
 class BlockBuilder:
     """Turns a run of tokens into blocks; `lines` is their source.
 
-    A run may end between two items of a top-level list; the rest of the list is then parsed and built
-    separately, with the `continuation` of the first part.
+    A run may end between two items of a top-level list. The rest of the list is then parsed and built
+    separately, using the `continuation` of the first part.
     """
 
     def __init__(
@@ -126,12 +126,12 @@ class BlockBuilder:
                 self._rows, self._aligns = [], []
 
     def _without_checkbox(self, content: Content, token: Token) -> Content:
-        """Return the text of a list item without its checkbox, which joins its marker."""
+        """Return a list item's text without its checkbox, which is moved to the marker."""
         box = CHECKBOXES.get(content.plain[:3])
         begins_item = bool(self._numbers and self._leads) and self._leads[-1][0] != self._leads[-1][1]
         if box is None or not begins_item or content.plain[3:4] not in ("", " "):
             return content
-        if token.children and token.children[0].type != "text":  # the name of a link
+        if token.children and token.children[0].type != "text":  # a link's text, not a checkbox
             return content
         mark = self._leads[-1][0]
         mark = mark + box if self._numbers[-1] is not None else mark[:-2] + box
@@ -139,11 +139,11 @@ class BlockBuilder:
         return content[4:]
 
     def continuation_at(self, token: Token) -> ListContinuation | None:
-        """Return the continuation of a list at `token`; None outside of lists."""
+        """Return how the list continues at `token`; None outside a list."""
         return ListContinuation(self._numbers[0], self._gap_before(token)) if self._numbers else None
 
     def _gap_before(self, token: Token) -> bool:
-        # The empty lines of the source, not CommonMark's looseness, which a later item may change.
+        # Blank lines in the source, not CommonMark's looseness: a later item may change that.
         line = token.map[0] if token.map else 0
         if not self._numbers:
             return True
@@ -163,7 +163,7 @@ class BlockBuilder:
                 self._leads.append(("▎ ", "▎ "))
             case "list_item_close" | "blockquote_close":
                 if self._leads[-1][0] != self._leads[-1][1]:
-                    self._add(Block("text", gap=False))  # an item without text still has its marker
+                    self._add(Block("text", gap=False))  # an item without text still shows its marker
                 self._leads.pop()
 
     def _begin_list(self, token: Token) -> None:
@@ -194,7 +194,7 @@ class BlockBuilder:
 
 
 def inline_content(token: Token, sources: Sources = NO_SOURCES) -> Content:
-    """Return the text of an inline token, with spans named by meaning ('.strong')."""
+    """Return an inline token's text, with spans named for their meaning ('.strong')."""
     text: list[str] = []
     spans: list[Span] = []
     opened: list[tuple[int, int, str, str]] = []
@@ -202,7 +202,7 @@ def inline_content(token: Token, sources: Sources = NO_SOURCES) -> Content:
 
     def write(piece: str, style: str = "") -> None:
         nonlocal at
-        piece = printable(piece)  # an entity may have been anything
+        piece = printable(piece)  # an entity may stand for any character
         if style:
             spans.append(Span(at, at + len(piece), style))
         text.append(piece)
@@ -221,7 +221,7 @@ def inline_content(token: Token, sources: Sources = NO_SOURCES) -> Content:
             spans += _citation_links(child.content, at, sources.passages)
             write(child.content)
         elif child.type in ("softbreak", "hardbreak"):
-            # A model's line breaks are kept, for verses and lists of lines.
+            # Line breaks are kept, because models use them for verses and lists.
             write("\n")
         elif child.type == "image":
             write(f"{child.content} ({child.attrs.get('src', '')})", ".link")
@@ -245,7 +245,10 @@ def inline_content(token: Token, sources: Sources = NO_SOURCES) -> Content:
 
 
 def _citation_links(text: str, at: int, passages: Collection[int]) -> list[Span]:
-    """Return the spans of the numbers in a citation that starts at `at`; a single one has its brackets."""
+    """Return the link spans for the numbers in a citation that starts at `at`.
+
+    The link includes the brackets around a single number.
+    """
     spans: list[Span] = []
     for match in _NUMBER.finditer(text):
         number = int(match[0].strip("[]"))
@@ -257,7 +260,7 @@ def _citation_links(text: str, at: int, passages: Collection[int]) -> list[Span]
 
 
 def _formula(token: Token) -> tuple[str, str]:
-    """Return a formula as Unicode, or as it was written, and its style."""
+    """Return a formula as Unicode, or else its source, together with its style."""
     from edgechat.base.latex.convert import in_line
 
     text = in_line(token.content)
@@ -265,12 +268,12 @@ def _formula(token: Token) -> tuple[str, str]:
 
 
 def clickable(target: str) -> bool:
-    """Return whether a terminal may open a target: a web or mail address without odd characters."""
+    """Return whether a terminal may open a target: a web or mail address in plain ASCII."""
     return len(target) <= _LONGEST and _CLICKABLE.fullmatch(target) is not None
 
 
 def shows(text: str, target: str) -> bool:
-    """Return whether the text of a link is its target, apart from the scheme."""
+    """Return whether a link's text equals its target, ignoring the scheme."""
     return _bare(text) == _bare(target)
 
 
@@ -279,10 +282,10 @@ def _bare(address: str) -> str:
 
 
 class Document:
-    """Blocks of a text, and their lines at the last requested width."""
+    """A text's blocks, and their lines at the last requested width."""
 
     def __init__(self, text: str = "", *, filled: bool = True, sources: Sources = NO_SOURCES) -> None:
-        """filled: whether code has a background as wide as the text, and a "copy" to click."""
+        """filled: whether code has a full-width background and a "copy" label to click."""
         self._filled = filled
         self._sources = sources
         self._final: list[Block] = []
@@ -294,7 +297,7 @@ class Document:
         self._lines: list[RenderedLine] = []
         """Lines of the final blocks."""
         self._laid_out = 0
-        """Number of final blocks that have lines."""
+        """Number of final blocks that have been laid out."""
         if text:
             self.append(text)
 
@@ -306,8 +309,8 @@ class Document:
         self._open = builder.build(_parser().parse(self._tail))
 
     def _finish_blocks(self) -> None:
-        """Move out of the tail what further text cannot change: all but the last block or list item."""
-        # Whole lines only: a '-' may become '-5', which begins no item.
+        """Move everything final out of the tail: all but the last block or list item."""
+        # Only whole lines: a '-' may become '-5', which does not begin an item.
         whole = self._tail[: self._tail.rindex("\n") + 1]
         tokens = _parser().parse(whole)
         begin = _last_start(tokens)
@@ -319,14 +322,14 @@ class Document:
             self._tail = "\n".join(self._tail.split("\n")[line:])
 
     def lines(self, width: int) -> list[RenderedLine]:
-        """Return all lines at a width; those of final blocks are the same objects as before."""
+        """Return all lines at a width; lines of final blocks are the same objects as before."""
         lines = list(self.final_lines(width))
         for block in self._open:
             self._extend(lines, block, width)
         return lines
 
     def final_lines(self, width: int) -> list[RenderedLine]:
-        """Return the lines of the blocks that further text cannot change."""
+        """Return the lines of the blocks that more text cannot change."""
         if width != self._width:
             self._width, self._lines, self._laid_out = width, [], 0
         for block in self._final[self._laid_out :]:
@@ -336,16 +339,16 @@ class Document:
 
     @property
     def tail(self) -> str:
-        """Source of the blocks that further text may change."""
+        """The source of the blocks that more text may change."""
         return self._tail
 
     @property
     def open_kind(self) -> str:
-        """Kind of the block that further text may extend; empty: none."""
+        """The kind of the block that more text may extend; empty if there is none."""
         return self._open[-1].kind if self._open else ""
 
     def lines_of_tail(self, tail: str, width: int) -> list[RenderedLine]:
-        """Return the lines that would follow the final ones if this were the tail."""
+        """Return the lines that would follow the final ones if the tail were `tail`."""
         seed = self.final_lines(width)[-1:]
         lines = list(seed)
         for block in BlockBuilder(tail.split("\n"), self._continuation).build(_parser().parse(tail)):
@@ -359,26 +362,26 @@ class Document:
 
 
 def _last_start(tokens: Sequence[Token]) -> int:
-    """Return where the last part that may change begins: a top-level block or a list item."""
+    """Return the index where the last part that may change begins: a top-level block or list item."""
     before, begin, in_list = 0, 0, False
     for at, token in enumerate(tokens):
         if token.level == 0 and token.nesting >= 0:
             before, begin, in_list = begin, at, token.type in ("bullet_list_open", "ordered_list_open")
         elif token.level == 1 and in_list and token.type == "list_item_open" and at > begin + 1:
             begin = at
-    # An unfinished formula may turn out to be words, which belong to the text before them.
+    # An unfinished formula may turn out to be prose that belongs to the block before it.
     is_unfinished = bool(tokens) and tokens[begin].type == "math_block" and not tokens[begin].content
     return before if is_unfinished else begin
 
 
 @lru_cache(maxsize=1)
 def _parser() -> MarkdownIt:
-    """Return the parser: CommonMark, tables and maths; HTML is shown as text."""
-    from markdown_it import MarkdownIt  # 40 ms, needed only for the first text
+    """Return the parser: CommonMark, tables, strikethrough and maths; HTML is shown as text."""
+    from markdown_it import MarkdownIt  # 40 ms; needed only once there is text
 
     from edgechat.tui.markdown import syntax
 
-    # The parser leaves out deeper nesting; nobody writes fifty nested lists.
+    # The parser drops anything nested deeper, but nobody nests fifty lists.
     parser = MarkdownIt("commonmark", {"html": False, "maxNesting": 100}).enable(["table", "strikethrough"])
-    # Reference links are shown as they stand: the name and its address arrive far apart.
+    # Reference links are shown as written: their definitions may arrive much later.
     return syntax.enable(parser.disable("reference"))

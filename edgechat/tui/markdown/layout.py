@@ -1,4 +1,4 @@
-"""Layout of blocks: lines of a given width, with wrapped tables and highlighted code."""
+"""Lays out blocks as lines of a given width, with wrapped tables and highlighted code."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 _NARROWEST = 8
 _RULES = {1: "━", 2: "─"}
-"""Rules below headings, by level."""
+"""Rules below headings, by heading level."""
 _BAR, _FOLDED = "▏ ", "↪ "
-"""Prefixes of a line of code, and of the rest of a folded one."""
+"""Prefixes of a line of code, and of the rest of a folded line."""
 _COPY = "copy"
 
 
@@ -29,11 +29,11 @@ _BETWEEN = 2
 
 
 _WORD = 12
-"""Longest word that a column is never narrower than."""
+"""A column is at least as wide as its longest word, up to this many cells."""
 
 
 def lines_of(block: Block, width: int) -> list[RenderedLine]:
-    """Return the lines of one block."""
+    """Return a block's lines."""
     inner = max(_NARROWEST, width - len(block.first))
     match block.kind:
         case "code":
@@ -53,7 +53,7 @@ def lines_of(block: Block, width: int) -> list[RenderedLine]:
 
 
 def unfilled(lines: Sequence[RenderedLine]) -> list[RenderedLine]:
-    """Return lines without filling, and without code headings that have no language."""
+    """Return lines without padding, and without code headings that name no language."""
     named = [
         line for line in lines if not line.code or line.content.plain[: -line.trail].rstrip()[-1:] != _BAR[0]
     ]
@@ -82,7 +82,7 @@ def _heading(block: Block, width: int) -> list[RenderedLine]:
 
 
 def _maths(block: Block, width: int) -> list[RenderedLine]:
-    """Return a formula on several lines; if too wide, on one line; else as written."""
+    """Return a formula laid out over several lines, or on one line if too wide, or else its source."""
     from edgechat.base.latex import convert
 
     room = width - 2
@@ -109,7 +109,7 @@ def _code(block: Block, width: int) -> list[RenderedLine]:
 
 
 def _code_heading(block: Block, language: str, width: int) -> RenderedLine:
-    """Return the heading of code: its language, and "copy" to click."""
+    """Return the heading of a code block: its language, and a "copy" label to click."""
     name = Content(language).truncate(max(0, width - len(_BAR) - len(_COPY) - 2), ellipsis=True)
     bar = Content.assemble((_BAR, ".faint"), name.stylize(".faint"))
     gap = width - bar.cell_length - len(_COPY) - 1
@@ -122,7 +122,7 @@ def _code_heading(block: Block, language: str, width: int) -> RenderedLine:
 
 @lru_cache(maxsize=256)
 def _code_run(run: str, language: str, width: int, lead: str) -> list[RenderedLine]:
-    # Cached, so that only the last run of long code is highlighted and folded again.
+    # Cached, so that only the last run of growing code is highlighted and folded again.
     lines: list[RenderedLine] = []
     for line in highlighted(run, language):
         for at, part in enumerate(line.fold(width - 3) if line else [line]):
@@ -135,7 +135,7 @@ def _code_run(run: str, language: str, width: int, lead: str) -> list[RenderedLi
 
 
 def table_lines(rows: Sequence[Row], aligns: Sequence[str], width: int) -> list[Content]:
-    """Return the lines of a table, the first row of which is its header."""
+    """Return the lines of a table whose first row is its header."""
     columns = max((len(row) for row in rows), default=0)
     if not columns:
         return []
@@ -147,7 +147,7 @@ def table_lines(rows: Sequence[Row], aligns: Sequence[str], width: int) -> list[
 
 
 def _column_widths(rows: Sequence[Row], width: int) -> list[int]:
-    """Return the widths of columns, the widest reduced until all fit; none if they cannot."""
+    """Return column widths, narrowing the widest until all fit; empty if they cannot fit."""
     columns = list(zip(*rows, strict=True))
     widths = [min(max(1, width), max(1, *(cell.cell_length for cell in column))) for column in columns]
     if sum(widths) <= width:
@@ -194,7 +194,7 @@ def _aligned(content: Content, width: int, align: str) -> Content:
 
 
 def _as_list(rows: Sequence[Row], width: int) -> list[Content]:
-    """Return each row as lines `Header: value`."""
+    """Return each row as lines of the form `Header: value`."""
     header, *others = rows
     lines: list[Content] = []
     for row in others:
@@ -207,7 +207,7 @@ def _as_list(rows: Sequence[Row], width: int) -> list[Content]:
     return lines or [line for name in header for line in name.stylize(".strong").wrap(width)]
 
 
-# Code is highlighted in runs of lines, so that a growing block costs only its last run.
+# Code is highlighted in runs of lines, so that a growing block only redoes its last run.
 _RUN_AT_LEAST = 24
 _RUN_AT_MOST = 48
 
@@ -231,14 +231,14 @@ _DIFF = re.compile(r"(?:diff --git |Index: .*\n|--- .*\n\+\+\+ |@@ -\d+(?:,\d+)?
 
 
 def language_of(source: str, language: str) -> str:
-    """Return the language of code; diffs are recognized without a name."""
+    """Return the language of code, recognizing unlabelled diffs."""
     return "diff" if not language and _DIFF.match(source) else language
 
 
 def split_runs(source: str) -> list[str]:
     """Split source code into runs of lines that are highlighted independently.
 
-    A run ends where a statement begins at the margin after an empty line, which is outside most strings.
+    A run ends where code at the left margin follows a blank line, which is rarely inside a string.
     """
     lines = source.expandtabs(4).split("\n")
     pieces: list[str] = []
@@ -254,7 +254,7 @@ def split_runs(source: str) -> list[str]:
 
 
 def highlighted(run: str, language: str) -> list[Content]:
-    """Return the lines of a run with spans for their colours; plain for an unknown language."""
+    """Return a run's lines, with spans for the colours; plain if the language is unknown."""
     lexer = _lexer(language.lower()) if language else None
     if lexer is None:
         return [Content(line) for line in run.split("\n")]
@@ -276,9 +276,10 @@ def _style(token_type: Any) -> str:
 
 @lru_cache(maxsize=64)
 def _lexer(language: str) -> Lexer | None:
-    """Return the lexer of a language, if Pygments itself has one.
+    """Return the lexer for a language, if Pygments itself includes one.
 
-    Pygments' own lookup searches every installed package for plugins: 50 ms for a name that a model made up.
+    Pygments' own lookup also searches every installed package for plugins, which takes 50 ms for a
+    name that a model made up.
     """
     from pygments.lexers import LEXERS, get_lexer_by_name
 

@@ -1,6 +1,6 @@
-"""Markdown for plain terminal output: each piece is written once further text cannot change it.
+"""Markdown for plain terminal output: each piece is written once more text can no longer change it.
 
-Nothing is taken back, so the output is right at any width, after a resize and in a log.
+Nothing is overwritten, so the output is correct at any width, after a resize and in a log.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _CLOSERS = {
     "<": (">",),
     "&": (";",),
 }
-"""Possible ends of text that begins with a sign."""
+"""Possible ends of a piece of markup, by the character that opens it."""
 _NOT_YET = ("table", "maths")
 """Blocks whose lines may all change until they end."""
 
 
 class MarkdownStream:
-    """Turns a growing Markdown text into lines to write.
+    """Turns growing Markdown text into lines to write.
 
-    `take` and `finish` return pieces to write with a newline between two of them; the first continues the
-    line written last. The width may differ each time, and applies from the next block on.
+    `take` and `finish` return pieces to be written with newlines between them; the first piece
+    continues the last line written. A new width takes effect at the next block.
     """
 
     def __init__(self) -> None:
@@ -47,11 +47,11 @@ class MarkdownStream:
         self._start = 0
         """Number of lines that are written and final."""
         self._sent = [""]
-        """Lines written after those; the last may grow."""
+        """The lines written after those; the last may still grow."""
 
     @property
     def waits_for(self) -> str:
-        """Kind of the block that is written only when it has ended: "table", "maths" or ''."""
+        """The kind of the current block if it is written only when complete ("table" or "maths"), else ''."""
         kind = self._document.open_kind
         return kind if kind in _NOT_YET else ""
 
@@ -81,13 +81,12 @@ class MarkdownStream:
         return [*pieces[:-1], pieces[-1] + first, *others]
 
     def finish(self, width: int) -> list[Content]:
-        """Return the remaining pieces."""
         self._width = self._width or width
         lines = self._document.lines(self._width)
         return self._write(lines, len(lines), 0)
 
     def _write(self, lines: Sequence[RenderedLine], line: int, column: int) -> list[Content]:
-        """Return the text between the end of the output and this column of this line."""
+        """Return the text from the end of the output up to `column` in `line`."""
         pieces = [] if self._agrees(lines) else self._start_again()
         at = self._start + len(self._sent) - 1
         for number in range(at, line):
@@ -104,13 +103,13 @@ class MarkdownStream:
         return pieces
 
     def _agrees(self, lines: Sequence[RenderedLine]) -> bool:
-        """Return whether the output is the beginning of these lines."""
+        """Return whether these lines begin with what has been written."""
         *complete, last = self._sent
         now = [line.content.plain for line in lines[self._start : self._start + len(self._sent)]]
         return now[: len(complete)] == complete and "".join(now[len(complete) :]).startswith(last)
 
     def _start_again(self) -> list[Content]:
-        """Rewrite the unfinished block below: it turned out to be something else."""
+        """Rewrite the unfinished block below, since it turned out to be something else."""
         pieces = [] if self.at_line_start else [Content("")]
         self._sent = [""]
         return pieces
@@ -121,7 +120,7 @@ class MarkdownStream:
         self._sent = self._sent[count:]
 
     def _settled(self, lines: Sequence[RenderedLine]) -> tuple[int, int]:
-        """Return the line and character up to which all continuations agree."""
+        """Return the line and column up to which all continuations agree."""
         if self.waits_for:
             return 0, 0
         agreed, column = _before_unfinished(lines)
@@ -136,7 +135,7 @@ class MarkdownStream:
         return agreed, column
 
     def _endings(self, tail: str) -> Iterator[str]:
-        """Yield longer texts, one for each way in which the end may become something else."""
+        """Yield continuations of the text, one for each thing that its end may turn into."""
         yield f"{tail}z"
         yield f"{tail}\nz"
         if self._document.open_kind == "code":
@@ -147,15 +146,15 @@ class MarkdownStream:
                 yield from (shorter + closer for closer in closers)
         if "|" in shorter:
             lines = shorter.split("\n")
-            for above in (lines, lines[:-1], [*lines[:-1], f"{lines[-1]}z|"]):  # a first | may be a row's
+            for above in (lines, lines[:-1], [*lines[:-1], f"{lines[-1]}z|"]):  # the | may begin a row
                 row = above[-1] if above else ""
                 cells = row.strip("> |").count("|") + 1 if above else 0
-                inside = row[: len(row) - len(row.lstrip("> "))]  # a quotation, or an item of a list
+                inside = row[: len(row) - len(row.lstrip("> "))]  # prefix of a quote or list item
                 yield "\n".join([*above, f"{inside}{'|-' * cells}|", ""])
 
 
 def _before_unfinished(lines: Sequence[RenderedLine]) -> tuple[int, int]:
-    """Return the line and character at which an unfinished formula begins."""
+    """Return the line and column where an unfinished formula begins."""
     for at, line in enumerate(lines):
         starts = [span.start for span in line.content.spans if span.style == ".unfinished"]
         if starts:
@@ -179,7 +178,7 @@ def _shared(line: RenderedLine, other: RenderedLine) -> int:
     return length if length > min(line.lead, other.lead) else 0
 
 
-# The terminal's own colours, as in the app's theme "terminal".
+# The terminal's own colours, as in the "terminal" theme.
 STYLES = {
     ".strong": Style(bold=True),
     ".em": Style(italic=True),
@@ -204,11 +203,11 @@ STYLES = {
     ".code-deleted": Style(foreground=Color.parse("ansi_red")),
     ".code-inserted": Style(foreground=Color.parse("ansi_green")),
 }
-"""Styles by the names of spans; others, such as the background of code, exist only in the app."""
+"""Styles by span name; others, such as the background of code, exist only in the app."""
 
 
 def as_escapes(pieces: Iterable[Content]) -> str:
-    """Return the text of pieces, joined by newlines; without colours if NO_COLOR is set."""
+    """Return the pieces' text joined by newlines, without colours if NO_COLOR is set."""
     colourless = bool(os.environ.get("NO_COLOR"))
     return "\n".join("".join(_escaped(piece, colourless)) for piece in pieces)
 

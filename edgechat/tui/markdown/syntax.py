@@ -1,8 +1,8 @@
-r"""Maths, footnotes, citations for markdown-it: $..$, \(..\), $$..$$, \[..\] and \begin{align}..\end{align}.
+r"""Maths, footnotes and citations for markdown-it.
 
-The plugins of mdit-py-plugins know no end that has not come yet. Here, what has not ended is a token too,
-which is shown as it stands: nothing flickers while a formula is written, and no backslash of it is taken for
-Markdown's.
+Maths is written $..$, \(..\), $$..$$, \[..\] or \begin{align}..\end{align}. mdit-py-plugins does not
+recognize a formula before its end has arrived. Here, an unfinished one is a token too, shown as
+written: nothing flickers while a formula is streamed, and Markdown consumes none of its backslashes.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 _CLOSING = {"$": "$", "$$": "$$", "\\(": "\\)", "\\[": "\\]"}
 _LONGEST = 2000
-"""Greatest length of a formula in a paragraph, which bounds the search for its end."""
+"""Maximum length of an inline formula, which bounds the search for its end."""
 _LATEX = frozenset(",;:{}()]%&\"'/=?@^")
-r"""After a backslash, these belong to LaTeX (or to nothing), and \ stays; CommonMark would drop it."""
+"""A backslash before one of these is LaTeX or meaningless, and is kept; CommonMark would drop it."""
 _COMMAND = re.compile(r"\\(?:text\w*|mathrm|mbox|operatorname)\*?\s*\{[^{}]*\}|\\[A-Za-z]+|\\.")
 _SIGN = re.compile(r"\\[A-Za-z]|[\^_]")
 _PROSE = re.compile(r"[A-Za-z\d][,.;:!?]?\s+[A-Za-z]{2,}")
@@ -32,7 +32,7 @@ _PUNCTUATION = ".,;:"
 
 
 class _Formula(NamedTuple):
-    """A formula that begins here: its end, and whether that has arrived yet."""
+    """A formula found at a position: where it ends, and whether that end has arrived."""
 
     opening: str
     inside: str
@@ -41,7 +41,7 @@ class _Formula(NamedTuple):
 
 
 def enable(parser: MarkdownIt) -> MarkdownIt:
-    """Add the rules to a parser, and return it."""
+    """Add the rules to a parser and return it."""
     parser.block.ruler.before("fence", "maths", _block, {"alt": ["paragraph", "blockquote", "list"]})
     parser.inline.ruler.before("escape", "maths", _inline)
     parser.inline.ruler.before("link", "footnote", _footnote)
@@ -49,7 +49,7 @@ def enable(parser: MarkdownIt) -> MarkdownIt:
     return parser
 
 
-# In a paragraph.
+# Inline rules.
 
 
 def _inline(state: StateInline, silent: bool) -> bool:
@@ -99,7 +99,7 @@ def _may_open(source: str, at: int, end: int) -> bool:
 
 
 def _closing(source: str, opening: str, begin: int, end: int) -> int:
-    """Return the end of a formula; -1 if it has none or is a price, such as $5."""
+    """Return the end of a formula; -1 if it has none, or is a price such as $5."""
     if opening != "$":
         return source.find(_CLOSING[opening], begin, end)
     close = begin
@@ -108,13 +108,13 @@ def _closing(source: str, opening: str, begin: int, end: int) -> int:
     inside, after = source[begin:close], source[close + 1 : close + 2]
     if close < 0 or "\n" in inside or inside[-1:].isspace() or after == "$":
         return -1
-    # The $n$th, but neither $5/$6 nor $HOME/$USER.
+    # Allows the $n$th, but not $5/$6 or $HOME/$USER.
     may_have_letters_after = _COMMAND.search(inside) or (len(inside) == 1 and inside.isalpha())
     return -1 if after.isdigit() or (after.isalpha() and not may_have_letters_after) else close
 
 
 def _is_maths(inside: str, opening: str) -> bool:
-    """Return whether the text between delimiters is a formula, not prose with prices or brackets."""
+    """Return whether text between delimiters is a formula rather than prose with prices or brackets."""
     if opening == "\\(" or re.search(r"\\[A-Za-z]", inside):
         return True
     if opening == "\\[" and re.fullmatch(r"[\w\s,.'’-]{2,}", inside):
@@ -123,7 +123,7 @@ def _is_maths(inside: str, opening: str) -> bool:
 
 
 def _is_prose(text: str) -> bool:
-    """Return whether there are two words in a row outside of LaTeX's commands."""
+    """Return whether two words in a row occur outside LaTeX commands."""
     return _PROSE.search(_COMMAND.sub(" ", text)) is not None
 
 
@@ -137,7 +137,7 @@ def _bracketed_words(source: str, at: int, end: int) -> str:
 
 
 def _footnote(state: StateInline, silent: bool) -> bool:
-    """Read the mark of a footnote, also in front of its text: [^1] becomes ¹."""
+    """Parse a footnote mark, at a reference or before the note itself: [^1] becomes ¹."""
     match = _FOOTNOTE.match(state.src, state.pos, state.posMax)
     if match is None:
         return False
@@ -150,7 +150,7 @@ def _footnote(state: StateInline, silent: bool) -> bool:
 
 
 def _citation(state: StateInline, silent: bool) -> bool:
-    """Read the numbers of passages, [1] or [1, 3], or several of them."""
+    """Parse one or more citations of passages: [1] or [1, 3]."""
     match = CITATIONS.match(state.src, state.pos, state.posMax) if state.src[state.pos] == "[" else None
     if match is None:
         return False
@@ -160,11 +160,11 @@ def _citation(state: StateInline, silent: bool) -> bool:
     return True
 
 
-# On lines of its own.
+# Block rule.
 
 
 def _block(state: StateBlock, begin: int, end: int, silent: bool) -> bool:
-    """Read a displayed formula; an unfinished one runs to the end of the text, and has no content."""
+    """Parse a displayed formula. An unfinished one runs to the end of the text, and its content is empty."""
     if state.is_code_block(begin):
         return False
     first = state.src[state.bMarks[begin] + state.tShift[begin] : state.eMarks[begin]]
@@ -179,7 +179,7 @@ def _block(state: StateBlock, begin: int, end: int, silent: bool) -> bool:
         line += 1
         if found:
             break
-        if closing in inside:  # a paragraph with formulas in it
+        if closing in inside:  # a paragraph that contains formulas
             return False
         if line >= end or state.isEmpty(line) or state.sCount[line] < state.blkIndent:
             break
@@ -205,7 +205,7 @@ def _block(state: StateBlock, begin: int, end: int, silent: bool) -> bool:
 
 
 def _display_at(line: str) -> tuple[str, str]:
-    """Return the delimiters of the displayed formula at the beginning of a line."""
+    """Return the delimiters of a displayed formula that begins the line; empty if there is none."""
     if line.startswith(("$$", "\\[")) and line[2:3] != "$":
         return line[:2], _CLOSING[line[:2]]
     match = _BEGIN.match(line)

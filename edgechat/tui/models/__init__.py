@@ -1,1 +1,1 @@
-"""Models in the app: local and downloadable models, background downloads, the first run."""
+"""Models in the app: local and downloadable models, background downloads, and the first run."""

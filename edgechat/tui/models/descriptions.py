@@ -1,4 +1,4 @@
-"""Descriptions of models: details, cards, and lines of a table in as many columns as fit."""
+"""Descriptions of models: details, cards, and table lines with as many columns as fit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PARTS = (
     ("program", "░", "$accent"),
     ("projector", "▚", "$success"),
 )
-"""Parts of memory; patterns tell them apart without colours, too."""
+"""Parts of memory, distinguishable by pattern even without colours."""
 _FREE = "·"
 _BAR = 40
 RECOMMENDED = f"{BEST} recommended"
@@ -38,7 +38,7 @@ _WITHOUT_QUANT = (ModelGroup.HUB, ModelGroup.HOSTED)
 
 
 _NAME = 16
-"""Least width of a name, in cells."""
+"""Minimum width of a name in cells."""
 
 
 _PULL_BAR = 12
@@ -56,7 +56,7 @@ _COLORS = {
 
 
 def describe(item: ModelItem, width: int, offline: str) -> Content:
-    """Describe a model. width: in cells. offline: reason why edgechat does not use the network."""
+    """Describe a model. width: in cells. offline: why edgechat does not use the network, or ''."""
     lines = [Content.styled(f"{one_line(item.name, 60)} {item.quant or ''}".rstrip(), "bold")]
     if item.entry is not None:
         lines.append(Content(printable(item.entry.description)))
@@ -65,7 +65,7 @@ def describe(item: ModelItem, width: int, offline: str) -> Content:
         lines.append(Content.styled(" · ".join(facts), "dim"))
     if item.is_best:
         lines.append(
-            Content.styled(f"{BEST} Recommended: the best that soon answers on this machine.", "$accent")
+            Content.styled(f"{BEST} Recommended: the best that answers quickly on this machine.", "$accent")
         )
     lines += _state(item, offline)
     if item.hosted is not None:
@@ -166,7 +166,7 @@ def _fact(label: str, text: str) -> Content:
 
 
 def _memory_bar(memory: DeviceMemory, width: int) -> Content:
-    """Return a bar of a device's memory: the model's parts of the budget."""
+    """Return a bar showing how much of a device's budget each part of the model takes."""
     whole = max(memory.budget_bytes, memory.total_bytes, 1)
     parts: list[tuple[str, str]] = []
     used = 0
@@ -179,7 +179,7 @@ def _memory_bar(memory: DeviceMemory, width: int) -> Content:
 
 
 def _memory_legend(memory: DeviceMemory, width: int) -> Iterator[Content]:
-    """Yield the figures of the bar, without line breaks between a pattern and its name."""
+    """Yield the bar's legend, never breaking a line between a pattern and its name."""
     sizes = f"{mebibytes(memory.total_bytes)} of {mebibytes(memory.budget_bytes)}"
     parts = [Content(f"{one_line(memory.name, 30)} {sizes}")]
     for (name, char, style), size in zip(_PARTS, _sizes(memory), strict=True):
@@ -198,7 +198,7 @@ def _memory_legend(memory: DeviceMemory, width: int) -> Iterator[Content]:
 
 
 def explain(item: ModelItem) -> Content:
-    """Return the notes, the reasons and the alternatives of a model's plan, or why there is no plan."""
+    """Return the notes, reasons and alternatives in a model's plan, or why there is no plan."""
     plan = item.plan
     if plan is None:
         text = item.damage or (item.option.why_not if item.option is not None else "")
@@ -225,18 +225,21 @@ def _sizes(memory: DeviceMemory) -> tuple[int, int, int, int, int]:
     return memory.weights_bytes, cache, memory.compute_bytes, memory.program_bytes, projector
 
 
-# The first screen.
+# The first-run screen.
 
 
 def roles(shown: FirstModel) -> str:
-    """Return the roles of a recommended model: 'Balanced and best'."""
+    """Return a recommended model's roles, for example 'Balanced and best'."""
     first, *others = (role.value for role in shown.roles)
     *middle, last = ("", *map(str.lower, others))
     return first + "".join(f", {role}" for role in middle if role) + (f" and {last}" if last else "")
 
 
 def card(shown: FirstModel, rate: float | None, *, is_wide: bool) -> Content:
-    """Describe a recommended model in a few lines. rate: of downloads. is_wide: roles are shown above."""
+    """Describe a recommended model in a few lines.
+
+    rate: download speed in bytes per second, if known. is_wide: leave out the roles, shown above.
+    """
     file, predicted = shown.file, shown.file.predicted
     name, quant = one_line(file.variant.model, 30), file.quant or ""
     arrival = f" in {rough_seconds(shown.download / (rate or ASSUMED_RATE))}" if shown.download else ", here"
@@ -253,10 +256,10 @@ def card(shown: FirstModel, rate: float | None, *, is_wide: bool) -> Content:
 
 
 def caption(first: Sequence[FirstModel], rate: float | None) -> str:
-    """Return the assumptions of the recommended models' figures."""
+    """Return the assumptions behind the figures on the cards."""
     if not first:
         return ""
-    text = "First token: of a prompt of 1,000 tokens."
+    text = "First token: for a prompt of 1,000 tokens."
     known = f"{_bits(rate)}, as measured" if rate is not None else f"{_bits(ASSUMED_RATE)}, which is assumed"
     if any(shown.download for shown in first):
         text += f" Downloads: at {known}."
@@ -271,7 +274,7 @@ def _bits(rate: float) -> str:
 
 
 def describe_local(item: ModelItem) -> str:
-    """Return size, place, verdict and speed of a model on this machine."""
+    """Return a local model's size, place, verdict and speed."""
     where = one_line(item.row.model.where, 24) if item.row is not None else ""
     tps = f", {speed(item.speed, is_measured=item.is_measured)} tokens/s" if item.speed is not None else ""
     return f"{mebibytes(item.size)}, {where}, {item.verdict}{tps}"
@@ -282,12 +285,12 @@ NOW, BROKEN = "●", "!"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column after the name."""
+    """A column that follows the name."""
 
     title: str
     width: int
     least: int
-    """Least width of a line with this column, in cells."""
+    """Minimum line width in cells for showing this column."""
     right: bool = False
 
 
@@ -303,11 +306,11 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class ColumnLayout:
-    """Columns of lines that are `width` cells wide."""
+    """The columns of lines that are `width` cells wide."""
 
     width: int
     current: str | None = None
-    """The name of the model of the chat."""
+    """Name of the chat's model."""
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
@@ -315,7 +318,7 @@ class ColumnLayout:
 
     @cached_property
     def name_width(self) -> int:
-        """Width of the name without its mark, in cells."""
+        """Width of the name in cells, not counting its mark."""
         return max(_NAME, self.width - 2 - sum(column.width + 2 for column in self.columns))
 
     def heading(self) -> Content:
@@ -360,7 +363,7 @@ class ColumnLayout:
                 return _where(item)
 
     def _progress(self, pull: Pull) -> Content:
-        """Return the progress of a pull: a bar if its size is known, and text."""
+        """Return a pull's progress: a bar if the size is known, and text."""
         room = self.width - self.name_width - 4
         parts: list[Content | tuple[str, str]] = []
         is_downloading = pull.state in (PullState.DOWNLOADING, PullState.STOPPING)
@@ -373,7 +376,7 @@ class ColumnLayout:
 
 
 def quant_lines(options: Sequence[RankedFile], width: int, best: str | None) -> tuple[Content, list[Content]]:
-    """Return the heading and lines of a model's quantizations; NOW marks local ones."""
+    """Return a heading, and a line for each quantization of a model; NOW marks the local ones."""
     rows = [("QUANT", "SIZE", "TOK/S", "LOSS", "VERDICT")]
     for option in options:
         plan = option.plan
@@ -407,7 +410,7 @@ def _cell(text: str, column: Column) -> str:
 
 
 def _padded(text: str, width: int) -> str:
-    """Return text that is exactly `width` cells wide."""
+    """Return the text cut or padded to exactly `width` cells."""
     return _cut(one_line(text, 300), width)
 
 

@@ -1,4 +1,4 @@
-"""First screen: this machine, up to three recommended models, and the local models."""
+"""First-run screen: this machine, up to three recommended models, and the local models."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ if TYPE_CHECKING:
 
 GUIDE = "guide"
 _LOCAL = 9
-"""Number of models that can be chosen with a digit."""
+"""Number of local models that can be chosen by digit."""
 _CARDS = len(Role)
 _UNUSABLE = ("damaged", Verdict.TOO_LARGE.label)
 
 
 @dataclass(frozen=True, slots=True)
 class FirstRunChoice:
-    """The user's choice on the first screen."""
+    """The user's choice on the first-run screen."""
 
     model: str
-    """Model to chat with now."""
+    """The model to chat with now."""
     pull: Pull | None = None
-    """Download to chat with once it is done."""
+    """Download of the model to chat with once it is complete."""
     follower: Pull | None = None
-    """Download of a better model, to offer once it is done."""
+    """Download of a better model, to be offered once it is complete."""
 
 
 class Choice(Widget, can_focus=True):
-    """A choice: a line, or a card with a border. The second click chooses; the screen handles Enter."""
+    """A choice, shown as a line or a bordered card. The second click chooses; the screen handles Enter."""
 
     DEFAULT_CSS = """
     Choice {
@@ -82,7 +82,7 @@ class Choice(Widget, can_focus=True):
 
     @dataclass
     class Chosen(Message):
-        """The choice was clicked while it had the focus."""
+        """The choice was clicked a second time."""
 
         choice: Choice
 
@@ -92,13 +92,13 @@ class Choice(Widget, can_focus=True):
         self._was_clicked = False
 
     def show(self, text: Content) -> None:
-        """Show this text, of one or several lines."""
+        """Show text of one or more lines."""
         if not text.is_same(self._text) or text.spans != self._text.spans:
             self._text = text
             self.refresh(layout=True)
 
     def render(self) -> RenderResult:
-        # Other colours may be illegible on the cursor's background.
+        # Other colours might be illegible on the cursor's background.
         return Content(self._text.plain) if self.has_focus and not self.has_class("-card") else self._text
 
     def on_blur(self) -> None:
@@ -112,7 +112,7 @@ class Choice(Widget, can_focus=True):
 
 
 class FirstRun(AppScreen[FirstRunChoice | None]):
-    """Lets the user choose how to begin. Can be closed at any time."""
+    """Lets the user choose how to begin. It can be closed at any time."""
 
     DEFAULT_CSS = """
     FirstRun {
@@ -136,7 +136,7 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
     AUTO_FOCUS = ""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "take", "Choose"),
-        # These precede the page's own bindings, which scroll it.
+        # These take precedence over the page's own bindings, which scroll it.
         Binding("left", "move_card(-1)", "Card", key_display="←→", priority=True),
         Binding("right", "move_card(1)", "Next card", show=False, priority=True),
         Binding("up,k", "move(-1)", "Up", show=False, priority=True),
@@ -153,16 +153,16 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
     def __init__(
         self, library: ModelLibrary, pulls: Pulls, all_models: Callable[[], Screen[str | None]]
     ) -> None:
-        """all_models: makes the screen with all models."""
+        """all_models: creates the screen that lists all models."""
         super().__init__()
         self._all_models = all_models
         self._pulls = pulls
         self._models = KnownModels(library, pulls)
         self._local: list[ModelItem] = []
         self._last_card: Choice | None = None
-        """The card that had the focus last."""
+        """The card that was last focused."""
         self._placed = ""
-        """Widget focused by the screen itself; another one was focused by the user."""
+        """Widget that the screen itself focused; focus elsewhere is the user's choice."""
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(can_focus=False), Vertical(id="page"):
@@ -200,18 +200,18 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
             self._show()
 
     def on_resize(self, _: events.Resize) -> None:
-        self.call_after_refresh(self._show)  # after the page has its width
+        self.call_after_refresh(self._show)  # once the page has its width
 
-    # What is known.
+    # Data.
 
     @property
     def _cards(self) -> Sequence[FirstModel]:
-        """Recommended models; none without a network, where local models come first."""
+        """Recommended models; empty without a network, as local models then come first."""
         return () if self._no_network else self._models.first
 
     @property
     def _is_pending(self) -> bool:
-        """Whether there may be cards soon."""
+        """Whether recommended models may appear soon."""
         return self._models.overview is None and self._models.problem is None and not self._no_network
 
     @property
@@ -223,7 +223,7 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
 
     @property
     def _better(self) -> FirstModel | None:
-        """Model that may be downloaded in the background after the first one."""
+        """A model that can be downloaded in the background after the first one."""
         return next((shown for shown in self._cards[1:] if shown.download), None)
 
     # The page.
@@ -252,7 +252,7 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
         self.refresh_bindings()
 
     def _best_here(self) -> list[ModelItem]:
-        """Return the usable local models except the guide, the best first."""
+        """Return the usable local models, best first, except the guide."""
         standings = [
             (standing(item.row, item.option), item)
             for item in self._models.items("").values()
@@ -282,7 +282,7 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
                 choice.show(Content("  Finding the best models for this machine…"))
 
     def _show_line(self, id: str, key: str, title: str, note: str) -> None:
-        """Show a choice in one line; without a title, hide it. key: the key to press."""
+        """Show a choice as one line, or hide it if it has no title. key: the key to press."""
         choice = self._choice(id)
         choice.display = bool(title)
         start, title = f"  {key}  ", one_line(title, 48)
@@ -306,7 +306,7 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
         if self._models.problem is not None:
             return printable(error_text(self._models.problem))
         if self._models.overview is not None and not self._models.first:
-            return "No model of the catalogue fits into the memory that is free now."
+            return "No model in the catalogue fits into the memory that is free now."
         return ""
 
     def _network(self) -> str:
@@ -325,13 +325,13 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
         return [choice for choice in self.query(Choice) if choice.display]
 
     def _local_at_cursor(self) -> ModelItem | None:
-        """Return the local model chosen by the user's cursor."""
+        """Return the local model that the user has moved to."""
         kind, _, number = str(self.focused.id if self.focused is not None else "").partition("-")
         is_local = kind == "local" and f"{kind}-{number}" != self._placed
         return self._local[int(number) - 1] if is_local else None
 
     def _place_cursor(self, at: ModelItem | None) -> None:
-        """Focus the best choice, or keep the user's: the model `at`."""
+        """Focus the best choice, unless the user has moved; `at` is the local model that they moved to."""
         keys = [item.key for item in self._local]
         if at is not None and at.key in keys:
             self.set_focus(self._choice(f"local-{keys.index(at.key) + 1}"))
@@ -351,7 +351,7 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
         return "local-1" if self._local else GUIDE
 
     def action_move(self, by: int) -> None:
-        """Go to the next line (1) or the previous one (-1); cards beside each other are one."""
+        """Move to the next (1) or previous (-1) line; cards side by side count as one line."""
         choices, focused = self._choices, self.focused
         if not isinstance(focused, Choice) or focused not in choices:
             return
@@ -364,11 +364,11 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
             self.set_focus(others[index])
 
     def _card_in(self, cards: list[Choice]) -> Choice | None:
-        """Return the card with the focus, or that had it last."""
+        """Return the card last focused, or else the first."""
         return self._last_card if self._last_card in cards else next(iter(cards), None)
 
     def action_move_card(self, by: int) -> None:
-        """Go to the next card (1) or the previous one (-1)."""
+        """Move to the next (1) or previous (-1) card."""
         cards = [choice for choice in self._choices if str(choice.id).startswith("card")]
         if self.focused in cards:
             index = cards.index(self.focused) + by
@@ -392,7 +392,7 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
                 self.action_guide()
 
     def _take(self, number: int) -> None:
-        if number < len(self._cards):  # otherwise still unknown
+        if number < len(self._cards):  # otherwise not known yet
             self.dismiss(self._begin_with(self._cards[number]))
 
     def _begin_with(self, shown: FirstModel) -> FirstRunChoice:
@@ -417,7 +417,6 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
             self.dismiss(FirstRunChoice(row.model.chat_name, self._pulls.current))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Allow only available choices."""
         match action, parameters:
             case "local", (int(number),):
                 return number <= len(self._local)

@@ -1,4 +1,4 @@
-"""Known models of the models screens: local ones at once, comparisons with the machine later."""
+"""What the models screens know: local models at once, ratings for this machine later."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 
 BEST = "★"
-"""Mark of a recommended model."""
+"""Marks a recommended model."""
 
 
 class ModelGroup(Enum):
-    """Places of models; the values are headings."""
+    """Where models are; the values are headings."""
 
     DOWNLOADING = "Downloading"
     NOT_DOWNLOADED = "Not downloaded"
@@ -52,35 +52,35 @@ class ModelItem:
     key: str
     group: ModelGroup
     name: str
-    """Name for chats and pulls, as users type it."""
+    """Its name in chats and pulls, as typed by users."""
     quant: str | None = None
     size: int = 0
-    """Bytes; 0 while unknown."""
+    """In bytes; 0 while unknown."""
     entry: CatalogueEntry | None = None
     row: ModelRow | None = None
-    """Row of a local model."""
+    """A local model's row."""
     option: RankedFile | None = None
-    """None until compared with this machine."""
+    """Its rating for this machine; None until known."""
     is_measured: bool = False
-    """Whether its speed was measured in earlier loads, not predicted."""
+    """Whether its speed was measured in earlier loads rather than predicted."""
     is_loaded: bool = False
-    """Whether an edgechat process has it in memory, which the verdict would count as used."""
+    """Whether an edgechat process has it in memory; the verdict would count that memory as used."""
     is_best: bool = False
     """Whether it is recommended."""
     pull: Pull | None = None
     hosted: RemoteRow | None = None
-    """Row of a remote model."""
+    """A remote model's row."""
     gone: str = ""
-    """Why a server lists no models; the name is the server's."""
+    """Why a server lists no models; `name` is then the server's."""
 
     @property
     def damage(self) -> str:
-        """Why its file cannot be loaded; empty if it can."""
+        """Why its file cannot be loaded; empty if nothing is wrong."""
         return self.row.glance.damage if self.row is not None else ""
 
     @property
     def verdict(self) -> str:
-        """Short verdict on its fit; empty while unknown."""
+        """A one- or two-word verdict, such as 'fits' or 'too large'; empty while unknown."""
         if self.damage:
             return "damaged"
         if self.group is ModelGroup.HOSTED:
@@ -95,12 +95,12 @@ class ModelItem:
 
     @property
     def is_too_large(self) -> bool:
-        """Whether it is known not to fit now."""
+        """Whether it is known not to fit at present."""
         return self.option is not None and self.option.verdict is Verdict.TOO_LARGE and not self.is_loaded
 
     @property
     def plan(self) -> LoadPlan | None:
-        """Plan of a load; None while unknown, or if it does not fit."""
+        """The plan for loading it; None if unknown or if it does not fit."""
         return self.option.plan if self.option is not None else None
 
     @property
@@ -113,7 +113,7 @@ class ModelItem:
 
     @property
     def senses(self) -> str:
-        """Abilities besides text: 'sees and hears'; for a local model, with the projector beside it."""
+        """What it can do besides text, as in 'sees and hears'; local models need a local projector for it."""
         if self.hosted is not None:
             return "sees" if self.hosted.model.sees else ""
         if self.row is not None:
@@ -122,19 +122,19 @@ class ModelItem:
 
     @property
     def missing_senses(self) -> str:
-        """Further abilities with its projector, which another pull would download."""
+        """What else it could do with its projector, which another pull would download."""
         return senses(self.row.model.missing_modalities) if self.row is not None else ""
 
     @property
     def survey_name(self) -> str:
-        """Name under which all quantizations of the model are compared with this machine."""
+        """The name for surveying all quantizations of the model."""
         if self.entry is not None:
             return self.entry.name
         return self.row.model.full_name if self.row is not None else self.name
 
     @property
     def searchable_text(self) -> str:
-        """Text searched by the filter, case-folded."""
+        """Text that the filter searches, case-folded."""
         parts = [self.name, self.quant or "", self.verdict, self.senses]
         if self.entry is not None:
             parts += [*self.entry.names, self.entry.description, self.entry.licence]
@@ -144,51 +144,52 @@ class ModelItem:
 
 
 def speed(tps: float | None, *, is_measured: bool = False) -> str:
-    """Return tokens per second as text: '~8' if predicted, '8.4' if measured."""
+    """Format tokens per second: '~8' if predicted, '8.4' if measured."""
     if tps is None:
         return ""
     return figure(tps) if is_measured else rough(tps)
 
 
 _NEARBY_SECONDS = 5.0
-"""How long the downloads and the working folder are waited for: a share may hang, and macOS asks whether they
-may be read."""
+"""Seconds to wait for the downloads and working folders: network shares may hang, and macOS may ask
+for permission to read the folders.
+"""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class KnownModels:
-    """What is known about models. Calls the library in threads; everything else is cheap."""
+    """What is known about models. Calls the library in threads; everything else is fast."""
 
     def __init__(self, library: ModelLibrary, pulls: Pulls, current: str | None = None) -> None:
-        """current: name of the chat's model, which may be outside the known places."""
+        """current: name of the chat's model, which may be stored outside the known places."""
         self.rows: Sequence[ModelRow] = ()
         self.hosted: Sequence[RemoteListing] = ()
         self.overview: SurveyOverview | None = None
         self.offline = ""
-        """Reason why edgechat does not use the network; empty: none."""
+        """Why edgechat does not use the network; empty if it does."""
         self.unreachable = ""
-        """Why the hub cannot be reached, as a sentence; empty if reachable or not asked."""
+        """Why the hub cannot be reached, as a sentence; empty if it can or has not been asked."""
         self.first: Sequence[FirstModel] = ()
         """Recommended models."""
         self.problem: EdgechatError | None = None
-        """Why nothing more is known."""
+        """Why loading stopped, if it failed."""
         self.is_loading = False
         self._entries: Sequence[CatalogueEntry] = ()
         self._library, self._pulls, self._current = library, pulls, current
         self._measured_rate: float | None = None
         self._listed_pulls: list[Pull] = []
-        """Pulls that were done before the inventory was read, with their models among the rows."""
+        """Pulls completed before the inventory was read; their models are among the rows."""
         self._surveys: dict[str, SurveyFindings | EdgechatError] = {}
 
     @property
     def rate(self) -> float | None:
-        """Bytes per second of the last download or a probe; None if unknown."""
+        """Bytes per second of the last download or probe; None if unknown."""
         return self._pulls.rate or self._measured_rate
 
     async def load(self, on_progress: Callable[[], None], *, probe: bool = False) -> None:
-        """Load everything except surveys; call `on_progress` after each step. probe: ask the hub, too."""
+        """Load everything except surveys, calling `on_progress` after each step. probe: also test the hub."""
         self.problem, self.is_loading, self.unreachable = None, True, ""
         try:
             self.offline = await asyncio.to_thread(self._library.offline)
@@ -205,7 +206,7 @@ class KnownModels:
                 on_progress()
             overview = await _in_thread(self._library.overview, self.rows)
             await hosting
-            if probing is not None:  # the choice of models depends on it
+            if probing is not None:  # the recommendations depend on it
                 await probing
             self.first = first_models(overview.found.options, self.rate or ASSUMED_RATE)
             self.overview = overview
@@ -215,20 +216,20 @@ class KnownModels:
         on_progress()
 
     async def _host(self, on_progress: Callable[[], None]) -> None:
-        with contextlib.suppress(EdgechatError):  # of the settings, reported elsewhere
+        with contextlib.suppress(EdgechatError):  # a problem with the settings, reported elsewhere
             self.hosted = await _in_thread(self._library.hosted)
             on_progress()
 
     async def _probe(self, on_progress: Callable[[], None]) -> None:
-        with contextlib.suppress(EdgechatError):  # reported at a download
+        with contextlib.suppress(EdgechatError):  # reported when something is downloaded
             reach = await _in_thread(self._library.probe)
             self.unreachable, self._measured_rate = reach.problem, reach.rate
             on_progress()
 
-    # Surveys: the quantizations of one model, compared with this machine.
+    # Surveys: all quantizations of a model, rated for this machine.
 
     async def survey(self, item: ModelItem) -> bool:
-        """Survey a model unless that is done; return whether there is a new result."""
+        """Survey a model unless already done; return whether there is a new result."""
         if item.survey_name in self._surveys or not _can_be_surveyed(item):
             return False
         try:
@@ -241,19 +242,19 @@ class KnownModels:
         self._surveys.clear()
 
     def survey_of(self, item: ModelItem) -> SurveyFindings | None:
-        """Return the survey of a model, or None before it is done."""
+        """Return a model's survey, or None if there is none yet."""
         survey = self._surveys.get(item.survey_name)
         return None if isinstance(survey, EdgechatError) else survey
 
     def why_no_survey(self, item: ModelItem) -> str:
-        """Return why there is none, for users."""
+        """Return why a model has no survey, in words for users."""
         error = self._surveys.get(item.survey_name)
         if isinstance(error, EdgechatError):
             return error.message
         return "Inspecting its quantizations…" if _can_be_surveyed(item) else ""
 
     def surveyed(self, item: ModelItem) -> ModelItem:
-        """Return an item with the findings of the survey about its quantization."""
+        """Return the item updated with what the survey found about its quantization."""
         survey = self.survey_of(item)
         if survey is None:
             return item
@@ -266,7 +267,7 @@ class KnownModels:
     # The list.
 
     def items(self, query: str) -> dict[str, ModelItem]:
-        """Return the models that contain every word of the query, by key and in order."""
+        """Return the models that match every word of the query, by key and in display order."""
         pulls = [pull for pull in self._pulls.all if pull not in self._listed_pulls]
         pulled = sorted(map(_pulled, pulls), key=lambda item: item.group is ModelGroup.NOT_DOWNLOADED)
         items = [*pulled, *self._local(), *self._hosted(), *self._remote({pull.name for pull in pulls})]
@@ -297,7 +298,7 @@ class KnownModels:
             )
 
     def _hosted(self) -> Iterator[ModelItem]:
-        """Yield the models of other servers, and servers without a list."""
+        """Yield models on other servers, and servers that list none."""
         if not self.hosted:
             return
         from edgechat.models.remote.listing import rows_of
@@ -311,7 +312,7 @@ class KnownModels:
                 yield ModelItem(f"at:{listing.server}", ModelGroup.HOSTED, listing.server, gone=gone)
 
     def _remote(self, pulled: set[str]) -> Iterator[ModelItem]:
-        """Yield the other models of the catalogue: best first, those that are too large last."""
+        """Yield the catalogue's other models, best first, with those that are too large at the end."""
         listed = {row.model.entry.name for row in self.rows if row.model.entry is not None} | pulled
         entries = {
             entry.name: entry
@@ -345,14 +346,14 @@ class KnownModels:
 
 
 async def _in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a slow function in a thread that, unlike asyncio.to_thread, does not delay the app's end."""
+    """Run a slow function in a thread that, unlike asyncio.to_thread, does not delay exiting the app."""
     outcome = Future[T]()
 
     def run() -> None:
-        with contextlib.suppress(InvalidStateError):  # nobody waits any more
+        with contextlib.suppress(InvalidStateError):  # nobody is waiting any longer
             try:
                 outcome.set_result(function(*args, **kwargs))
-            except Exception as error:  # raised again where it is awaited
+            except Exception as error:  # re-raised where it is awaited
                 outcome.set_exception(error)
 
     threading.Thread(target=run, name="models", daemon=True).start()
@@ -371,6 +372,6 @@ def _pulled(pull: Pull) -> ModelItem:
 
 
 def _shipped_size(entry: CatalogueEntry) -> int:
-    with contextlib.suppress(ModelFileError):  # reported by the comparison
+    with contextlib.suppress(ModelFileError):  # reported when the model is rated
         return shipped_size(entry, entry.quant or "") or 0
     return 0

@@ -1,4 +1,4 @@
-"""Model library: functions of the layers below that the models screens use, replaceable in tests."""
+"""Model library: lower-layer functions for the models screens, replaceable in tests."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ if TYPE_CHECKING:
 
 Tell = Callable[[str], None]
 Workers = tuple[str, ...] | None
-"""Addresses of workers; None: those of settings.toml."""
+"""Worker addresses; None for those in settings.toml."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelLibrary:
-    """Functions for threads, as they may take long; they raise EdgechatError."""
+    """Functions to be called in threads, since they may be slow. They raise EdgechatError."""
 
     catalogue: Callable[[], Sequence[CatalogueEntry]]
-    """Models of the catalogue."""
+    """The models in the catalogue."""
     inventory: Callable[[str | None], Sequence[ModelRow]]
-    """Local models, most recently used first, and the one of this name wherever it is."""
+    """Local models, most recently used first, including the one named, wherever it is stored."""
     nearby: Callable[[Sequence[ModelRow]], Sequence[ModelRow]]
-    """Models in the downloads and the working folder, without those already listed."""
+    """Models in the downloads and working folders that are not listed already."""
     overview: Callable[[Sequence[ModelRow]], SurveyOverview]
-    """Catalogue and local models, compared with this machine."""
+    """The catalogue's models and the local ones, rated for this machine."""
     survey: Callable[[str], SurveyFindings]
-    """Every quantization of one model, compared with this machine."""
+    """Every quantization of a model, rated for this machine."""
     decide: Callable[[str, str | None, Tell], PullDecision | LocalModelEntry]
-    """File that a pull of a model, optionally in one quantization, would download."""
+    """What a pull of a model, optionally with a given quantization, would download."""
     download: Callable[[PullDecision, DownloadObserver, threading.Event], Sequence[Sequence[FetchedFile]]]
-    """Downloads a file; the event stops it with DownloadStopped."""
+    """Downloads a model; the event stops it, which raises DownloadStopped."""
     removal: Callable[[LocalModel], Removal]
-    """Files that deleting a model would remove. Raises NotRemovable."""
+    """The files that deleting a model would remove. Raises NotRemovable."""
     offline: Callable[[], str]
-    """Reason why edgechat does not use the network, for users; empty: none."""
+    """Why edgechat does not use the network, in words for users; empty if it does."""
     probe: Callable[[], HubReach]
-    """Whether the hub can be reached, and how fast it sends."""
+    """Whether the hub is reachable, and how fast it sends."""
     hosted: Callable[[], Sequence[RemoteListing]] = tuple
-    """Models of remote engines, after at most two seconds."""
+    """Models on other servers; takes at most two seconds."""
 
     @classmethod
     def real(cls, backend: Backend | None = None, workers: Workers = None) -> ModelLibrary:
-        """Return edgechat's own functions, which import their needs when called.
+        """Return edgechat's own functions, which import what they need when called.
 
-        backend: the requested one, for which models are rated and downloaded. workers: see `planner.request`.
+        backend: the backend to rate and download models for. workers: see `planner.request`.
         """
         return cls(
             catalogue=_catalogue,
@@ -106,7 +106,7 @@ def _survey(backend: Backend | None, workers: Workers, name: str) -> SurveyFindi
     from edgechat.planner.prepare import one_model
     from edgechat.planner.request import PlanRequest, with_settings
 
-    # Opening a list sends no request to the hub.
+    # Browsing the list sends no requests to the hub.
     request = with_settings(PlanRequest(backend=backend, workers=workers), settings.load())
     return one_model(name, request, MachineDescription(), offline=True, insists=False)
 

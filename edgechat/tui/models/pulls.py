@@ -1,7 +1,7 @@
-"""Downloads of models in the background: one at a time, visible on every screen, stopped with the app.
+"""Background model downloads ("pulls"): one at a time, visible on every screen, stopped with the app.
 
-Everything here runs on the app's event loop but the library's functions, which run in one thread per pull.
-The partial file of a pull that ends early stays on disk, and the next pull of the same model resumes it.
+Everything runs on the app's event loop, except the library's functions, which run in a thread per
+pull. If a pull ends early, its partial file is kept, and the next pull of that model resumes it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class PullState(Enum):
-    """The states of a pull; the values are for users."""
+    """States of a pull; the values are shown to users."""
 
     WAITING = "waiting for the previous download"
     ASKING = "asking the hub"
@@ -36,21 +36,21 @@ class PullState(Enum):
 
 
 class Pull:
-    """Download of one model. Read on the app's event loop; changed through Pulls."""
+    """A model's download. Read on the app's event loop; changed only by Pulls."""
 
     def __init__(self, name: str, quant: str | None = None, *, anyway: bool = False) -> None:
         self.name = name
-        """Requested name: one of the catalogue, or owner/repo."""
+        """The name requested: a catalogue name, or owner/repo."""
         self.quant = quant
         self.anyway = anyway
         """Whether to download it even if it does not fit."""
         self.state = PullState.WAITING
         self.activity = ""
-        """Activity, where it tells more than the state."""
+        """The current activity, if more specific than the state."""
         self.progress: ProgressSample | None = None
         self.error: EdgechatError | None = None
         self.model: str | None = None
-        """Name to chat with, once downloaded."""
+        """The name to chat with, once downloaded."""
         self.stop = threading.Event()
 
     @property
@@ -59,12 +59,12 @@ class Pull:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until it is downloaded; None while unknown."""
+        """Seconds until the download completes; None if unknown."""
         return self.progress.left if self.progress is not None else None
 
     @property
     def line(self) -> str:
-        """State and progress: '45% 2.1 GiB of 4.4 GiB, 1:45 left'."""
+        """State and progress, such as '45% 2.1 GiB of 4.4 GiB, 1:45 left'."""
         if self.state is PullState.DOWNLOADING and self.progress is not None and not self.activity:
             left = self.progress.left
             return self.progress.size + (f", {duration(left)} left" if left is not None else "")
@@ -76,20 +76,20 @@ class Pull:
 
 
 _REPORT_INTERVAL = 0.2
-"""Seconds between two reports of progress."""
+"""Minimum seconds between progress reports."""
 _CLOSE_TIMEOUT = 2.0
-"""Seconds that the app waits at its end for a download to close its file."""
+"""Seconds to wait at exit for a download to close its file."""
 
 
 class Pulls:
-    """Pulls of this app. `on_done` is called with each one that succeeds."""
+    """The app's pulls. `on_done` is called with each pull that succeeds."""
 
     def __init__(self, library: ModelLibrary) -> None:
         self.all: list[Pull] = []
-        """In the order in which they were started."""
+        """In the order they were started."""
         self.on_done: Callable[[Pull], None] = lambda _pull: None
         self.rate: float | None = None
-        """Bytes per second of the last download; None before the first."""
+        """Bytes per second in the last download; None before the first."""
         self._library = library
         self._listeners: list[Callable[[Pull], None]] = []
         self._thread: threading.Thread | None = None
@@ -97,7 +97,7 @@ class Pulls:
         self._closed = False
 
     def listen(self, listener: Callable[[Pull], None]) -> None:
-        """Call `listener` on the app's event loop at every change, until `unlisten`."""
+        """Call `listener` on the app's event loop after every change, until `unlisten`."""
         self._listeners.append(listener)
 
     def unlisten(self, listener: Callable[[Pull], None]) -> None:
@@ -110,7 +110,7 @@ class Pulls:
         return next(running, None)
 
     def line(self) -> str:
-        """Return one line about all of them: 'mistral-7b 45% 2.1 GiB of 4.4 GiB, 1:45 left'; '' for none."""
+        """Return a line such as 'mistral-7b 45% 2.1 GiB of 4.4 GiB, 1:45 left, 2 more'; '' if idle."""
         current = self.current
         if current is None:
             return ""
@@ -118,9 +118,9 @@ class Pulls:
         return f"{one_line(current.name, 40)} {current.line}" + (f", {waiting} more" if waiting else "")
 
     def start(self, name: str, quant: str | None = None, *, anyway: bool = False) -> Pull:
-        """Start or queue a pull, or return an unfinished one of the same model.
+        """Start or queue a pull, or return one in progress for the same model.
 
-        anyway: download it even if it does not fit; otherwise the pull then fails with DoesNotFit.
+        anyway: download it even if it does not fit; otherwise the pull would fail with DoesNotFit.
         """
         last = next((pull for pull in reversed(self.all) if pull.name == name), None)
         if last is not None and not last.is_over and quant in (None, last.quant):
@@ -134,11 +134,11 @@ class Pulls:
         return pull
 
     def stop(self, pull: Pull) -> None:
-        """Stop a pull; its partial file is kept."""
+        """Stop a pull, keeping its partial file."""
         if pull.is_over:
             return
         pull.stop.set()
-        # Nothing is written before the download begins, so there is no need to wait for the thread.
+        # Nothing has been written before the download begins, so there is no need to wait for the thread.
         at_once = pull.state in (PullState.WAITING, PullState.ASKING)
         self._set(pull, PullState.STOPPED if at_once else PullState.STOPPING)
         if at_once:
@@ -155,7 +155,7 @@ class Pulls:
             self._notify(pull)
 
     async def close(self) -> None:
-        """Stop all pulls, and let the running one write what it has received."""
+        """Stop all pulls, and let the one in progress write the data it has received."""
         self._closed = True
         for pull in list(self.all):
             self.stop(pull)
@@ -169,7 +169,7 @@ class Pulls:
             return
         self._loop = asyncio.get_running_loop()
         self._set(waiting, PullState.ASKING)
-        # Not in an executor, for which the end of the program would wait.
+        # Not an executor, since the program would wait for it at exit.
         self._thread = threading.Thread(target=self._run, args=(waiting,), name="pull", daemon=True)
         self._thread.start()
 
@@ -192,12 +192,12 @@ class Pulls:
             pass
         except EdgechatError as failure:
             error = failure
-        except Exception as failure:  # a bug ends this pull, not the app
+        except Exception as failure:  # a bug should end the pull, not the app
             error = EngineError(f"The download failed: {type(failure).__name__}: {one_line(str(failure))}.")
         self._call_on_loop(lambda: self._finish(pull, model, error))
 
     def _download(self, pull: Pull) -> str:
-        """Download a model, and return the name to chat with."""
+        """Download a model and return the name to chat with."""
         from edgechat.planner.ranking.pulling import LocalModelEntry
 
         def show(activity: str) -> None:
@@ -227,7 +227,7 @@ class Pulls:
         with contextlib.suppress(RuntimeError):  # the app has ended
             self._loop.call_soon_threadsafe(function)
 
-    # On the event loop again.
+    # Back on the event loop.
 
     def _show_activity(self, pull: Pull, activity: str) -> None:
         if not pull.is_over and pull.state is not PullState.STOPPING:
@@ -249,7 +249,7 @@ class Pulls:
 
 
 class _PullObserver:
-    """Reports the progress of a download to Pulls, at most once per interval: a DownloadObserver."""
+    """A DownloadObserver that reports progress to Pulls, at most once per interval."""
 
     def __init__(self, pulls: Pulls, pull: Pull, total: int) -> None:
         self._pulls, self._pull = pulls, pull

@@ -1,4 +1,4 @@
-"""The models screen: local models, downloads, and models that could be downloaded, with their details."""
+"""The models screen: local models, downloads, and downloadable models, with their details."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 
 _SURVEY_DELAY = 0.15
-"""Seconds on a model before its quantizations are compared with the machine."""
+"""Seconds that the cursor must rest on a model before its quantizations are rated."""
 
 
 class Details(Vertical):
-    """Description of a model, with its memory as bars; below it the list of its quantizations."""
+    """A model's description, with its memory use as bars, above a list of its quantizations."""
 
     DEFAULT_CSS = """
     Details {
@@ -53,7 +53,7 @@ class Details(Vertical):
     """
 
     _survey_name = ""
-    """Name of the model whose quantizations are listed."""
+    """Name of the model whose quantizations are on display."""
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(can_focus=False):
@@ -65,7 +65,7 @@ class Details(Vertical):
     def show(
         self, item: ModelItem | None, survey: SurveyFindings | None, *, offline: str = "", waiting: str = ""
     ) -> None:
-        """Show a model. survey: None while there is none; `waiting` says why."""
+        """Show a model. survey: None if not available; `waiting` says why."""
         about = self.query_one("#about", Static)
         title = self.query_one("#quants-title", Static)
         quants = self.query_one("#quants", KeyedList)
@@ -87,7 +87,7 @@ class Details(Vertical):
 
 
 class ModelBrowser(Vertical):
-    """List of models and details of the selected one, with a filter above them while it is open."""
+    """A list of models and the details of the selected one, with a filter above them when open."""
 
     DEFAULT_CSS = """
     ModelBrowser {
@@ -104,7 +104,7 @@ class ModelBrowser(Vertical):
     """
 
     class SurveyWanted(Message):
-        """Request to compare a model's quantizations with the machine, as the cursor stays on it."""
+        """A request to rate a model's quantizations, sent once the cursor has rested on it."""
 
     def __init__(self, models: KnownModels, current: str | None) -> None:
         """current: name of the chat's model."""
@@ -113,7 +113,7 @@ class ModelBrowser(Vertical):
         self._items: dict[str, ModelItem] = {}
         self._survey_timer: Timer | None = None
         self._pending_target = ""
-        """Target of the cursor once its line exists: its key, or the name of a local model."""
+        """What to select once it is listed: a key, or a local model's name."""
 
     def compose(self) -> ComposeResult:
         yield LineField(id="filter", placeholder="a name, a word, or owner/repo on the hub")
@@ -144,13 +144,13 @@ class ModelBrowser(Vertical):
 
     @property
     def item(self) -> ModelItem | None:
-        """The selected model, with the findings of its survey."""
+        """The selected model, including what its survey has found."""
         item = self._items.get(self._list.key or "")
         return self._models.surveyed(item) if item is not None else None
 
     @property
     def quant(self) -> RankedFile | None:
-        """The selected quantization; None while the list of models has the focus."""
+        """The selected quantization; None while the list of models is focused."""
         item = self.item
         survey = self._models.survey_of(item) if item is not None else None
         key = self._quants.key
@@ -166,10 +166,10 @@ class ModelBrowser(Vertical):
             return item.row if item is not None else None
         return next((row for row in self._models.rows if row.model.path == quant.variant.path), None)
 
-    # What is shown.
+    # Content.
 
     def fill(self, target: str = "") -> None:
-        """Show the known models, and select `target` (a key, or a local model's name) once listed."""
+        """Show the known models, and select `target` (a key, or a local model's name) once it is listed."""
         self._pending_target = target or self._pending_target
         query = self._filter.value
         self._items = self._models.items(query)
@@ -193,7 +193,6 @@ class ModelBrowser(Vertical):
         self.show_item()
 
     def show_item(self) -> None:
-        """Show the details of the selected model."""
         item, models = self.item, self._models
         if item is not None:
             survey, waiting = models.survey_of(item), models.why_no_survey(item)
@@ -222,14 +221,14 @@ class ModelBrowser(Vertical):
         self.screen.set_focus(self._filter)
 
     def switch_pane(self) -> None:
-        """Go from the list to the quantizations, or back."""
+        """Move from the list to the quantizations, or back."""
         to_quants = self.screen.focused is not self._quants
         self.screen.set_class(to_quants, "-reading")
         self.screen.set_focus(self._quants if to_quants else self._list)
-        self.call_after_refresh(self.fill)  # the panes have changed their sizes
+        self.call_after_refresh(self.fill)  # the panes have been resized
 
     def step_back(self) -> bool:
-        """Leave the filter or the other pane; return whether one was active."""
+        """Leave the filter or the other pane; return whether one of them was active."""
         if self._filter.has_class("-open"):
             self._filter.value = ""
             self._filter.remove_class("-open")
@@ -242,7 +241,7 @@ class ModelBrowser(Vertical):
 
 
 class ModelsScreen(AppScreen[str | None]):
-    """Lets the user choose a model to chat with: its name, or None."""
+    """Lets the user choose a model to chat with. Returns its name, or None."""
 
     DEFAULT_CSS = """
     ModelsScreen {
@@ -407,7 +406,7 @@ class ModelsScreen(AppScreen[str | None]):
         return item.pull if item is not None else None
 
     async def _confirm_download(self, why: str) -> bool:
-        """Ask whether to download a model that does not fit."""
+        """Ask whether to download a model even though it does not fit."""
         question = Content(f"{printable(why)}\n\nDownload it anyway?")
         return await self.app.push_screen_wait(ConfirmDialog(question, yes="Download", no="Cancel"))
 
@@ -465,12 +464,11 @@ class ModelsScreen(AppScreen[str | None]):
         self._browser.focus_list()
 
     def action_back(self) -> None:
-        """Leave the filter, the other pane or the screen, whichever comes first."""
+        """Close the filter, leave the other pane, or leave the screen, whichever applies first."""
         if not self._browser.step_back():
             self.dismiss(None)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Show and allow only available actions."""
         if not self.is_mounted:
             return True
         browser = self._browser

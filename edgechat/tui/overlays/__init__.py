@@ -1,1 +1,1 @@
-"""Screens over the chat: help, choosers, dialogs, texts to read."""
+"""Screens on top of the chat: help, choosers, dialogs, and text to read."""

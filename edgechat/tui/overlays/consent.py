@@ -1,4 +1,4 @@
-"""Consent dialog: shows a tool call of the model, and asks whether it may be made."""
+"""Consent dialog: shows a tool call by the model, and asks whether it is allowed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DIFF_STYLES = {"+": "$success", "-": "$error"}
 class ConsentScreen(AppDialog[Answer | None]):
     """Returns the answer, or None to stop the reply.
 
-    It may appear while the user is typing, so keys count only after a pause.
+    It may appear while the user is typing, so it accepts keys only after a pause.
     """
 
     DEFAULT_CSS = """
@@ -53,7 +53,7 @@ class ConsentScreen(AppDialog[Answer | None]):
     ]
 
     def __init__(self, question: Question, chat: str = "") -> None:
-        """chat: title of the conversation, unless that is on the screen."""
+        """chat: the conversation's title if it is off screen."""
         super().__init__()
         self._question = question
         self._chat = one_line(chat, 50)
@@ -77,7 +77,7 @@ class ConsentScreen(AppDialog[Answer | None]):
         self.query_one(KeyedList).show_lines(lines)
 
     def withdraw(self) -> None:
-        """Close the dialog, now or when it is in front again, as nobody waits for the answer."""
+        """Close the dialog, now or when it is next on top; the answer is no longer needed."""
         self._withdrawn = True
         self._close_if_withdrawn()
 
@@ -88,11 +88,11 @@ class ConsentScreen(AppDialog[Answer | None]):
             self.dismiss(None)
 
     def on_key(self, event: events.Key) -> None:
-        """Note a key without a meaning here."""
+        """Note the time of a key that has no meaning here."""
         self._is_quiet()
 
     def _is_quiet(self) -> bool:
-        """Return whether this key followed a pause."""
+        """Return whether this key came after a pause."""
         now = time.monotonic()
         was_quiet = now - self._quiet_since >= self.QUIET_SECONDS
         if not was_quiet:
@@ -130,7 +130,7 @@ class ConsentScreen(AppDialog[Answer | None]):
 
 
 async def ask_consent(app: App[Any], question: Question, chat: str) -> Answer | None:
-    """Ask whether a call may be made: see `ConsentScreen`. Cancelling this withdraws the question."""
+    """Ask whether a tool call is allowed; see `ConsentScreen`. Cancelling this withdraws the question."""
     screen = ConsentScreen(question, chat)
     answered = asyncio.get_running_loop().create_future()
     await app.push_screen(screen, answered.set_result)

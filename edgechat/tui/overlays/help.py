@@ -1,4 +1,4 @@
-"""Help screen: the keys of every part of the app, and the slash commands."""
+"""Help screen: the keys for every part of the app, and the slash commands."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from edgechat.tui.widgets.fields import LineField
 from edgechat.tui.widgets.key_bar import KeyBar
 
 Part = tuple[str, tuple[type, ...]]
-"""A part of the app, and the classes whose keys work there."""
+"""A part of the app, and the classes that define its keys."""
 Section = tuple[str, Sequence[Binding]]
-"""A title, and the keys below it."""
+"""A title, and the key bindings listed under it."""
 Command = tuple[str, str, str]
-"""A slash command: name without the slash, argument or '', description."""
+"""A slash command: its name without the slash, its argument or '', and its description."""
 
 _NAMES = {
     "pageup": "Page Up",
@@ -57,7 +57,7 @@ _TASKS = {
     "Models": ("The models", "The first run", "The engine room"),
     _APP: ("Everywhere", "The settings"),
 }
-"""Tasks, and the parts of the app whose keys belong to them, except for actions in `_TASK_OF`."""
+"""Tasks, with the parts of the app whose keys they include; `_TASK_OF` lists exceptions."""
 _TASK_OF = {
     **dict.fromkeys(
         (
@@ -76,9 +76,9 @@ _TASK_OF = {
     **dict.fromkeys(("new_chat", "conversations", "search", "undo_delete"), "Conversations"),
     **dict.fromkeys(("models", "switch_model", "engine_room"), "Models"),
 }
-"""Tasks of actions in the shared parts."""
+"""Tasks for actions that belong to the shared parts."""
 _SHARED = ("Everywhere", "The chat", "The prompt")
-"""Parts of the chat itself, whose keys are listed without a place."""
+"""Parts of the chat itself; their keys are listed without saying where they work."""
 
 
 def bindings_of(*classes: type) -> list[Binding]:
@@ -98,7 +98,7 @@ def bindings_of(*classes: type) -> list[Binding]:
 
 
 def sections(parts: Sequence[Part], screen: Screen[object]) -> list[Section]:
-    """Return the keys by task; first those of the current screen, unless it is the chat."""
+    """Return the keys by task, preceded by those of the current screen unless that is the chat."""
     keys: dict[str, list[Binding]] = {task: [] for task in _TASKS}
     places: dict[str, list[Section]] = {task: [] for task in _TASKS}
     here: list[Section] = []
@@ -117,12 +117,12 @@ def sections(parts: Sequence[Part], screen: Screen[object]) -> list[Section]:
 
 
 def _once(bindings: Iterable[Binding]) -> list[Binding]:
-    """Return the bindings without duplicates of key and description."""
+    """Return the bindings, dropping any with the same key and description as another."""
     return list({(binding.key, binding.description): binding for binding in bindings}.values())
 
 
 def _without_ranges(bindings: list[Binding]) -> list[Binding]:
-    """Return the bindings without those covered by an earlier one's displayed key, such as '1-9'."""
+    """Return the bindings, dropping any covered by an earlier one's displayed key, such as '1-9'."""
     listed: list[Binding] = []
     for binding in bindings:
         last = listed[-1] if listed else None
@@ -132,12 +132,12 @@ def _without_ranges(bindings: list[Binding]) -> list[Binding]:
 
 
 def commands() -> list[Command]:
-    """Return the slash commands of the app."""
+    """Return the app's slash commands."""
     return [(command.name, command.argument, command.description) for command in commands_of("app")]
 
 
 def key_names(binding: Binding) -> str:
-    """Return the keys of a binding as named on a keyboard: 'Ctrl+J, Shift+Enter'."""
+    """Return a binding's keys as labelled on a keyboard, such as 'Ctrl+J, Shift+Enter'."""
     if binding.key_display:
         return binding.key_display
     return ", ".join(_key(key.strip()) for key in binding.key.split(","))
@@ -152,7 +152,7 @@ def _key(key: str) -> str:
 
 
 class _HelpSection(Static):
-    """The keys or commands under one heading that match the search."""
+    """The keys or commands under a heading, filtered by the search."""
 
     DEFAULT_CSS = """
     _HelpSection {
@@ -168,7 +168,7 @@ class _HelpSection(Static):
         self.border_title = Content(title)
 
     def filter(self, words: Sequence[str]) -> bool:
-        """Show the rows that contain all words, the heading included; return whether there are any."""
+        """Show the rows that contain all words, counting the heading's text; return whether any do."""
         rows = [
             (keys, description)
             for keys, description in self._rows
@@ -186,11 +186,11 @@ class _HelpSection(Static):
 
 
 class _Scroll(VerticalScroll, can_focus=False, inherit_bindings=False):
-    """The list, scrolled by the screen's keys."""
+    """The list, which the screen's keys scroll."""
 
 
 class HelpScreen(AppScreen[None]):
-    """Searchable list of keys and commands. Closed by Escape, q (outside the search) and F1."""
+    """Searchable list of keys and commands. Escape, F1, or q outside the search field closes it."""
 
     DEFAULT_CSS = """
     HelpScreen {
@@ -218,7 +218,7 @@ class HelpScreen(AppScreen[None]):
     ]
 
     def __init__(self, sections: Sequence[Section], commands: Sequence[Command] = ()) -> None:
-        """sections: in the order of display; keys without a description are left out."""
+        """sections: in display order; keys without a description are left out."""
         super().__init__()
         self._sections = sections
         self._commands = commands
@@ -267,7 +267,7 @@ class HelpScreen(AppScreen[None]):
         self.query_one(LineField).focus()
 
     def action_back(self) -> None:
-        """Clear the search; without one, close."""
+        """Clear the search, or close the screen if there is none."""
         field = self.query_one(LineField)
         if field.value or field.has_focus:
             field.value = ""

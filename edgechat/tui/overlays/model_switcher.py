@@ -1,4 +1,4 @@
-"""Model switcher: a part of a model's name and Enter switch to it."""
+"""Model switcher: typing part of a model's name and pressing Enter switches to that model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from edgechat.tui.widgets.lists import KeyedList, ListLine
 
 @dataclass(frozen=True, slots=True)
 class ModelName:
-    """A model that can be named."""
+    """A model offered by name."""
 
     name: str
     note: str = ""
@@ -32,7 +32,7 @@ class ModelName:
 
 
 class ModelSwitcher(AppDialog[ModelName | None]):
-    """Lets the user choose a model to chat with, or to download."""
+    """Lets the user choose a model to chat with or to download."""
 
     DEFAULT_CSS = """
     ModelSwitcher {
@@ -54,9 +54,9 @@ class ModelSwitcher(AppDialog[ModelName | None]):
     ]
 
     def __init__(self, models: Sequence[ModelName], current: str | None, title: str = "") -> None:
-        """models: most recently used first. current: name of the model that answers now.
+        """models: most recently used first. current: name of the current model.
 
-        title: purpose of the model, shown instead of the current one's name.
+        title: what the model is for, shown instead of the current model's name.
         """
         super().__init__()
         self._models, self._current, self._title = models, current, title
@@ -91,7 +91,7 @@ class ModelSwitcher(AppDialog[ModelName | None]):
         self.query_one("#none").display = not models
 
     def _matching(self) -> list[ModelName]:
-        """Return the models that match the typed text, best first, otherwise in their order."""
+        """Return the models that match the typed text, best first, or all in their order if it is empty."""
         query = self.query_one(LineField).value.strip()
         if not query:
             return list(self._models)
@@ -118,7 +118,7 @@ class ModelSwitcher(AppDialog[ModelName | None]):
 
 
 async def choose_model(app: App[Any], title: str, models: Sequence[tuple[str, str]]) -> str | None:
-    """Let the user choose one of these models, each with a short description; None: none of them."""
+    """Let the user choose from models with short descriptions. Returns None if they choose none."""
     names = [ModelName(name, about) for name, about in models]
     chosen: ModelName | None = await app.push_screen_wait(ModelSwitcher(names, None, title))
     return chosen.name if chosen is not None else None

@@ -1,4 +1,4 @@
-"""The command palette: every command, and what can be chosen for it."""
+"""Command palette: every command, plus the themes, presets and saved prompts to choose from."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from edgechat.tui.theme import THEMES
 from edgechat.tui.widgets.lists import CursorLine
 
 _WIDTH = 80
-"""Greatest width of the palette in cells, as in its style sheet."""
+"""Maximum width of the palette in cells; it matches the style sheet."""
 _BESIDE = 7
-"""Cells of its width taken by borders, padding and scroll bar."""
+"""Cells of that width used by borders, padding and the scroll bar."""
 
 
 class Entry(NamedTuple):
@@ -39,11 +39,11 @@ class Entry(NamedTuple):
     """How the command is typed."""
     run: Callable[[], object]
     key: str = ""
-    """The key that does the same; empty if there is none."""
+    """The key for the same action; empty if there is none."""
 
 
 class PaletteTarget(Protocol):
-    """The chat screen, which runs the commands."""
+    """The chat screen, which runs commands."""
 
     @property
     def presets(self) -> list[str]: ...
@@ -59,7 +59,7 @@ class PaletteTarget(Protocol):
 
 
 class CommandProvider(Provider):
-    """The commands of the prompt box, the themes, the presets and the saved prompts."""
+    """The prompt's slash commands, the themes, the presets and the saved prompts."""
 
     async def discover(self) -> Hits:
         for entry in self._entries():
@@ -75,7 +75,7 @@ class CommandProvider(Provider):
                 yield Hit(score, text, entry.run, text=entry.name, help=_plain(entry.about))
 
     def _with_key(self, name: Content, key: str) -> Content:
-        """Return a name, with its key at the right edge if there is room."""
+        """Return a name with its key at the right edge, if there is room."""
         gap = min(_WIDTH, self.app.size.width) - _BESIDE - name.cell_length - len(key)
         return Content.assemble(name, " " * gap, (key, "not bold dim")) if key and gap > 1 else name
 
@@ -97,12 +97,15 @@ class CommandProvider(Provider):
             yield Entry(f"Prompt: {shown}", f"/prompt {shown}", partial(chat.run_command, "prompt", name))
 
 
-class PaletteList(CommandList, CursorLine, can_focus=False):  # Textual inherits CSS from the first base
-    """The entries; the keys go to the field above them."""
+class PaletteList(CommandList, CursorLine, can_focus=False):
+    """The entries; keys go to the field above them.
+
+    CommandList is the first base because Textual inherits CSS from that one.
+    """
 
 
 class Palette(CommandPalette):
-    """Textual's command palette, in a frame."""
+    """Textual's command palette in a frame."""
 
     DEFAULT_CSS = """
     Palette {
@@ -137,5 +140,5 @@ class Palette(CommandPalette):
 
 
 def _plain(text: str) -> str:
-    """Escape markup; unlike Textual's `escape`, [WORDS] in capitals too."""
+    """Escape markup, including [WORDS] in capitals, which Textual's `escape` leaves alone."""
     return text.replace("[", "\\[")

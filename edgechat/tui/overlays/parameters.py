@@ -1,4 +1,4 @@
-"""The system prompt and the parameters of one conversation."""
+"""Dialog for a conversation's system prompt and parameters."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Parameters:
     system: str | None
     settings: ChatSettings
     save_as: str = ""
-    """Name of a preset to save them as; empty: none."""
+    """Name of a preset to save them as; empty for no preset."""
 
 
 class ParametersScreen(AppDialog[None]):
-    """Edits the system prompt and the parameters. Shows errors on saving, to be corrected."""
+    """Edits the system prompt and parameters. Errors on saving are shown, so that they can be corrected."""
 
     DEFAULT_CSS = """
     ParametersScreen {
@@ -77,10 +77,10 @@ class ParametersScreen(AppDialog[None]):
         save: Callable[[Parameters], Awaitable[None]],
         known: Collection[str] | None = None,
     ) -> None:
-        """defaults: apply to empty fields. can_think: whether thinking can be switched.
+        """defaults: used for empty fields. can_think: whether thinking can be switched on and off.
 
-        save: takes the values. Raises EdgechatError. known: for a remote model, the fields whose default is
-        known here.
+        save: receives the values; may raise EdgechatError. known: for a remote model, the fields whose
+        default is known here.
         """
         super().__init__()
         self._system = system
@@ -131,7 +131,7 @@ class ParametersScreen(AppDialog[None]):
         preset = self._presets.get(str(event.value))
         if preset is None:
             return
-        # Fields that the preset does not set stay as they are.
+        # Leave fields that the preset does not set unchanged.
         if preset.adapters is not None:
             self._settings = msgspec.structs.replace(self._settings, adapters=preset.adapters)
         if preset.system is not None:
@@ -195,7 +195,7 @@ class ParametersScreen(AppDialog[None]):
 
 
 async def edit_parameters(app: App[Any], session: ChatSession, chat: Adjustable) -> None:
-    """Let the user edit the system prompt and the parameters of a conversation."""
+    """Let the user edit a conversation's system prompt and parameters."""
     model = session.loaded.model if session.loaded is not None else None
     options = session.generation_options(ChatSettings(think=chat.settings.think))
     is_remote = session.plan is not None and session.plan.remote is not None

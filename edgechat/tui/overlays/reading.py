@@ -1,4 +1,4 @@
-"""Texts over the chat: passages of documents, and the versions of a turn."""
+"""Text shown over the chat: document passages, and the versions of a turn."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from edgechat.tui.transcript.turns import pieces_of
 from edgechat.tui.widgets.dialogs import AppDialog, error_text
 
 _MOST_SHOWN = 50_000
-"""Greatest number of letters shown of a whole document."""
+"""Maximum characters shown of a whole document."""
 _GONE = "The file is not in the documents any more."
 _AWAY = "The file is not there now."
 _CHANGED = "The file has changed since."
@@ -31,7 +31,7 @@ _SAME = "The file is as it was then."
 
 
 class PassageScreen(AppDialog[None]):
-    """Shows one passage after the other."""
+    """Shows one passage at a time."""
 
     DEFAULT_CSS = """
     PassageScreen {
@@ -51,7 +51,7 @@ class PassageScreen(AppDialog[None]):
     ]
 
     def __init__(self, passages: Sequence[Attachment], number: int) -> None:
-        """number: citation number of the first passage to show."""
+        """number: citation number of the passage to show first."""
         super().__init__()
         self._passages = [(one, one.source) for one in passages if one.source is not None]
         self._at = next((at for at, (_, source) in enumerate(self._passages) if source.number == number), 0)
@@ -106,19 +106,19 @@ class PassageScreen(AppDialog[None]):
 
 
 def _missing(source: PassageSource) -> str | None:
-    # An imported chat may name any path; only those of the user's documents are read.
+    # An imported chat may name any path, but only files in the user's collections may be read.
     if not holds(source.collection, source.path):
         return _GONE
     return None if Path(source.path).is_file() else _AWAY
 
 
 def _state_of(source: PassageSource) -> str:
-    """Return the state of the file, which is read."""
+    """Read the file and return its state."""
     return _missing(source) or (_CHANGED if source.has_changed else _SAME)
 
 
 class VersionsScreen(AppDialog[int | None]):
-    """Shows all versions; returns the number of the chosen one, or None."""
+    """Shows all versions of a turn; returns the index of the chosen one, or None."""
 
     DEFAULT_CSS = """
     VersionsScreen {
@@ -137,7 +137,7 @@ class VersionsScreen(AppDialog[int | None]):
     ]
 
     def __init__(self, versions: Sequence[Turn], shown: int) -> None:
-        """shown: number of the version in the transcript, from 0."""
+        """shown: index of the version in the transcript."""
         super().__init__()
         self._versions = versions
         self._shown = shown
@@ -158,7 +158,7 @@ class VersionsScreen(AppDialog[int | None]):
 
 
 class Version(Vertical):
-    """One version; a click chooses it."""
+    """One version of a turn. Clicking it chooses it."""
 
     def __init__(self, number: int, turn: Turn, *, is_shown: bool) -> None:
         super().__init__(*(piece.mount() for piece in pieces_of(turn)), classes="-shown" * is_shown)

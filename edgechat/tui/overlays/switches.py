@@ -1,4 +1,4 @@
-"""Switches of a conversation: dialogs to turn documents and tools on and off."""
+"""Dialogs that turn documents and tools on and off in a conversation."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from edgechat.tui.widgets.fields import LineField
 from edgechat.tui.widgets.lists import KeyedList, ListLine
 
 _NARROWEST, _WIDEST = 20, 30
-"""Widths of the column of names, in letters."""
+"""Minimum and maximum width of the name column, in characters."""
 _MOST_ROWS = 5
-"""Rows for the folders of a collection, as many as fit on a small screen."""
+"""Maximum rows for a collection's folders, so that they fit a small screen."""
 _ADD = "To add a folder: /docs FOLDER, or @FOLDER/ in a question."
 
 
 class SwitchDialog(AppDialog[None]):
-    """A list of items to turn on and off, with details; each change is saved at once."""
+    """A list of items to turn on and off, with details. Each change is saved immediately."""
 
     DEFAULT_CSS = """
     SwitchDialog {
@@ -47,7 +47,7 @@ class SwitchDialog(AppDialog[None]):
     AUTO_FOCUS = "KeyedList"
 
     def __init__(self, chosen: Sequence[str], save: Callable[[tuple[str, ...]], Awaitable[None]]) -> None:
-        """save: takes the new choice. Raises EdgechatError."""
+        """save: receives the new choice; may raise EdgechatError."""
         super().__init__()
         self._chosen = list(chosen)
         self._save = save
@@ -56,7 +56,7 @@ class SwitchDialog(AppDialog[None]):
         self.call_after_refresh(self._show)
 
     def _show(self) -> None:
-        """Show the lines, and the details of the one at the cursor."""
+        """Show the lines, with details for the one at the cursor."""
         raise NotImplementedError
 
     def _line(self, label: str, about: str, *, is_on: bool) -> Content:
@@ -78,7 +78,7 @@ class SwitchDialog(AppDialog[None]):
 
 
 class DocumentsScreen(SwitchDialog):
-    """Turns collections on and off, from the next question on."""
+    """Turns collections on and off, starting with the next question."""
 
     DEFAULT_CSS = """
     DocumentsScreen {
@@ -131,7 +131,7 @@ class DocumentsScreen(SwitchDialog):
         none = [] if self._known else [Content("There are no documents yet.")]
         away = {root.path: root.away for root in shown.away}
         details = self.query_one("#details", Static)
-        # Missing folders come first, as the rest may not be shown.
+        # Missing folders come first, because the rest may be cut off.
         roots = [
             one_line(away.get(root, root), 200)
             for root in sorted(shown.roots, key=lambda root: root not in away)
@@ -161,11 +161,11 @@ _FIELDS = {
     ),
     "files": ("Let it read this folder", "a folder; ~ is your home", "."),
 }
-"""Fields for the arguments of tools: title, placeholder, initial value."""
+"""Fields for tools' arguments: title, placeholder, initial value."""
 
 
 class ToolsScreen(SwitchDialog):
-    """Turns tools on and off, from the next reply on."""
+    """Turns tools on and off, starting with the next reply."""
 
     DEFAULT_CSS = """
     ToolsScreen {
@@ -195,14 +195,14 @@ class ToolsScreen(SwitchDialog):
         open_tools: Callable[[Sequence[str]], Awaitable[ToolSet]],
         save: Callable[[tuple[str, ...]], Awaitable[None]],
     ) -> None:
-        """note: about the model, shown above. open_tools: starts what is chosen."""
+        """note: about the model, shown at the top. open_tools: starts the chosen tools."""
         super().__init__(chosen, save)
         self._known, self._note = known, note
         self._naming = ""
-        """Tools whose argument is being typed."""
+        """Name of the tools whose argument is being typed."""
         self._open_tools = open_tools
         self._offered: dict[str, Content] = {}
-        """Details of tools that are on, by name."""
+        """Details of the tools that are on, by name."""
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="frame") as box:
@@ -223,13 +223,13 @@ class ToolsScreen(SwitchDialog):
 
     @property
     def _names(self) -> list[str]:
-        """Names of the lines: known tools, and chosen ones that are gone."""
+        """Names of the listed tools: known ones, and chosen ones that no longer exist."""
         names = [server.name for server in self._known]
         gone = [name for name in self._chosen if name not in names and name.partition(":")[0] not in _FIELDS]
         return names + gone
 
     def _chosen_as(self, name: str) -> str:
-        """Return the choice on a line; '' if it is off."""
+        """Return the chosen item for a line, including its argument; '' if it is off."""
         if name in _FIELDS:
             return next((one for one in self._chosen if one.startswith(f"{name}:")), "")
         return name if name in self._chosen else ""
@@ -290,7 +290,7 @@ class ToolsScreen(SwitchDialog):
 
     @work(group="open")
     async def _look_into(self, name: str) -> None:
-        """Start a tool that is on, and show what it offers or why it fails."""
+        """Start tools that are on, and show what they offer or why they fail."""
         chosen = self._chosen_as(name)
         self._offered[chosen] = Content(f"Starting {one_line(name, 60)} …").stylize("dim")
         self._show_details()
@@ -312,14 +312,14 @@ def _offer_line(tool: ToolSpec) -> Content:
 
 
 async def choose_documents(app: App[Any], session: ChatSession, chat: Adjustable) -> None:
-    """Let the user choose the documents that are searched in a conversation."""
+    """Let the user choose which documents to search in a conversation."""
     known = await asyncio.to_thread(known_collections)
     chosen = session.chosen_documents(chat.settings)
     await app.push_screen_wait(DocumentsScreen(known, chosen, save=partial(set_documents, session, chat)))
 
 
 async def choose_tools(app: App[Any], session: ChatSession, chat: Adjustable) -> None:
-    """Let the user choose the tools that the model may call in a conversation."""
+    """Let the user choose which tools the model may call in a conversation."""
     model = session.loaded.model if session.loaded is not None else None
     note = told_in_words(model.name) if model is not None and not model.has_tools else ""
     known, chosen = await session.tools.known(), session.chosen_tools(chat.settings)

@@ -1,1 +1,1 @@
-"""Settings screen: every field of settings.toml, explained and changed in place."""
+"""Settings screen: every setting in settings.toml, explained and editable in place."""

@@ -1,4 +1,4 @@
-"""Rows of the settings screen: a setting, or a field of a preset, and the editor of its value."""
+"""Rows of the settings screen, for a setting or a field of a preset, and editors for their values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from edgechat.settings.reading import checked_value, literals, stripped
 from edgechat.tui.widgets.fields import Area, LineField
 
 Editor = Literal["choice", "line", "text"]
-"""How a value is edited: stepping through allowed values, in one line, in several lines."""
+"""How a value is edited: by stepping through the allowed values, or as one or several lines of text."""
 
 _PRESET_DEFAULT = "the chat's own"
 _APPLIES = {
@@ -45,38 +45,38 @@ _APPLIES = {
 
 @dataclass(frozen=True, slots=True)
 class SettingEntry:
-    """One setting, or one field of a preset."""
+    """A setting, or a field of a preset."""
 
     path: tuple[str, ...]
-    """Keys in the file: ('sampling', 'top_p')."""
+    """Keys in the file, such as ('sampling', 'top_p')."""
     heading: str
-    """Group: 'Sampling', 'Preset coder'."""
+    """The group's name, such as 'Sampling' or 'Preset coder'."""
     default: str
     doc: str
     applies: str
-    """When a change applies, as a sentence; empty for at once."""
+    """When a change takes effect, as a sentence; empty for immediately."""
     type: Any
 
     @property
     def label(self) -> str:
-        """Name below the heading."""
+        """The name shown below the group's heading."""
         return self.path[-1]
 
     @property
     def kind(self) -> str:
-        """Allowed values, for users."""
+        """The allowed values, in words for users."""
         return describe_type(self.type)
 
     @property
     def description(self) -> str:
-        """Description, allowed values, and when a change applies."""
+        """The description, the allowed values, and when a change takes effect."""
         kind = self.kind
         allowed = "" if kind in ("text", "on or off") else f"Allowed: {kind}."
         return " ".join(filter(None, (self.doc, allowed, self.applies)))
 
     @property
     def choices(self) -> tuple[Any, ...]:
-        """Allowed values, if they are few; None among them leaves the choice to edgechat."""
+        """The allowed values, if there are only a few; None among them leaves the choice to edgechat."""
         plain = stripped(self.type)
         options = tuple(literals(plain)) or ((True, False) if bool in (plain, *_parts(plain)) else ())
         return (None, *options) if options and type(None) in _parts(plain) else options
@@ -88,18 +88,18 @@ class SettingEntry:
         return "text" if self.label == "system" or self.path[0] == "prompts" else "line"
 
     def value_in(self, tables: Mapping[str, Any]) -> Any:
-        """Return its value in the file, or None."""
+        """Return the setting's value in the file, or None."""
         value: Any = tables
         for key in self.path:
             value = value.get(key) if isinstance(value, Mapping) else None
         return value
 
     def format(self, value: Any) -> str:
-        """Return a value of the file as text."""
+        """Return a value from the file as text."""
         return one_line(format_value(tuple(map(str, value)) if isinstance(value, list) else value), 200)
 
     def parse(self, text: str) -> Any:
-        """Parse a typed value; None for an empty one. Raises ValueError with the allowed values."""
+        """Parse typed text; None if empty. Raises ValueError naming the allowed values."""
         text = text.strip()
         if not text:
             return None
@@ -118,7 +118,7 @@ class SettingEntry:
             raise ValueError(f"Allowed: {allowed}.") from error
 
     def matches(self, words: list[str]) -> bool:
-        """Return whether all these words, in lower case, occur in the entry."""
+        """Return whether the entry contains all these lowercase words."""
         text = f"{self.heading} {'.'.join(self.path)} {self.doc} {self.kind}".lower()
         return all(word in text for word in words)
 
@@ -161,11 +161,11 @@ _KINDS: dict[tuple[str, ...], ModelKind] = {
     ("embedding_model",): "embedding",
     ("reranking_model",): "reranking",
 }
-"""Settings that name a model, and the kind of model."""
+"""Settings that name a model, with the kind of model."""
 
 
 class LineEditor(LineField):
-    """Editor of a value in one line. Enter saves, Escape cancels."""
+    """One-line editor for a value. Enter saves, Escape cancels."""
 
     DEFAULT_CSS = """
     LineEditor, LineEditor:focus {
@@ -182,12 +182,12 @@ class LineEditor(LineField):
         self.post_message(SettingRow.EditCancelled())
 
     def on_blur(self) -> None:
-        if self.app.app_focus:  # not if the terminal itself has lost the focus
+        if self.app.app_focus:  # not when the terminal itself loses the focus
             self.post_message(SettingRow.EditorLeft(self.value))
 
 
 class TextEditor(Area):
-    """Editor of a value in several lines. Ctrl+S saves, Escape cancels."""
+    """Multi-line editor for a value. Ctrl+S saves, Escape cancels."""
 
     DEFAULT_CSS = """
     TextEditor, TextEditor:focus {
@@ -212,7 +212,7 @@ class TextEditor(Area):
 
 
 class SettingRow(Vertical, can_focus=True):
-    """A setting. Posts chosen or typed values as `Chosen`; the screen writes them."""
+    """A setting. Posts a chosen or typed value as `Chosen`; the screen writes it."""
 
     DEFAULT_CSS = """
     SettingRow {
@@ -237,7 +237,7 @@ class SettingRow(Vertical, can_focus=True):
 
     @dataclass
     class Chosen(Message):
-        """Request to write a value; None for the default."""
+        """A request to write a value; None restores the default."""
 
         row: SettingRow
         value: Any
@@ -247,22 +247,22 @@ class SettingRow(Vertical, can_focus=True):
             return self.row
 
     class EditCancelled(Message):
-        """Escape was pressed in an editor."""
+        """Escape was pressed in the editor."""
 
     @dataclass
     class TextEntered(Message):
-        """Request to save a text."""
+        """A request to save the text."""
 
         text: str
 
     @dataclass
     class EditorLeft(Message):
-        """The editor has lost the focus; it contains this text."""
+        """The editor has lost the focus. text: its content."""
 
         text: str
 
     def __init__(self, entry: SettingEntry, value: Any, *, override: str = "") -> None:
-        """value: in the file, or None. override: value that applies instead, and why."""
+        """value: the value in the file, or None. override: what applies instead, and why."""
         super().__init__()
         self.entry = entry
         self.value = value
@@ -279,20 +279,19 @@ class SettingRow(Vertical, can_focus=True):
         self._show_value()
 
     def update(self, value: Any) -> None:
-        """Show another value."""
         self.value = value
         self.show_fault("")
         self._show_value()
 
     def show_fault(self, fault: str) -> None:
-        """Show a problem below the value; '' for none."""
+        """Show a problem below the value; '' removes it."""
         line = self.query_one(".row--fault", Static)
         line.display = bool(fault)
         line.update(Content(printable(f"! {fault}") if fault else ""))
 
     @property
     def editor(self) -> Widget | None:
-        """Open editor of the value, if any."""
+        """The value's editor, if open."""
         try:
             return self.query_one(f"{LineEditor.__name__}, {TextEditor.__name__}")
         except NoMatches:
@@ -326,7 +325,7 @@ class SettingRow(Vertical, can_focus=True):
 
     def action_edit(self) -> None:
         """Choose the next allowed value, or open an editor."""
-        if self.editor is not None or not self.is_attached:  # the screen may be closed
+        if self.editor is not None or not self.is_attached:  # the screen may have been closed
             return
         if self.entry.editor == "choice":
             self.action_step(1)
@@ -365,7 +364,7 @@ class SettingRow(Vertical, can_focus=True):
         if not choices or self.editor is not None:
             return
         value = self.value
-        if value not in choices:  # the default applies
+        if value not in choices:  # the default is in effect
             values = {self.entry.format(choice): choice for choice in choices if choice is not None}
             value = values.get(self.entry.default)
         index = choices.index(value) if value in choices else -by

@@ -1,4 +1,4 @@
-"""Settings screen: writes every change to settings.toml at once."""
+"""Settings screen: every change is written to settings.toml immediately."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NAMES = (("model",), ("draft",), ("embedding_model",), ("reranking_model",))
 
 
 class GroupHeading(Static):
-    """Name of a group. A preset's can be focused, to delete the preset."""
+    """A group's heading. A preset's heading can be focused, to delete the preset."""
 
     DEFAULT_CSS = """
     GroupHeading { height: 1; padding: 0 1; text-style: bold; color: $primary; background: $panel; }
@@ -53,7 +53,7 @@ class GroupHeading(Static):
         self.update(Content(self._title))
 
     def action_remove_preset(self) -> None:
-        """Ask for confirmation the first time, as a preset is the user's own text."""
+        """Delete the preset; ask for confirmation first, since it is the user's own text."""
         if self._asked and self.preset is not None:
             self.post_message(SettingsScreen.PresetRemoved(self.preset))
         self._asked = True
@@ -61,7 +61,7 @@ class GroupHeading(Static):
 
 
 class NewPreset(LineField):
-    """Field for the name of a new preset."""
+    """A field for naming a new preset."""
 
     DEFAULT_CSS = """
     NewPreset, NewPreset:focus {
@@ -72,7 +72,7 @@ class NewPreset(LineField):
 
 
 class SettingsList(VerticalScroll, can_focus=False, inherit_bindings=False):
-    """List that scrolls with the focus, moved by the screen's keys."""
+    """A list that scrolls to the focused row; the screen's keys move the focus."""
 
 
 class SettingsScreen(AppScreen[None]):
@@ -106,14 +106,14 @@ class SettingsScreen(AppScreen[None]):
 
     @dataclass
     class Changed(Message):
-        """settings.toml has been written. path: the changed setting."""
+        """settings.toml has been written. path: the setting that changed."""
 
         settings: Settings
         path: tuple[str, ...]
 
     @dataclass
     class PresetRemoved(Message):
-        """Request to delete a preset."""
+        """A request to delete a preset."""
 
         name: str
 
@@ -139,11 +139,11 @@ class SettingsScreen(AppScreen[None]):
         self.call_after_refresh(self._focus_first)
 
     def _focus_first(self) -> None:
-        if self.focused is None:  # unless a key was faster
+        if self.focused is None:  # unless a key has already moved the focus
             self._focus(0)
 
     def _read_file(self) -> None:
-        """Read the file, or show what is wrong with it and use defaults."""
+        """Read the file; if it is invalid, show why and use the defaults."""
         fault, path = "", settings.settings_file()
         self._settings, self._tables = Settings(), {}
         try:
@@ -176,7 +176,7 @@ class SettingsScreen(AppScreen[None]):
         self._apply_filter()
 
     def _override(self, entry: SettingEntry) -> str:
-        """Return the override by an environment variable, for users; empty: none."""
+        """Return the environment's override of a setting, in words for users; empty if there is none."""
         if entry.path == ("offline",) and (variable := offline_by()):
             return f"on, because of {variable}"
         if entry.path == ("theme",) and self.app.no_color:
@@ -206,7 +206,7 @@ class SettingsScreen(AppScreen[None]):
 
     @work(group="settings")
     async def _save(self, row: SettingRow | None, path: tuple[str, ...], value: Any) -> None:
-        async with self._write_lock:  # keeps the changes in order
+        async with self._write_lock:  # keep changes in order
             try:
                 await asyncio.to_thread(check_name, path, value, self._settings)
                 self._settings = await asyncio.to_thread(settings.change, path, value)
@@ -228,7 +228,7 @@ class SettingsScreen(AppScreen[None]):
         self.post_message(self.Changed(self._settings, path))
 
     def _update_others(self, changed: SettingRow) -> None:
-        """Show changes by another program."""
+        """Show changes made by another program."""
         for row in self.query(SettingRow):
             value = row.entry.value_in(self._tables)
             if row is not changed and row.value != value and row.editor is None:
@@ -245,7 +245,7 @@ class SettingsScreen(AppScreen[None]):
 
     @property
     def _stops(self) -> list[SettingRow | GroupHeading | NewPreset]:
-        """Focusable widgets, from top to bottom."""
+        """The focusable widgets, from top to bottom."""
         return [
             widget
             for widget in self.query_one(SettingsList).children
@@ -256,7 +256,7 @@ class SettingsScreen(AppScreen[None]):
 
     @property
     def _position(self) -> int:
-        """Index of the focused widget; -1 for none."""
+        """Index of the focused widget; -1 if there is none."""
         ancestors = self.focused.ancestors_with_self if self.focused is not None else []
         return next((n for n, stop in enumerate(self._stops) if stop in ancestors), -1)
 
@@ -264,18 +264,18 @@ class SettingsScreen(AppScreen[None]):
         stops = self._stops
         if stops:
             stops[max(0, min(n, len(stops) - 1))].focus()
-        if n <= 0:  # together with the heading above it
+        if n <= 0:  # reveal the heading above it
             self.query_one(SettingsList).scroll_home(animate=False)
 
     def action_go(self, by: int) -> None:
-        """Go to the setting above or below; above the first one is the filter."""
+        """Move to the setting above or below; above the first one is the filter."""
         if self._position + by < 0:
             self.action_filter()
         else:
             self._focus(self._position + by)
 
     def action_page(self, by: int) -> None:
-        """Go a page up (-1) or down (1)."""
+        """Move up (-1) or down (1) by a page."""
         stops = self._stops
         if not stops:
             return
@@ -284,14 +284,14 @@ class SettingsScreen(AppScreen[None]):
         self._focus(min(range(len(stops)), key=lambda n: abs(stops[n].virtual_region.y - goal)))
 
     def action_end(self, n: int) -> None:
-        """Go to the first setting (0) or the last one (-1)."""
+        """Move to the first setting (0) or the last (-1)."""
         self._focus(n % max(1, len(self._stops)))
 
     def action_filter(self) -> None:
         self.query_one("#settings-filter").focus()
 
     def action_back(self) -> None:
-        """Clear the filter, or leave."""
+        """Clear the filter, or leave the screen."""
         field = self.query_one("#settings-filter", LineField)
         if field.value:
             field.value = ""
@@ -305,7 +305,7 @@ class SettingsScreen(AppScreen[None]):
 
     @on(LineField.Changed, "#settings-filter")
     def _apply_filter(self) -> None:
-        """Show only the settings that contain the words of the filter, and their headings."""
+        """Show only the settings that contain the filter's words, with their headings."""
         words = self.query_one("#settings-filter", LineField).value.lower().split()
         any_match, heading = False, None
         for widget in self.query_one(SettingsList).children:
@@ -325,7 +325,7 @@ class SettingsScreen(AppScreen[None]):
 def check_name(path: tuple[str, ...], value: Any, known: Settings) -> None:
     """Raise ModelNotFound for a model that is neither local nor in the catalogue. Blocks.
 
-    Raises ModelFileError for the path of another file. Other programs and servers are not asked.
+    Raises ModelFileError for a path that is not a model. Other programs and servers are not asked.
     """
     if path not in _NAMES or value is None or value in (AUTO, NONE, NGRAM, MTP):
         return

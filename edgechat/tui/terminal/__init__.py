@@ -1,4 +1,4 @@
-"""Between the app and the terminal: order of keys, signals, sizes, control characters, pictures.
+"""Everything between the app and the terminal: key order, signals, sizes, control characters, pictures.
 
 Read `key_order.py` first, then `window.py`.
 """

@@ -1,4 +1,4 @@
-"""Terminal input that tolerates malformed bytes: keys, pastes, and replies of the terminal."""
+"""Terminal input that tolerates malformed bytes: keys, pastes, and replies from the terminal."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _STARTS = ("\x1bP>|", "\x1b_G")
 _ENDS = ("\x1b\\", "\a")
 _MOST_LETTERS = 512
 _START_SECONDS = 0.05
-"""Seconds to wait for the rest of a start, which may be Alt+Shift+P."""
+"""Seconds to wait for the rest of a reply's prefix; its first letters may also be Alt+Shift+P."""
 _REPLY_SECONDS = 1.0
-"""Seconds to wait for the next letter; an incomplete reply is dropped."""
+"""Seconds to wait for the next letter before an incomplete reply is dropped."""
 
 
 class TerminalReply(Message):
-    """A string sent by the terminal, with its start and without its end: '\\x1b_Gi=7;OK'."""
+    r"""A string sent by the terminal, including its prefix but not its terminator: '\x1b_Gi=7;OK'."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -39,25 +39,24 @@ class TerminalReply(Message):
 
 
 class ReplyReader:
-    """Extracts replies from what a terminal sends, letter by letter.
+    """Extracts the terminal's replies from its input, letter by letter.
 
-    ESC is passed on at once, since it may be a key: when a reply begins (`is_inside`), the parser of keys has
-    to forget it.
+    ESC is passed on at once, since it may be a key. If it turns out to begin a reply (`is_inside`),
+    the key parser must be reset.
     """
 
     def __init__(self) -> None:
         self._held = ""
-        """Letters of a reply, or of a possible one, ESC included."""
+        """The letters so far of a reply or a possible reply, including its ESC."""
         self._at = 0.0
-        """Time of the last of them."""
+        """When the last of them arrived."""
 
     @property
     def is_inside(self) -> bool:
-        """Whether a reply has begun."""
         return self._held.startswith(_STARTS)
 
     def feed(self, letter: str) -> str | TerminalReply:
-        """Return the letters that belong to no reply, or a complete reply."""
+        """Return a complete reply, or the letters found not to be part of one."""
         before, self._held, self._at = self._held, self._held + letter, monotonic()
         if before.startswith(_STARTS):
             return self._go_on(letter)
@@ -70,7 +69,7 @@ class ReplyReader:
         if self._held.endswith(_ENDS):
             text, self._held = self._held, ""
             return TerminalReply(text.removesuffix("\a").removesuffix("\x1b\\"))
-        if self._held[-2] == "\x1b" != letter:  # something else has begun
+        if self._held[-2] == "\x1b" != letter:  # another sequence has begun
             self._held = "\x1b"
             return f"\x1b{self.feed(letter)}"
         if len(self._held) > _MOST_LETTERS:
@@ -78,7 +77,7 @@ class ReplyReader:
         return ""
 
     def tick(self) -> str:
-        """Return letters that turned out to be no reply."""
+        """Return letters that turned out not to be a reply."""
         waited = monotonic() - self._at
         if self.is_inside:
             self._held = self._held if waited < _REPLY_SECONDS else ""
@@ -90,21 +89,22 @@ class ReplyReader:
 
 
 _TICK = 0.1
-"""Seconds after which Escape, which may begin a sequence, is a key."""
+"""Seconds after which an ESC counts as the Escape key and not as the start of a sequence."""
 _READ_BYTES = 1 << 14
 _MOST_PASTED = 1 << 25
-"""Characters of one paste; the rest is dropped."""
+"""Maximum characters in one paste; the rest is dropped."""
 _WAIT = 0.005
-"""Seconds between two checks whether the terminal has taken the output."""
+"""Seconds between checks of whether all output has been written."""
 _MOST_CELLS = 300_000
-"""The largest plausible terminal, in cells: a larger one would take minutes to lay out."""
+"""The largest plausible terminal, in cells; laying out a larger one would take minutes."""
 
 
 class TerminalInput:
     """Turns the bytes that a terminal sends into events and replies.
 
-    Bytes that are not UTF-8 become �, and sequences at which Textual's parser fails are dropped. A paste is
-    text up to its end, whereas Textual's parser takes text after an ESC in it for keys, Enter among them.
+    Bytes that are not UTF-8 become �, and sequences that crash Textual's parser are dropped. A paste
+    is text until its end marker, whereas Textual's parser treats text after an ESC in a paste as keys,
+    including Enter.
     """
 
     def __init__(self) -> None:
@@ -112,13 +112,13 @@ class TerminalInput:
         self._parser = XTermParser()
         self._replies = ReplyReader()
         self._last = ""
-        """The last characters, as many as in the sequence that begins a paste."""
+        """The last characters received, as many as the start marker of a paste has."""
         self._pasted: list[str] | None = None
         self._tail = ""
-        """The last characters of a paste, which may belong to the sequence that ends it."""
+        """The last characters of a paste, which may be part of its end marker."""
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """Yield the events of these bytes."""
+        """Yield the events for these bytes."""
         text = self._decode(data)
         at = 0
         while at < len(text):
@@ -127,7 +127,7 @@ class TerminalInput:
                 continue
             self._last = (self._last + text[at])[-len(_PASTE_START) :]
             if self._last == _PASTE_START:
-                self._reset_parser()  # which waits for the end of this sequence
+                self._reset_parser()  # it is waiting for the end of this sequence
                 self._pasted = []
             else:
                 yield from self._take(text[at])
@@ -140,7 +140,7 @@ class TerminalInput:
         if isinstance(taken, TerminalReply):
             yield taken
         elif self._replies.is_inside and not was_inside:
-            self._reset_parser()  # which has received the ESC
+            self._reset_parser()  # it has already received the ESC
         else:
             yield from self._keys(taken)
 
@@ -149,12 +149,12 @@ class TerminalInput:
             yield from self._parse(partial(self._parser.feed, letter))
 
     def tick(self) -> Iterator[Message]:
-        """Yield the events due after a pause."""
+        """Yield the events that are due after a pause in the input."""
         yield from self._keys(self._replies.tick())
         yield from self._parse(self._parser.tick)
 
     def _paste(self, pasted: list[str], text: str, at: int) -> Generator[Message, None, int]:
-        """Collect pasted text; return the position in `text` after it."""
+        """Collect pasted text; return the position in `text` where it ends."""
         rest, n_tail = self._tail + text[at:], len(self._tail)
         end = rest.find(_PASTE_END)
         cut = end if end >= 0 else max(0, len(rest) - len(_PASTE_END) + 1)
@@ -178,7 +178,7 @@ class TerminalInput:
                     parser.terminal_size, parser.terminal_pixel_size = size
                     continue
                 yield message
-        except Exception:  # a bug in the parser: malformed or huge numbers
+        except Exception:  # a bug in the parser, for example with huge numbers
             self._reset_parser()
 
     def _reset_parser(self) -> None:
@@ -193,11 +193,11 @@ def _is_plausible(message: events.Resize) -> bool:
 
 
 class TerminalDriver(LinuxDriver):
-    """Textual's driver, with `TerminalInput` between the terminal and the app."""
+    """Textual's Linux driver, with `TerminalInput` between the terminal and the app."""
 
     @property
     def cell_size(self) -> tuple[int, int] | None:
-        """Width and height of a cell in pixels; None if the terminal does not report them."""
+        """A cell's width and height in pixels; None if the terminal does not report them."""
         try:
             size = fcntl.ioctl(self.fileno, termios.TIOCGWINSZ, bytes(8))
         except OSError:
@@ -206,9 +206,9 @@ class TerminalDriver(LinuxDriver):
         return (width // columns, height // rows) if min(rows, columns) and width and height else None
 
     async def drained(self) -> bool:
-        """Wait until all output is written; a slow terminal gets frames in between.
+        """Wait until all output is written, so that a slow terminal can draw frames in between.
 
-        Returns False while the app is suspended and no output is written.
+        Returns False if the app is suspended and nothing is being written.
         """
         while (writer := self._writer_thread) is not None and writer.is_alive():
             if writer._queue.empty():
@@ -217,7 +217,7 @@ class TerminalDriver(LinuxDriver):
         return False
 
     def _sigtstp_application(self, *_: object) -> None:
-        # In the middle of a write, the handler would wait for a lock held by the interrupted code.
+        # Calling it here could deadlock: the interrupted code may hold a lock that it waits for.
         self._loop.call_soon_threadsafe(super()._sigtstp_application)
 
     def _sigcont_application(self, *_: object) -> None:
@@ -233,9 +233,9 @@ class TerminalDriver(LinuxDriver):
                     data = os.read(self.fileno, _READ_BYTES)
                     for message in terminal_input.feed(data):
                         self.process_message(message)
-                    if not data:  # end of file, which select reports over and over
+                    if not data:  # end of file: select would report it again and again
                         self.exit_event.wait(_TICK)
                 for message in terminal_input.tick():
                     self.process_message(message)
-                if done:  # after reading the last bytes, which the shell must not get
+                if done:  # the last bytes have been read, so the shell does not get them
                     return

@@ -1,7 +1,8 @@
 """Key queue: delivers keys to the focused widget in order.
 
-A key is delivered when all effects of the previous one are done, so that none overtakes a change of focus.
-Letters in one burst are text, whatever has the focus; only a single letter runs its binding.
+A key is delivered only after all effects of the previous one are complete, so that none overtakes
+a change of focus. Several letters in one burst are text, whatever has the focus; only a single
+letter triggers its binding.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
     from textual.dom import DOMNode
 
 _BURST = 0.02
-"""Seconds; letters closer together were not typed, as even a held key repeats more slowly."""
+"""Seconds. Letters closer together than this were not typed: even a held key repeats more slowly."""
 _HOLD_TIMEOUT = 2.0
-"""Greatest time in seconds that keys wait for the effects of the previous one."""
+"""Maximum seconds that keys wait for the effects of the previous one."""
 
 Typed = events.Key | events.Paste
 
@@ -31,18 +32,18 @@ class KeyQueue:
     """Delivers keys and pastes in order. Runs in the app's message pump."""
 
     def __init__(self, app: App[None], deliver: Callable[[Typed], Awaitable[None]]) -> None:
-        """deliver: hands an event to the widget that has the focus."""
+        """deliver: passes an event to the focused widget."""
         self._app = app
         self._deliver = deliver
         self._waiting: deque[Typed] = deque()
         self._holds = 0
-        """Number of keys and changes of focus that are not done yet."""
+        """Number of keys and changes of focus in progress."""
         self._burst_timer: Timer | None = None
         self._is_burst_over = False
-        """Whether the letters at the front form a complete burst."""
+        """Whether the letters at the front of the queue form a complete burst."""
 
     async def take(self, event: Typed) -> None:
-        """Deliver an event as soon as those before it are done."""
+        """Deliver an event once the earlier ones are done."""
         self._waiting.append(event)
         self._is_burst_over = False
         await self._drain()
@@ -57,7 +58,7 @@ class KeyQueue:
             if not is_released:
                 is_released = True
                 timeout.cancel()
-                self._app.call_later(self._release)  # after a change of focus, which is queued there, too
+                self._app.call_later(self._release)  # focus changes are queued there too
 
         timeout = asyncio.get_running_loop().call_later(_HOLD_TIMEOUT, release)
         return release
@@ -78,7 +79,7 @@ class KeyQueue:
                     await self._start_search_or_drop(letters)
                     continue
             elif letters and len(letters) == len(self._waiting) and not self._is_burst_over:
-                # call_later: after the letters that the app has received but not handled by then.
+                # call_later runs it after the letters that the app has received but not yet handled.
                 end_burst = partial(self._app.call_later, self._end_burst, letters[-1])
                 self._burst_timer = self._app.set_timer(_BURST, end_burst)
                 return
@@ -100,9 +101,9 @@ class KeyQueue:
         await self._deliver(event)
 
     def _hold_for(self, target: DOMNode) -> None:
-        """Hold keys back until all effects of a key for `target` are done.
+        """Hold keys back until all effects of a key sent to `target` are complete.
 
-        A callback follows the key from widget to widget, then once more, after the messages that it caused.
+        A callback follows the key up the widget tree, then follows the messages that the key caused.
         """
         release = self.hold()
         nodes = 2 * target.ancestors_with_self
@@ -114,7 +115,7 @@ class KeyQueue:
                 at += 1
             release()
 
-        # call_next: once the key is on its way.
+        # call_next: start only after the key has been sent.
         self._app.call_next(hop, 0)
 
     @property
@@ -149,7 +150,7 @@ class KeyQueue:
         return self._is_editing
 
     async def _start_search_or_drop(self, letters: list[events.Key]) -> None:
-        """Start a search with text that begins with a slash; drop other text without a field."""
+        """Start a search if the letters begin with a slash, else drop them, as there is no text field."""
         if letters and letters[0].key == "slash":
             await self._deliver_next()
             return

@@ -1,12 +1,13 @@
-"""Pictures in the terminal: Kitty's graphics protocol, as far as it composes with text. Ghostty has it, too.
+"""Pictures in the terminal, shown through the Unicode placeholders of Kitty's graphics protocol.
 
-A picture is sent once, under a number. Where it is to be seen, cells hold the placeholder U+10EEEE, with
-diacritics for the row and the column, in a colour that is the number. They scroll, and are covered and cut
-off, like any text: https://sw.kovidgoyal.net/kitty/graphics-protocol/#unicode-placeholders.
+A picture is sent once, with a number. Cells that show it contain the placeholder U+10EEEE, with
+diacritics for the row and column, in a colour that encodes the number. They scroll, and are covered
+and clipped, like any text: https://sw.kovidgoyal.net/kitty/graphics-protocol/#unicode-placeholders.
+Ghostty supports this too.
 
-Sixel and iTerm2's images are part of the screen instead: what is written above them leaves a hole, and each
-line that is scrolled takes all of the picture again. For 600 x 400 pixels as Sixel, that is 450 KB, 160 ms to
-encode and 60 ms in xterm.
+Sixel and iTerm2 images are part of the screen instead: drawing over them leaves a hole, and the
+whole picture must be sent again for each scrolled line. For 600 x 400 pixels in Sixel, this means
+450 KB, 160 ms to encode and 60 ms in xterm.
 """
 
 from __future__ import annotations
@@ -33,28 +34,28 @@ if TYPE_CHECKING:
 
 
 ASK_NAME = "\x1b[>q"
-"""Asks a terminal for its name and version (XTVERSION)."""
+"""Asks the terminal for its name and version (XTVERSION)."""
 ASK_SUPPORT = "\x1b_Gi=1,s=1,v=1,a=q,t=d,f=24;AAAA\x1b\\"
-"""Asks whether a picture of one pixel can be shown. Terminals without the protocol may print this."""
+"""Asks whether a one-pixel picture can be shown. Terminals without the protocol may print this."""
 ABORT = "\x1b_Gm=0,q=2;\x1b\\"
 """Aborts the transmission of a picture."""
 
 _PLACEHOLDER = "\U0010eeee"
 _CHUNK = 4096
-"""Greatest number of data letters in one escape sequence."""
+"""Maximum base64 characters in one escape sequence."""
 _DIACRITICS = (
     "\u0305\u030d\u030e\u0310\u0312\u033d\u033e\u033f\u0346\u034a\u034b\u034c\u0350\u0351\u0352\u0357"
     "\u035b\u0363\u0364\u0365\u0366\u0367\u0368\u0369\u036a\u036b\u036c\u036d\u036e\u036f\u0483\u0484"
     "\u0485\u0486\u0487\u0592\u0593\u0594\u0595\u0597\u0598\u0599\u059c\u059d\u059e\u059f\u05a0\u05a1"
     "\u05a8\u05a9\u05ab\u05ac\u05af\u05c4\u0610\u0611\u0612\u0613\u0614\u0615\u0616\u0617\u0657\u0658"
 )
-"""The numbers from 0 as marks above a letter: the beginning of rowcolumn-diacritics.txt."""
+"""Combining marks for the numbers from 0: the beginning of Kitty's rowcolumn-diacritics.txt."""
 MOST_CELLS = len(_DIACRITICS)
-"""Greatest number of rows, and of columns, of a picture."""
+"""Maximum rows, and maximum columns, of a picture."""
 _LEVELS = (0, 95, 135, 175, 215, 255)
-"""Levels of green and blue in the palette of 256 colours."""
+"""Levels of green and blue in the 256-colour palette."""
 _HUES = len(_LEVELS) ** 2 - 1
-"""Colours there without red, except black: rounding does not change them."""
+"""Number of palette colours without red, not counting black. Conversion to 256 colours keeps them."""
 _NAMES = re.compile(r"\x1bP>\|(kitty|ghostty)[ (](\d{1,6})\.(\d{1,6})")
 _FIRST_VERSIONS = {"kitty": (0, 28), "ghostty": (1, 0)}
 _REPLY = re.compile(r"\x1b_G(?:[A-Za-z]=\d+,)*i=(\d{1,10})(?:,[A-Za-z]=\d+)*;(.*)", re.S)
@@ -62,17 +63,18 @@ _REPLY = re.compile(r"\x1b_G(?:[A-Za-z]=\d+,)*i=(\d{1,10})(?:,[A-Za-z]=\d+)*;(.*
 
 @dataclass(frozen=True, slots=True)
 class PictureNumber:
-    """Number of a picture in the terminal: the colour of its cells, and a byte as a diacritic."""
+    """A picture's number in the terminal: the colour of its cells, and a high byte encoded as a diacritic."""
 
     colour: Color
     high: int
 
     @classmethod
     def of(cls, n: int, *, start: int, colours: int) -> PictureNumber:
-        """Return the number of the picture `n`, from 0.
+        """Return the number for picture `n`, counted from 0.
 
-        start: differs from those of other programs in the same window. colours: of the terminal; where there
-        are only 256, `colour` is that of the palette's which Textual makes of the other.
+        start: an offset that differs from that of other programs in the same window.
+        colours: how many colours the terminal has. With only 256, `colour` is the palette entry that
+        Textual would convert the RGB colour to.
         """
         green, blue = divmod(1 + n % _HUES, len(_LEVELS))
         colour = (
@@ -84,7 +86,7 @@ class PictureNumber:
 
     @property
     def value(self) -> int:
-        """The number in escape sequences."""
+        """The number as written in escape sequences."""
         low = self.colour.number
         if low is None:
             red, green, blue = self.colour.get_truecolor()
@@ -93,9 +95,10 @@ class PictureNumber:
 
 
 def shows_placeholders(name: str) -> bool:
-    """Return whether a terminal with this answer to ASK_NAME shows placeholders.
+    """Return whether a terminal that gave this answer to ASK_NAME shows placeholders.
 
-    Others have the protocol without placeholders (Konsole, WezTerm), and no request tells these apart.
+    Other terminals (Konsole, WezTerm) support the protocol without placeholders; only the name tells
+    them apart.
     """
     match = _NAMES.match(name)
     return match is not None and (int(match[2]), int(match[3])) >= _FIRST_VERSIONS[match[1]]
@@ -107,15 +110,15 @@ def is_multiplexer(name: str) -> bool:
 
 
 def answer_about(reply: str) -> tuple[int, str] | None:
-    """Return the number of a picture and the status in a reply: 'OK', or an error."""
+    """Return the picture number and status ('OK' or an error) from a reply about a picture."""
     match = _REPLY.match(reply)
     return None if match is None else (int(match[1]), match[2])
 
 
 def transmission(number: PictureNumber, pixels: Pixels, columns: int, rows: int) -> Iterator[str]:
-    """Yield the escape sequences that send a picture, to fill so many cells.
+    """Yield the escape sequences that send a picture scaled to `columns` x `rows` cells.
 
-    No other sequences about pictures may come between them.
+    No other graphics sequences may come between them.
     """
     data = base64.b64encode(zlib.compress(pixels.rgb, 1)).decode()
     keys = f"a=T,U=1,i={number.value},c={columns},r={rows},f=24,s={pixels.width},v={pixels.height},o=z,t=d,"
@@ -152,11 +155,11 @@ def placeholders(number: PictureNumber, columns: int, rows: int) -> tuple[Strip,
 
 
 _PARTS = 8
-"""Escape sequences that are written at once: 33 KB."""
+"""Escape sequences written at once: 33 KB."""
 _MOST_PIXELS = 1 << 20
-"""Greatest number of pixels of a picture: 3 MB before compression."""
+"""Maximum pixels in a picture: 3 MB before compression."""
 _USUAL_CELL = (10, 20)
-"""Pixels of a cell, if the terminal does not report them."""
+"""A cell's size in pixels, if the terminal does not report it."""
 
 
 class PictureKey(NamedTuple):
@@ -169,7 +172,7 @@ class PictureKey(NamedTuple):
 
 @runtime_checkable
 class PictureOutput(Protocol):
-    """Methods of the driver that pictures need."""
+    """The driver methods needed for pictures."""
 
     @property
     def cell_size(self) -> tuple[int, int] | None: ...
@@ -190,12 +193,12 @@ class SentPicture:
 class TerminalPictures:
     """Sends pictures to the terminal, one at a time, and frees them. Runs in the app's event loop.
 
-    The terminal is asked for its name, and then, if such terminals show placeholders, whether it shows
-    pictures now. Nothing waits for the answers; until they arrive, there are no pictures.
+    It asks for the terminal's name and then, if terminals of that name show placeholders, whether
+    pictures can be shown now. Nothing waits for the answers; until they arrive, there are no pictures.
     """
 
     def __init__(self, output: PictureOutput, colours: int, on_change: Callable[[], None]) -> None:
-        """colours: of the terminal. on_change: called when all pictures have to be sent again."""
+        """colours: how many the terminal has. on_change: called when all pictures must be sent again."""
         self._output = output
         self._colours = colours
         self._on_change = on_change
@@ -205,7 +208,7 @@ class TerminalPictures:
         self._sent: dict[PictureKey, SentPicture] = {}
         self._sending: PictureNumber | None = None
         self._freed: list[PictureNumber] = []
-        """Pictures to free as soon as the current transmission ends."""
+        """Pictures to free once the current transmission ends."""
         self._lock = asyncio.Lock()
         self._counter = count()
         self._start = random.randrange(MOST_CELLS)
@@ -217,7 +220,7 @@ class TerminalPictures:
         return self._state == "ready" and self._mode != "blocks"
 
     def use(self, mode: PictureMode) -> None:
-        """Change the setting, and ask the terminal if needed."""
+        """Apply the setting, and query the terminal if needed."""
         if mode == self._mode:
             return
         was_ready, self._mode = self.is_ready, mode
@@ -249,7 +252,7 @@ class TerminalPictures:
         return any(number.value == value for number in (*numbers, self._sending) if number is not None)
 
     def pixels_of(self, key: PictureKey) -> tuple[int, int]:
-        """Return the greatest width and height of a picture, in pixels."""
+        """Return the maximum width and height of a picture, in pixels."""
         width, height = self._cell_size or _USUAL_CELL
         width, height = width * key.columns, height * key.rows
         scale = min(1.0, (_MOST_PIXELS / (width * height)) ** 0.5)
@@ -261,7 +264,7 @@ class TerminalPictures:
         return picture.lines if picture is not None else ()
 
     async def send(self, key: PictureKey, pixels: Pixels) -> tuple[Strip, ...]:
-        """Send a picture unless the terminal has it, and return its cells; empty on failure."""
+        """Send a picture unless the terminal already has it, and return its cells; empty on failure."""
         async with self._lock:
             if not self.is_ready or max(key.columns, key.rows) > MOST_CELLS:
                 return ()
@@ -293,7 +296,7 @@ class TerminalPictures:
         return True
 
     def keep(self, keys: Collection[PictureKey], *, spare: int = 0) -> None:
-        """Free all other pictures, except the `spare` ones sent last."""
+        """Free all pictures except these and the last `spare` others sent."""
         others = [key for key in self._sent if key not in keys]
         for key in others[: max(0, len(others) - spare)]:
             number = self._sent.pop(key).number
@@ -303,21 +306,21 @@ class TerminalPictures:
                 self._freed.append(number)
 
     def fit(self) -> None:
-        """Send all again if the cells have another size, as with a larger font."""
+        """Have all pictures sent again if the cell size has changed, for example with a larger font."""
         size, self._cell_size = self._cell_size, self._output.cell_size
         if size != self._cell_size:
             self.forget()
 
     def forget(self) -> None:
-        """Free all pictures, and have visible ones requested again.
+        """Free all pictures, and have the visible ones requested again.
 
-        The terminal itself drops them when the app leaves its screen to be suspended.
+        The terminal drops them itself when the app is suspended and leaves the alternate screen.
         """
         self._free_all()
         self._on_change()
 
     def close(self) -> None:
-        """Free all pictures permanently."""
+        """Free all pictures, and stop sending any."""
         self._state = "unable"
         self._free_all()
 

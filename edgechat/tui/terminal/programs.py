@@ -1,4 +1,4 @@
-"""Other programs: the user's editor, readers of the clipboard's image, and the viewer of a file."""
+"""Other programs: the user's editor, clipboard image readers, and file viewers."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _KEPT = "The prompt is as it was."
 
 
 async def edit(app: App[None], text: str) -> str:
-    """Edit a text in $VISUAL or $EDITOR while the app is suspended, and return it. Raises EditorError.
+    """Open text in $VISUAL or $EDITOR with the app suspended, and return the result. Raises EditorError.
 
-    Replies go on meanwhile; only the screen is not drawn.
+    Replies continue meanwhile, but the screen is not drawn.
     """
     command = _command()
     folder = Path(tempfile.mkdtemp(prefix="edgechat-"))  # accessible only to the user
@@ -54,7 +54,7 @@ async def edit(app: App[None], text: str) -> str:
     finally:
         if not is_kept:
             shutil.rmtree(folder, ignore_errors=True)
-    return edited if text.endswith("\n") else edited.removesuffix("\n")  # which editors add
+    return edited if text.endswith("\n") else edited.removesuffix("\n")  # editors add a final newline
 
 
 def _command() -> list[str]:
@@ -71,7 +71,7 @@ def _command() -> list[str]:
 
 
 async def _run(app: App[None], command: list[str]) -> None:
-    """Run the editor instead of the app, and wait for it. Raises EditorError."""
+    """Suspend the app, run the editor, and wait for it. Raises EditorError."""
     name = one_line(command[0], 80)
     code, failure = 0, None
     try:
@@ -82,7 +82,7 @@ async def _run(app: App[None], command: list[str]) -> None:
                     code = await asyncio.to_thread(process.wait)
                 finally:
                     process.terminate()  # if the app ends first
-            except (OSError, ValueError) as error:  # raised here, it would keep the app suspended
+            except (OSError, ValueError) as error:  # raised here, it would leave the app suspended
                 failure = error
     except SuspendNotSupported as error:
         raise EditorError("An editor cannot be opened in this terminal.", hint=_KEPT) from error
@@ -97,7 +97,7 @@ async def _run(app: App[None], command: list[str]) -> None:
 
 @contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """Leave Ctrl+C to the editor; both get it until the editor controls the terminal."""
+    """Leave Ctrl+C to the editor: both processes receive it until the editor takes over the terminal."""
     previous = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         yield
@@ -130,7 +130,7 @@ def _read(file: Path) -> str:
 
 _SECONDS = 3.0
 _MOST_IMAGE_BYTES = 130 * 2**20
-"""Greatest output of a program in bytes: the largest image, in hexadecimal digits."""
+"""Maximum output in bytes: the largest image, in hexadecimal digits."""
 _POWERSHELL = (
     "Add-Type -AssemblyName System.Windows.Forms, System.Drawing; "
     "$image = [System.Windows.Forms.Clipboard]::GetImage(); if ($image) { "
@@ -146,7 +146,7 @@ class ClipboardReader:
 
     command: tuple[str, ...]
     decode: Callable[[bytes], bytes] = bytes
-    """Decodes the output to an image file."""
+    """Decodes the program's output to an image file."""
 
 
 def _from_applescript(output: bytes) -> bytes:
@@ -166,7 +166,7 @@ READERS = (
 
 
 async def image_on_clipboard() -> bytes | None:
-    """Return the clipboard's image as a PNG file; None without an image, or a program to read it."""
+    """Return the image on the clipboard as PNG, or None if there is none or it cannot be read."""
     for reader in _usable():
         output = await asyncio.to_thread(_output_of, reader.command)
         with suppress(ValueError):
@@ -176,7 +176,7 @@ async def image_on_clipboard() -> bytes | None:
 
 
 def _usable() -> list[ClipboardReader]:
-    """Return the installed readers that fit the session, the best first."""
+    """Return the installed readers that suit the session, best first."""
     needs = {"wl-paste": "WAYLAND_DISPLAY", "xclip": "DISPLAY"}
     return [
         reader
@@ -191,7 +191,7 @@ def _output_of(command: tuple[str, ...]) -> bytes:
     """Return the output of a program; b"" if it fails or takes too long."""
     null = subprocess.DEVNULL
     try:
-        # In a session of its own, so that the children of a shell script end with it.
+        # In its own session, so that the children of a shell script are killed with it.
         process = subprocess.Popen(
             command, stdin=null, stdout=subprocess.PIPE, stderr=null, start_new_session=True
         )
@@ -217,7 +217,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def show_file(path: Path) -> None:
-    """Show a file in the desktop's program for it, without waiting. Raises EditorError."""
+    """Open a file in the desktop's default program without waiting for it. Raises EditorError."""
     nothing = subprocess.DEVNULL
     try:
         subprocess.Popen(_viewer(path), stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True)
@@ -227,7 +227,7 @@ def show_file(path: Path) -> None:
 
 
 def _viewer(path: Path) -> list[str]:
-    # Code is shown as text, as other programs may run it.
+    # Code is opened as text, because other programs might run it.
     is_code = kind_of(path) in ("code", "notebook")
     if sys.platform == "darwin":
         return ["open", *(["-t"] if is_code else []), str(path)]

@@ -1,4 +1,4 @@
-"""The terminal's window: title, desktop notifications, signals that end the app, output filter."""
+"""The terminal window: title, desktop notifications, signals that end the app, and an output filter."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from edgechat.base.text import one_line, printable
 
 _MAX_TITLE = 80
 _NO_TITLE = ("", "dumb", "linux")
-"""Values of TERM of terminals without a window."""
+"""Values of TERM for terminals without a window title."""
 _OSC_9 = ("iTerm.app", "WezTerm", "ghostty")
-"""Values of TERM_PROGRAM of terminals that show OSC 9 as a desktop notification."""
+"""Values of TERM_PROGRAM for terminals that show OSC 9 as a desktop notification."""
 
 
 class TerminalWindow:
-    """Title and notifications, in the sequences that the terminal understands."""
+    """Sets the title and sends notifications, using sequences that the terminal understands."""
 
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
         self._title: str | None = None
-        """None before the first one."""
+        """None before the first title is set."""
         self._has_title = os.environ.get("TERM", "") not in _NO_TITLE
 
     def show_title(self, title: str, *, is_busy: bool = False) -> None:
-        """Set the title of the window. is_busy: add a mark."""
+        """Set the window's title. is_busy: whether to add a mark."""
         title = one_line(f"{'● ' * is_busy}{title}", _MAX_TITLE)
         if not self._has_title or title == self._title:
             return
-        # The first time, the current title is pushed onto the terminal's stack.
+        # Push the original title onto the terminal's stack the first time.
         self._write(f"{'' if self._title is not None else _escape('[22;2t')}{_osc(f'2;{title}')}")
         self._title = title
 
     def restore_title(self) -> None:
-        """Restore the title from before the app, permanently."""
+        """Restore the original title. Later titles are ignored."""
         if self._has_title and self._title is not None:
-            # Cleared first, for terminals without a stack of titles.
+            # Cleared first, for terminals without a title stack.
             self._write(_osc("2;") + _escape("[23;2t"))
         self._has_title = False
 
@@ -49,7 +49,7 @@ class TerminalWindow:
         """Show a desktop notification, or ring the bell if the terminal cannot show one."""
         message = one_line(message, 200)
         term, program = os.environ.get("TERM", ""), os.environ.get("TERM_PROGRAM", "")
-        if "TMUX" in os.environ or "STY" in os.environ:  # which pass on only the bell
+        if "TMUX" in os.environ or "STY" in os.environ:  # these pass on only the bell
             self._write("\a")
         elif program in _OSC_9 or term.startswith("xterm-kitty"):
             self._write(_osc(f"9;{message}"))
@@ -80,12 +80,12 @@ class EndSignals:
         self._task: asyncio.Task[None] | None = None
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):
             if hasattr(signal, name):
-                # Not the loop's handlers, which never run while the loop is blocked.
+                # The loop's own handlers would not run while the loop is blocked.
                 signal.signal(getattr(signal, name), self._on_signal)
 
     def _on_signal(self, number: int, _: object) -> None:
         if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_REAL, _QUIT_TIMEOUT)  # SIGALRM ends the process
+            signal.setitimer(signal.ITIMER_REAL, _QUIT_TIMEOUT)  # SIGALRM kills the process
         self._loop.call_soon_threadsafe(self._start_quitting, number)
 
     def _start_quitting(self, number: int) -> None:
@@ -93,7 +93,7 @@ class EndSignals:
             self._task = self._loop.create_task(self._quit_and_hang_up(number))
 
     async def _quit_and_hang_up(self, number: int) -> None:
-        # After `kill -HUP` the terminal still exists, and its modes have to be restored.
+        # After `kill -HUP` the terminal still exists, and its modes must be restored.
         is_gone = number == getattr(signal, "SIGHUP", None) and not os.isatty(0)
         await self._quit()
         if is_gone:
@@ -102,15 +102,15 @@ class EndSignals:
 
 
 def restore_hang_up() -> None:
-    """Restore the default action of SIGHUP, which ends the process, once everything is saved."""
+    """Restore SIGHUP's default action, which ends the process. Call this once everything is saved."""
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 class OutputFilter(LineFilter):
-    """Last output filter: removes control characters, which take no cell.
+    """The last output filter: removes control characters, which take up no cell.
 
-    Needed for Textual's own widgets; ours show them (`Area`, `LineField`) or have removed them before.
+    Textual's own widgets need it. Ours have already removed them, or make them visible (`Area`, `LineField`).
     """
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:

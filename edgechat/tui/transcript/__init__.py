@@ -1,1 +1,1 @@
-"""Transcript of a conversation; only the pieces near the screen have widgets."""
+"""A conversation's transcript; only pieces near the screen have widgets."""

@@ -1,4 +1,4 @@
-"""Images in sheets: thumbnails, or pictures where the terminal can show them."""
+"""Images in sheets: thumbnails, or real pictures if the terminal can show them."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     from edgechat.settings.fields import PictureMode
 
 _SETTLING_SECONDS = 0.1
-"""Seconds that a picture has to be visible before it is sent; others are scrolled past."""
+"""Seconds that a picture must stay visible before it is sent, so that scrolling past sends none."""
 _SPARE_PICTURES = 16
-"""Pictures that stay in the terminal when they are no longer near the screen: 3 MB each at most."""
+"""Pictures away from the screen that the terminal may keep, at up to 3 MB each."""
 _COLOURS = {"256": 256, "truecolor": 1 << 24}
-"""Number of colours by Rich's name of the colour system."""
+"""Number of colours for each of Rich's colour system names."""
 
 
 class TranscriptImages:
-    """Makes the images that sheets request. Runs in the app's event loop."""
+    """Creates the images that sheets request. Runs in the app's event loop."""
 
     def __init__(self, app: App[None], library: Callable[[], Awaitable[ImageLibrary]]) -> None:
-        """library: opens it; may raise EdgechatError."""
+        """library: a function that opens the image library; may raise EdgechatError."""
         self._app = app
         self._thumbnails = Thumbnails(library)
         self._pictures: TerminalPictures | None = None
 
     def start(self, output: object, mode: PictureMode) -> None:
-        """Ask the terminal for its abilities. output: the driver, which may be unable to send pictures."""
+        """Ask the terminal what it supports. output: the driver, which may be unable to send pictures."""
         if isinstance(output, PictureOutput) and not self._app.no_color:
             colours = _COLOURS.get(self._app.console.color_system or "", 0)
             self._pictures = TerminalPictures(output, colours, self._begin_anew)
@@ -50,11 +50,11 @@ class TranscriptImages:
 
     async def show_thumbnails(self, sheet: UserSheet, wanted: Sequence[ThumbnailKey]) -> None:
         for key in wanted:
-            if sheet.is_attached:  # not scrolled away again
+            if sheet.is_attached:  # it may have been scrolled away
                 sheet.show_thumbnails({key: await self._thumbnails.make(*key)})
 
     async def show_picture(self, sheet: UserSheet, wanted: ThumbnailKey) -> None:
-        """Let the terminal show an image of a sheet, if it can and if the image stays visible."""
+        """Show a sheet's image as a picture, if the terminal can and if the image stays visible."""
         pictures = self._pictures
         if pictures is None or not pictures.is_ready:
             return
@@ -72,28 +72,28 @@ class TranscriptImages:
             self.tidy(spare=_SPARE_PICTURES)
 
     def tidy(self, *, spare: int = 0) -> None:
-        """Free the pictures that are not near the screen, except the `spare` ones sent last."""
+        """Free the pictures that are far from the screen, except the last `spare` sent."""
         if self._pictures is not None:
             wanted = (key for sheet in self._sheets() for key in sheet.pictures)
             self._pictures.keep({PictureKey(digest, *size) for digest, size in wanted}, spare=spare)
 
     def fit(self) -> None:
-        """Send the pictures again if the size of the terminal's cells has changed."""
+        """Send the pictures again if the terminal's cell size has changed."""
         if self._pictures is not None:
             self._pictures.fit()
 
     def resume(self) -> None:
-        """Send the pictures again: the terminal drops them when the app leaves its screen."""
+        """Send the pictures again, since the terminal drops them when the app is suspended."""
         if self._pictures is not None:
             self._pictures.forget()
 
     async def close(self) -> None:
-        """Free all pictures, and end the decoding process."""
+        """Free all pictures, and stop the decoding process."""
         self.free()
         await self._thumbnails.close()
 
     def free(self) -> None:
-        """Free all pictures permanently."""
+        """Free all pictures, and stop sending any."""
         if self._pictures is not None:
             self._pictures.close()
 

@@ -1,7 +1,7 @@
-"""Pieces of a transcript: plain data that outlives its widget.
+"""Pieces of a transcript: plain data that outlives its widgets.
 
-Untrusted text (a model's, a paste, a file name) is made safe for the terminal here: only pieces reach the
-transcript.
+Untrusted text, such as a reply, a paste or a file name, is made safe for the terminal here: only
+pieces reach the transcript.
 """
 
 from __future__ import annotations
@@ -29,44 +29,44 @@ if TYPE_CHECKING:
     from edgechat.chat.records import AttachedImage
 
 Link = tuple[str, str]
-"""A label that can be clicked, and the action on the turn that it runs; see `commands.act`."""
+"""A label to click, and the action it runs on its turn; see `commands.act`."""
 ThumbnailKey = tuple[str, ThumbnailSize]
-"""The digest of an image, and the size of its picture."""
+"""An image's digest and the size at which it is shown."""
 
 Place = tuple[int, int]
-"""Number of a piece, and of a line in it."""
+"""A piece's index, and a line in the piece."""
 
 
 class Piece:
     """An element of the transcript. `sheet` is its widget while it is near the screen."""
 
     is_searched: ClassVar[bool] = False
-    """Whether a search in the transcript finds its text."""
+    """Whether searching the transcript covers its text."""
 
     def __init__(self, text: str = "") -> None:
         self.text = printable(text)
         self.sheet: Sheet | None = None
         self.turn = ""
-        """Id of its turn; empty: none."""
+        """Its turn's id; empty if it belongs to none."""
         self.current = False
-        """Whether its turn is the current one, to which keys apply."""
+        """Whether its turn is the current one, which keys act on."""
         self.left_out = False
         """Whether its turn is no longer sent to the model."""
         self.finder: Finder | None = None
-        """Marks the words that are searched for."""
+        """Marks the words searched for."""
         self.here: int | None = None
-        """Line at which the search is."""
+        """The line of the current match."""
 
     def lay_out(self, width: int) -> list[RenderedLine]:
-        """Return the lines of the piece at a width."""
+        """Return the piece's lines at a width."""
         raise NotImplementedError
 
     def lines(self, width: int) -> list[RenderedLine]:
-        """Return the lines of the piece at a width, also while it is far from the screen."""
+        """Return the piece's lines at a width, even if it is far from the screen."""
         return self.lay_out(width)
 
     def find(self, finder: Finder | None, here: int | None = None) -> None:
-        """Mark the words that are searched for."""
+        """Mark the words searched for. here: the line of the current match."""
         if (self.finder, self.here) != (finder, here):
             self.finder, self.here = finder, here
             self._changed()
@@ -77,7 +77,7 @@ class Piece:
         return self.sheet
 
     def unmount(self) -> Sheet | None:
-        """Forget the widget, and return it."""
+        """Detach the widget and return it."""
         sheet, self.sheet = self.sheet, None
         return sheet
 
@@ -85,7 +85,7 @@ class Piece:
         return PieceSheet(self)
 
     def mark(self, *, current: bool | None = None, left_out: bool | None = None) -> None:
-        """Set and show whether its turn is current or left out."""
+        """Set and show whether its turn is current and whether it is left out."""
         self.current = self.current if current is None else current
         self.left_out = self.left_out if left_out is None else left_out
         if self.sheet is not None:
@@ -101,7 +101,7 @@ class Piece:
             self.sheet.changed()
 
     def estimate(self, width: int) -> int:
-        """Estimate the height in lines, including the empty line above."""
+        """Estimate the height in lines, including the blank line above."""
         return 2 + self.text.count("\n") + len(self.text) // max(1, width)
 
 
@@ -117,17 +117,17 @@ class UserPiece(Piece):
         self._attachments = tuple(one_line(name, 60) for name in attachments)
         self.images = images
         self.most_rows = 8
-        """Greatest height of a picture: a third of the screen, once known."""
+        """Maximum height of a picture in lines: a third of the screen, once that is known."""
         self.thumbnails: dict[ThumbnailKey, Thumbnail] = {}
-        """Thumbnails made so far, while the piece is near the screen."""
+        """Thumbnails made while the piece is near the screen."""
         self.pictures: dict[ThumbnailKey, tuple[Strip, ...]] = {}
-        """Pictures requested, with their cells once the terminal has them."""
+        """Requested pictures, with their cells once the terminal has them."""
         self.rows: dict[int, tuple[ThumbnailKey, int]] = {}
-        """Lines that show rows of pictures, as last laid out."""
+        """Maps lines to the rows of pictures that they show, as of the last layout."""
 
     @property
     def wanted(self) -> list[ThumbnailKey]:
-        """Thumbnails that are still to be made."""
+        """Thumbnails not made yet."""
         keys = dict.fromkeys(key for key, _ in self.rows.values())
         return [key for key in keys if key not in self.thumbnails]
 
@@ -144,7 +144,7 @@ class UserPiece(Piece):
 
     def mark(self, *, current: bool | None = None, left_out: bool | None = None) -> None:
         super().mark(current=current, left_out=left_out)
-        self._changed()  # the bar differs
+        self._changed()  # the current turn has a different bar
 
     def lay_out(self, width: int) -> list[RenderedLine]:
         bar, style = ("█ ", ".current") if self.current else ("▌ ", ".marker")
@@ -170,7 +170,7 @@ class UserPiece(Piece):
 
 
 class FoldedPiece(Piece):
-    """A heading, with lines below it when unfolded."""
+    """A heading, with more lines below it when unfolded."""
 
     def __init__(self, text: str = "") -> None:
         super().__init__(text)
@@ -191,7 +191,7 @@ class FoldedPiece(Piece):
         raise NotImplementedError
 
     def body(self, width: int) -> list[RenderedLine]:
-        """Return the lines below it."""
+        """Return the lines below the heading."""
         raise NotImplementedError
 
     def lay_out(self, width: int) -> list[RenderedLine]:
@@ -200,13 +200,13 @@ class FoldedPiece(Piece):
 
 
 class ThoughtPiece(FoldedPiece):
-    """The reasoning before an answer."""
+    """The thinking that precedes an answer."""
 
     def __init__(self, text: str = "", *, tokens: int = 0, seconds: float | None = None) -> None:
         super().__init__(text)
         self.tokens = tokens
         self.seconds = seconds
-        """Seconds that it took; None while it goes on."""
+        """How long it took; None while it is going on."""
 
     def resume(self) -> None:
         self.seconds = None
@@ -234,7 +234,7 @@ class CutPiece(Piece):
 
 
 class NotePiece(Piece):
-    """A note by edgechat: how a reply ended, or information; with optional links."""
+    """A note from edgechat, such as how a reply ended, with optional links."""
 
     def __init__(
         self, text: str, tone: Literal["faint", "warning", "error"] = "faint", links: Sequence[Link] = ()
@@ -251,10 +251,10 @@ class NotePiece(Piece):
 
 
 class FooterPiece(Piece):
-    """The line below a turn: its version, with arrows to the others, and the figures of a reply."""
+    """The line below a turn: its version, with arrows to the others, and a reply's statistics."""
 
     def __init__(self, figures: Sequence[str], branch: tuple[int, int] = (0, 1)) -> None:
-        """figures: the most important first; those that do not fit are left out."""
+        """figures: the statistics, most important first; those that do not fit are left out."""
         super().__init__(" · ".join(figures))
         self._figures = figures
         self._branch = branch
@@ -280,7 +280,7 @@ class FooterPiece(Piece):
 
 
 class ProblemPiece(Piece):
-    """An error: what happened, and what to do next."""
+    """An error: what happened, and what to do about it."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -294,7 +294,7 @@ class ProblemPiece(Piece):
 
 
 class PieceSheet(Sheet):
-    """The widget of a piece."""
+    """A piece's widget."""
 
     def __init__(self, piece: Piece) -> None:
         super().__init__()
@@ -306,7 +306,7 @@ class PieceSheet(Sheet):
 
 
 class FooterSheet(PieceSheet):
-    """A footer, without an empty line above it."""
+    """A footer, with no blank line above it."""
 
     DEFAULT_CSS = """
     FooterSheet { padding: 0; }
@@ -314,12 +314,12 @@ class FooterSheet(PieceSheet):
 
 
 class UserSheet(PieceSheet):
-    """A question on a background as wide as the prompt; pictures appear as they are made."""
+    """A question on a tinted background as wide as the prompt; images appear once they are ready."""
 
     GROUND = "tinted"
 
     class ThumbnailsWanted(Message):
-        """Request to make thumbnails, for `show_thumbnails`."""
+        """Asks for thumbnails, to be delivered to `show_thumbnails`."""
 
         def __init__(self, sheet: UserSheet, wanted: Sequence[ThumbnailKey]) -> None:
             super().__init__()
@@ -327,7 +327,7 @@ class UserSheet(PieceSheet):
             self.wanted = wanted
 
     class PictureWanted(Message):
-        """An image is drawn that the terminal may show in full: see `show_picture`."""
+        """Asks for a full picture of an image that has been drawn, to be delivered to `show_picture`."""
 
         def __init__(self, sheet: UserSheet, wanted: ThumbnailKey) -> None:
             super().__init__()
@@ -339,30 +339,30 @@ class UserSheet(PieceSheet):
         self._user = piece
 
     def show_thumbnails(self, made: Mapping[ThumbnailKey, Thumbnail]) -> None:
-        """Show these; the space of one with a problem is closed."""
+        """Show these thumbnails; one with a problem takes up no space."""
         self._user.thumbnails |= made
         self.changed()
         self.redraw()
 
     @property
     def pictures(self) -> list[ThumbnailKey]:
-        """Images whose pictures are requested; none once the piece is far from the screen."""
+        """Images whose pictures have been requested; empty once the piece is far from the screen."""
         return list(self._user.pictures) if self._user.sheet is self else []
 
     def show_picture(self, key: ThumbnailKey, lines: tuple[Strip, ...]) -> None:
-        """Show these cells instead of a thumbnail."""
+        """Show these cells instead of the thumbnail."""
         if key in self.pictures:
             self._user.pictures[key] = lines
             self.redraw()
 
     def forget_picture(self, key: ThumbnailKey) -> None:
-        """Show the thumbnail again, and request the picture when it is next drawn."""
+        """Show the thumbnail again; the picture is requested when it is next drawn."""
         if key in self.pictures:
             del self._user.pictures[key]
             self.redraw()
 
     def is_seen(self, key: ThumbnailKey) -> bool:
-        """Return whether a row of an image is on the screen."""
+        """Return whether any row of an image is on screen."""
         if key not in self.pictures or not self.is_attached:
             return False
         try:
@@ -401,7 +401,7 @@ class UserSheet(PieceSheet):
         return strip
 
     def _cells(self, key: ThumbnailKey) -> tuple[Strip, ...]:
-        """Return the cells that show an image, and request its picture."""
+        """Return the cells that show an image, requesting its picture if needed."""
         thumbnail = self._user.thumbnails.get(key)
         if thumbnail is None or not thumbnail.lines:
             return ()
@@ -415,7 +415,7 @@ class UserSheet(PieceSheet):
 
 
 class FoldedSheet(PieceSheet):
-    """A thought or a call; a click folds or unfolds it."""
+    """Thinking, a tool call or passages; clicking it folds or unfolds it."""
 
     DEFAULT_CSS = """
     FoldedSheet:hover { text-style: underline; }
@@ -432,31 +432,31 @@ class FoldedSheet(PieceSheet):
 
 
 def _link(label: str, turn: str, action: str) -> Content:
-    """Return a text that runs an action on a turn when clicked."""
+    """Return a label that runs an action on a turn when clicked."""
     click = Style.from_meta({"@click": f"screen.turn({action!r}, {turn!r})"})
     return Content(label).stylize(".action").stylize(click)
 
 
 def duration(seconds: float) -> str:
-    """Return a time as text."""
+    """Format a duration."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     return f"{seconds:.0f} s" if seconds < 60 else f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
 
 
 def behind_bar(content: Content, width: int, style: str, bar: str = "▌ ") -> list[RenderedLine]:
-    """Return the lines of a text, each behind a bar."""
+    """Return wrapped text, each line with a bar in front."""
     wrapped = content.wrap(max(1, width - len(bar)))
     return [RenderedLine(Content.assemble((bar, style), line), len(bar)) for line in wrapped]
 
 
 def wrap(text: str, width: int, style: str) -> list[RenderedLine]:
-    """Return the lines of a text in one style."""
+    """Return text wrapped to the width, in one style."""
     return [RenderedLine(line) for line in Content(text).stylize(style).wrap(width)]
 
 
 class Finder:
-    """Finds the words of a query, by the rules of the search in all conversations."""
+    """Finds the words of a query, by the same rules as the search of all conversations."""
 
     def __init__(self, query: str) -> None:
         from edgechat.chat.storage.search import marks, parse_query
@@ -464,9 +464,9 @@ class Finder:
         self._spans = partial(marks, words=parse_query(query))
 
     def step(self, pieces: Sequence[Piece], place: Place, by: int, width: int) -> Place | None:
-        """Return the next place with a match (by 1) or the previous one (-1), None if there is none at all.
+        """Return the next place with a match (by=1) or the previous one (by=-1); None if there is none.
 
-        After the last one comes the first one. place: where to begin; its line may lie outside the piece.
+        The search wraps around. place: where to start; its line may lie outside the piece.
         """
         first, line = place
         for distance in range(len(pieces) + 1):
@@ -485,7 +485,7 @@ class Finder:
         return [number for number, line in enumerate(lines) if self._spans(line.content.plain)]
 
     def mark(self, lines: Sequence[RenderedLine], here: int | None) -> list[RenderedLine]:
-        """Return the lines of a piece with the words marked. here: the line that the search is at."""
+        """Return a piece's lines with the words marked. here: the line of the current match."""
         marked: list[RenderedLine] = []
         for number, line in enumerate(lines):
             content = line.content

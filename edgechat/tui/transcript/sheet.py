@@ -1,4 +1,4 @@
-"""Sheet: the widget that shows the lines of a piece of the transcript."""
+"""Sheet: the widget that shows a piece of the transcript."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ _STYLES = {
     "code-deleted": "color: $error",
     "code-inserted": "color: $success",
 }
-"""Component classes, which spans name ('.strong'), and their styles."""
+"""Component classes with their styles. Spans refer to them as '.strong'."""
 
 
 class Sheet(Widget):
     """Lines of text, laid out at any width, that can be selected with the mouse.
 
-    Subclasses return the lines from `lay_out` and call `changed` when they change. Spans of a line are named
-    after component classes ('.strong').
+    Subclasses return the lines from `lay_out`, with spans that name component classes ('.strong'), and
+    call `changed` whenever the lines change.
     """
 
     DEFAULT_CSS = """
@@ -74,10 +74,10 @@ class Sheet(Widget):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = set(_STYLES)
     GROUND: ClassVar[str] = ""
-    """Component class whose background fills the lines; empty: none."""
+    """Component class whose background fills the lines; empty for none."""
 
     class CodeCopied(Message):
-        """Request to copy code to the clipboard."""
+        """A request to copy code to the clipboard."""
 
         def __init__(self, code: str) -> None:
             super().__init__()
@@ -94,7 +94,7 @@ class Sheet(Widget):
         raise NotImplementedError
 
     def changed(self) -> None:
-        """Show changes; only the lines that changed are drawn again."""
+        """Lay out the lines again, and redraw those from the first difference on."""
         if not self._width:
             return
         old = self._lines
@@ -108,12 +108,12 @@ class Sheet(Widget):
             self.refresh(layout=True)
 
     def redraw(self) -> None:
-        """Draw all lines again, without laying them out."""
+        """Redraw all lines without laying them out again."""
         self._drawn = {}
         self.refresh()
 
     def lay_out_again(self) -> None:
-        """Lay all lines out when their height is next asked for."""
+        """Lay out all lines when their height is next requested."""
         self._width = 0
 
     def get_content_width(self, container: Size, viewport: Size) -> int:
@@ -121,7 +121,7 @@ class Sheet(Widget):
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """Return the number of lines at this width."""
-        width = max(1, width)  # it may be 0 for a moment, between two panels
+        width = max(1, width)  # briefly 0 while panels change
         if width != self._width:
             self._width, self._lines, self._drawn = width, self.lay_out(width), {}
         return len(self._lines)
@@ -156,13 +156,13 @@ class Sheet(Widget):
         if not name.startswith("."):
             return Style.null()
         style, rules = self.get_visual_style(name[1:], partial=True), self.get_component_styles(name[1:])
-        # Textual leaves reverse video and an opaque background out of a partial style.
+        # Textual's partial styles omit reverse video and opaque backgrounds.
         if rules.text_style.reverse:
             style += Style(reverse=True)
         return style + Style(background=rules.background) if rules.has_rule("background") else style
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """Return the selected text, without bars, bullets and filling, and with folded lines in one piece."""
+        """Return the selected text with folded lines joined, and without bars, bullets and padding."""
         text = ""
         for y, line in enumerate(self._lines):
             if (span := selection.get_span(y)) is not None:
@@ -172,7 +172,7 @@ class Sheet(Widget):
         return text, "\n"
 
     def on_click(self, event: events.Click) -> None:
-        """Copy the code whose "copy" is clicked."""
+        """Copy the code if its "copy" label was clicked."""
         offset = event.get_content_offset(self)
         if event.style.meta.get(COPY_CODE) and offset is not None and offset.y < len(self._lines):
             event.stop()
@@ -191,6 +191,6 @@ def _differ(was: RenderedLine, now: RenderedLine) -> bool:
 
 
 def _copied_end(line: RenderedLine, end: int) -> int:
-    """Return the end of the copied part of a line. end: of the selection, -1 for the whole line."""
+    """Return where the copied part of a line ends. end: the end of the selection, -1 for the whole line."""
     last = len(line.content) - line.trail
     return last if end == -1 else min(end, last)

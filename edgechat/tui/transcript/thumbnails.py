@@ -1,8 +1,8 @@
-"""Thumbnails: each cell shows two pixels, one above the other, as ▀ in both colours.
+"""Thumbnails: each cell shows two pixels, one above the other, as a ▀ in two colours.
 
-`terminal.pictures` shows images finer where a terminal can. textual-image is not used for it: it asks the
-terminal as it is imported and reads the answer itself, decodes files in the app's own process, and writes
-past the driver.
+Where the terminal supports it, `terminal.pictures` shows images in more detail. textual-image is not
+used for that: it queries the terminal on import and reads the answer itself, decodes files in the
+app's own process, and bypasses the driver when writing.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from edgechat.chat.records import AttachedImage
 
 _WIDEST = 60
-"""Greatest width of a thumbnail, in cells."""
+"""Maximum width of a thumbnail, in cells."""
 _MOST_PIXELS = 1 << 16
-"""Greatest number of pixels that it is made from."""
+"""Maximum number of decoded pixels that it is made from."""
 _KEPT = 40
-"""Thumbnails kept, of up to half a megabyte each."""
+"""Number of thumbnails cached, of up to half a megabyte each."""
 _IDLE_SECONDS = 5.0
-"""Seconds after which an idle decoding process ends."""
+"""Seconds after which an idle decoding process is stopped."""
 
 
 class ThumbnailSize(NamedTuple):
@@ -43,7 +43,7 @@ class ThumbnailSize(NamedTuple):
 
 
 def size_of(image: AttachedImage, width: int, most_rows: int) -> ThumbnailSize:
-    """Return the size of an image's thumbnail: at most its own size, at half a cell a pixel."""
+    """Return an image's thumbnail size: at most one cell per pixel across and half a cell down."""
     if not (image.width and image.height):
         return ThumbnailSize(0, 0)
     scale = min(1.0, min(width, _WIDEST) / image.width, 2 * most_rows / image.height)
@@ -52,14 +52,14 @@ def size_of(image: AttachedImage, width: int, most_rows: int) -> ThumbnailSize:
 
 @dataclass(frozen=True, slots=True)
 class Thumbnail:
-    """An image as lines of cells, or the problem with it."""
+    """An image as lines of cells, or the reason there are none."""
 
     lines: tuple[Strip, ...] = ()
     problem: str = ""
 
 
 class Thumbnails:
-    """Makes thumbnails of the images in a library, one at a time, in a thread; keeps the latest."""
+    """Makes thumbnails of a library's images, one at a time, in a thread; caches the latest."""
 
     def __init__(self, library: Callable[[], Awaitable[ImageLibrary]]) -> None:
         """library: a function that opens the image library; may raise EdgechatError."""
@@ -82,12 +82,12 @@ class Thumbnails:
         return thumbnail
 
     async def pixels(self, digest: str, box: tuple[int, int]) -> Pixels | None:
-        """Return an image scaled down to fit into a box, in pixels; None on failure."""
+        """Return an image scaled down to fit a box, given in pixels; None on failure."""
         async with self._working:
             try:
                 library = await self._library()
                 return await asyncio.to_thread(self._decode, library, digest, 4 * box[0] * box[1], box)
-            except EdgechatError:  # shown by the thumbnail
+            except EdgechatError:  # the thumbnail reports it
                 return None
             finally:
                 self._close_when_idle()
@@ -95,7 +95,7 @@ class Thumbnails:
     async def _made(self, digest: str, size: ThumbnailSize) -> Thumbnail:
         try:
             library = await self._library()
-        except EdgechatError:  # of the store, reported elsewhere
+        except EdgechatError:  # a problem with the store, reported elsewhere
             return Thumbnail(problem="cannot be read")
         try:
             pixels = await asyncio.to_thread(self._decode, library, digest, _MOST_PIXELS)
@@ -106,7 +106,7 @@ class Thumbnails:
         return Thumbnail(await asyncio.to_thread(lines_of, pixels, size))
 
     async def close(self) -> None:
-        """End the decoding process, if it runs."""
+        """Stop the decoding process if it is running."""
         if self._idle is not None:
             self._idle.cancel()
         async with self._working:
@@ -139,7 +139,7 @@ def lines_of(pixels: Pixels, size: ThumbnailSize) -> tuple[Strip, ...]:
 
 
 def _row(pixels: Pixels, columns: int, y: int, height: int) -> list[Color]:
-    """Return the mean colours of a row of areas, which together cover the image."""
+    """Return the mean colours in row `y` of an image divided into `columns` x `height` areas."""
     stride, rgb = 3 * pixels.width, pixels.rgb
     top = y * pixels.height // height
     bottom = max(top + 1, (y + 1) * pixels.height // height)

@@ -1,4 +1,4 @@
-"""Scrolling transcript. Pieces far from the screen have no widget, only a height."""
+"""Scrolling transcript. Pieces far from the screen have a height but no widget."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from edgechat.tui.transcript.pieces import Finder, FoldedPiece, Piece, Place, Th
 
 _FAR = 10**9
 _WIDEST, _MARGIN = 100, 2
-"""Widths of the text and of the margin, as in the style sheet below."""
+"""Widths of the text and the margin; they match the style sheet below."""
 
 
 class Transcript(VerticalScroll):
     """Shows pieces from top to bottom, and follows the end while the reader is there.
 
-    While it has the focus, one turn is the current one; keys act on it through actions of the screen.
+    While it is focused, one turn is current; keys act on that turn through the screen's actions.
 
-    The pieces within a screen's height of the visible ones are mounted, a contiguous range `[first, last)`.
-    Where an estimated height proves wrong, the layout moves the scroll position along with the text, so that
-    what is being read stays where it is.
+    The pieces within a screen's height of the visible ones are mounted, as a contiguous range
+    `[first, last)`. If an estimated height proves wrong, the layout scrolls along with the text, so that
+    what is being read stays in place.
     """
 
     DEFAULT_CSS = """
@@ -79,34 +79,34 @@ class Transcript(VerticalScroll):
 
     @dataclass
     class Unread(Message):
-        """Number of lines added below the end of the text seen so far."""
+        """The number of lines added below the last text seen."""
 
         lines: int
 
     class Replaced(Message):
-        """Another list of pieces has been shown."""
+        """A different list of pieces is being shown."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.pieces: list[Piece] = []
         self._first = self._last = 0
         self._heights: list[int] = []
-        """Heights of the pieces in lines: measured near the screen at this width, else estimated."""
+        """Height of each piece in lines: measured near the screen at this width, estimated elsewhere."""
         self._tops: list[int] | None = None
         self._width = 80
         self._reading = (0, 0)
-        """Piece at the top of the screen, and line in it."""
+        """The piece at the top of the screen, and the line in it."""
         self._unread = UnreadLines()
         self._filler = Static(classes="filler")
         self._arranged_height = 0
         self._update_pending = False
         self._text_end = 0
-        """Line at which the text ended when last laid out."""
+        """Line where the text ended in the last layout."""
         self.current = ""
-        """Id of the turn to which keys apply; empty while the prompt has the focus."""
+        """Id of the turn that keys act on; empty while the prompt has the focus."""
         self._finder: Finder | None = None
         self._found: Piece | None = None
-        """Piece at which the search is."""
+        """The piece with the current match."""
 
     def on_mount(self) -> None:
         self.mount(self._filler)
@@ -128,11 +128,11 @@ class Transcript(VerticalScroll):
             self._lay_out_again()
 
     def show(self, pieces: list[Piece], *, turn: str = "") -> None:
-        """Show another list of pieces, and keep it up to date; scroll to its end, or to a turn."""
+        """Show another list of pieces, which is updated in place; scroll to the end, or to `turn`."""
         self.forget_current()
         self._finder = self._found = None
         self._unmount(self.pieces)
-        # The old list has to be gone before the anchor scrolls.
+        # The old list must be gone before the anchor scrolls.
         self.pieces, self._first, self._last, self._reading = pieces, 0, 0, (0, 0)
         self.rearrange(list(pieces))
         self.anchor()
@@ -141,7 +141,7 @@ class Transcript(VerticalScroll):
             self.point_at(turn)
 
     def rearrange(self, pieces: list[Piece]) -> None:
-        """Replace the pieces in the list; the piece being read stays in view if it is a new one, too."""
+        """Replace the pieces in the list; the one being read stays in place if it is among the new ones."""
         index, line = self._reading
         reading = self.pieces[index] if index < len(self.pieces) else None
         self._unmount(self.pieces)
@@ -159,11 +159,11 @@ class Transcript(VerticalScroll):
 
     @property
     def turns(self) -> list[str]:
-        """The ids of the turns, from top to bottom."""
+        """The turns' ids, from top to bottom."""
         return list(dict.fromkeys(piece.turn for piece in self.pieces if piece.turn))
 
     def point_at(self, turn: str) -> None:
-        """Make a turn current, and bring it into view."""
+        """Make a turn current, and scroll it into view."""
         indexes = [at for at, piece in enumerate(self.pieces) if piece.turn == turn]
         if not indexes:
             return
@@ -200,22 +200,22 @@ class Transcript(VerticalScroll):
         self.anchor()
 
     def _scroll_to_piece(self, index: int, line: int = 0) -> None:
-        """Scroll until a line of a piece is at the top of the screen; line: from its top, may be negative."""
+        """Scroll a piece's line to the top of the screen; `line` may be negative."""
         self.release_anchor()
-        self._text_end = _FAR  # otherwise the next layout would find the end on the screen, and stay there
+        self._text_end = _FAR  # or the next layout would see the end on the screen, and stay there
         self._reading = (index, line)
         self._mount_near(max(0, self._positions()[index] + line))
         self._lay_out_again()
 
-    # Finding words.
+    # Finding text.
 
     @property
     def is_finding(self) -> bool:
-        """Whether words are searched for, and marked."""
+        """Whether a search is active, with its matches marked."""
         return self._finder is not None
 
     def find(self, finder: Finder | None, *, turn: str = "") -> bool:
-        """Mark words, and go to the first from a turn on, or from the top of the screen.
+        """Mark words, and go to the first match, starting at `turn` or else at the top of the screen.
 
         Returns whether there are any. finder: None removes the marks.
         """
@@ -232,7 +232,7 @@ class Transcript(VerticalScroll):
         return found
 
     def action_match(self, by: int) -> None:
-        """Go to the next (1) or previous (-1) line with a marked word."""
+        """Go to the next (1) or previous (-1) line with a match."""
         at = self.pieces.index(self._found) if self._found in self.pieces else self._reading[0]
         line = self._found.here if self._found is not None else None
         self._go_to_match((at, -1 if line is None else line), by)
@@ -253,7 +253,7 @@ class Transcript(VerticalScroll):
         self._found.find(self._finder, line)
         self._make_current(self._found.turn)
         height = self.scrollable_content_region.height
-        at = self._positions()[index] + line + 1  # below the empty line
+        at = self._positions()[index] + line + 1  # below the blank line
         if not self.scroll_y <= at < self.scroll_y + height - 1:
             self._scroll_to_piece(index, line + 1 - height // 3)
         return True
@@ -263,12 +263,12 @@ class Transcript(VerticalScroll):
             self._make_current(self.turns[-1])
 
     def on_blur(self) -> None:
-        """Forget the current turn, unless the terminal itself has lost the focus."""
+        """Clear the current turn, unless the terminal itself has lost the focus."""
         if self.app.app_focus:
             self.forget_current()
 
     def on_click(self, event: events.Click) -> None:
-        """Make a turn current at a double click; a single click may only raise the window."""
+        """Make a turn current on a double click; a single click may be meant only to raise the window."""
         widget, _ = self.screen.get_widget_at(*event.screen_offset)
         piece = next((piece for piece in self.mounted_pieces if piece.sheet is widget), None)
         if piece is not None and piece.turn and event.chain == 2:
@@ -276,9 +276,9 @@ class Transcript(VerticalScroll):
             self.point_at(piece.turn)
 
     def toggle_thoughts(self, turn: str = "") -> None:
-        """Unfold the thinking and the calls of one turn, or the thinking of all turns.
+        """Unfold everything in one turn, or the thinking in all turns.
 
-        If the last one is unfolded, all are folded.
+        If the last of these is unfolded, fold them all instead.
         """
         kind = FoldedPiece if turn else ThoughtPiece
         folded = [
@@ -302,7 +302,7 @@ class Transcript(VerticalScroll):
         return super().arrange(size, optimal)
 
     def process_layout(self, placements: list[WidgetPlacement]) -> list[WidgetPlacement]:
-        """Move the mounted pieces to their place among all pieces."""
+        """Move the mounted pieces to their positions among all pieces."""
         self._measure(placements)
         tops = self._positions()
         top, bottom = tops[self._first], tops[self._last]
@@ -311,7 +311,7 @@ class Transcript(VerticalScroll):
         for placement in placements:
             x, _, width, _ = region = placement.region
             if placement.widget is self._filler:
-                # Stands for the pieces below; keeps a short text at the top, and a long one off the prompt.
+                # Stands in for the pieces below; keeps short text at the top, and long text off the prompt.
                 region = Region(x, bottom, width, end - bottom)
             else:
                 region = region.translate((0, top))
@@ -324,7 +324,7 @@ class Transcript(VerticalScroll):
         return moved
 
     def _lay_out_again(self) -> None:
-        # Through a child: a widget's own refresh keeps the cached arrangement of its children.
+        # Done through a child: a widget's own refresh would use the cached arrangement of its children.
         self._filler.refresh(layout=True)
 
     def _measure(self, placements: list[WidgetPlacement]) -> None:
@@ -340,7 +340,7 @@ class Transcript(VerticalScroll):
                 self._heights[index], self._tops = height, None
 
     def _positions(self) -> list[int]:
-        """Return the top of each piece, and the end of the last."""
+        """Return the top line of each piece, then the end of the last one."""
         if self._tops is None:
             self._tops = list(accumulate(self._heights, initial=0))
         return self._tops
@@ -357,7 +357,7 @@ class Transcript(VerticalScroll):
         index, line = self._reading
         wanted = float(max(0, tops[min(index, len(self.pieces))] + line))
         if wanted != self.scroll_y:
-            # Without watchers, as in Textual's anchor: they would request this very layout.
+            # Bypass the watchers, as Textual's anchor does: they would trigger this same layout again.
             self.set_reactive(Widget.scroll_y, wanted)
             self.set_reactive(Widget.scroll_target_y, wanted)
             self.vertical_scrollbar.set_reactive(ScrollBar.position, wanted)
@@ -375,7 +375,7 @@ class Transcript(VerticalScroll):
 
     @property
     def following(self) -> bool:
-        """Whether the view stays at the end as text is added."""
+        """Whether the view stays at the end when text is added."""
         return self.is_anchored and not self._anchor_released
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
@@ -393,7 +393,7 @@ class Transcript(VerticalScroll):
         self._mount_near(max(0, end) if self.following else round(self.scroll_y))
 
     def _mount_near(self, top: int) -> None:
-        """Mount the pieces near a screen that begins with line `top`, and unmount those far away."""
+        """Mount the pieces near a screen whose top is line `top`, and unmount those far away."""
         if not self.is_mounted or not self._filler.is_mounted:
             return
         screen = max(self.size.height, 20)
@@ -429,32 +429,32 @@ class Transcript(VerticalScroll):
     def _unmount(self, pieces: Iterable[Piece]) -> None:
         sheets = [sheet for piece in pieces if (sheet := piece.unmount()) is not None]
         for sheet in sheets:
-            sheet.display = False  # removed later, but takes no room from now on
+            sheet.display = False  # it is removed later but should take no space now
         if sheets:
             self.remove_children(sheets)
 
 
 class UnreadLines:
-    """Remembers the end of the text seen so far: a line in a piece, which may move as a whole."""
+    """Remembers where the text seen so far ends, as a line within a piece, since pieces may move."""
 
     def __init__(self) -> None:
         self.count = 0
         self._seen: tuple[int, int] | None = None
-        """Piece and line in it; None while the end of the text is on the screen."""
+        """A piece and a line in it; None while the end of the text is on screen."""
 
     def before_adding(self, heights: Sequence[int]) -> None:
-        """Remember the end of the text before an unseen addition. heights: of the pieces."""
+        """Remember where the text ends, before something is added out of view. heights: of the pieces."""
         if self._seen is None and heights:
             self._seen = (len(heights) - 1, heights[-1])
 
     def forget(self) -> None:
-        """Count from the end of the text again."""
+        """Start counting from the end of the text again."""
         self._seen = None
 
     def update(self, tops: Sequence[int], bottom: int) -> bool:
-        """Count again, and return whether the count has changed.
+        """Update the count, and return whether it has changed.
 
-        tops: of the pieces, then the end of the text. bottom: last line on the screen.
+        tops: the top of each piece, then the end of the text. bottom: the last line on screen.
         """
         before, self.count = self.count, 0
         if self._seen is not None:

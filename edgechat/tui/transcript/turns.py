@@ -1,7 +1,7 @@
-"""Turns as pieces of the transcript: stored ones, and a reply while it is generated.
+"""Turns as pieces of the transcript, both stored ones and a reply being generated.
 
-The text of a reply is collected as it comes and shown a few times a second; calls of tools and passages of
-documents are folded.
+A reply's text is collected as it arrives and shown a few times a second. Tool calls and document
+passages are folded.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ if TYPE_CHECKING:
 
 
 Passages = Mapping[int, "Attachment"]
-"""Passages that replies of a conversation may cite, by number; it may grow."""
+"""Passages that a conversation's replies may cite, by number; more may be added."""
 NO_PASSAGES: Passages = MappingProxyType({})
 _MOST_TOLD = 300
-"""Letters of a passage shown in the tooltip of its number."""
+"""Characters of a passage shown in the tooltip of its number."""
 
 
 class ReplyPiece(Piece):
-    """A reply: Markdown, perhaps still growing. It is parsed only while it is near the screen."""
+    """A reply in Markdown, which may still be growing. It is parsed only while near the screen."""
 
     is_searched = True
 
     def __init__(
         self, text: str = "", passages: Passages = NO_PASSAGES, *, is_complete: bool = False
     ) -> None:
-        """is_complete: whether it is complete, so that its quotations are compared with passages."""
+        """is_complete: whether the reply is complete, so that its quotations are checked against passages."""
         super().__init__(text)
         self.passages = passages
         self._is_complete = is_complete
@@ -77,7 +77,7 @@ class ReplyPiece(Piece):
         return Document(self.text, sources=sources)
 
     def _unfounded_quotations(self) -> tuple[str, ...]:
-        """Return the quotations found in no passage; none if the reply has no passages."""
+        """Return the quotations not found in any passage; empty if there are no passages."""
         if not (self._is_complete and self.passages):
             return ()
         if self._unfounded is None:
@@ -103,7 +103,7 @@ class ReplyPiece(Piece):
         super().append(text)
 
     def finish(self) -> None:
-        """Mark the quotations found in no passage, as the reply is complete."""
+        """Mark the reply as complete, and highlight quotations not found in any passage."""
         self._is_complete = True
         if self._unfounded_quotations() and self.sheet is not None:
             self._document = self._parsed()
@@ -123,7 +123,7 @@ class ReplyPiece(Piece):
 
 
 class ReplySheet(PieceSheet):
-    """A reply; a passage is shown as tooltip of its number."""
+    """A reply. The tooltip of a citation shows its passage."""
 
     def __init__(self, piece: ReplyPiece) -> None:
         super().__init__(piece)
@@ -149,10 +149,10 @@ _WRONG = ("failed", "refused", "stopped")
 
 
 class CallPiece(FoldedPiece):
-    """A call, folded until the user unfolds it."""
+    """A tool call, folded until the user unfolds it."""
 
     def __init__(self, use: ToolUse, *, ended: bool = False) -> None:
-        """ended: whether its reply has ended, so that an open call stays open."""
+        """ended: whether the reply has ended, so that a call without a result will not get one."""
         super().__init__()
         self._ended = ended
         self._running = False
@@ -160,7 +160,7 @@ class CallPiece(FoldedPiece):
 
     @property
     def use(self) -> ToolUse:
-        """The call as last shown."""
+        """The call in its latest state."""
         return self._use
 
     def show(self, use: ToolUse, *, running: bool = False) -> None:
@@ -169,7 +169,7 @@ class CallPiece(FoldedPiece):
         self._changed()
 
     def finish(self) -> None:
-        """Show that its reply has ended."""
+        """Record that the reply has ended."""
         self._ended = True
         self._changed()
 
@@ -186,7 +186,7 @@ class CallPiece(FoldedPiece):
     def _state(self) -> str:
         use = self._use
         if use.outcome == "open" and not self._ended:
-            return "running" if self._running else "asked for"
+            return "running" if self._running else "requested"
         if use.outcome == "answered":
             return duration(use.seconds)
         return OUTCOMES[use.outcome]
@@ -206,7 +206,7 @@ class CallPiece(FoldedPiece):
 
 
 class PassagesPiece(FoldedPiece):
-    """Passages, folded until the user unfolds them; a click on a name shows the passage."""
+    """Passages, folded until the user unfolds them; clicking a name shows the passage."""
 
     def __init__(self, passages: Sequence[Attachment]) -> None:
         super().__init__("\n".join(one_line(one.name) for one in passages))
@@ -238,7 +238,7 @@ class PassagesPiece(FoldedPiece):
 
 
 class PassagesSheet(FoldedSheet):
-    """Passages, right below their question."""
+    """Passages, directly below their question."""
 
     DEFAULT_CSS = """
     PassagesSheet { padding: 0; }
@@ -255,14 +255,15 @@ _LIMITS = {
     "context": "■ The context is full: the reply ends here. You can continue; the oldest turns will be left "
     "out.",
     "length": "■ The reply reached the maximum length.",
-    "tools": "■ The reply called tools as often as one may (tool_rounds in the settings).",
+    "tools": "■ The reply reached the limit on tool calls (tool_rounds in the settings).",
 }
 
 
 def pieces_of(turn: Turn, branch: tuple[int, int] = (0, 1), passages: Passages = NO_PASSAGES) -> list[Piece]:
     """Return the pieces that show a turn.
 
-    branch: which try it is, from 0, and of how many. passages: what a reply may cite.
+    branch: the index of this version of the turn, from 0, and the number of versions.
+    passages: those that a reply may cite.
     """
     pieces: list[Piece] = []
     if turn.role == "user":
@@ -309,7 +310,7 @@ def _footer_of(turn: Turn, branch: tuple[int, int]) -> list[Piece]:
 
 
 def _ending_of(turn: Turn) -> list[Piece]:
-    """Return the pieces that tell how a reply ended, unless it is complete."""
+    """Return the pieces that say how a reply ended, if there is anything to say."""
     pieces: list[Piece] = []
     if turn.error is not None:
         pieces.append(ProblemPiece(turn.error.message, turn.error.hint))
@@ -324,7 +325,7 @@ def _ending_of(turn: Turn) -> list[Piece]:
 
 
 def _thought_figures(turn: Turn) -> tuple[int, float]:
-    """Return the tokens and seconds of a reply's thinking, after its last call."""
+    """Return the tokens and seconds of the thinking after a reply's last call."""
     if turn.figures is None:
         return 0, 0.0
     tokens = turn.figures.thinking_tokens - sum(part.thinking_tokens for part in turn.rounds)
@@ -335,25 +336,25 @@ def _thought_figures(turn: Turn) -> tuple[int, float]:
 class ConversationView:
     """The pieces of one conversation; a `TranscriptView`.
 
-    A reply can be generated while another conversation is shown. So the pieces are a list of their own, which
-    is changed through the transcript on the screen only while that shows them.
+    A reply may be generated while another conversation is on screen. The pieces are therefore a separate
+    list, which is changed through the transcript only while the transcript is showing it.
     """
 
     def __init__(self, welcome: WelcomePiece | None = None) -> None:
-        """welcome: beginning of a new conversation."""
+        """welcome: the start page of a new conversation."""
         self.pieces: list[Piece] = [welcome] if welcome is not None else []
         self._welcome = welcome
         self._passages: dict[int, Attachment] = {}
-        """Passages that its replies may cite, by number."""
+        """Passages that the replies may cite, by number."""
         self._transcript: Transcript | None = None
 
     def show_in(self, transcript: Transcript, *, turn: str = "") -> None:
-        """Show the pieces from now on, scrolled to their end or to a turn."""
+        """Show the pieces in a transcript, scrolled to the end or to a turn."""
         self._transcript = transcript
         transcript.show(self.pieces, turn=turn)
 
     def hide(self) -> None:
-        """Stop showing the pieces, which are still kept up to date."""
+        """Stop showing the pieces, but keep them up to date."""
         self._transcript = None
 
     def add(self, *pieces: Piece) -> None:
@@ -391,7 +392,7 @@ class ConversationView:
 
     @property
     def questions(self) -> Sequence[str]:
-        """Suggested questions; none once there are turns."""
+        """Suggested questions; empty once there are turns."""
         return self._welcome.questions if self._welcome is not None else ()
 
     def show_model(self, plan: LoadPlan) -> None:
@@ -404,7 +405,7 @@ class ConversationView:
         return self._welcome is not None
 
     def _begin(self) -> None:
-        """Remove the welcome text before the first turns; its notes stay."""
+        """Remove the welcome text before the first turn, keeping its notes."""
         welcome, self._welcome = self._welcome, None
         if welcome is not None and welcome.text:
             welcome.begin()
@@ -452,7 +453,7 @@ class ConversationView:
 
 
 class LiveReply:
-    """Feeds one streaming reply into a transcript; `paint` does the work, `take` only remembers."""
+    """Streams one reply into a transcript: `take` only stores text, `paint` shows it."""
 
     def __init__(
         self,
@@ -461,7 +462,7 @@ class LiveReply:
         pieces: Sequence[Piece] = (),
         passages: Passages = NO_PASSAGES,
     ) -> None:
-        """turn: a reply that is continued, and the pieces that show its text. passages: it may cite these."""
+        """turn: a reply to continue, with its `pieces`. passages: those that it may cite."""
         self._view = view
         self._passages = passages
         self._texts = [piece for piece in pieces if isinstance(piece, ReplyPiece)]
@@ -479,15 +480,15 @@ class LiveReply:
             self._thought.resume()
 
     def take(self, delta: Delta) -> None:
-        """Remember more text."""
-        self._turn = self._turn or delta.request_id  # the id of a new reply's turn is that of its request
+        """Store more text."""
+        self._turn = self._turn or delta.request_id  # a new reply's turn has the id of its request
         self._start = self._start or time.monotonic() - self._thinking_seconds
         self._unpainted[delta.thinking].append(delta.text)
         if delta.thinking:
             self._thinking_tokens = self._tokens_before + delta.tokens
 
     def take_use(self, event: UseChanged) -> None:
-        """Show a call, or its new state; the following text is another part of the reply."""
+        """Show a call or its new state; text that follows is a separate part of the reply."""
         self.paint()
         self._turn, use = event.turn_id, event.use
         if use.id in self._calls:
@@ -501,7 +502,7 @@ class LiveReply:
         self._view.add(*_of_turn(self._turn, [self._calls[use.id]]))
 
     def paint(self) -> bool:
-        """Show the text taken since the last call; return whether there was any."""
+        """Show the text stored since the last call; return whether there was any."""
         thought, reply = ("".join(self._unpainted[kind]) for kind in (True, False))
         self._unpainted = {True: [], False: []}
         if thought:
@@ -511,7 +512,7 @@ class LiveReply:
         return bool(thought or reply)
 
     def finish(self, turn: Turn, branch: tuple[int, int]) -> None:
-        """Show the rest, and how the reply ended. branch: see `pieces_of`."""
+        """Show the remaining text and how the reply ended. branch: see `pieces_of`."""
         self.paint()
         if self._thought is not None:
             self._thought.finish(*_thought_figures(turn))
@@ -519,7 +520,7 @@ class LiveReply:
             if use.id in self._calls:
                 self._calls[use.id].show(use)
                 self._calls[use.id].finish()
-            else:  # not carried out, since the reply was cut off
+            else:  # not executed, since the reply was cut off
                 self._view.add(*_of_turn(turn.id, [CallPiece(use, ended=True)]))
         for text in self._texts if turn.state == "complete" else ():
             text.finish()
@@ -536,7 +537,7 @@ class LiveReply:
         if self._reply is None:
             if self._thought is not None:
                 self._thought.finish(self._thinking_tokens, time.monotonic() - self._start)
-            # Models often begin with an empty line or two.
+            # Models often begin with a blank line or two.
             text = text.lstrip("\n")
             self._reply = ReplyPiece(passages=self._passages)
             self._texts.append(self._reply)

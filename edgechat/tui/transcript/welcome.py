@@ -1,4 +1,4 @@
-"""Beginning of a new conversation: the wordmark, the model as a card, and suggested questions."""
+"""Start page of a new conversation: the wordmark, a card about the model, and suggested questions."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _WORDMARK = (
     ("█▀▀ █ █ █ █ █▀▀ ", "█   █▀█ █▀█  █ "),
     ("▀▀▀ ▀▀  ▀▀▀ ▀▀▀ ", "▀▀▀ ▀ ▀ ▀ ▀  ▀ "),
 )
-"""'edge' and 'chat' in block letters."""
+"""'edge' and 'chat' in block characters."""
 _LOW = 30
-"""Height of a screen in lines below which the wordmark is one line."""
+"""Screen height in lines below which the wordmark takes one line."""
 _LEAST, _CARD = 24, 72
-"""Least and greatest width of the card, in cells."""
+"""Minimum and maximum width of the card, in cells."""
 _LABEL = 9
 _HINT = "Ctrl+O: other models, and more reasons"
 _QUESTIONS = {
@@ -49,7 +49,7 @@ _QUESTIONS = {
         "Rewrite this more politely: I can't come on Friday.",
     ),
 }
-"""Suggested questions by the kind of model."""
+"""Suggested questions for each kind of model."""
 _CODER = re.compile(r"cod(e|er|ing|estral)(?![a-z])|starcoder", re.IGNORECASE)
 
 
@@ -59,21 +59,21 @@ def questions_for(model: str) -> tuple[str, ...]:
 
 
 class WelcomePiece(Piece):
-    """Beginning of a new conversation; once there are turns, only the notes stay."""
+    """The start page of a new conversation; only the notes stay once there are turns."""
 
     def __init__(self, plan: LoadPlan | None = None) -> None:
-        """plan: of the model that answers, if it is known already."""
+        """plan: the plan of the model that will answer, if already known."""
         super().__init__()
         self._plan = plan
         self._is_begun = False
         self.questions: tuple[str, ...] = ()
         """Suggested questions."""
         self.question_lines: dict[int, str] = {}
-        """Questions by line."""
+        """Maps line numbers to questions."""
         self._choose_questions()
 
     def show_model(self, plan: LoadPlan) -> None:
-        """Show the model that answers."""
+        """Show the model that will answer."""
         self._plan = plan
         self._choose_questions()
         self._changed()
@@ -82,11 +82,11 @@ class WelcomePiece(Piece):
         self.questions = questions_for(self._plan.model_name) if self._plan is not None else ()
 
     def append(self, text: str) -> None:
-        """Add a note: a paragraph."""
+        """Add a note as a paragraph."""
         super().append(f"{text}\n")
 
     def begin(self) -> None:
-        """Make room for the turns."""
+        """Clear all but the notes to make room for the turns."""
         self._is_begun, self.questions = True, ()
         self._changed()
 
@@ -120,14 +120,14 @@ class WelcomePiece(Piece):
 
     @property
     def _whereto(self) -> str:
-        """Where the user's text goes."""
+        """A sentence saying where the user's text is sent."""
         remote = self._plan.remote if self._plan is not None else None
-        if remote is None or not remote.url:  # a server without one is edgechat's own child
+        if remote is None or not remote.url:  # a server without a URL is edgechat's own child process
             return "What you write stays on this machine."
         return f"What you write is sent to {remote.server}, {one_line(remote.url, 60)}."
 
     def _lay_out_questions(self, width: int, at: int) -> Iterator[RenderedLine]:
-        """Yield the lines of the questions, beginning at line `at`, and remember their places."""
+        """Yield the questions' lines, starting at line `at`, and record which question each line shows."""
         yield RenderedLine(Content("To begin with").stylize(".heading"))
         self.question_lines = {}
         for number, question in enumerate(self.questions, 1):
@@ -141,7 +141,7 @@ class WelcomePiece(Piece):
 
 
 class WelcomeSheet(PieceSheet):
-    """Beginning of a new conversation; a click on a question chooses it."""
+    """The start page of a new conversation; clicking a question chooses it."""
 
     DEFAULT_CSS = """
     WelcomeSheet { pointer: default; }
@@ -165,7 +165,7 @@ class WelcomeSheet(PieceSheet):
 
 
 def _card(plan: LoadPlan, width: int) -> Iterator[RenderedLine]:
-    """Yield the lines of a box that shows a model: what it is, where it runs, and why."""
+    """Yield the lines of a card about a model: what it is, where it runs, and why."""
     name = one_line(f"{plan.model_name} {plan.quant or ''}", max(4, width - 6))
     rule = "─" * (width - Content(name).cell_length - 5)
     yield RenderedLine(Content.assemble(("╭─ ", ".edge"), (name, ".strong"), (f" {rule}╮", ".edge")))
@@ -206,7 +206,7 @@ def _where(plan: LoadPlan) -> str:
     if not plan.gpu_layers:
         return f"CPU, {threads}"
     devices = ", ".join(one_line(device, 30) for device in plan.devices)
-    n_all = plan.n_layers + 1  # as llama.cpp counts: with the output layer
+    n_all = plan.n_layers + 1  # llama.cpp counts the output layer too
     return devices if plan.gpu_layers >= n_all else f"{devices} ({plan.gpu_layers} of {n_all} layers), CPU"
 
 

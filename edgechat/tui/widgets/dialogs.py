@@ -1,4 +1,4 @@
-"""Base classes of screens and dialogs, and two simple dialogs."""
+"""Base classes for screens and dialogs, and two simple dialogs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from edgechat.base.errors import EdgechatError
 class AppScreen(Screen[ScreenResultType]):
     """A screen that ignores outdated terminal sizes, and drops callbacks once it is closed.
 
-    A screen laid out in another size sends itself a Resize. With two sizes queued for a busy screen, it would
-    lay itself out for each in turn, forever.
+    A screen laid out at a size other than the terminal's sends itself a Resize. A busy screen with two
+    sizes queued would lay itself out for each in turn, forever.
     """
 
     @on(events.Resize)
@@ -37,14 +37,14 @@ class AppScreen(Screen[ScreenResultType]):
 
     @property
     def is_open(self) -> bool:
-        """Whether the screen is still open; its background work may end later."""
+        """Whether the screen is still open; its background work may outlive it."""
         return self in self.app.screen_stack
 
 
 class AppDialog(ModalScreen[ScreenResultType], AppScreen[ScreenResultType]):
-    """A screen in front of another, with a box of the class `frame` around its content."""
+    """A screen on top of another, with its content in a box of class `frame`."""
 
-    # Textual inherits CSS from the first base.
+    # Textual inherits CSS from the first base class.
     DEFAULT_CSS = """
     AppDialog {
         align: center middle;
@@ -65,7 +65,7 @@ class AppDialog(ModalScreen[ScreenResultType], AppScreen[ScreenResultType]):
     """
 
     def action_scroll(self, by: int) -> None:
-        """Scroll the dialog's box by pages."""
+        """Scroll the dialog's box by `by` pages."""
         box = self.query_one(VerticalScroll)
         box.scroll_relative(y=by * max(1, box.size.height - 1), animate=False)
 
@@ -76,7 +76,7 @@ def error_text(error: EdgechatError) -> str:
 
 
 class ConfirmDialog(AppDialog[bool]):
-    """A question with two answers; the first one changes nothing."""
+    """A question with two answers; the default one changes nothing."""
 
     DEFAULT_CSS = """
     ConfirmDialog {
@@ -112,7 +112,7 @@ class ConfirmDialog(AppDialog[bool]):
 
 
 class TextDialog(AppDialog[None]):
-    """A scrolling text."""
+    """A dialog with scrollable text."""
 
     DEFAULT_CSS = """
     TextDialog > .frame { padding: 1 2; }

@@ -1,7 +1,7 @@
-"""Text fields that show control characters, and handle editing keys in order.
+"""Text fields that show control characters and process editing keys in order.
 
-A field handles a letter itself, whereas Textual runs the binding of a key only when the key has bubbled up to
-the app: in a burst of keys, later letters would overtake a Backspace.
+They run the binding of a key such as Backspace immediately. Textual runs it only after the key has
+bubbled up to the app, and in a burst of keys the letters that follow would overtake it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from edgechat.base.text import visible
 class _PrintableDocument(Document):
     """A document whose `lines`, used for drawing and measuring, show control characters.
 
-    `text` and `get_text_range` return the original text, of the same length, so that positions agree.
+    `text` and `get_text_range` return the original text. It has the same length, so positions match.
     """
 
     @property
@@ -42,7 +42,7 @@ class _PrintableDocument(Document):
 
 
 class Area(TextArea):
-    """Textual's TextArea for untrusted text: a file's name, an old question, an imported chat."""
+    """Textual's TextArea for untrusted text such as a file name, an old question or an imported chat."""
 
     @on(events.Key)
     async def _run_binding(self, event: events.Key) -> None:
@@ -50,11 +50,11 @@ class Area(TextArea):
             self._restart_blink()
 
     def render_line(self, y: int) -> Strip:
-        """Render a line; blank without a column to wrap the placeholder to."""
+        """Render a line; blank if there is no width to wrap the placeholder to."""
         return super().render_line(y) if self.content_size.width else Strip.blank(self.size.width)
 
     def _set_document(self, text: str, language: str | None) -> None:
-        # Textual has no hook for another class of document.
+        # Textual has no hook for a custom document class.
         super()._set_document(text, None)
         self.document = _PrintableDocument(text)
         self.wrapped_document = WrappedDocument(self.document, tab_width=self.indent_width)
@@ -70,7 +70,7 @@ def _displayed(value: str) -> str:
 
 
 class LineField(Input):
-    """Textual's Input for untrusted values: a conversation's title, a setting, a paste."""
+    """Textual's Input for untrusted values such as a conversation's title, a setting or a paste."""
 
     @on(events.Key)
     async def _run_binding(self, event: events.Key) -> None:
@@ -91,7 +91,7 @@ class LineField(Input):
 
 
 async def run_own_binding(field: Widget, event: events.Key) -> bool:
-    """Run a field's own binding of a key at once; return whether there is an enabled one."""
+    """Run the field's own binding for a key immediately; return False if none is enabled."""
     if event.is_printable:
         return False
     found = field.screen.active_bindings.get(event.key)

@@ -1,4 +1,4 @@
-"""Key bar: the keys that are bound now, on the bottom line of a screen."""
+"""Key bar: shows the currently bound keys on the bottom line of a screen."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _LAST = ("help", "quit")
 
 
 class _Key(NamedTuple):
-    """A key of the bar."""
+    """A key in the bar."""
 
     group: int
-    """0: of the focused widget, 1: of the screen, 2: of the app."""
+    """0: bound by the focused widget, 1: by the screen, 2: by the app."""
     action: str
     is_escape: bool
     label: Content
 
 
 class KeyBar(Widget):
-    """The keys that are bound now, in groups; a click on one presses it."""
+    """The currently bound keys, in groups. Clicking one presses it."""
 
     DEFAULT_CSS = """
     KeyBar {
@@ -57,7 +57,7 @@ class KeyBar(Widget):
             label = Content.assemble(key, (f" {binding.description}", "dim"))
             label = label.stylize(f"@click=press({binding.key!r})")
             group = 2 if isinstance(node, App) or action in _LAST else 1 if isinstance(node, Screen) else 0
-            # The focused widget comes first, and may have a key for an action of the screen.
+            # The focused widget comes first, and may bind its own key to one of the screen's actions.
             keys.setdefault(binding.description, _Key(group, action, binding.key == "escape", label))
         return sorted(
             keys.values(), key=lambda key: (key.group, key.action in _LAST and _LAST.index(key.action))

@@ -1,4 +1,4 @@
-"""Lines around the prompt: activity of the engine, note of new text, status bar."""
+"""Lines around the prompt: engine activity, count of new lines, status bar."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from edgechat.base.text import by_drafts, one_line
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _BAR_WIDTH = 16
 _CELLS = 24
-"""Greatest width of the cells of a prompt."""
+"""Maximum width of the prompt's map, in cells."""
 _CACHED, _READ, _UNREAD = ("▒", "$primary"), ("▓", "$success"), ("·", "dim")
-"""Marks and styles, as in the engine room's map of the cache."""
+"""Marks and styles, the same as in the engine room's cache map."""
 _Parts = list[Content | str | tuple[str, str]]
 
 
@@ -52,7 +52,7 @@ class Activity(Static):
     def show(self, text: str, share: float | None = None, cached: float | None = None) -> None:
         """Show an activity.
 
-        share: how much of it is done, 0 to 1, if known. cached: share of a prompt that was cached.
+        share: the fraction done, from 0 to 1, if known. cached: the fraction of a prompt that was cached.
         """
         if (text, share, cached) == (self._text, self._share, self._cached):
             return
@@ -80,7 +80,7 @@ class Activity(Static):
         return ["━" * done, ("━" * (_BAR_WIDTH - done), "dim")]
 
     def _cells(self, share: float, cached: float) -> _Parts:
-        """Return characters for the parts of the prompt, at least one for each part that is not empty."""
+        """Return the prompt's map: characters for its parts, at least one for each part that is not empty."""
         n = max(8, min(_CELLS, self.content_size.width - len(self._text) - 10))
         n_cached = min(n - 2, max(1, round(cached * n))) if cached else 0
         n_done = min(n, max(n_cached + (share > cached), round(share * n)))
@@ -95,7 +95,7 @@ _NEARLY_FULL = 0.85
 
 
 class StatusBar(Widget):
-    """Status bar: model on the left; tokens per second and context on the right."""
+    """The status bar: model on the left; tokens per second and context on the right."""
 
     DEFAULT_CSS = """
     StatusBar { height: 1; padding: 0 2; }
@@ -103,18 +103,18 @@ class StatusBar(Widget):
 
     model = reactive("")
     speed = reactive(0.0)
-    """Tokens per second of the current or last reply; 0 before the first."""
+    """Tokens per second in the current or last reply; 0 before the first."""
     speedup = reactive(0.0)
-    """Speedup of the last reply by drafts; 0 without drafts."""
+    """Speedup of the last reply from drafting; 0 without drafts."""
     used: reactive[int | None] = reactive(0)
-    """Tokens of the context taken by the conversation; None if unknown."""
+    """Context tokens used by the conversation; None if unknown."""
     context = reactive(0)
     think: reactive[bool | None] = reactive(None)
     """Whether thinking is switched on or off; None if neither."""
     has_tools = reactive(False)
     """Whether the model may call tools."""
     adapters: reactive[tuple[str, ...]] = reactive(())
-    """The LoRA adapters that are applied."""
+    """The LoRA adapters in use."""
     pulling = reactive("")
     """The downloads in progress."""
 
@@ -150,7 +150,7 @@ class StatusBar(Widget):
 
 
 class NewLines(Static):
-    """Number of new lines below the visible ones; a click goes there. Hidden if there are none."""
+    """The number of new lines below the visible ones, hidden if zero. Clicking it scrolls there."""
 
     DEFAULT_CSS = """
     NewLines {
@@ -161,10 +161,10 @@ class NewLines(Static):
     """
 
     class Wanted(Message):
-        """Request to show the new text."""
+        """A request to show the new text."""
 
     def show(self, lines: int) -> None:
-        """Show the number of new lines."""
+        """Show how many new lines there are."""
         self.set_class(lines > 0, "-some")
         self.update(f"↓ {lines:,} new line{'s' * (lines != 1)}")
 

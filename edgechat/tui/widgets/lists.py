@@ -1,4 +1,4 @@
-"""Lists with a cursor, whose line has a single colour, and whose lines have keys."""
+"""Lists of keyed lines, with a cursor drawn in a single colour."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from textual.widgets.option_list import Option
 
 
 def cursor_style(widget: Widget, part: str) -> Style:
-    """Return the style of a part of a widget.
+    """Return the style of a component of a widget.
 
-    Like `Widget.get_visual_style`, which drops reverse video; a reversed part is not underlined.
+    Like `Widget.get_visual_style`, which drops reverse video. Reversed components are not underlined.
     """
     style = widget.get_visual_style(part)
     is_reverse = widget.get_component_styles(part).text_style.reverse
@@ -29,7 +29,7 @@ def cursor_style(widget: Widget, part: str) -> Style:
 
 
 class CursorLine(OptionList):
-    """Draws the line at the cursor in one colour, as others may be illegible on its background."""
+    """Draws the cursor's line in one colour, as others may be illegible on its background."""
 
     def render_line(self, y: int) -> Strip:
         strip = super().render_line(y)
@@ -49,7 +49,7 @@ class CursorLine(OptionList):
 
 @dataclass(frozen=True, slots=True)
 class ListLine:
-    """A line of a list; without a key, a heading, which the cursor skips."""
+    """A line of a list. One without a key is a heading, which the cursor skips."""
 
     text: Content
     key: str | None = None
@@ -91,7 +91,7 @@ class KeyedList(CursorLine, inherit_bindings=False):
         return option.id if option is not None else None
 
     def show_lines(self, lines: Sequence[ListLine]) -> None:
-        """Replace the lines; the cursor stays on the line with the same key, else at the same height."""
+        """Replace the lines; the cursor stays on the line with the same key, or else in the same place."""
         old_lines, self._list_lines = self._list_lines, list(lines)
         if [line.key for line in lines] == [line.key for line in old_lines]:
             for index, (new, old) in enumerate(zip(lines, old_lines, strict=True)):
@@ -107,7 +107,7 @@ class KeyedList(CursorLine, inherit_bindings=False):
             self.highlighted = min(selectable, key=lambda other: abs(other - index))
 
     def go_to(self, key: str) -> None:
-        """Go to the line with that key, if there is one."""
+        """Move the cursor to the line with this key, if there is one."""
         index = self._index_of(key)
         if index is not None:
             self.highlighted = index

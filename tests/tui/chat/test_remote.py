@@ -85,7 +85,7 @@ async def test_it_answers(raw, scene, tmp_path):
         pilot.shows("desk/qwen3-32b", "32,768 tokens")
         draw(pilot, "begin")
         await pilot.say("What is this model?", shown="Itisalargeone.")
-        await pilot.press("ctrl+g", see="It tells no metrics.")
+        await pilot.press("ctrl+g", see="It reports no metrics.")
         draw(pilot, "room")
         pilot.shows(hidden="KV cache")
     turns = await scene.stored()

@@ -1,4 +1,4 @@
-"""The prompt: where a question is written, what is attached to it, and what completes it.
+"""The prompt: writing a question, attaching files, and completions.
 
-In come keys and pastes; out goes a question with its attachments, or a command. Read `box.py` first.
+It turns keys and pastes into a question with attachments, or into a command. Read `box.py` first.
 """

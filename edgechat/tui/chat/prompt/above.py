@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 _GAP = 1
 _LONGEST = 30
-"""Characters of a name."""
+"""Maximum characters shown of a name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """An attachment of the next question, or a problem with one."""
+    """An attachment to the next question, or a problem with one."""
 
     label: str
     is_problem: bool = False
@@ -36,7 +36,7 @@ class Chip:
 
 
 def chip_of(attached: Attachment | AttachedImage) -> Chip:
-    """Return the chip of a text or an image."""
+    """Return the chip for an attached text or image."""
     from edgechat.chat.records import AttachedImage  # not needed for the first frame
     from edgechat.tui.chat.prompt.reading_time import tokens_of
 
@@ -47,7 +47,7 @@ def chip_of(attached: Attachment | AttachedImage) -> Chip:
 
 
 class Chips(Widget):
-    """Attachments of the next question, side by side; a click removes one."""
+    """Attachments to the next question, side by side. Clicking one removes it."""
 
     DEFAULT_CSS = """
     Chips { height: 3; display: none; }
@@ -89,7 +89,7 @@ class Chips(Widget):
         return Content("\n").join([edges[0], row, edges[1]])
 
     def _fitting(self) -> list[Chip]:
-        """Return the first chips, as many as fit."""
+        """Return as many of the first chips as fit."""
         room = self.content_size.width
         shown: list[Chip] = []
         for number, chip in enumerate(self._chips):
@@ -113,7 +113,7 @@ class Chips(Widget):
 
 
 def _width(chip: Chip) -> int:
-    """Return the cells of a chip, its frame included."""
+    """Return a chip's width in cells, including its frame."""
     return Content(chip.text).cell_length + 4
 
 
@@ -122,21 +122,21 @@ _SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A completion of what is typed."""
+    """A completion for the typed text."""
 
     text: str
-    """Replaces what was typed from the character `start` on."""
+    """Replaces the typed text from position `start` on."""
     start: int
     label: str
     about: str = ""
     more: bool = False
-    """Whether it has completions in turn, as a folder does."""
+    """Whether it can be completed further, as a folder can."""
 
 
 class Completions(Widget):
     """List of completions with a current choice; hidden if empty.
 
-    Its frame shows the number of the choice, and what the keys do.
+    Its frame shows the position in the list, and what the keys do.
     """
 
     DEFAULT_CSS = """
@@ -154,7 +154,7 @@ class Completions(Widget):
         super().__init__()
         self.choices: Sequence[Suggestion] = ()
         self.typed = ""
-        """Text before the cursor that is completed."""
+        """The text before the cursor that the completions belong to."""
         self.index = 0
 
     @property
@@ -166,7 +166,7 @@ class Completions(Widget):
         return self.choices[self.index] if self.choices else None
 
     def show(self, choices: Sequence[Suggestion], typed: str) -> None:
-        """Show completions of what is typed; without any, close the list."""
+        """Show completions for the typed text, or close the list if there are none."""
         self.typed = typed
         if tuple(choices) != tuple(self.choices):
             self.choices, self.index = tuple(choices), 0
@@ -220,7 +220,7 @@ _HINT = "  ↑ takes it back"
 
 
 class WaitingQuestions(Widget):
-    """A line for each question; a click on one takes it back into the prompt."""
+    """A line for each waiting question. Clicking one returns it to the prompt."""
 
     DEFAULT_CSS = """
     WaitingQuestions { height: auto; display: none; padding: 0 2; }
@@ -242,14 +242,14 @@ class WaitingQuestions(Widget):
         return not self._questions
 
     def show(self, questions: Sequence[str]) -> None:
-        """Replace the questions, in the order in which they will be sent."""
+        """Replace the questions, which are in the order of sending."""
         self._questions = list(questions)
         self.set_class(bool(questions), "-some")
         self.refresh(layout=True)
 
     @property
     def _first(self) -> int:
-        """Number of the first question shown; of many, only the last ones are."""
+        """Index of the first question shown; if there are many, only the last ones are shown."""
         return max(0, len(self._questions) - _MOST_QUESTIONS)
 
     def get_content_height(self, container: object, viewport: object, width: int) -> int:

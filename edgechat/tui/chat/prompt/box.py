@@ -25,15 +25,14 @@ _VARIABLE = re.compile(r"\{[^\W\d][\w -]{0,39}\}")
 
 
 Span = tuple[int, int]
-"""Start and end of a variable in a text, braces included."""
+"""Start and end of a variable in the text, including its braces."""
 
 
 class PromptBox(Area):
-    """Grows with its text up to eight lines. Enter sends; Shift+Enter and Ctrl+J begin a line.
+    """Grows with its text up to eight lines. Enter sends; Shift+Enter and Ctrl+J begin a new line.
 
-    Up in its first line and Down in its last one go through what was asked before; Up in the empty box takes
-    a question back that waits to be sent. While `completions` has something to offer, Up, Down, Tab, Enter
-    and Escape are for that.
+    Up in the first line and Down in the last one step through earlier questions. In an empty box, Up
+    takes back a waiting question. While `completions` is open, Up, Down, Tab, Enter and Escape apply to it.
     """
 
     DEFAULT_CSS = """
@@ -56,7 +55,7 @@ class PromptBox(Area):
         Binding("tab", "complete", "Turns"),
         Binding("ctrl+v", "paste", "Paste an image, or what was copied here", show=False),
         Binding("f6", "editor", "Edit in $VISUAL or $EDITOR", show=False),
-        # Keys of the transcript, which has no focus while the user types.
+        # Keys of the transcript, which is not focused while the user types.
         Binding("pageup", "screen.scroll('page_up')", "Page up", show=False),
         Binding("pagedown", "screen.scroll('page_down')", "Page down", show=False),
     ]
@@ -74,32 +73,35 @@ class PromptBox(Area):
 
     @dataclass
     class Pasted(Message):
-        """A paste that may become an attachment; `release` lets the keys after it pass."""
+        """A paste that may become an attachment; `release` lets the keys after it through."""
 
         text: str
         release: Callable[[], None]
 
     @dataclass
     class WantsClipboard(Message):
-        """Request for an image on the system's clipboard, or else (`or_text`) for what the app copied."""
+        """A request for the image on the system clipboard.
+
+        or_text: whether to use the text copied in the app if there is no image.
+        """
 
         or_text: bool
 
     class WantsHistory(Message):
-        """Request for the history."""
+        """A request for the history."""
 
     class TakesBack(Message):
-        """Request to take a waiting question back: Up in an empty box."""
+        """A request to take back a waiting question: Up in an empty box."""
 
     class WantsTurns(Message):
-        """Request to focus the turns."""
+        """A request to focus the turns."""
 
     class WantsEditor(Message):
-        """Request to edit the text in $EDITOR."""
+        """A request to edit the text in $EDITOR."""
 
     @dataclass
     class Unfilled(Message):
-        """A variable of a saved prompt is not filled in; Enter sends it all the same."""
+        """A saved prompt's variable has not been filled in; Enter sends it anyway."""
 
         variable: str
 
@@ -107,12 +109,12 @@ class PromptBox(Area):
         """Backspace was pressed in an empty box."""
 
     class ClearUndone(Message):
-        """The text removed by `clear_draft` is back."""
+        """The text removed by `clear_draft` has been restored."""
 
     def __init__(
         self, completions: Completions, complete: Callable[[], None], *, id: str | None = None
     ) -> None:
-        """complete: updates `completions` for the text before the cursor."""
+        """complete: a function that updates `completions` for the text before the cursor."""
         super().__init__(id=id, placeholder="Ask something, or / for commands", highlight_cursor_line=False)
         self._completions = completions
         self._complete = complete
@@ -120,37 +122,37 @@ class PromptBox(Area):
         self._history_index = -1
         self._unsent = ""
         self.is_cleared = False
-        """Whether undo restores the text removed by `clear_draft`."""
+        """Whether undo would restore the text removed by `clear_draft`."""
         self.variables: Callable[[], Collection[str]] = lambda: ()
-        """Returns the {variables} of the saved prompts."""
+        """Returns the {variables} in the saved prompts."""
         self._unfilled = ""
-        """Text that was not sent because of a variable."""
+        """Text that was not sent because of an unfilled variable."""
         self.has_waiting = False
-        """Whether questions wait to be sent; Up in the empty box takes the last one back."""
+        """Whether questions are waiting; Up in an empty box takes the last one back."""
 
     def replay(self, early: list[events.Key | events.Paste]) -> None:
-        """Handle keys and pastes from before the box had the focus."""
+        """Handle the keys and pastes that arrived before the box was focused."""
         for event in early:
-            # An Enter from before the app took over the terminal arrives as Ctrl+J.
+            # An Enter typed before the app took over the terminal arrives as Ctrl+J.
             enter = isinstance(event, events.Key) and event.key == "ctrl+j"
             self._forward_event(events.Key("enter", "\r") if enter else event)
 
     def fill(self, text: str) -> None:
-        """Replace the text, and put the cursor at its end."""
+        """Replace the text, and move the cursor to the end."""
         self.text = text
         self.is_cleared = False
         self.move_cursor(self.document.end)
 
     @property
     def unsent(self) -> str:
-        """The text typed by the user, without an earlier question shown from the history."""
+        """The text that the user typed, not counting an earlier question shown from the history."""
         if self._history_index < 0:
             return self.text
         own = "" if self.text == self._history[self._history_index] else self.text
         return "\n".join(part for part in (self._unsent, own) if part)
 
     def clear_draft(self) -> None:
-        """Remove the text typed by the user; undo brings it back."""
+        """Remove the text typed by the user; undo restores it."""
         if self._history_index >= 0:
             self.fill(self.unsent)
             self._history_index = -1
@@ -167,7 +169,7 @@ class PromptBox(Area):
             self.post_message(self.ClearUndone())
 
     def replace_text(self, text: str) -> None:
-        """Replace the text; undo brings the old one back."""
+        """Replace the text; undo restores the old one."""
         self.history.checkpoint()
         self.replace(text, (0, 0), self.document.end)
         self.history.checkpoint()
@@ -178,13 +180,13 @@ class PromptBox(Area):
         self.fill(f"{self.text.rstrip()}\n\n{quoted}\n\n".lstrip("\n"))
 
     def remember(self, asked: Sequence[str]) -> None:
-        """Set the history, newest question first, and show that question."""
+        """Set the history, newest question first, and show its first entry."""
         self._history, self._history_index = asked, -1
         self._step_history(1)
 
     @on(events.Key)
     def _take_key(self, event: events.Key) -> None:
-        # Not with bindings: they run later, and fast keys would overtake them.
+        # Bindings would run later, and be overtaken by fast typing.
         if event.key in _COMPLETING and self._has_completions() and self._complete_by_key(event.key):
             pass
         elif event.key == "enter":
@@ -207,13 +209,13 @@ class PromptBox(Area):
         event.prevent_default()
 
     def _has_completions(self) -> bool:
-        """Return whether there are completions of the text before the cursor, updating late ones."""
+        """Return whether there are completions for the text before the cursor, updating outdated ones."""
         if self._completions.typed != self.text_before:
             self._complete()
         return self._completions.is_open and self._completions.typed == self.text_before
 
     def _complete_by_key(self, key: str) -> bool:
-        """Handle a key of the list of completions; return False if it does nothing there."""
+        """Handle a key of the completion list; return False if the list has no use for it."""
         choice = self._completions.choice
         assert choice is not None
         typed = self.text_before[choice.start :]
@@ -223,7 +225,7 @@ class PromptBox(Area):
             case "tab":
                 self.accept()
             case "enter" if choice.text.rstrip() != typed.rstrip() and not choice.more:
-                # A command without an argument is also sent.
+                # A command that takes no argument is sent right away.
                 is_complete = not choice.text.endswith(" ")
                 self.accept()
                 if is_complete and self.text.startswith("/"):
@@ -235,7 +237,7 @@ class PromptBox(Area):
         return True
 
     def accept(self) -> None:
-        """Replace the typed text with the current choice."""
+        """Replace the typed text with the chosen completion."""
         choice = self._completions.choice
         if choice is not None:
             row, column = self.cursor_location
@@ -248,9 +250,9 @@ class PromptBox(Area):
         return self.get_text_range((0, 0), self.cursor_location)
 
     def action_send(self) -> None:
-        """Submit the text, unless it is empty, and clear the box.
+        """Submit the text unless it is empty, and clear the box.
 
-        A text with an unfilled variable is submitted at the second attempt.
+        Text with an unfilled variable is submitted only on the second attempt.
         """
         self._history_index = -1
         if self.text != self._unfilled and self.select_variable((0, 0)):
@@ -265,7 +267,7 @@ class PromptBox(Area):
         self._type("\n", *self.selection)
 
     def action_complete(self) -> None:
-        """Complete the text, or go to the next variable of a saved prompt, or to the turns."""
+        """Accept a completion, or select the next variable of a saved prompt, or go to the turns."""
         if self._has_completions():
             self.accept()
         elif not self.select_variable(max(self.selection)):
@@ -287,7 +289,7 @@ class PromptBox(Area):
         self.post_message(self.WantsEditor())
 
     def _step_history(self, by: int) -> None:
-        """Show an earlier (1) or later (-1) question; after the latest, the user's own text."""
+        """Show an earlier (1) or later (-1) question; after the latest comes the user's own text."""
         if self._history_index < 0 and by > 0 and not self._history:
             self.post_message(self.WantsHistory())
             return
@@ -300,28 +302,28 @@ class PromptBox(Area):
             self.move_cursor((0, 0))
 
     def forget_history(self) -> None:
-        """Forget the history; it is requested again when needed."""
+        """Discard the history; it is requested again when needed."""
         self._history, self._history_index = (), -1
 
     @on(events.Paste)
     def _take_paste(self, event: events.Paste) -> None:
-        # A terminal may send line ends as \r, which `printable` would remove.
+        # Some terminals send \r for line ends, which `printable` would remove.
         text = printable(event.text.replace("\r\n", "\n").replace("\r", "\n"))
         event.prevent_default()
         event.stop()
-        if not text:  # some terminals paste nothing if the clipboard holds an image
+        if not text:  # some terminals paste nothing when the clipboard holds an image
             self.post_message(self.WantsClipboard(or_text=False))
         elif is_long(text) or may_be_path(text):
             self.post_message(self.Pasted(text, self.app.keys.hold()))  # type: ignore[attr-defined]
-        else:  # at once: the next key must not overtake it
+        else:  # immediately, so that the next key cannot overtake it
             self.insert_paste(text)
 
     def action_paste(self) -> None:
-        """Paste from the clipboard; a terminal that pastes by itself does not send this key."""
+        """Paste from the clipboard. Terminals that paste by themselves do not send this key."""
         self.post_message(self.WantsClipboard(or_text=True))
 
     def paste_copied(self) -> None:
-        """Insert the text copied in the app."""
+        """Insert the text last copied in the app."""
         super().action_paste()
 
     def insert_paste(self, text: str) -> None:
@@ -329,16 +331,16 @@ class PromptBox(Area):
         self.focus()
 
     def _type(self, text: str, start: Location, end: Location) -> None:
-        """Replace a part of the text, and put the cursor behind it."""
+        """Replace part of the text, and put the cursor after it."""
         self.move_cursor(self.replace(text, start, end, maintain_selection_offset=False).end_location)
 
 
 def variables_in(texts: Iterable[str]) -> frozenset[str]:
-    """Return the variables of saved prompts, with their braces."""
+    """Return the variables in saved prompts, with their braces."""
     return frozenset(name for text in texts for name in _VARIABLE.findall(text))
 
 
 def next_variable(text: str, names: Collection[str], start: int) -> Span | None:
-    """Return the next of these variables from `start` on, else the first; None if there is none."""
+    """Return the next of these variables at or after `start`, or else the first; None if there are none."""
     spans = [match.span() for match in _VARIABLE.finditer(text) if match[0] in names]
     return next((span for span in spans if span[0] >= start), spans[0] if spans else None)

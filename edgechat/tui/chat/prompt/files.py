@@ -1,4 +1,4 @@
-"""Files and folders in the prompt: completions, and those named in its text.
+"""Files and folders in the prompt: path completions, and files named in the text.
 
 Most functions read the disk, so they do not run on the event loop.
 """
@@ -31,31 +31,31 @@ _MOST_IN_FOLDER = 500
 _MOST_BELOW, _SECONDS = 20_000, 1.0
 _MOST_FOUND = 50
 _FRESH = 10.0
-"""Seconds until the working folder is read again."""
+"""Seconds before the working folder is read again."""
 _PATH = re.compile(r"(?:^|(?<=\s))@(\S*)$")
 _FILE_COMMANDS = {command.name for command in commands_of("app") if command.argument == "FILE"}
 _FOLDER_COMMANDS = {command.name for command in commands_of("app") if "FOLDER" in command.argument}
-"""Commands whose argument may be a path; it is one if it looks like one."""
+"""Commands whose argument may be a path, and counts as one if it looks like one."""
 
 Rank = tuple[int, int, int, str]
 
 
 _MAX_PROBLEM = 70
-"""Greatest length of a problem, in characters."""
+"""Maximum length of a problem in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class TypedPath:
-    """A path that is being typed: after an @, or as the argument of a command."""
+    """A path being typed, after an @ or as the argument of a command."""
 
     path: str
     start: int
-    """Position in the text from which a completion replaces it, an @ included."""
+    """Position in the text where a completion starts to replace it, including any @."""
     after_at: bool
     folders_only: bool = False
 
     def suggestion(self, path: str, label: str) -> Suggestion:
-        """Return a path as a suggestion; a folder's ends with a slash."""
+        """Return a suggestion for a path. A folder's path ends with a slash."""
         is_folder = path.endswith("/")
         label = one_line(label, 60)
         if not self.after_at:
@@ -65,7 +65,7 @@ class TypedPath:
 
 
 def path_at_end(before: str) -> TypedPath | None:
-    """Return the path being typed at the end of a text."""
+    """Return the path being typed at the end of the text, if any."""
     command = parse_command(before)
     if command is not None:
         name, typed = command
@@ -79,18 +79,18 @@ def path_at_end(before: str) -> TypedPath | None:
 
 
 class FileFinder:
-    """Finds files and folders by letters of their paths."""
+    """Finds files and folders by letters in their paths."""
 
     def __init__(self) -> None:
         self._below: list[tuple[str, str]] = []
-        """Paths below the working folder, each with its lower-case form."""
+        """Paths below the working folder, each with its lowercase form."""
         self._read_at = -_FRESH
         self._reading = threading.Lock()
 
     def suggestions(self, typed: TypedPath) -> list[Suggestion]:
-        """Return completions: paths that begin with the typed one, then those with its letters anywhere.
+        """Return completions: paths that start with the typed one, then others that contain its letters.
 
-        There are none if it is complete.
+        Empty if the path is complete.
         """
         beginning = dict(_in_folder(typed.path))
         if typed.path in beginning and not typed.path.endswith("/"):
@@ -125,10 +125,10 @@ class FileFinder:
 
 
 def rank(query: str, path: str, lower: str) -> Rank | None:
-    """Return how well letters match a path, the smallest rank being the best; None if they do not.
+    """Return a rank for how well a query matches a path, smaller being better; None if it does not.
 
-    First come names that begin with the letters, then names and paths that contain them, then those that have
-    them in this order: the closer together, the better. query, lower: in lower case.
+    Names that start with the query come first, then names and paths that contain it, then those that
+    contain its letters in order, the closer together the better. query, lower: in lower case.
     """
     name = lower.rstrip("/").rpartition("/")[2]
     if query in name:
@@ -143,7 +143,7 @@ def rank(query: str, path: str, lower: str) -> Rank | None:
 
 
 def _span(query: str, text: str) -> int:
-    """Return the length of the shortest substring with all letters in order; 0 if there is none."""
+    """Return the length of the shortest substring with all the letters in order; 0 if there is none."""
     shortest = 0
     start = text.find(query[0])
     while start >= 0:
@@ -159,7 +159,7 @@ def _span(query: str, text: str) -> int:
 
 
 def _in_folder(typed: str) -> Iterator[tuple[str, str]]:
-    """Yield the files and folders that begin with a path, folders first, and the name of each."""
+    """Yield the paths that start with `typed`, each with its name; folders come first."""
     folder, name = os.path.split(typed)
     found: list[str] = []
     try:
@@ -168,7 +168,7 @@ def _in_folder(typed: str) -> Iterator[tuple[str, str]]:
                 is_hidden = entry.name.startswith(".") and not name.startswith(".")
                 if is_text(entry.name) and not is_hidden and entry.name.lower().startswith(name.lower()):
                     found.append(entry.name + "/" * _is_folder(entry))
-    except (OSError, RuntimeError, ValueError):  # no such folder, no such user's home, a NUL
+    except (OSError, RuntimeError, ValueError):  # no such folder, no home for that user, or a NUL
         return
     for entry_name in sorted(found, key=lambda entry: (not entry.endswith("/"), entry.casefold())):
         yield os.path.join(folder, entry_name), entry_name
@@ -183,11 +183,11 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class NamedImage:
-    """An image that a text names."""
+    """An image named in the text."""
 
     path: str
     version: tuple[int, int]
-    """Modification time and size of the file, which is read again when they change."""
+    """The file's modification time and size; it is read again when they change."""
     image: AttachedImage | None
     problem: str = ""
     """Why the image cannot be sent."""
@@ -199,22 +199,22 @@ class NamedImage:
 
 @dataclass(frozen=True, slots=True)
 class NamedFolder:
-    """A folder that a text names."""
+    """A folder named in the text."""
 
     path: str
     chip: Chip | None = None
-    """None if there are no documents in it."""
+    """None if it contains no documents."""
 
 
 class NamedFiles:
-    """Files named in the prompt. Each is read once, and again if it changes; each folder once."""
+    """Files and folders named in the prompt. Files are read once, and again if changed; folders once."""
 
     def __init__(self) -> None:
         self.found: list[NamedImage] = []
         self.folders: list[NamedFolder] = []
 
     async def update(self, text: str, library: Callable[[], Awaitable[ImageLibrary]]) -> None:
-        """Look for files and folders named in a text."""
+        """Find the files and folders named in the text."""
         known = {named.path: named for named in self.found}
         found = []
         for path in await asyncio.to_thread(images_named_in, text):
@@ -231,11 +231,11 @@ class NamedFiles:
         self.folders = [folders[path] for path in paths]
 
     def clear(self) -> None:
-        """Forget all, after the text is sent."""
+        """Forget everything once the text is sent."""
         self.found, self.folders = [], []
 
     def shown(self, attached: Collection[AttachedImage]) -> list[NamedImage | NamedFolder]:
-        """Return images that are not attached already, and folders."""
+        """Return the images not already attached, then the folders."""
         digests = {image.digest for image in attached}
         images = [named for named in self.found if named.image is None or named.image.digest not in digests]
         return [*images, *(folder for folder in self.folders if folder.chip is not None)]
@@ -249,7 +249,7 @@ def _surveyed(path: str) -> NamedFolder:
 
     try:
         root = root_of(path)
-    except DocumentError:  # gone in between
+    except DocumentError:  # removed in the meantime
         return NamedFolder(path)
     name = f"{one_line(root.name, 30)}/"
     known = collection_at(root)
@@ -266,7 +266,7 @@ def _surveyed(path: str) -> NamedFolder:
 def _version(path: str) -> tuple[int, int]:
     try:
         about = Path(path).expanduser().stat()
-    except OSError:  # gone in between
+    except OSError:  # removed in the meantime
         return 0, 0
     return about.st_mtime_ns, about.st_size
 
@@ -281,7 +281,7 @@ def _read(library: ImageLibrary, path: str, version: tuple[int, int]) -> NamedIm
 def command_suggestions(text: str, arguments: Callable[[str], Sequence[tuple[str, str]]]) -> list[Suggestion]:
     """Return the completions of a command.
 
-    arguments: from a command's name to its possible arguments, each with a short description.
+    arguments: returns a command's possible arguments, each with a short description.
     """
     if not text.startswith("/") or "\n" in text:
         return []
@@ -297,6 +297,6 @@ def command_suggestions(text: str, arguments: Callable[[str], Sequence[tuple[str
     start = len(name) + 2
     matches = [(value, about) for value, about in arguments(name) if rest.lower() in value.lower()]
     if any(value.strip().lower() == rest.strip().lower() for value, _ in matches):
-        return []  # Enter sends the typed text, not an argument that begins with it
+        return []  # Enter sends the text as typed, not an argument that starts with it
     matches.sort(key=lambda match: not match[0].lower().startswith(rest.lower()))
     return [Suggestion(value, start, one_line(value, 34), about) for value, about in matches]

@@ -1,4 +1,4 @@
-"""Prompt pane: the box, completions above it, and attachments."""
+"""Prompt pane: the prompt box with waiting questions, completions and attachments above it."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 Arguments = Callable[[str], Sequence[tuple[str, str]]]
 
 _WEIGH_AFTER = 0.3
-"""Seconds after the last change until the prompt is weighed."""
+"""Seconds after the last change before the prompt's size is estimated."""
 
 
 class PromptPane(Vertical):
-    """Pane in which a question is written. Posts `Asked` for a question, `Commanded` for a command."""
+    """Pane for writing a question. Posts `Asked` for a question, `Commanded` for a command."""
 
     DEFAULT_CSS = """
     PromptPane { height: auto; }
@@ -51,7 +51,7 @@ class PromptPane(Vertical):
 
     @dataclass
     class Asked(Message):
-        """A question, with its attachments."""
+        """A question with its attachments."""
 
         text: str
         attachments: tuple[Attachment, ...]
@@ -66,7 +66,7 @@ class PromptPane(Vertical):
 
     @dataclass
     class AttachFailed(Message):
-        """A file cannot be attached."""
+        """A file could not be attached."""
 
         error: EdgechatError
 
@@ -76,16 +76,16 @@ class PromptPane(Vertical):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.arguments: Arguments = lambda _name: ()
-        """Maps a command's name to its possible arguments, each with a short description."""
+        """Returns a command's possible arguments, each with a short description."""
         self.attachments: list[Attachment] = []
         self.images: list[AttachedImage] = []
         self.library: Callable[[], Awaitable[ImageLibrary]] | None = None
-        """Opens the library of images."""
+        """Opens the image library."""
         self.notice: Callable[[int, bool], str] = lambda _n, _has_images: ""
-        """Returns a note about a question of n tokens, with images or not."""
+        """Returns a note about a question of n tokens, with or without images."""
         self._weighing: asyncio.TimerHandle | None = None
         self._cleared: tuple[list[Attachment], list[AttachedImage]] = ([], [])
-        """The attachments that undo brings back."""
+        """The attachments that undo would restore."""
         self._named = NamedFiles()
         self._completions = Completions()
         self._finder = FileFinder()
@@ -125,7 +125,7 @@ class PromptPane(Vertical):
         self.box.fill(text)
 
     def clear(self) -> bool:
-        """Remove text and attachments; undo brings both back. Return whether there were any."""
+        """Remove text and attachments, which undo restores; return whether there were any."""
         if not (self.text or self.attachments or self.images):
             return False
         self._cleared = self.attachments, self.images
@@ -172,7 +172,7 @@ class PromptPane(Vertical):
             self._set_attached([*self.attachments, attached], self.images)
 
     async def attach_file(self, path: str) -> None:
-        """Attach a file, or a list of the files in a folder. Raises AttachmentError and ImageError."""
+        """Attach a file, or a listing of a folder. Raises AttachmentError and ImageError."""
         if is_image(path):
             await self.attach_image(path)
         else:
@@ -192,10 +192,10 @@ class PromptPane(Vertical):
         attached = [*map(chip_of, self.images), *map(chip_of, self.attachments)]
         self.query_one(Chips).show([*attached, *self._named.chips(self.images)])
 
-    # The note in the frame of the box.
+    # The note in the box's frame.
 
     def weigh_again(self) -> None:
-        """Update the note about the prompt for another model."""
+        """Update the note after a change of model."""
         self._weigh()
 
     @work(exclusive=True, group="weigh")
@@ -227,7 +227,7 @@ class PromptPane(Vertical):
         if command is not None:
             self.post_message(self.Commanded(*command))
         else:
-            # Files dropped before Enter are part of the question, however long it takes to read them.
+            # Files dropped before Enter belong to the question, however long reading them takes.
             attaching = [one for one in self.workers if one.node is self and one.group == "attach"]
             await asyncio.gather(*(one.wait() for one in attaching), return_exceptions=True)
             asked = self.Asked(event.text, tuple(self.attachments), tuple(self.images))
@@ -291,7 +291,7 @@ class PromptPane(Vertical):
     @on(PromptBox.WantsClipboard)
     @work(group="attach")
     async def _paste_clipboard(self, event: PromptBox.WantsClipboard) -> None:
-        """Attach the image on the system's clipboard; without one, insert the text copied in the app."""
+        """Attach the image on the system clipboard, or else insert the text copied in the app."""
         from edgechat.tui.terminal.programs import image_on_clipboard
 
         end = self.app.keys.hold()  # type: ignore[attr-defined]
@@ -316,7 +316,7 @@ class PromptPane(Vertical):
 
     @on(Chips.Removed)
     def _remove(self, event: Chips.Removed) -> None:
-        """Remove the attachment of a chip: images come first, then texts, then images named in the text."""
+        """Remove a chip's attachment. Images come first, then texts, then files named in the text."""
         images, attachments, at = self.images, self.attachments, event.number
         if at < len(images):
             self._set_attached(attachments, images[:at] + images[at + 1 :])

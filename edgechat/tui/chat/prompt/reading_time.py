@@ -1,4 +1,4 @@
-"""Reading time: tokens that the model has to read before it answers, and how long that takes."""
+"""Reading time: how many tokens the model must read before answering, and how long that takes."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from edgechat.planner.plan import LoadPlan
 
 _MANY_TOKENS, _LONG_SECONDS = 1000, 10.0
-"""A prompt with fewer tokens and a shorter time gets no note."""
+"""A prompt at or below both limits gets no note."""
 _TELLING = 256
-"""Least number of tokens read by a reply whose speed is used."""
+"""Minimum tokens that a reply must have read for its speed to be used."""
 _SAMPLE = 1000
-"""Tokens of the prompt whose speed a plan predicts."""
+"""Prompt length in tokens for which a plan predicts the speed."""
 
 
 class ReadingTime:
-    """Reading speed of the loaded model: as planned, corrected by the last long prompt."""
+    """The loaded model's reading speed: the plan's prediction, corrected using the last long prompt."""
 
     def __init__(self) -> None:
         self._plan: LoadPlan | None = None
         self._slowness = 0.0
-        """Ratio of measured time to the plan's forecast; 0: not measured."""
+        """Ratio of the measured time to the plan's forecast; 0 if not measured."""
 
     def measure(self, plan: LoadPlan, finished: Finished) -> None:
-        """Correct the speed by the figures of a reply."""
+        """Correct the speed using a reply's measurements."""
         usage, timings = finished.usage, finished.timings
         n_read = usage.prompt_tokens - usage.cached_tokens
         if plan.forecast is not None and timings.prompt_tps > 0 and n_read >= _TELLING:
@@ -37,7 +37,7 @@ class ReadingTime:
             self._plan, self._slowness = plan, n_read / timings.prompt_tps / forecast
 
     def seconds(self, plan: LoadPlan, n: int, depth: int) -> float:
-        """Return the seconds to read n tokens after `depth` others; 0 if unknown."""
+        """Return the seconds needed to read n tokens after `depth` others; 0 if unknown."""
         forecast, predicted = plan.forecast, plan.predicted
         if forecast is None or predicted is None:
             return 0.0
@@ -47,12 +47,12 @@ class ReadingTime:
 
 
 def tokens_of(attachment: Attachment) -> int:
-    """Estimate the tokens of an attachment."""
+    """Estimate the number of tokens in an attachment."""
     return guessed_tokens(len(attachment.text.encode("utf-8", "replace")))
 
 
 def notice(n: int, wait: float, context: int) -> str:
-    """Return a note about a prompt of n tokens; '' if it is short and quick.
+    """Return a note about a prompt of n tokens; '' if it is short and quick to read.
 
     wait: seconds to read it. context: context length in tokens. Both are 0 if unknown.
     """
