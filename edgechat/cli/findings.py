@@ -5,6 +5,7 @@ Each layer checks its own files; this module collects the reports.
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import os
 import platform
@@ -12,6 +13,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -21,9 +23,7 @@ from edgechat.base import paths
 from edgechat.base.errors import EdgechatError, FolderError
 from edgechat.base.process.spawn import frozen
 from edgechat.base.text import mebibytes, one_line
-from edgechat.chat.storage.store import store_path
-from edgechat.cli.commands.chats import with_store
-from edgechat.cli.commands.device import models_folder
+from edgechat.chat.storage.store import Store, store_path
 from edgechat.device.accelerators import Accelerator, Vendor
 from edgechat.device.cpu import ESSENTIAL, Cpu, choose_threads
 from edgechat.device.memory import Memory
@@ -34,7 +34,7 @@ from edgechat.device.survey import Failure, Survey, survey
 from edgechat.models.catalogue import catalogue
 from edgechat.models.formats.gguf import read_model
 from edgechat.models.local.inventory import inventory
-from edgechat.models.local.locations import hub_cache
+from edgechat.models.local.locations import hub_cache, own_folder
 from edgechat.models.local.resolve import resolve
 from edgechat.models.remote.measured import engine_starts
 from edgechat.native.accelerators.devices import Build
@@ -158,14 +158,24 @@ def _check_model() -> None:
 
 
 def _check_chats() -> None:
+    async def check() -> None:
+        store = await Store.open_to_read(store_path())
+        try:
+            await store.check()
+        finally:
+            await store.close()
+
     if store_path().exists():
-        with_store(lambda store: store.check(), only_read=True)
+        asyncio.run(check())
 
 
 def _disks() -> dict[Path, int]:
     """Return the free bytes of the folders of models, each disk once."""
     free: dict[Path, int] = {}
-    for folder in filter(None, (models_folder(), hub_cache())):
+    folders = [hub_cache()]
+    with suppress(FolderError):
+        folders.insert(0, own_folder())
+    for folder in folders:
         n_bytes = disk_free(folder)
         if n_bytes is not None and n_bytes not in free.values():
             free[folder] = n_bytes

@@ -36,7 +36,6 @@ from typing import Any
 
 import msgspec
 
-from edgechat.base import paths
 from edgechat.base.errors import FolderError
 from edgechat.base.text import ago, mebibytes
 from edgechat.cli.declaring import Number, command, option
@@ -48,6 +47,7 @@ from edgechat.device.mlx import missing, version
 from edgechat.device.profile import DeviceProfile, disk_free
 from edgechat.device.speed import ROWS, DeviceSpeed, best_threads
 from edgechat.device.survey import Survey, survey
+from edgechat.models.local.locations import own_folder
 from edgechat.native.accelerators.devices import Build
 from edgechat.planner.machine import with_speeds
 
@@ -89,7 +89,7 @@ def worker(port: int, memory: str | None) -> None:
 def models_folder() -> Path | None:
     """Return edgechat's models folder, or None if it cannot be created."""
     try:
-        return paths.data_dir() / "models"
+        return own_folder()
     except FolderError:
         return None
 

@@ -11,7 +11,8 @@ from edgechat.base.text import one_line
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.parameters import add_documents
 from edgechat.chat.session import ChatSession
-from edgechat.tui.chat.open_conversation import OpenConversation, progress_on_loop
+from edgechat.tui.chat.open_conversation import OpenConversation
+from edgechat.tui.chat.reply import progress_on_loop
 from edgechat.tui.chat.views import ChatView
 
 if TYPE_CHECKING:

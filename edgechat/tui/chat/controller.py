@@ -25,7 +25,8 @@ from edgechat.planner.placement.drafting import asks_for_drafts
 from edgechat.planner.plan import LoadPlan
 from edgechat.tui.chat.background import FolderReader, IdleWork
 from edgechat.tui.chat.models import ChatModels
-from edgechat.tui.chat.open_conversation import OpenConversation, load_shown, still_answering
+from edgechat.tui.chat.open_conversation import OpenConversation, still_answering
+from edgechat.tui.chat.reply import load_shown
 from edgechat.tui.chat.unsent import PromptContent, UnsentPrompt, load_unsent, save_unsent
 from edgechat.tui.chat.views import ChatView
 from edgechat.tui.models.library import ModelLibrary

@@ -10,17 +10,14 @@ import asyncio
 import gc
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events, on, work
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.widgets import Static
 
-from edgechat.base.errors import EdgechatError
 from edgechat.base.text import one_line
+from edgechat.tui.chat.layout import ChatLayout
 from edgechat.tui.chat.prompt.above import WaitingQuestions
 from edgechat.tui.chat.prompt.box import PromptBox
 from edgechat.tui.chat.prompt.pane import PromptPane
@@ -29,9 +26,7 @@ from edgechat.tui.transcript.pieces import ThoughtPiece
 from edgechat.tui.transcript.sheet import Sheet
 from edgechat.tui.transcript.transcript import Transcript
 from edgechat.tui.transcript.welcome import WelcomePiece, WelcomeSheet
-from edgechat.tui.widgets.dialogs import AppScreen
-from edgechat.tui.widgets.key_bar import KeyBar
-from edgechat.tui.widgets.lines import Activity, NewLines, StatusBar
+from edgechat.tui.widgets.lines import NewLines
 
 if TYPE_CHECKING:
     from edgechat.base.images.image import ImageLibrary
@@ -43,56 +38,18 @@ if TYPE_CHECKING:
     from edgechat.tui.chat.controller import ChatController
     from edgechat.tui.chat.panels import Panels
     from edgechat.tui.chat.prompt.reading_time import ReadingTime
-    from edgechat.tui.chat.views import ChatView, Status, TranscriptView
+    from edgechat.tui.chat.views import ChatView, Status
     from edgechat.tui.transcript.turns import ConversationView
 
 
 _TYPING = 1.0
 """Seconds without a key press after which the user has stopped typing."""
-_MAX_MESSAGE = 240
-"""Maximum characters in a message beside the chat."""
 
 
-class ChatScreen(AppScreen[None]):
-    """The chat screen. Implements `ChatView`."""
+class ChatScreen(ChatLayout):
+    """The chat screen: its keys, its commands and the screens it opens."""
 
-    DEFAULT_CSS = """
-    ChatScreen {
-        #columns { height: 1fr; }
-        #chat { width: 1fr; }
-        /* As wide as the transcript's pieces, beside a column for the scroll bar. */
-        #foot { height: auto; align-horizontal: center; padding-right: 1; }
-        #foot > * { max-width: 104; }
-        #above { height: 1; }
-        #activity { width: 1fr; }
-        #notice { display: none; height: auto; max-height: 3; padding: 0 1; color: $accent; }
-        Sidebar, EngineRoom { display: none; height: 1fr; }
-        &.-listing Sidebar { display: block; width: 27%; min-width: 30; max-width: 48; }
-        &.-inspecting EngineRoom { display: block; width: 48; }
-        &.-wide EngineRoom { border-left: vkey $divider; }
-        &.-narrow.-listing EngineRoom { display: none; }
-        &.-narrow.-listing Sidebar { width: 1fr; max-width: 100%; }
-        &.-narrow.-inspecting EngineRoom, &.-normal.-inspecting EngineRoom { width: 1fr; }
-        /* Of a chat that is covered, the keys stay. */
-        &.-narrow.-listing, &.-narrow.-inspecting, &.-normal.-inspecting {
-            #chat { dock: bottom; width: 100%; height: auto; }
-            #foot > * { max-width: 100%; }
-            Transcript, Activity, PromptPane, StatusBar { display: none; }
-        }
-        &.-low PromptBox { max-height: 4; }
-        &.-low Chips, &.-tiny Chips { height: 1; }
-        &.-low Completions { max-height: 5; }
-        &.-tiny Completions { max-height: 2; border: none; }
-        &.-low FooterSheet, &.-tiny FooterSheet { display: none; }
-        &.-tiny PromptBox { max-height: 1; border: none; }
-        &.-tiny StatusBar { display: none; }
-        &.-tiny #notice { max-height: 1; }
-    }
-    """
     AUTO_FOCUS = ""  # setting it would let later keys overtake earlier ones
-    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (8, "-low"), (16, "-high")]  # noqa: RUF012  (as in Screen)
-
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (90, "-normal"), (130, "-wide")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "restore_prompt", "Cancel"),
         Binding("escape", "stop", "Stop"),
@@ -121,28 +78,13 @@ class ChatScreen(AppScreen[None]):
     ]
 
     def __init__(self, make_controller: Callable[[ChatView], ChatController], *, last: bool = False) -> None:
-        """make_controller: called after the first frame. last: whether to open the last conversation."""
+        """make_controller: called after the first frame. last: show the last conversation at first."""
         super().__init__()
         self._make_controller = make_controller
-        self._continues_last = last
         self._controller: ChatController | None = None
-        self._shown: ConversationView | None = None
+        self._continues_last = last
         self._early: list[events.Key | events.Paste] | None = []
-        """Keys typed before the prompt has been focused; None afterwards."""
-        self._welcome = WelcomePiece()
-        """Start page of the first new conversation."""
-
-    def compose(self) -> ComposeResult:
-        with Horizontal(id="columns"), Vertical(id="chat"):
-            yield Transcript(id="transcript")
-            with Vertical(id="foot"):
-                with Horizontal(id="above"):
-                    yield Activity(id="activity")
-                    yield NewLines(id="new-lines")
-                yield Static(id="notice", markup=False)
-                yield PromptPane(id="pane")
-                yield StatusBar(id="status")
-                yield KeyBar(id="keys")
+        """Keys typed before the prompt has focus; None from then on."""
 
     def on_mount(self) -> None:
         """Show the welcome text, then open the prompt and start the controller."""
@@ -164,25 +106,9 @@ class ChatScreen(AppScreen[None]):
             super()._forward_event(event)
 
     @property
-    def transcript(self) -> Transcript:
-        return self.query_one(Transcript)
-
-    @property
     def is_opening(self) -> bool:
         """Whether keys are still being held for the prompt, which has not been focused yet."""
         return self._early is not None
-
-    @property
-    def pane(self) -> PromptPane:
-        return self.query_one(PromptPane)
-
-    @property
-    def prompt(self) -> PromptBox:
-        return self.query_one(PromptBox)
-
-    @property
-    def status(self) -> StatusBar:
-        return self.query_one(StatusBar)
 
     def focus_text(self) -> None:
         """Focus the prompt for text typed or pasted elsewhere."""
@@ -209,6 +135,18 @@ class ChatScreen(AppScreen[None]):
         return Panels(self, self.controller)
 
     @property
+    def _plan(self) -> LoadPlan | None:
+        """Plan of the current model, loaded or not."""
+        engine = self.session.loaded
+        return engine.plan if engine is not None else self.session.plan
+
+    @cached_property
+    def _reading_time(self) -> ReadingTime:
+        from edgechat.tui.chat.prompt.reading_time import ReadingTime
+
+        return ReadingTime()
+
+    @property
     def answering(self) -> bool:
         """Whether a reply is being generated in the conversation on screen."""
         return self._controller is not None and self._controller.shown.is_answering
@@ -228,60 +166,7 @@ class ChatScreen(AppScreen[None]):
         if self._controller is not None:
             await self._controller.close()
 
-    # ChatView.
-
-    @property
-    def is_open(self) -> bool:
-        return self.is_attached
-
-    def run_in_background(self, work: Coroutine[Any, Any, object], *, ignore_errors: bool = False) -> None:
-        async def run() -> None:
-            try:
-                await work
-            except EdgechatError as error:
-                if not ignore_errors:
-                    self.show_error(error)
-
-        self.run_worker(run(), group="background", exit_on_error=not ignore_errors)
-
-    def show_message(self, message: str, *, warning: bool = False, seconds: float = 5) -> None:
-        self.notify(message, severity="warning" if warning else "information", timeout=seconds, markup=False)
-
-    def clear_messages(self) -> None:
-        self.app.clear_notifications()
-
-    def warn(self, message: str) -> None:
-        self.show_message(message, warning=True, seconds=8)
-
-    def show_error(self, error: EdgechatError) -> None:
-        message = one_line(error.message, _MAX_MESSAGE)
-        message += f"\n{one_line(error.hint, _MAX_MESSAGE // 2)}" if error.hint else ""
-        self.notify(message, severity="error", timeout=10, markup=False)
-
-    def point_at(self, turn: str) -> None:
-        self.transcript.point_at(turn)
-
-    def toggle_thought(self, turn: str) -> None:
-        self.transcript.toggle_thoughts(turn)
-
-    def show_model(self, plan: LoadPlan) -> None:
-        self.status.model = plan.model_name
-
-    def show_notice(self, text: str) -> None:
-        notice = self.query_one("#notice", Static)
-        if text != str(notice.content):
-            notice.update(text)
-            notice.display = bool(text)
-
-    def show_downloads(self, line: str) -> None:
-        self.status.pulling = line
-
-    @property
-    def clipboard(self) -> str:
-        return self.app.clipboard
-
-    def copy(self, text: str) -> None:
-        self.app.copy_to_clipboard(text)
+    # The rest of `ChatView`.
 
     def new_transcript(self, *, is_new: bool) -> ConversationView:
         from edgechat.tui.transcript.turns import ConversationView
@@ -290,13 +175,6 @@ class ChatScreen(AppScreen[None]):
             return ConversationView()
         # The first conversation's start page is already on screen.
         return ConversationView(self._welcome if self._shown is None else WelcomePiece(self._plan))
-
-    def show_transcript(self, transcript: TranscriptView, turn: str = "") -> None:
-        if self._shown is not None:
-            self.app.clear_notifications()  # they were about the previous conversation
-            self._shown.hide()
-        self._shown = cast("ConversationView", transcript)  # there is no other implementation here
-        self._shown.show_in(self.transcript, turn=turn)
 
     def announce(self, message: str) -> None:
         if self.session.settings.notify and not self.app.app_focus:
@@ -309,17 +187,7 @@ class ChatScreen(AppScreen[None]):
         self.app.window.show_title(name, is_busy=bool(self.controller.answering))  # type: ignore[attr-defined]
 
     def show_status(self, status: Status) -> None:
-        line = self.query_one(Activity)
-        activity, share, cached = status.activity
-        if activity:
-            line.show(activity, share, cached)
-        else:
-            line.clear()
-        bar = self.status
-        bar.used, bar.speed, bar.speedup, bar.think = status.used, status.speed, status.speedup, status.think
-        bar.has_tools = bool(status.tools)
-        bar.adapters = tuple(status.adapters)
-        bar.context = status.context or bar.context
+        super().show_status(status)
         self._show_title()
         self.panels.show_speed(status)
 
@@ -342,21 +210,6 @@ class ChatScreen(AppScreen[None]):
 
     async def search(self, words: str) -> None:
         await self.panels.search(words)
-
-    def find(self, words: str) -> bool:
-        found = self._find(words)
-        if found:
-            self.transcript.focus(scroll_visible=False)
-        return found
-
-    async def edit_prompt(self) -> None:
-        from edgechat.tui.terminal.programs import edit
-
-        self.prompt.replace_text(await edit(self.app, self.prompt.text))
-        self.prompt.focus()
-
-    async def set_theme(self, name: str) -> None:
-        await self.app.set_theme(name)  # type: ignore[attr-defined]
 
     # Questions to the user.
 
@@ -447,18 +300,6 @@ class ChatScreen(AppScreen[None]):
 
     async def library_of_images(self) -> ImageLibrary:
         return (await self.session.store()).images
-
-    @property
-    def _plan(self) -> LoadPlan | None:
-        """Plan of the current model, loaded or not."""
-        engine = self.session.loaded
-        return engine.plan if engine is not None else self.session.plan
-
-    @cached_property
-    def _reading_time(self) -> ReadingTime:
-        from edgechat.tui.chat.prompt.reading_time import ReadingTime
-
-        return ReadingTime()
 
     def _notice(self, n: int, has_images: bool) -> str:
         """Return a note on a question of n tokens: its reading time, or what the model cannot do."""
@@ -581,12 +422,6 @@ class ChatScreen(AppScreen[None]):
         """Start a /find command in the prompt."""
         self.replace_prompt("/find ")
 
-    def _find(self, words: str, turn: str = "") -> bool:
-        """Mark words in this conversation and go to the first match; return whether there are any."""
-        from edgechat.tui.transcript.pieces import Finder
-
-        return self.transcript.find(Finder(words), turn=turn)
-
     def action_clear_find(self) -> None:
         self.transcript.find(None)
 
@@ -646,33 +481,6 @@ class ChatScreen(AppScreen[None]):
         else:
             choice.pulls.start(chosen.name)
 
-    def show_first_run(self) -> None:
-        self.run_in_background(self._choose_first_model())
-
-    async def _choose_first_model(self) -> None:
-        await self._pause_in_typing()
-        if self.controller.shown.is_answering or self.controller.shown.is_stored:
-            return  # the guide has been asked; offer the choice at the next start
-        from edgechat.tui.models.first_run import FirstRun, FirstRunChoice
-        from edgechat.tui.models.screen import ModelsScreen
-
-        models = self.controller.models
-        library, pulls = models.library, models.pulls
-        first_run = FirstRun(library, pulls, lambda: ModelsScreen(library, pulls))
-        chosen: FirstRunChoice | None = await self.app.push_screen_wait(first_run)
-        if chosen is not None:
-            if chosen.model != self.session.model:
-                await self.controller.switch_model(chosen.model)
-            else:
-                await self.session.remember_model()
-            models.wait_for(chosen.pull, chosen.follower)
-
-    async def _pause_in_typing(self) -> None:
-        """Wait for a pause in typing, since other screens use the keys differently."""
-        typed = ""
-        while typed != (typed := self.prompt.text):
-            await asyncio.sleep(_TYPING)
-
     def action_use_stand_in(self) -> None:
         """Use the model offered as a replacement."""
         self.run_in_background(self.controller.use_stand_in())
@@ -701,6 +509,33 @@ class ChatScreen(AppScreen[None]):
 
         if passages:
             self.app.push_screen(PassageScreen(passages, number))
+
+    def show_first_run(self) -> None:
+        self.run_in_background(self._choose_first_model())
+
+    async def _choose_first_model(self) -> None:
+        await self._pause_in_typing()
+        if self.controller.shown.is_answering or self.controller.shown.is_stored:
+            return  # the guide has been asked; offer the choice at the next start
+        from edgechat.tui.models.first_run import FirstRun, FirstRunChoice
+        from edgechat.tui.models.screen import ModelsScreen
+
+        models = self.controller.models
+        library, pulls = models.library, models.pulls
+        first_run = FirstRun(library, pulls, lambda: ModelsScreen(library, pulls))
+        chosen: FirstRunChoice | None = await self.app.push_screen_wait(first_run)
+        if chosen is not None:
+            if chosen.model != self.session.model:
+                await self.controller.switch_model(chosen.model)
+            else:
+                await self.session.remember_model()
+            models.wait_for(chosen.pull, chosen.follower)
+
+    async def _pause_in_typing(self) -> None:
+        """Wait for a pause in typing, since other screens use the keys differently."""
+        typed = ""
+        while typed != (typed := self.prompt.text):
+            await asyncio.sleep(_TYPING)
 
     def action_parameters(self) -> None:
         from edgechat.tui.overlays.parameters import edit_parameters
