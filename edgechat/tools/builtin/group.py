@@ -13,12 +13,12 @@ from edgechat.tools.tool import ToolResult, ToolSpec
 
 
 class ToolFailure(Exception):
-    """A built-in tool failed; the text is for the model."""
+    """Raised if a built-in tool fails; the text is for the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltInTool:
-    """One tool of a group."""
+    """A tool in a group."""
 
     name: str
     description: str
