@@ -184,7 +184,7 @@ def without_mention(text: str, path: str) -> str:
 
 
 def path_exists(path: str, *, or_folder: bool = False) -> bool:
-    """Return whether a path is an existing file, or a folder if `or_folder`."""
+    """Return whether a path is an existing file or, with `or_folder`, an existing folder."""
     try:
         file = Path(path).expanduser()
         return bool(path) and (file.is_file() or (or_folder and file.is_dir()))
@@ -254,7 +254,7 @@ def attached_passage(given: Given) -> Attachment:
 
 
 def passages_in(turns: Iterable[Turn]) -> dict[int, Attachment]:
-    """Return all passages attached to turns, by the numbers that replies cite."""
+    """Return all passages attached to turns, keyed by the numbers that replies cite."""
     files = (file for turn in turns for file in turn.attachments)
     return {file.source.number: file for file in files if file.source is not None}
 

@@ -30,7 +30,7 @@ class Command:
 
     @property
     def usage(self) -> str:
-        """The command as typed."""
+        """The command as the user types it."""
         return f"/{self.name} {self.argument}".rstrip()
 
     @property
@@ -101,12 +101,12 @@ def parse_command(text: str) -> tuple[str, str] | None:
 
 
 def question_text(text: str) -> str:
-    """Return text that is not a command as a question, with a leading `//word` unescaped to `/word`."""
+    """Return the question in text that is not a command, unescaping a leading `//word` to `/word`."""
     return text[1:] if text.startswith("//") and parse_command(text[1:]) is not None else text
 
 
 def check(name: str, argument: str, front: Front) -> None:
-    """Raise CommandError if the front end lacks a command, or its argument is missing or not allowed."""
+    """Raise CommandError if a front end lacks the command, or the argument is missing or not allowed."""
     commands = {command.name: command for command in commands_of(front)}
     as_question = f"//{one_line(f'{name} {argument}'.rstrip(), 60)} sends it as a question."
     if name not in commands:

@@ -98,7 +98,7 @@ class Conversation:
 
     @property
     def settings(self) -> ChatSettings:
-        """How replies are generated."""
+        """The settings for generating replies."""
         return self.chat.settings
 
     @property
@@ -178,7 +178,7 @@ class Conversation:
         await self._update_chat(pinned=pinned)
 
     async def set_settings(self, settings: ChatSettings) -> None:
-        """Set how replies are generated from now on. Raises StoreError."""
+        """Change the settings for generating further replies. Raises StoreError."""
         await self._update_chat(settings=settings)
 
     async def set_system(self, text: str | None) -> None:
@@ -227,7 +227,7 @@ class Conversation:
         attachments: Sequence[Attachment] | None = None,
         images: Sequence[AttachedImage] | None = None,
     ) -> Turn:
-        """Save another version of a question, ending `turns` with it; the old branch stays in the store.
+        """Save another version of a question as the end of `turns`; the old branch stays in the store.
 
         attachments, images: None keeps those of the old version. Raises StoreError, ChatNotFound, and
         ChatBusy, including if another program is writing at the end of `turns`.
@@ -314,14 +314,14 @@ class Conversation:
         access: ToolAccess | None = None,
         on_progress: Callable[[float], None] | None = None,
     ) -> AsyncGenerator[ReplyEvent, None]:
-        """Stream the reply to the question at the end of `turns`, and append it there, complete or not.
+        """Stream the reply to the question at the end of `turns`, appending it there, complete or not.
 
         A reply that ended early (`Turn.is_cut`) is continued in the same turn. It keeps its text, and stays
         unchanged if nothing is added. access: the tools that the reply can call; None for no tools.
 
         Raises StoreError, and the engine's errors once the text so far is saved. PromptTooLong takes back the
-        question, unless it was answered before. Close the generator (`contextlib.aclosing`) unless it always
-        runs to its end.
+        question, unless it was answered before. Callers that might stop early must close the generator
+        (`contextlib.aclosing`).
         """
         last = self.turns[-1] if self.turns else None
         if self.answering or last is None or not (last.role == "user" or last.is_cut):
@@ -377,7 +377,7 @@ class Conversation:
         """Stop the reply and its running tool calls, which are marked as stopped.
 
         Returns True if the stream ends by itself. Returns False if it has not begun, for example because the
-        model is still loading; the reader should then close the stream.
+        model is still loading; the caller should then close the stream.
         """
         return await self._running.stop() if self._running is not None else False
 

@@ -28,7 +28,7 @@ class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommandLineOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Command-line options for all replies; None and empty values are not set."""
+    """Command-line options for all replies; None or empty if not set."""
 
     sampling: SamplingDefaults = SamplingDefaults()
     seed: int | None = None

@@ -46,7 +46,7 @@ def messages_of(
 
     Empty replies are omitted, and successive turns with the same role are joined, as most templates require
     alternating roles. The end of a reply always separates its tool calls from the next question, even if it
-    is empty. find_image: returns the image with a digest; the model is told about missing ones.
+    is empty. find_image: finds an image by its digest; the model is told about missing ones.
     """
     messages: list[Message] = []
     for group in grouped(turns):
@@ -189,14 +189,14 @@ def with_passages(question: str, passages: Sequence[Attachment], files: Sequence
 
 
 def quoted(passages: Sequence[Attachment]) -> str:
-    """Return document passages for the model: an introduction, then each passage fenced."""
+    """Format document passages for the model: an introduction, then each passage in a code fence."""
     are_numbered = all(one.source is not None for one in passages)
     before = BEFORE_PASSAGES if are_numbered else _BEFORE_FOUND
     return "\n\n".join([before, *map(fenced, passages)])
 
 
 def fenced(attachment: Attachment) -> str:
-    """Return an attachment's name and text, in a code fence longer than any in the text."""
+    """Format an attachment as its name and its text, in a code fence longer than any in the text."""
     longest = max(map(len, re.findall("`{3,}", attachment.text)), default=2)
     fence = "`" * (longest + 1)
     return f"{one_line(attachment.name)}\n{fence}\n{attachment.text.removesuffix(chr(10))}\n{fence}"

@@ -37,13 +37,13 @@ class Adjustable(Protocol):
 
     @property
     def settings(self) -> ChatSettings:
-        """How replies are generated."""
+        """The settings for generating replies."""
 
     async def set_system(self, text: str | None) -> None:
         """Set the system prompt; None removes it. Raises EdgechatError."""
 
     async def set_settings(self, settings: ChatSettings) -> None:
-        """Change how replies are generated from now on. Raises EdgechatError."""
+        """Change the settings for generating further replies. Raises EdgechatError."""
 
 
 async def adjust(session: ChatSession, conversation: Adjustable, command: str, argument: str) -> str:

@@ -196,7 +196,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def all_images(self) -> tuple[AttachedImage, ...]:
-        """A question's images, or those in all tool results of a reply."""
+        """The images in a question, or in all tool results of a reply."""
         uses = (use for part in self.rounds for use in part.uses)
         return (*self.images, *(image for use in uses for image in use.images))
 

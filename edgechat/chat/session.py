@@ -90,8 +90,8 @@ class SessionServices:
     def real(cls, request: PlanRequest | None = None) -> SessionServices:
         """Return edgechat's own services, which import the planner and the engine when called.
 
-        request: for the first model planned, for which options that have no effect are an error. For other
-        models they are only noted, and its adapters are used if they fit.
+        request: how to plan the first model; options that have no effect on it are errors. For other models,
+        they are only noted, and the adapters are used if they fit.
         """
         planned: list[str] = []
 
@@ -164,7 +164,7 @@ class ChatSession:
             return self._store
 
     async def engine(self) -> Engine:
-        """Return the engine of the chosen model, not yet loaded. Raises EdgechatError."""
+        """Return the chosen model's engine, without loading it. Raises EdgechatError."""
         async with self._planning:
             if self._engine is None:
                 await self.read_settings()
@@ -281,7 +281,7 @@ class ChatSession:
         return self._documents
 
     def _loads(self) -> list[LoadPlan]:
-        """Return the plan of the current model, which may be loaded at any moment; [] if there is none."""
+        """Return a list with the plan of the current model, which may be loaded at any moment."""
         return [self._engine.plan] if self._engine is not None else []
 
     def chosen_documents(self, chat: ChatSettings) -> tuple[str, ...]:

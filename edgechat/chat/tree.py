@@ -113,7 +113,7 @@ def left_out(turns: Sequence[Turn]) -> list[Turn]:
 
     The engine reports how many exchanges were dropped. Whether the first one was kept is derived from the
     token counts of its reply, whereas `engine.prompt.window` counts its messages. The result may be wrong if
-    they are within a few tokens of a quarter of the context.
+    the count is within a few tokens of a quarter of the context.
     """
     replies = [(at, usage) for at, turn in enumerate(turns) if (usage := _usage(turn)) is not None]
     if not replies or not replies[-1][1].dropped_turns:

@@ -86,7 +86,7 @@ _RANGE = "–"
 
 
 class PassageSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where in a document a passage comes from that was given to a model."""
+    """The source of a passage given to a model: a place in a document."""
 
     number: int
     """Its number in citations: [1]. Unique in a conversation."""
@@ -121,7 +121,7 @@ class PassageSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 def place_of(file: File, start: int, end: int, heading: str = "") -> str:
     """Return a human-readable range of lines in a file, in the file's units.
 
-    heading: the section's heading, used instead in files of paragraphs, which have no visible lines.
+    heading: the section's heading; used instead if the unit is a paragraph, since lines are not visible then.
     """
     if file.unit == "paragraph" and heading:
         return f"“{heading}”"

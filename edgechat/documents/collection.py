@@ -93,7 +93,7 @@ class OtherFiles(msgspec.Struct, frozen=True):
 
     @property
     def about(self) -> str:
-        """A message for the user; there must be at least one file."""
+        """A message for the user. There must be at least one such file."""
         if self.count == 1:
             return f"1 file is of a kind that is not read: {self.names[0]}"
         return f"{self.count:,} files are of kinds that are not read: {listed(self.names, self.count)}"
@@ -118,7 +118,7 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def away(self) -> str:
-        """The message for the user while it is out of reach."""
+        """The message shown while it is out of reach."""
         if not self.files:
             return f"{flat(self.path)} is not available now."
         files = f"{self.files:,} files are" if self.files > 1 else "1 file is"
@@ -266,7 +266,7 @@ class Collection:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Write all changes made inside, or none of them."""
+        """Context manager that writes all changes made inside it, or none of them."""
         with self._translated():
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -350,7 +350,7 @@ class Collection:
             return [_file(row) for row in self._db.execute(query)]
 
     def put(self, file: File, passages: Iterable[Passage] = ()) -> None:
-        """Write a file with its passages, replacing its previous state."""
+        """Store a file with its passages, replacing its previous state."""
         with self.transaction():
             self._delete(file.root, file.path)
             cursor = self._db.execute(

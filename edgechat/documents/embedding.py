@@ -92,14 +92,14 @@ class Embedder(SearchModel):
     async def passages(
         self, texts: Sequence[str], on_progress: Callable[[int], None] = lambda _done: None
     ) -> Vectors:
-        """Return the unit vectors of texts to be searched, (n, d).
+        """Return the unit vectors (n, d) of texts to be searched.
 
         Texts longer than the model's context are truncated. on_progress: receives the number of texts done.
         """
         return await self._vectors([self._prefixes.passage + text[:_LONGEST] for text in texts], on_progress)
 
     async def query(self, text: str) -> Vectors:
-        """Return the unit vector of a query, (d,)."""
+        """Return the unit vector (d,) of a query."""
         vectors = await self._vectors([self._prefixes.query + text[:_LONGEST]], lambda _done: None)
         return vectors.reshape(-1)
 
@@ -144,7 +144,10 @@ def plan_beside(path: str, staying: Callable[[], Sequence[LoadPlan]]) -> LoadPla
 
 
 def _name(model: LocalModel, prefixes: EmbeddingPrefixes) -> str:
-    """Return 'embeddinggemma:Q8_0:d41d8cd98f00b204', ending in a hash of content, prefixes and context."""
+    """Return a name such as 'embeddinggemma:Q8_0:d41d8cd98f00b204'.
+
+    The hash covers the model's content, its prefixes and the context size.
+    """
     name = model.entry.name if model.entry is not None else model.name.partition(":")[0]
     try:
         content = fingerprint_of(model.path, f"{prefixes.passage}\0{prefixes.query}\0{EMBEDDING.context}")

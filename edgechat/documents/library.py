@@ -126,7 +126,7 @@ class DocumentLibrary:
         """Update collections from the disk, except those updated less than `fresh_seconds` ago.
 
         Cancelling stops the update between two files. on_progress: called on another thread. Raises
-        DocumentError. If the disk is full or read-only, raises it only with `must_write`, else sends a note.
+        DocumentError; but if the disk is full or read-only, it only sends a note unless `must_write`.
         """
         cancelled = threading.Event()
         unwritable: list[DocumentsUnwritable] = []
@@ -322,7 +322,7 @@ class DocumentLibrary:
 
 
 async def _ended(made: asyncio.Future[M | None]) -> asyncio.Future[M | None]:
-    """Close a model, if it was created; return a future of None to take its place."""
+    """Close a model, if it was created; return a future with the result None to take its place."""
     with suppress(EdgechatError):  # its caller was already told
         if (model := await made) is not None:
             await model.close()

@@ -126,12 +126,12 @@ class FolderSurvey(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_large(self) -> bool:
-        """Whether reading it takes long."""
+        """Whether it takes a long time to read."""
         return not self.is_complete or self.files > MOST_FILES or self.size > MOST_BYTES
 
     @property
     def is_huge(self) -> bool:
-        """Whether reading it takes many minutes and must not start by mistake: / or a whole home folder."""
+        """Whether it takes too long to be read by mistake: many minutes, as for / or a whole home folder."""
         return self.is_cut or self.size > _HUGE_BYTES
 
     @property
@@ -218,7 +218,7 @@ def survey(root: Path) -> FolderSurvey:
 
 
 def locations(name: str) -> dict[str, str]:
-    """Return the paths of a collection's files by SHA-256; {} if it cannot be used."""
+    """Return the paths of a collection's files, keyed by SHA-256; {} if it cannot be used."""
     try:
         with closing(open_collection(name)) as collection:
             return {file.digest: str(file.location) for file in collection.files() if file.digest}

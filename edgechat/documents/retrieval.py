@@ -147,8 +147,8 @@ class Reranker(SearchModel):
     async def scores(self, question: str, texts: Sequence[str], seconds: float = SECONDS) -> list[float]:
         """Return scores of texts as answers to a question; higher is better.
 
-        After `seconds`, only the first texts have scores; raises EngineError if these are too few. Texts
-        longer than the model's context are truncated.
+        If `seconds` are not enough, only the first texts get scores; raises EngineError if those are too few.
+        Texts longer than the model's context are truncated.
         """
         engine = await self._started()
         scores: list[float] = []

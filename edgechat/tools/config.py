@@ -196,7 +196,7 @@ def _document(path: Path) -> dict[str, Any]:
 def _write(path: Path, document: dict[str, Any]) -> None:
     """Replace a file, or the target of a link. Raises OSError.
 
-    Only its owner can read it, since it may contain keys.
+    Only the owner can read the new file, since it may contain keys.
     """
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     paths.replace(Path(os.path.realpath(path)), text.encode("utf-8", "replace"))
@@ -204,7 +204,7 @@ def _write(path: Path, document: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Lock a file against changes by other programs. Raises errors inside as SettingsError."""
+    """Lock a file against changes by other programs. OS errors inside are raised as SettingsError."""
     import filelock
 
     try:
@@ -233,7 +233,10 @@ NAMES = {"claude": "Claude Desktop", "cursor": "Cursor", "lmstudio": "LM Studio"
 
 
 def config_files(program: str) -> list[Path]:
-    """Return where a program may keep its mcp.json. program: 'claude', 'cursor' or 'lmstudio'."""
+    """Return the paths where a program might keep its tool servers.
+
+    program: 'claude', 'cursor' or 'lmstudio'.
+    """
     home = Path.home()
     match program:
         case "claude":

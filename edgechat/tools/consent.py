@@ -155,7 +155,7 @@ class ConsentStore:
         return Standing(None, changed or "Its name or title has changed.")
 
     async def keep(self, tool: ToolSpec, answer: Answer, chat_id: str) -> None:
-        """Store an answer, except once and no, replacing earlier ones. Raises StoreError."""
+        """Store an answer, replacing earlier ones; once and no are not stored. Raises StoreError."""
         if answer == "once" or answer == "no":
             return
         given = GivenConsent(
@@ -222,7 +222,7 @@ def _read(path: Path) -> tuple[GivenConsent, ...]:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Lock a file against changes by other programs. Raises errors inside as StoreError."""
+    """Lock a file against changes by other programs. OS errors inside are raised as StoreError."""
     import filelock
 
     try:

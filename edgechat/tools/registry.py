@@ -119,7 +119,7 @@ class ToolRegistry:
     async def open(self, chosen: Sequence[str]) -> ToolSet:
         """Start the chosen servers that are not running, and return their tools.
 
-        Call it before each reply: it is fast once all servers run, and the set stays equal until a server
+        Call it before each reply: it is fast once all servers run, and returns an equal set until a server
         changes its tools. chosen: names of servers and built-in groups: 'calculator', 'date', 'chats', 'web',
         'files:FOLDER', 'documents:NAME'. Never raises; see `ToolSet.problems`.
         """
@@ -143,7 +143,7 @@ class ToolRegistry:
                     )
                     continue
                 servers[server.name] = server
-                for spec in specs:  # names may become equal by truncation
+                for spec in specs:  # truncation can make names equal
                     tools.setdefault(spec.model_name, spec)
         return ToolSet(tuple(tools.values()), tuple(problems), servers)
 

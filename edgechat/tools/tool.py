@@ -59,7 +59,7 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def model_name(self) -> str:
-        """The name that the model uses. Built-in tools never share one with a server's tools."""
+        """The name that the model uses. Built-in tools never share a name with a server's tools."""
         name = self.name if self.built_in else f"{self.server}__{self.name}"
         return _NOT_IN_NAMES.sub("_", name)[:_MODEL_NAME_LENGTH]
 

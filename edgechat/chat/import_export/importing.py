@@ -177,7 +177,7 @@ def _with_sizes(turn: Turn, added: Mapping[str, Image]) -> Turn:
 
 
 def _with_images(turn: Turn, change: Callable[[AttachedImage], AttachedImage | None]) -> Turn:
-    """Return a turn with `change` applied to its images, including those in results; None drops an image."""
+    """Apply `change` to a turn's images, including those in results; drop those for which it returns None."""
 
     def changed(images: Sequence[AttachedImage]) -> tuple[AttachedImage, ...]:
         return tuple(new for image in images if (new := change(image)) is not None)

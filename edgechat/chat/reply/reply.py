@@ -1,4 +1,4 @@
-"""A reply: requests repeated until no tool is called, saved while it is generated.
+"""A reply: requests are repeated until no tool is called, and the text is saved while it is generated.
 
 `ReplyLoop` puts tool results into the next request; `ReplySaver` writes the text at least every half second.
 """
@@ -148,7 +148,7 @@ class ReplySaver:
         self._has_changed()
 
     def take_figures(self, model: ModelInfo | None, finished: Finished | None) -> None:
-        """Add the figures of a finished request; finished: None if it was cut short."""
+        """Add the figures of a request that has ended; finished: None if it was cut short."""
         figures = Figures(
             reason=finished.reason if finished else None,
             usage=finished.usage if finished else None,
@@ -281,7 +281,7 @@ class ReplyLoop:
             request = msgspec.structs.replace(request, id=uuid.uuid4().hex, messages=messages_now)
 
     async def stop(self) -> bool:
-        """Stop the reply and its running calls; return whether there had been an event."""
+        """Stop the reply and its running calls; return whether there has been any event."""
         self._stopping = True
         if self.begun and self._calls is not None:
             self._calls.stop()

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Database:
-    """One file. Every call runs on the database's own thread; when it returns, the file has been written."""
+    """A database file with its own thread for all calls. When a call returns, the file has been written."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -29,7 +29,7 @@ class Database:
     async def _connect(self, busy_ms: int, *, copied: Path | None = None) -> None:
         """Open or create the file. Raises StoreError; a file that cannot be read is left unchanged.
 
-        copied: a file that cannot be written, to open an in-memory copy of instead.
+        copied: a file that cannot be written; a copy of it is opened in memory.
         """
         if copied is not None:
             self._db = await self._on_thread(lambda: copy_in_memory(copied, busy_ms=busy_ms))

@@ -107,7 +107,7 @@ CREATE TRIGGER turn_was_deleted AFTER DELETE ON turns
     END;
 """
 
-# A row belongs to a chat, and is deleted with it, or to a program's new conversation, not stored yet.
+# A row belongs to a chat, and is deleted with it, or to a program's new conversation, which is not stored.
 _UNSENT = """
 CREATE TABLE unsent (
     conversation_id TEXT UNIQUE REFERENCES conversations (id) ON DELETE CASCADE,
@@ -161,7 +161,7 @@ CREATE INDEX turn_images_by_digest ON turn_images (digest);
 def _indexed(row: str) -> str:
     """Return an SQL expression for everything in a turn that is indexed besides its content.
 
-    Without calls, it gives the same text as in `_SEARCH`: text must leave the index as it was inserted.
+    Without calls, it gives the same text as in `_SEARCH`: removing text from the index needs the same text.
     """
     column = f"{row}.rounds"
     texts = (

@@ -29,7 +29,7 @@ _TOO_MANY = """SELECT id FROM (
 
 
 class StoredItem(msgspec.Struct, frozen=True):
-    """An item of a conversation, with its JSON, which also contains the id."""
+    """An item of a conversation, as JSON that also contains its id."""
 
     id: str
     item: bytes
@@ -96,7 +96,7 @@ def delete(db: sqlite3.Connection, response_id: str) -> bool:
 
 
 def body(db: sqlite3.Connection, response_id: str) -> tuple[bytes, list[bytes]]:
-    """Return a response without its output, and its output items. Raises ResponseNotFound."""
+    """Return a response without its output, and the output items. Raises ResponseNotFound."""
     with db:
         db.execute("BEGIN")
         row = db.execute("SELECT body FROM responses WHERE id = ?", (response_id,)).fetchone()

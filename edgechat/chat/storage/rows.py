@@ -40,7 +40,7 @@ def chat_values(chat: Chat) -> tuple[Any, ...]:
 
 
 def chat_of(row: tuple[Any, ...]) -> Chat:
-    """Return the chat in a row with the columns in CHAT."""
+    """Return the chat in a row with CHAT's columns."""
     values = dict(zip(_CHAT_FIELDS, row, strict=True))
     settings = ChatSettings() if values["settings"] == "{}" else settings_of(values["settings"])
     return Chat(**(values | {"pinned": bool(values["pinned"]), "settings": settings}))
@@ -53,7 +53,7 @@ def turn_values(turn: Turn) -> tuple[Any, ...]:
 
 
 def turn_of(row: tuple[Any, ...], images: Sequence[AttachedImage] = ()) -> Turn:
-    """Return the turn in a row with the columns in TURN, with its images."""
+    """Return the turn in a row with TURN's columns, adding its images."""
     values = dict(zip(_TURN_FIELDS, row, strict=True))
     values["figures"] = _read(values["figures"], Figures)
     values["error"] = _read(values["error"], ErrorInfo)

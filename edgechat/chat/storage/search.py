@@ -155,7 +155,7 @@ def _starts(word: SearchWord, text: str) -> list[int]:
 
 
 def _densest(places: list[tuple[int, int]]) -> int:
-    """Return the place from which a snippet contains the most words. `places` must be sorted."""
+    """Return the place where a snippet should start to contain the most words. `places` must be sorted."""
     best = most = end = 0
     inside: Counter[int] = Counter()
     for start, number in places:

@@ -39,8 +39,8 @@ def insert_turn(
 ) -> bool:
     """Append a turn, after inserting the chat that it begins and that chat's system prompt, if given.
 
-    Returns False, without writing, for a question whose parent already has one, or whose parent or reply is
-    still being written by a running program, unless `branch`. Raises StoreError if the chat was deleted.
+    Unless `branch`, returns False without writing if the parent of a question already has another one, or if
+    a running program is still writing the parent or a reply to it. Raises StoreError if the chat was deleted.
     """
     with db:
         db.execute("BEGIN IMMEDIATE")
@@ -201,7 +201,7 @@ def _images_of(db: sqlite3.Connection, chat_id: str) -> defaultdict[str, list[At
 
 
 def _is_taken(db: sqlite3.Connection, parent_id: str | None) -> bool:
-    """Return whether a turn has a following question, or whether it or its reply is still being written."""
+    """Return whether a question follows a turn, or the turn or its reply is still being written."""
     asked = "SELECT 1 FROM turns WHERE parent_id = ? AND role = 'user' LIMIT 1"
     if db.execute(asked, (parent_id,)).fetchone() is not None:
         return True
@@ -230,7 +230,7 @@ def update_chat(db: sqlite3.Connection, /, chat_id: str, **values: object) -> No
 
 
 def retitle(db: sqlite3.Connection, chat_id: str, old: str, new: str) -> bool:
-    """Change the title of a chat; return False if it is no longer `old`."""
+    """Change the title of a chat; return False if the title is no longer `old`."""
     changed = "UPDATE conversations SET title = ? WHERE id = ? AND title = ?"
     return db.execute(changed, (new, chat_id, old)).rowcount > 0
 
@@ -259,7 +259,7 @@ def set_system(db: sqlite3.Connection, chat_id: str, system: Turn | None) -> Non
 
 
 def trash(db: sqlite3.Connection, chat_ids: Sequence[str]) -> None:
-    """Move chats to the trash. Those already there keep the time when they were moved."""
+    """Move chats to the trash, without changing the time recorded for those already there."""
     with db:
         db.execute("BEGIN IMMEDIATE")
         db.executemany(
@@ -280,7 +280,7 @@ def trashed(db: sqlite3.Connection, before: float) -> list[str]:
 
 
 def crowded_out(db: sqlite3.Connection, n_chats: int, n_bytes: int) -> list[str]:
-    """Return the ids of the oldest chats in the trash, those beyond its limits.
+    """Return the ids of the oldest trashed chats, which exceed the limits of the trash.
 
     The latest one is always kept.
     """
@@ -365,7 +365,7 @@ def latest(db: sqlite3.Connection, front: Front) -> Chat | None:
 def beginning_with(db: sqlite3.Connection, prefix: str, *, trashed: bool | None = False) -> list[Chat]:
     """Return the chats whose ids begin with a prefix, the most recently used first.
 
-    trashed: whether they are in the trash; None: all of them.
+    trashed: whether they are in the trash; None for both.
     """
     return _select(db, f"substr(id, 1, ?) = ? AND {_within(trashed)}", len(prefix), prefix)
 
@@ -451,7 +451,7 @@ def keep_unsent(db: sqlite3.Connection, chat_id: str | None, owner: Owner, value
 
 
 def unsent(db: sqlite3.Connection, chat_id: str | None, owner: Owner) -> str:
-    """Return what was typed but not sent in a chat, or in the owner's new conversation; '' if nothing."""
+    """Return what was typed but not sent in a chat, or in the owner's new conversation; '' if nothing was."""
     row = db.execute(f"SELECT value FROM unsent WHERE {_UNSENT}", _unsent_key(chat_id, owner)).fetchone()
     return "" if row is None else str(row[0])
 

@@ -170,7 +170,7 @@ class Store(Database):
     async def find(self, prefix: str, *, trashed: bool | None = False) -> Chat:
         """Return the chat whose id has this prefix. Raises ChatNotFound unless there is exactly one.
 
-        trashed: whether the chat is in the trash; None: it may be anywhere.
+        trashed: whether the chat is in the trash; None for either.
         """
         prefix = prefix.strip().lower()
         matches = await self._call(statements.beginning_with, prefix, trashed=trashed) if prefix else []
@@ -198,9 +198,9 @@ class Store(Database):
         )
 
     async def load(self, chat_id: str, *, trashed: bool = False) -> tuple[Chat, list[Turn]]:
-        """Return a chat (trashed: one in the trash) and all its turns, in the order they were written.
+        """Return a chat and all its turns, in the order they were written. Raises ChatNotFound.
 
-        Raises ChatNotFound.
+        trashed: whether the chat is in the trash.
         """
         with contextlib.suppress(StoreUnwritable):  # chats can be read even if the disk is full
             await self._call(statements.interrupt_orphans)
@@ -235,7 +235,7 @@ class Store(Database):
             raise ChatNotFound("The conversation cannot be restored: it was deleted permanently.")
 
     async def purge(self, older_than: float = 0.0) -> None:
-        """Delete the chats that have been in the trash for at least `older_than` seconds."""
+        """Delete the chats that have been in the trash for more than `older_than` seconds."""
         await self._delete(await self._call(statements.trashed, time.time() - older_than), only_trashed=True)
 
     async def delete(self, *chat_ids: str) -> None:
@@ -262,11 +262,14 @@ class Store(Database):
         await self._call(statements.keep_unsent, chat_id, self._this_owner, value)
 
     async def unsent(self, chat_id: str | None) -> str:
-        """Return what was typed but not sent in a chat (None: this program's new one); '' if nothing."""
+        """Return what was typed but not sent in a chat; '' if there is none.
+
+        chat_id: None for this program's new conversation.
+        """
         return await self._call(statements.unsent, chat_id, self._this_owner)
 
     async def take_over_unsent(self) -> str:
-        """Take over the unsent text in the new conversation of a program that has ended, and return it.
+        """Take over and return the unsent text that an ended program left in its new conversation.
 
         Returns '' if there is none, or if this program has stored some of its own.
         """

@@ -65,7 +65,7 @@ class _Notebook(msgspec.Struct):
 
 
 def read_notebook(data: bytes) -> Iterator[str]:
-    """Yield the cells, each after PAGE: prose unchanged, code and outputs in fences. Raises NotDecodable.
+    """Yield PAGE and the text of each cell: prose unchanged, code and outputs in fences. Raises NotDecodable.
 
     A malformed cell has no text, but still counts as a cell.
     """

@@ -44,7 +44,7 @@ def read_docx(data: bytes) -> Iterator[str]:
 
 
 def read_epub(data: bytes) -> Iterator[str]:
-    """Yield the chapters, each after PAGE, in the order of the spine. Raises NotDecodable."""
+    """Yield PAGE and the text of each chapter, in the order of the spine. Raises NotDecodable."""
     with _opened(data, "an EPUB") as book:
         if not {*_LOCKS}.isdisjoint(book.namelist()):
             raise NotDecodable("is protected by DRM", "Get it without DRM, or as PDF.")

@@ -24,7 +24,7 @@ _LOCKED = ("is encrypted, and needs a password", "Save it without a password.")
 
 
 def read_pdf(data: bytes) -> Iterator[str]:
-    """Yield each page after PAGE, leaving out what cannot be read. Raises NotDecodable."""
+    """Yield PAGE and the text of each page, leaving out what cannot be read. Raises NotDecodable."""
     reader = _opened(data)
     headings = _headings(reader)
     problem, has_text = "", False

@@ -114,7 +114,7 @@ ReadInChild = Literal["html", "notebook", "pdf", "docx", "epub"]
 
 
 class ReadDocument(msgspec.Struct, frozen=True, tag=True):
-    """Request for the first part of the text of the file that was sent."""
+    """Request for the first part of the text; the file must have been sent before."""
 
     kind: ReadInChild
 

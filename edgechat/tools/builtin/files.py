@@ -203,7 +203,7 @@ class _Files:
 
 
 def _instead(text: str, folder: Path, files: list[str], near: list[tuple[str, set[str]]]) -> str:
-    """Return help if no line contains `text`: files named like it, lines with its rarest words, or any files.
+    """Return hints if no line contains `text`: files named like it, lines with its rarest words, or any file.
 
     near: lines, with the words of `text` that each contains.
     """

@@ -73,7 +73,7 @@ class BuiltInGroup:
 
 
 def schema_of(arguments: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the JSON schema of a struct of plain fields."""
+    """Return the JSON schema for a struct with plain fields."""
     schema = msgspec.json.schema(arguments)["$defs"][arguments.__name__]
     schema = {key: schema[key] for key in ("type", "properties", "required")}
     return {**schema, "additionalProperties": False}

@@ -68,7 +68,7 @@ _TAIL_BYTES, _TAIL_SECONDS = 2048, 0.3
 
 
 class Bridge:
-    """Forwards requests from the parent to the server, and answers back."""
+    """Forwards requests from the parent to the server, and the answers back."""
 
     def __init__(self, pipes: tuple[BinaryIO, BinaryIO]) -> None:
         self._incoming, self._outgoing = pipes
@@ -142,7 +142,7 @@ class Bridge:
             self._send(RequestFailed(request.id, f"answers with an error: {_said(error)}"))
         except _TooMany as error:
             self._send(RequestFailed(request.id, str(error)))
-        except Exception as error:  # from pydantic, jsonschema or anything else that an answer can trip
+        except Exception as error:  # from pydantic, jsonschema or anything else that an answer triggers
             why = f"{type(error).__name__}: {_said(error)}"
             self._send(RequestFailed(request.id, f"sent an invalid answer ({why})"))
 
@@ -259,7 +259,7 @@ class Watch:
             os._exit(0)
 
     def end_soon(self) -> None:
-        """Kill both after a grace period, since the parent is gone or has closed its end."""
+        """Kill both after a grace period, since the parent is gone or has closed its end of the pipe."""
         timer = threading.Timer(GRACE_SECONDS, self._kill_and_exit)
         timer.daemon = True
         timer.start()

@@ -206,7 +206,7 @@ class McpConnection:
                 self._send(CancelCall(id))
 
     async def _read(self) -> None:
-        """Pass each answer to the request waiting for it, and finally an error to all that are left."""
+        """Pass each answer to the request waiting for it and, at the end, an error to all remaining ones."""
         assert self._process.stdout is not None
         stdout, decoder = self._process.stdout, msgspec.msgpack.Decoder(FromChild)
         with contextlib.suppress(
@@ -257,7 +257,7 @@ def _named(config: ServerConfig) -> str:
 
 
 def log_path(config: ServerConfig) -> Path:
-    """Return the path of the log with a server's stderr. Raises FolderError."""
+    """Return the path of the log file for a server's stderr. Raises FolderError."""
     return paths.log_dir() / f"mcp-{config.name.replace(' ', '-')}.log"
 
 

@@ -1,4 +1,4 @@
-"""A server from mcp.json as a ToolServer: started on first use, and restarted a few times if it ends."""
+"""A server from mcp.json as a ToolServer: started on first use, and restarted if it ends, up to a limit."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _POLL_SECONDS = 0.02
 
 
 class _Allowance:
-    """How much more a server may write before it is sent the next message."""
+    """How much more output a server is allowed before it gets the next message."""
 
     def __init__(self) -> None:
         self.renew()
