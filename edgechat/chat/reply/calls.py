@@ -43,7 +43,7 @@ class ToolAccess:
 
 
 class UseChanged(msgspec.Struct, frozen=True):
-    """Event: a call has been written, is running, or has ended. Sent between the events of requests."""
+    """Event: the model has written a call, or one starts or ends. Comes between the events of requests."""
 
     turn_id: str
     """The id of the reply's turn."""
@@ -177,7 +177,7 @@ _LONGEST_NAME = 60
 
 
 def name_of(use: ToolUse) -> str:
-    """Return a call's server and tool on one line; for an unknown tool, the model's name for it."""
+    """Return a call's server and tool on one line; if unknown, the name that the model used."""
     name = f"{use.server}: {use.tool}" if use.server else use.name
     return one_line(name, 2 * _LONGEST_NAME)
 

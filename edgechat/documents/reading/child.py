@@ -57,7 +57,7 @@ def main() -> None:
 
 
 class _DocumentReading:
-    """The parts of a file received so far, then the rest of its text."""
+    """A file being read: collects its parts, then returns its text part by part."""
 
     def __init__(self) -> None:
         self._file = bytearray()
@@ -77,7 +77,10 @@ class _DocumentReading:
         return msgspec.msgpack.encode(self._part(_PART_SECONDS))
 
     def _part(self, seconds: float) -> DocumentPart:
-        """Return the pieces read within `seconds`, at least one. Any exception is a problem with the file."""
+        """Return the pieces read within `seconds`, at least one.
+
+        Reports any exception as a problem with the file.
+        """
         end = time.monotonic() + seconds
         read = list[str]()
         try:
