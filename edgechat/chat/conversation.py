@@ -473,7 +473,6 @@ class Conversation:
     def _next_question(
         self, text: str, attachments: Sequence[Attachment], images: Sequence[AttachedImage]
     ) -> Turn:
-        """Return a question that follows the last turn."""
         return self._question(text, attachments, images, self.turns[-1].id if self.turns else None)
 
     def _question(

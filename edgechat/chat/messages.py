@@ -87,7 +87,6 @@ def messages_around(
 
 
 def _result(use: ToolUse, find_image: Callable[[str], Image | None]) -> Message:
-    """Return a call's result as a message for the model."""
     if use.outcome == "open":
         return Message("tool", _INTERRUPTED, call_id=use.id)
     found = tuple(image for one in use.images if (image := find_image(one.digest)) is not None)

@@ -96,7 +96,7 @@ class AttachedImage(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> str:
-        """The size in pixels, as text: '1,024 × 768'."""
+        """The size in pixels: '1,024 × 768'."""
         return f"{self.width:,} × {self.height:,}"
 
 
@@ -265,7 +265,7 @@ class Hit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation as shown by `edgechat chats` or in the trash."""
+    """A conversation as shown in a list of chats."""
 
     chat: Chat
     prefix: str

@@ -94,7 +94,6 @@ class Tree:
         return any(turn.role != "system" and turn.id not in subtree for turn in self._turns.values())
 
     def _subtree(self, turn_id: str | None) -> list[Turn]:
-        """Return a turn and its descendants, in no particular order."""
         turns = [self._turns[turn_id]] if turn_id in self._turns else []
         for turn in turns:  # the list grows during iteration
             for role in get_args(Role):

@@ -93,7 +93,7 @@ class OtherFiles(msgspec.Struct, frozen=True):
 
     @property
     def about(self) -> str:
-        """A message for the user. There must be at least one such file."""
+        """A message for the user, if there are any."""
         if self.count == 1:
             return f"1 file is of a kind that is not read: {self.names[0]}"
         return f"{self.count:,} files are of kinds that are not read: {listed(self.names, self.count)}"
@@ -266,7 +266,7 @@ class Collection:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Context manager that writes all changes made inside it, or none of them."""
+        """Write all changes made inside the context, or none of them."""
         with self._translated():
             self._db.execute("BEGIN IMMEDIATE")
             try:

@@ -159,7 +159,6 @@ class ToolRegistry:
         await asyncio.gather(*(server.close() for server in running))
 
     async def _open(self, name: str) -> tuple[ToolServer, Sequence[ToolSpec]]:
-        """Return a server with its tools. Raises ToolError and SettingsError."""
         server = await self._server(name)
         return server, await server.tools()
 

@@ -92,7 +92,7 @@ def _without_path(file: Attachment) -> Attachment:
 
 
 def counted(messages: int) -> str:
-    """Return a number of messages as text: '1 message', '2 messages'."""
+    """Return '1 message', '2 messages' and so on."""
     return "1 message" if messages == 1 else f"{messages} messages"
 
 

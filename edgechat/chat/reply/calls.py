@@ -38,7 +38,7 @@ class ToolAccess:
 
     @property
     def offered(self) -> tuple[Tool, ...]:
-        """The tools in the form that the engine takes."""
+        """The tools, converted for the engine."""
         return tuple(map(engine_tool, self.tools.tools))
 
 
@@ -55,7 +55,7 @@ class UseChanged(msgspec.Struct, frozen=True):
 
 
 def engine_tool(tool: ToolSpec) -> Tool:
-    """Convert a tool to the form that the engine takes."""
+    """Convert a tool for the engine."""
     return Tool(tool.model_name, tool.description, tool.schema)
 
 

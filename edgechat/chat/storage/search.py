@@ -77,7 +77,7 @@ class SearchWord:
 
     @property
     def like(self) -> str | None:
-        """A LIKE pattern for a literal word, with ~ as the escape character; None for other words."""
+        """A LIKE pattern for a literal word, with ~ as the escape character; None for others."""
         if not self.is_literal:
             return None
         return "%" + re.sub("([%_~])", r"~\1", self.text) + "%"

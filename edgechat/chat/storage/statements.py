@@ -188,7 +188,6 @@ def _insert(db: sqlite3.Connection, turn: Turn, owner: Owner | None = None, posi
 
 
 def _images_of(db: sqlite3.Connection, chat_id: str) -> defaultdict[str, list[AttachedImage]]:
-    """Return the images in a chat, by turn id."""
     rows = db.execute(
         "SELECT turn_id, i.name, i.digest, i.width, i.height FROM turn_images i "
         "JOIN turns t ON t.id = turn_id WHERE conversation_id = ? ORDER BY turn_id, i.position",

@@ -64,7 +64,6 @@ class _DocumentReading:
         self._pieces: Iterator[str] = iter(())
 
     def answer(self, question: bytes) -> bytes:
-        """Answer one message from the parent."""
         match msgspec.msgpack.decode(question, type=FilePart | ReadDocument | ReadOn):
             case FilePart(data):
                 self._pieces = iter(())

@@ -98,7 +98,6 @@ def _cell(cell: _Cell, language: str) -> Iterator[str]:
 
 
 def _text_of(output: _Output) -> str:
-    """Return the text of an output, at most MOST_OUTPUT characters."""
     text = _joined(output.text)
     for kind in _TEXTS:
         if not text and kind in output.data:

@@ -128,7 +128,7 @@ def _too_large() -> Any:
 
 
 class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Arguments of a tool that takes none."""
+    """No arguments."""
 
 
 def clock() -> BuiltInGroup:

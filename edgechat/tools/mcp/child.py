@@ -212,7 +212,7 @@ async def _connected(transport: Any, on_message: Any) -> AsyncIterator[Client]:
 
 
 def _why_lost(error: BaseException, config: ServerConfig) -> str:
-    """Return why the server was lost; the text completes 'The tool server NAME ...'."""
+    """Return why the server was lost, to complete 'The tool server NAME ...'."""
     import httpx2
     from mcp import MCPError
     from mcp_types import CONNECTION_CLOSED
@@ -259,7 +259,7 @@ class Watch:
             os._exit(0)
 
     def end_soon(self) -> None:
-        """Kill both after a grace period, since the parent is gone or has closed its end of the pipe."""
+        """Kill both after a grace period: the parent is gone, or has closed its end."""
         timer = threading.Timer(GRACE_SECONDS, self._kill_and_exit)
         timer.daemon = True
         timer.start()

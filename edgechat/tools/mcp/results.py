@@ -68,7 +68,6 @@ def _spec(server: str, tool: Tool) -> ToolSpec:
 
 
 def _inert_values(value: Any) -> Any:
-    """Return a schema with all its strings made inert."""
     if isinstance(value, str):
         return inert(value)
     if isinstance(value, dict):

@@ -36,7 +36,6 @@ class _Allowance:
         self.renew()
 
     def renew(self) -> None:
-        """Reset to the limits."""
         self.n_bytes, self.n_lines = _MOST_BYTES, _MOST_LINES
 
     def take(self, data: bytes) -> bool:
