@@ -193,7 +193,7 @@ async def _choose_adapters(session: ChatSession, conversation: Adjustable, argum
         return now
     known = [one_line(one.name, 60) for one in await asyncio.to_thread(local_adapters)]
     there = f" There are: {', '.join(known)}." if known else ""
-    return f"{now}{there} /lora off applies none, /lora auto those of the settings."
+    return f"{now}{there} /lora off applies none, /lora auto the ones in the settings."
 
 
 def _check_adapters(texts: tuple[str, ...], plan: LoadPlan | None) -> None:
