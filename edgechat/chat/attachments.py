@@ -1,4 +1,4 @@
-"""Attachments of a question: files and folders it names, long pastes, images, and passages of documents."""
+"""Attachments to a question: files and folders it mentions, long pastes, images, and document passages."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:  # not needed for the first frame
     from edgechat.planner.plan import LoadPlan
 
 MOST = 20
-"""Maximum number of attachments of a question."""
+"""Maximum number of attachments to a question."""
 MOST_BYTES = 4 * 2**20
 """Maximum size of a file."""
 _MOST_LISTED = 400
-"""Entries of a folder's list, some 5,000 tokens."""
+"""Maximum number of entries in a folder listing, some 5,000 tokens."""
 _LISTING_SECONDS = 2.0
 
 
 def read(path: str) -> Attachment:
-    """Return a text file, or the list of a folder, as an attachment. Blocks on the disk.
+    """Return a text file, or a listing of a folder, as an attachment. Blocks.
 
     Raises AttachmentError.
     """
@@ -58,14 +58,14 @@ def read(path: str) -> Attachment:
 
 
 def of_text(name: str, text: str) -> Attachment:
-    """Return a text as an attachment."""
+    """Return text as an attachment."""
     from edgechat.chat.records import Attachment  # not needed for the first frame
 
     return Attachment(name, text)
 
 
 def _listing(folder: Path) -> str:
-    """Return the names and sizes of what is in a folder and below it. Raises OSError."""
+    """List what is in a folder and below it, with file sizes. Raises OSError."""
     from edgechat.base.folders import told_size, walk  # not needed for the first frame
 
     contents = walk(folder, most=_MOST_LISTED, seconds=_LISTING_SECONDS)
@@ -82,21 +82,21 @@ _SUFFIXES = frozenset((".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".heic"
 
 
 def is_image(path: str) -> bool:
-    """Return whether a file is an image by its name."""
+    """Return whether a path names an image, judging by its suffix."""
     return Path(path).suffix.lower() in _SUFFIXES
 
 
 def read_image(library: ImageLibrary, path: str) -> AttachedImage:
-    """Copy the image of a file into the library. Blocks. Raises ImageError, also if it cannot be decoded."""
+    """Copy an image file into the library. Blocks. Raises ImageError, including if it cannot be decoded."""
     try:
         file = Path(path).expanduser()
-    except RuntimeError as error:  # no such user's home
+    except RuntimeError as error:  # ~user does not exist
         raise ImageError(f"{one_line(path, 120)} cannot be read: {error}") from error
     return _attached(file.name, library.add_file(file))
 
 
 def keep_image(library: ImageLibrary, data: bytes, name: str) -> AttachedImage:
-    """Put an image into the library. Blocks. Raises ImageError."""
+    """Add an image to the library. Blocks. Raises ImageError."""
     return _attached(name, library.add(data, name=name))
 
 
@@ -108,20 +108,23 @@ def _attached(name: str, image: Image) -> AttachedImage:
 
 _MENTION = re.compile(r"(?:^|(?<=\s))@(?:\"([^\"\n]+)\"|(\S+))")
 _CODE = re.compile(r"^(```+|~~~+).*?^\1", re.DOTALL | re.MULTILINE)
-"""A fenced block, in which an @ begins a decorator."""
+"""A fenced code block, in which an @ begins a decorator."""
 _PATH_LIKE = re.compile(r"[^()<>{}=;'\"`]*(?:/[^()<>{}=;'\"`]*|\w\.\w{1,5})")
 _AFTER_WORD = ".,;:!?)"
 
 
 class Mention(NamedTuple):
-    """A path that a text names after an @."""
+    """A path mentioned in text after an @."""
 
     path: str
     kind: Literal["file", "image", "folder", "missing"]
 
 
 def mentions_in(text: str) -> Iterator[Mention]:
-    """Yield what a text names, each path once, also what only looks like a path. Blocks on the disk."""
+    """Yield the paths mentioned in `text`, each once. Blocks.
+
+    Words that look like paths are yielded as missing if nothing is there.
+    """
     for quoted, word in dict.fromkeys(_MENTION.findall(_CODE.sub("", text))):
         candidates = [quoted] if quoted else [word, word.rstrip(_AFTER_WORD)]
         found = next((path for path in candidates if path_exists(path, or_folder=True)), None)
@@ -134,11 +137,10 @@ def mentions_in(text: str) -> Iterator[Mention]:
 
 
 def named_in(text: str, most: int, attached: Collection[str] = ()) -> list[Attachment]:
-    """Return the texts of the files and folders that a text names, without images. Blocks on the disk.
+    """Return the files and folders mentioned in `text`, except images, as attachments. Blocks.
 
     attached: names of existing attachments, whose files may be gone. Raises AttachmentError if there are more
-    than `most`, or one cannot be read: a question that is sent without it has a hole, which the model fills
-    with inventions.
+    than `most`, or if one cannot be read: without it, the model would invent its contents.
     """
     mentions = [
         one for one in mentions_in(text) if one.kind != "missing" or Path(one.path).name not in attached
@@ -153,23 +155,23 @@ def named_in(text: str, most: int, attached: Collection[str] = ()) -> list[Attac
 
 
 def images_named_in(text: str) -> list[str]:
-    """Return the paths of the images that a text names. Blocks on the disk."""
+    """Return the paths of the images mentioned in `text`. Blocks."""
     return [path for path, kind in mentions_in(text) if kind == "image"]
 
 
 def folders_named_in(text: str) -> list[str]:
-    """Return the paths of the folders that a text names. Blocks on the disk."""
+    """Return the paths of the folders mentioned in `text`. Blocks."""
     return [path for path, kind in mentions_in(text) if kind == "folder"]
 
 
 def bytes_named_in(text: str) -> int:
-    """Return the size of the text files that a text names. Blocks on the disk."""
+    """Return the total size of the text files mentioned in `text`. Blocks."""
     sizes = (Path(path).expanduser().stat().st_size for path, kind in mentions_in(text) if kind == "file")
     return sum(min(MOST_BYTES, size) for size in sizes)
 
 
 def without_mention(text: str, path: str) -> str:
-    """Return a text in which a path is only a word, without its @ and quotation marks."""
+    """Return `text` with a path left as a plain word, without its @ and quotation marks."""
     code = [match.span() for match in _CODE.finditer(text)]
 
     def plain(match: re.Match[str]) -> str:
@@ -182,7 +184,7 @@ def without_mention(text: str, path: str) -> str:
 
 
 def path_exists(path: str, *, or_folder: bool = False) -> bool:
-    """Return whether a path is that of a file, or of a folder where that is allowed."""
+    """Return whether a path is an existing file or, with `or_folder`, an existing folder."""
     try:
         file = Path(path).expanduser()
         return bool(path) and (file.is_file() or (or_folder and file.is_dir()))
@@ -193,7 +195,7 @@ def path_exists(path: str, *, or_folder: bool = False) -> bool:
 _LONG_LINES, _LONG_TEXT = 15, 2000
 _PATH_LENGTH = 4096
 _PATH = re.compile(r"""file://|['"]?(/|~|[A-Za-z]:[\\/]|\\\\)""")
-"""How one begins, on Windows too, perhaps in quotes."""
+"""The beginning of a path, perhaps on Windows or in quotes."""
 
 
 def is_long(text: str) -> bool:
@@ -202,13 +204,13 @@ def is_long(text: str) -> bool:
 
 
 def may_be_path(text: str) -> bool:
-    """Return whether a paste may be a file that was dropped on the terminal."""
+    """Return whether a paste may be the path of a file dropped on the terminal."""
     line = text.strip()
     return bool(_PATH.match(line)) and "\n" not in line and len(line) <= _PATH_LENGTH
 
 
 def dropped(text: str) -> list[str]:
-    """Return the paths in a paste that consists of paths of files only. Looks at the disk."""
+    """Return the paths in a paste that consists only of file paths, otherwise []. Accesses the disk."""
     line = text.strip()
     if not may_be_path(line):
         return []
@@ -224,7 +226,7 @@ def dropped(text: str) -> list[str]:
 def _words(line: str) -> list[str]:
     if os.name != "nt":
         return shlex.split(line)
-    return [word.strip("'\"") for word in shlex.split(line, posix=False)]  # a backslash escapes nothing
+    return [word.strip("'\"") for word in shlex.split(line, posix=False)]  # backslashes are not escapes
 
 
 def _path_of(word: str) -> str:
@@ -236,12 +238,12 @@ def _path_of(word: str) -> str:
 
 
 BYTES_PER_TOKEN = 3.0
-"""Of documents; less than most texts have, so that they fit."""
+"""Assumed for documents; lower than in most texts, so that they fit."""
 _ANSWER_TOKENS = 1024
 _PASSAGES_SECONDS, _WHOLE_SECONDS = 15.0, 60.0
-"""Reading may take so long, as far as the speed is predicted; whole documents are read once."""
+"""Maximum reading times, if the speed is predicted. Whole documents get longer: they are read only once."""
 _MOST_TOKENS = 6000
-"""Of passages: more of them confuse rather than help."""
+"""Maximum size of all passages; more of them confuse rather than help."""
 
 
 def attached_passage(given: Given) -> Attachment:
@@ -252,18 +254,18 @@ def attached_passage(given: Given) -> Attachment:
 
 
 def passages_in(turns: Iterable[Turn]) -> dict[int, Attachment]:
-    """Return all passages in some turns, by the numbers by which replies cite them."""
+    """Return all passages attached to turns, keyed by the numbers that replies cite."""
     files = (file for turn in turns for file in turn.attachments)
     return {file.source.number: file for file in files if file.source is not None}
 
 
 def without_passages(files: Iterable[Attachment]) -> list[Attachment]:
-    """Return those attachments that the user has chosen."""
+    """Return the attachments that the user chose, without passages."""
     return [file for file in files if file.source is None]
 
 
 def cited(text: str, passages: Iterable[Attachment]) -> list[Attachment]:
-    """Return those of some passages that an answer cites, in the order of the passages."""
+    """Return the passages that an answer cites, in their original order."""
     from edgechat.documents.citations import citations_in
 
     passages = [one for one in passages if one.source is not None]
@@ -273,14 +275,15 @@ def cited(text: str, passages: Iterable[Attachment]) -> list[Attachment]:
 
 
 def sources_in(turns: Sequence[Turn]) -> list[PassageSource]:
-    """Return the places of all passages in some turns."""
+    """Return the sources of all passages attached to turns."""
     return [source for turn in turns for file in turn.attachments if (source := file.source) is not None]
 
 
 def room_for(plan: LoadPlan, context: int, turns: Sequence[Turn], question: str, answer: int | None) -> Room:
-    """Return how much of the documents can be given with a question.
+    """Return how much document text fits beside a question.
 
-    context: cells. turns: those before the question. answer: the most tokens of the answer; None: any number.
+    context: cells in the KV cache. turns: the turns before the question. answer: maximum tokens of the
+    answer; None if unlimited.
     """
     usages = [turn.figures.usage for turn in turns if turn.figures is not None and turn.figures.usage]
     used = usages[-1].prompt_tokens + usages[-1].completion_tokens if usages else context // 32
@@ -288,8 +291,8 @@ def room_for(plan: LoadPlan, context: int, turns: Sequence[Turn], question: str,
 
 
 def room_beside(plan: LoadPlan, context: int, used: int, answer: int | None) -> Room:
-    """Return how much of the documents can be given beside so many tokens of a chat; see `room_for`."""
-    from edgechat.documents.library import Room  # it brings SQLite
+    """Return how much document text fits beside `used` tokens of a chat; see `room_for`."""
+    from edgechat.documents.library import Room  # imports SQLite
 
     wanted = min(answer or _ANSWER_TOKENS, context // 4)
     free = max(0, context - used - wanted - 100)
@@ -297,22 +300,22 @@ def room_beside(plan: LoadPlan, context: int, used: int, answer: int | None) -> 
     passages, whole = free // 2, 2 * free // 3
     if tps:
         passages, whole = min(passages, int(tps * _PASSAGES_SECONDS)), min(whole, int(tps * _WHOLE_SECONDS))
-    passages = min(free, _MOST_TOKENS, max(passages, 400))  # so many even where that is slow
+    passages = min(free, _MOST_TOKENS, max(passages, 400))  # at least 400, even if reading them is slow
     return Room(passages=int(passages * BYTES_PER_TOKEN), whole=int(whole * BYTES_PER_TOKEN))
 
 
 FindImage = Callable[[str], "Image | None"]
-"""Returns the image of a digest; None for one that is missing, or that the model cannot see."""
+"""Returns the image with a digest; None if it is missing, or if the model cannot see it."""
 
 
 class ChatImages:
-    """Finds and keeps images in a library, which is opened at first use."""
+    """Finds and stores images in a library, which is opened on first use."""
 
     def __init__(self, library: Callable[[], ImageLibrary]) -> None:
         self._library = library
 
     async def find(self, turns: Sequence[Turn], model: ModelInfo | None) -> FindImage:
-        """Return what finds the images of turns; nothing for a model that does not see."""
+        """Return a function that finds the images in turns; it finds none if the model cannot see."""
         digests = {image.digest for turn in turns for image in turn.all_images}
         if not digests or model is None or not model.sees:
             return lambda _digest: None
@@ -321,7 +324,7 @@ class ChatImages:
         return found.get
 
     async def keep(self, files: Sequence[bytes]) -> tuple[AttachedImage, ...]:
-        """Store the images of a result; those that cannot be decoded are left out."""
+        """Store the images in a tool result, leaving out those that cannot be decoded."""
 
         def keep() -> Iterator[AttachedImage]:
             for number, data in enumerate(files, 1):

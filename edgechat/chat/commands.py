@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from edgechat.chat.records import Front
 
 _COMMAND = re.compile(r"/([A-Za-z][A-Za-z-]*)(?:\s+(.*))?", re.DOTALL)
-"""Matches neither a path such as /usr/bin, with a second slash, nor text after a space."""
+"""Matches neither a path such as /usr/bin, which has a second slash, nor text that starts with a space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +24,18 @@ class Command:
     name: str
     description: str
     argument: str = ""
-    """The argument for users; in brackets if it is optional."""
+    """The argument as shown to users; in brackets if it is optional."""
     fronts: tuple[Front, ...] = ("app", "run")
-    """The front ends that have it."""
+    """The front ends that support it."""
 
     @property
     def usage(self) -> str:
-        """The command as typed."""
+        """The command as the user types it."""
         return f"/{self.name} {self.argument}".rstrip()
 
     @property
     def needs_argument(self) -> bool:
-        """Whether the argument must not be omitted."""
+        """Whether the argument is required."""
         return self.argument != "" and not self.argument.startswith("[")
 
 
@@ -90,23 +90,23 @@ COMMANDS = (
 
 
 def commands_of(front: Front) -> tuple[Command, ...]:
-    """Return the commands of a front end."""
+    """Return the commands that a front end supports."""
     return tuple(command for command in COMMANDS if front in command.fronts)
 
 
 def parse_command(text: str) -> tuple[str, str] | None:
-    """Return the name, in lower case, and the argument of a command; None for text to be sent."""
+    """Return a command's name, in lower case, and its argument; None if `text` is not a command."""
     match = _COMMAND.fullmatch(text.rstrip())
     return (match[1].lower(), (match[2] or "").strip()) if match else None
 
 
 def question_text(text: str) -> str:
-    """Return the question in a text that is not a command: `/word` for `//word`, or the text itself."""
+    """Return the question in text that is not a command, unescaping a leading `//word` to `/word`."""
     return text[1:] if text.startswith("//") and parse_command(text[1:]) is not None else text
 
 
 def check(name: str, argument: str, front: Front) -> None:
-    """Raise CommandError if a front end lacks a command, or its argument is missing or not allowed."""
+    """Raise CommandError if a front end lacks the command, or the argument is missing or not allowed."""
     commands = {command.name: command for command in commands_of(front)}
     as_question = f"//{one_line(f'{name} {argument}'.rstrip(), 60)} sends it as a question."
     if name not in commands:

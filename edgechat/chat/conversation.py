@@ -1,6 +1,6 @@
-"""A conversation: its turns, what the model is sent, and the reply while it streams.
+"""A conversation: its turns, what is sent to the model, and the reply while it streams.
 
-One class, because every operation keeps three things in step: the turns shown, all turns, and the store.
+It is one class because every operation keeps three things in step: the turns shown, all turns, and the store.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 
 class Conversation:
-    """One chat. Turns are stored before anything is computed from them.
+    """A chat. Turns are stored before anything is computed from them.
 
-    `ask` saves a question, `answer` a reply while it streams; `send` does both. A reply that ends early (is
-    stopped, or interrupted by a crash or the program's end) keeps its text so far; its state tells why, and
-    `answer` continues it.
+    `ask` saves a question, and `answer` saves the reply as it streams; `send` does both. A reply that ends
+    early (stopped by the user, or interrupted by a crash or exit) keeps its text so far. Its state tells why
+    it ended, and `answer` continues it.
     """
 
     def __init__(self, store: Store, model: str, *, front: Front = "app", system: str | None = None) -> None:
-        """`system` is the system prompt, which becomes the first turn."""
+        """system: the system prompt, which becomes the first turn."""
         now = time.time()
         self.chat = Chat(
             id=uuid.uuid4().hex,
@@ -53,7 +53,7 @@ class Conversation:
             front=front,
         )
         self.turns: list[Turn] = []
-        """The line that is shown: of the versions of each question and reply, one."""
+        """The branch being shown: one version of each question and reply."""
         self._tree = Tree()
         self._store = store
         self._front: Front = front
@@ -62,15 +62,16 @@ class Conversation:
         self._running: ReplyLoop | None = None
         self._saver: ReplySaver | None = None
         self._removed: list[Turn] = []
-        """What `regenerate` removed from `turns`, until a reply has begun in its place."""
+        """What `regenerate` removed from `turns`, until a reply takes its place."""
 
     @classmethod
     async def load(
         cls, store: Store, chat_id: str, *, front: Front = "app", trashed: bool = False
     ) -> Conversation:
-        """Return a stored conversation, continued at `front`; trashed: one in the trash, to be read only.
+        """Load a stored conversation.
 
-        Raises ChatNotFound and StoreError.
+        front: the front end that continues it. trashed: load it from the trash, only for reading. Raises
+        ChatNotFound and StoreError.
         """
         chat, turns = await store.load(chat_id, trashed=trashed)
         conversation = cls(store, chat.model, front=front)
@@ -80,29 +81,29 @@ class Conversation:
 
     @property
     def state_id(self) -> str | None:
-        """The id under which the engine may save KV states to disk; None if it may not."""
+        """The id for saving KV states to disk; None if the conversation itself is not on disk."""
         return self.chat.id if self._stored and self._store.lasting else None
 
     @property
     def system(self) -> str | None:
-        """The system prompt."""
+        """The system prompt, or None."""
         if self.turns:
             return self.turns[0].content if self.turns[0].role == "system" else None
         return self._system
 
     @property
     def images(self) -> ImageLibrary:
-        """The files of the images in it; its methods access the disk."""
+        """The library of the conversation's images; its methods access the disk."""
         return self._store.images
 
     @property
     def settings(self) -> ChatSettings:
-        """How replies are generated."""
+        """The settings for generating replies."""
         return self.chat.settings
 
     @property
     def dropped(self) -> int:
-        """How many turns were not sent for the last complete reply."""
+        """How many exchanges were left out of the prompt of the last complete reply."""
         usages = (turn.figures.usage for turn in reversed(self.turns) if turn.figures is not None)
         return next((usage.dropped_turns for usage in usages if usage is not None), 0)
 
@@ -112,12 +113,12 @@ class Conversation:
         return not self.answering and bool(self.turns) and self.turns[-1].is_cut
 
     def left_out(self) -> Sequence[Turn]:
-        """Return the turns that were not sent for the last complete reply."""
+        """Return the turns that were left out of the prompt of the last complete reply."""
         return left_out(self.turns)
 
     @property
     def all_turns(self) -> list[Turn]:
-        """The turns of all lines, in the order of writing."""
+        """The turns on all branches, in the order they were written."""
         return self._tree.turns
 
     @property
@@ -127,12 +128,12 @@ class Conversation:
 
     @property
     def save_error(self) -> StoreError | None:
-        """Why the reply that is being generated cannot be saved at the moment."""
+        """Why the reply being generated cannot currently be saved, or None."""
         return self._saver.save_error if self._saver is not None and self.answering else None
 
     @property
     def n_messages(self) -> int:
-        """The number of turns of the user and of the model."""
+        """The number of user and model turns on the branch being shown."""
         return sum(turn.role != "system" for turn in self.turns)
 
     @property
@@ -141,13 +142,13 @@ class Conversation:
         return not self.answering and bool(self.turns) and self.turns[-1].state == "streaming"
 
     async def use_model(self, model: str) -> None:
-        """Record which model answers from now on, and at which front end. Raises StoreError."""
+        """Record the model that answers from now on, and the front end. Raises StoreError."""
         name = lasting_name(model)
         if (name, self._front) != (self.chat.model, self.chat.front):
             await self._update_chat(model=name, front=self._front)
 
     async def rename(self, title: str) -> None:
-        """Set the title; an empty one is replaced by that of the first turn. Raises StoreError."""
+        """Set the title; if empty, derive one from the first turn. Raises StoreError."""
         if self._stored:
             title = await self._store.rename(self.chat.id, title)
         title = one_line(_encodable(title), TITLE_LENGTH)
@@ -155,33 +156,33 @@ class Conversation:
 
     @property
     def has_first_title(self) -> bool:
-        """Whether its title is still the one that was made from the first question."""
+        """Whether the title is still the one made from the first question."""
         first = next((turn for turn in self.all_turns if turn.role != "system"), None)
         return first is not None and self.chat.title == title_of(first.content, first.attached)
 
     async def retitle(self, title: str) -> bool:
-        """Replace the title that was made from the first question; return whether it still was that one.
+        """Replace the title if it is still the one made from the first question; return whether it was.
 
         Raises StoreError.
         """
         title = one_line(_encodable(title), TITLE_LENGTH)
         if not (title and self.has_first_title):
             return False
-        if not await self._store.retitle(self.chat.id, self.chat.title, title):  # another program's
+        if not await self._store.retitle(self.chat.id, self.chat.title, title):  # renamed elsewhere
             return False
         self.chat = msgspec.structs.replace(self.chat, title=title)
         return True
 
     async def pin(self, pinned: bool) -> None:
-        """Pin it to the top of the list, or unpin it. Raises StoreError."""
+        """Pin the conversation to the top of the list, or unpin it. Raises StoreError."""
         await self._update_chat(pinned=pinned)
 
     async def set_settings(self, settings: ChatSettings) -> None:
-        """Set how replies are generated from now on. Raises StoreError."""
+        """Change the settings for generating further replies. Raises StoreError."""
         await self._update_chat(settings=settings)
 
     async def set_system(self, text: str | None) -> None:
-        """Change the system prompt of all lines; None or a blank text removes it.
+        """Change the system prompt of all branches; None or blank text removes it.
 
         Raises StoreError and ChatBusy.
         """
@@ -199,11 +200,11 @@ class Conversation:
     async def ask(
         self, text: str, attachments: Sequence[Attachment] = (), images: Sequence[AttachedImage] = ()
     ) -> Turn:
-        """Save a question and return it. Raises StoreError if it cannot be saved.
+        """Save a question and return it.
 
-        images: they are in `Store.images`. Turns that another program has added meanwhile come before it in
-        `turns`. Raises ChatBusy if a reply is being generated, also by another program, and ChatNotFound if
-        the chat was deleted.
+        images: must already be in `Store.images`. Turns that another program has added in the meantime come
+        before the question in `turns`. Raises StoreError if it cannot be saved, ChatBusy if a reply is being
+        generated here or by another program, and ChatNotFound if the chat was deleted.
         """
         self._check_free()
         if not self._stored:
@@ -226,10 +227,10 @@ class Conversation:
         attachments: Sequence[Attachment] | None = None,
         images: Sequence[AttachedImage] | None = None,
     ) -> Turn:
-        """Save another version of a question, which ends `turns`; the old line stays in the store.
+        """Save another version of a question as the end of `turns`; the old branch stays in the store.
 
         attachments, images: None keeps those of the old version. Raises StoreError, ChatNotFound, and
-        ChatBusy, also if another program is writing at the end of `turns`.
+        ChatBusy, including if another program is writing at the end of `turns`.
         """
         self._check_free()
         self.put_back()
@@ -252,7 +253,7 @@ class Conversation:
         return turn
 
     def branches(self, turn_id: str) -> tuple[int, int]:
-        """Return the index of a turn among its versions, and how many there are; see `Tree.siblings`."""
+        """Return the index of a turn among its versions, and their number; see `Tree.siblings`."""
         ids = [turn.id for turn in self._tree.siblings(turn_id)]
         return (ids.index(turn_id), len(ids)) if ids else (0, 1)
 
@@ -261,7 +262,7 @@ class Conversation:
         return self._tree.siblings(turn_id)
 
     async def switch(self, turn_id: str, to: int) -> None:
-        """Show the latest line through another version of a turn, also when the chat is reopened.
+        """Show the latest branch through another version of a turn, now and when the chat is reopened.
 
         Raises StoreError, ChatBusy, and ValueError if there is no version `to`.
         """
@@ -272,7 +273,7 @@ class Conversation:
         await self._show_line(siblings[to].id)
 
     async def go_to(self, turn_id: str) -> None:
-        """Show the latest line through a turn that is not in `turns`, also when the chat is reopened.
+        """Show the latest branch through a turn that is not in `turns`, now and when the chat is reopened.
 
         Raises StoreError, ChatNotFound if there is no such turn, and ChatBusy if a reply is being generated.
         """
@@ -289,8 +290,8 @@ class Conversation:
     async def take_back_question(self) -> None:
         """Undo the last `ask` or `edit`: remove the question from `turns` and the store. Raises StoreError.
 
-        A chat that becomes empty is deleted; the next question begins another, with the same system prompt.
-        After an `edit`, the old version is shown again.
+        A chat left empty is deleted; the next question starts a new one with the same system prompt. After an
+        `edit`, the old version is shown again.
         """
         question = next((turn for turn in reversed(self.turns) if turn.role == "user"), None)
         if question is None:
@@ -313,18 +314,18 @@ class Conversation:
         access: ToolAccess | None = None,
         on_progress: Callable[[float], None] | None = None,
     ) -> AsyncGenerator[ReplyEvent, None]:
-        """Stream the reply to the question at the end of `turns`, to which it is appended, complete or not.
+        """Stream the reply to the question at the end of `turns`, appending it there, complete or not.
 
-        A reply that ended early (`Turn.is_cut`) is continued: the same turn gets more text. It keeps what it
-        has; if nothing is added, it stays as it was. access: the tools that it may call; None: none.
+        A reply that ended early (`Turn.is_cut`) is continued in the same turn. It keeps its text, and stays
+        unchanged if nothing is added. access: the tools that the reply can call; None for no tools.
 
-        Raises the engine's errors after the text so far has been saved, and StoreError. PromptTooLong takes
-        the question back, unless it was answered before. Close the generator (`contextlib.aclosing`) if it
-        may not run to its end.
+        Raises StoreError, and the engine's errors once the text so far is saved. PromptTooLong takes back the
+        question, unless it was answered before. Callers that might stop early must close the generator
+        (`contextlib.aclosing`).
         """
         last = self.turns[-1] if self.turns else None
         if self.answering or last is None or not (last.role == "user" or last.is_cut):
-            raise RuntimeError("there is no turn of the user that waits for an answer")
+            raise RuntimeError("there is no user turn waiting for an answer")
         if last.is_cut:
             reply = msgspec.structs.replace(last, state="streaming", error=None)
         else:
@@ -343,17 +344,17 @@ class Conversation:
             self._running = None
 
     async def send(self, engine: Engine, text: str) -> AsyncGenerator[ReplyEvent, None]:
-        """Save a turn of the user, then stream the reply to it: `ask` and `answer`."""
+        """Save a question, then stream the reply to it: `ask` and `answer`."""
         await self.ask(text)
         async with aclosing(self.answer(engine)) as events:
             async for event in events:
                 yield event
 
     def regenerate(self, turn_id: str | None = None) -> None:
-        """Remove the last reply from `turns`, not from the store, so that `answer` writes another version.
+        """Remove the last reply from `turns`, but not from the store; `answer` then writes another version.
 
-        turn_id: a reply, or its question; what follows is removed too. `put_back` undoes it. Raises ChatBusy,
-        and ChatNotFound if there is no question yet.
+        turn_id: a reply, or its question; everything after it is removed too. `put_back` undoes this. Raises
+        ChatBusy, and ChatNotFound if there is no question yet.
         """
         self._check_free()
         if self.written_elsewhere:
@@ -367,16 +368,16 @@ class Conversation:
         self.turns, self._removed = self.turns[: at + 1], self.turns[at + 1 :]
 
     def put_back(self) -> None:
-        """Show again what `regenerate` removed, unless `answer` has begun a reply or `turns` has changed."""
+        """Show again what `regenerate` removed, unless a reply has begun or `turns` has changed."""
         removed, self._removed = self._removed, []
         if removed and not self.answering and self.turns and self.turns[-1].id == removed[0].parent_id:
             self.turns = [*self.turns, *removed]
 
     async def stop(self) -> bool:
-        """End the reply, and the calls that run; they are marked as stopped.
+        """Stop the reply and its running tool calls, which are marked as stopped.
 
-        Returns True if the stream ends by itself. Returns False if it has not begun (it loads the model,
-        say); then the reader should close the stream.
+        Returns True if the stream ends by itself. Returns False if it has not begun, for example because the
+        model is still loading; the caller should then close the stream.
         """
         return await self._running.stop() if self._running is not None else False
 
@@ -437,7 +438,7 @@ class Conversation:
     async def _catch_up(self) -> None:
         """Read the turns that another program has added.
 
-        Raises ChatBusy if it is still writing, ChatNotFound and StoreError.
+        Raises ChatBusy if that program is still writing, ChatNotFound and StoreError.
         """
         _, turns = await self._store.load(self.chat.id)
         tree = Tree(turns)
@@ -449,7 +450,7 @@ class Conversation:
     async def _begin(
         self, text: str, attachments: Sequence[Attachment], images: Sequence[AttachedImage]
     ) -> Turn:
-        """Store the chat with its first question; return that."""
+        """Store the chat with its first question, and return the question."""
         system = self._turn("system", self._system, None) if self._system else None
         turn = self._question(text, attachments, images, system.id if system else None)
         now, title = time.time(), self.chat.title or title_of(turn.content, turn.attached)
@@ -462,7 +463,7 @@ class Conversation:
         return turn
 
     def _append(self, turn: Turn) -> None:
-        """Append a turn, or replace the last one by its new state."""
+        """Append a turn, or replace the last one with its new state."""
         if self.turns and self.turns[-1].id == turn.id:
             self.turns[-1] = turn
         else:
@@ -472,7 +473,6 @@ class Conversation:
     def _next_question(
         self, text: str, attachments: Sequence[Attachment], images: Sequence[AttachedImage]
     ) -> Turn:
-        """Return a question after the last turn."""
         return self._question(text, attachments, images, self.turns[-1].id if self.turns else None)
 
     def _question(
@@ -511,7 +511,7 @@ class Conversation:
 
 
 def nothing_to_continue() -> ChatNotFound:
-    """Return the error where `Conversation.can_continue` is false."""
+    """Return the error for when `Conversation.can_continue` is false."""
     return ChatNotFound(
         "There is no answer to continue.",
         hint="Only the last answer can be continued, if it was stopped, interrupted or cut off.",

@@ -1,4 +1,4 @@
-"""Generation options: sampling and limits of replies, and where they come from."""
+"""Generation options: sampling parameters and limits for replies, and how they are resolved."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edgechat.settings import SamplingDefaults, Settings
 
 
 class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a reply; fields of a ChatRequest."""
+    """Options for a reply: fields of a ChatRequest."""
 
     sampling: Sampling = Sampling()
     sampling_set: tuple[str, ...] | None = None
@@ -28,7 +28,7 @@ class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommandLineOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of the command line for all replies; None and empty: not set."""
+    """Command-line options for all replies; None or empty if not set."""
 
     sampling: SamplingDefaults = SamplingDefaults()
     seed: int | None = None
@@ -38,7 +38,7 @@ class CommandLineOptions(msgspec.Struct, frozen=True, kw_only=True):
     overflow: Overflow | None = None
     tools: tuple[str, ...] | None = None
     adapters: tuple[str, ...] | None = None
-    """LoRA adapters, as FILE or NAME:SCALE; (): none. The plan contains them."""
+    """LoRA adapters, as FILE or NAME:SCALE, which are also in the plan; () for none."""
     documents: tuple[str, ...] | None = None
     """Names of document collections to search."""
 
@@ -52,11 +52,11 @@ def resolve_options(
 ) -> GenerationOptions:
     """Resolve each option: from the command line, else the chat, the settings, or the model.
 
-    plan, model: None if unknown. Adapters are those of the plan; a chat's own must be found on the disk
-    first, see `ChatSession.adapters`.
+    plan, model: None if unknown. The adapters are the plan's. A chat's own adapters must first be found on
+    the disk; see `ChatSession.adapters`.
     """
     think = chat.think if options.think is None else options.think
-    # The setting applies only to models with a switch; options and chats raise an error for others.
+    # The setting applies only to models whose thinking can be switched; an explicit choice fails for others.
     if think is None and (model is None or model.can_switch_thinking):
         think = settings.think
     defaults = plan.sampling_for(think) if plan is not None else settings.sampling

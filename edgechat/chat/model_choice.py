@@ -1,4 +1,4 @@
-"""Choice of the first model, for all front ends."""
+"""Choosing the first model, for all front ends."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 DEFAULT_MODEL = "guide"
 _PREFERENCE = "model"
-"""Preference with the last used model."""
+"""Name of the preference for the last used model."""
 _DOWNLOADS = "downloads"
-"""Preference with the two downloads to resume at the next start, in two lines."""
+"""Name of the preference for the two downloads to resume at the next start, one per line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class ChosenModel(Generic[T]):
     model: str
     found: T
     missing: str | None = None
-    """The configured or last used model, if it was not found and replaced by the default."""
+    """The configured or last used model, if it was not found and the default replaces it."""
     is_first: bool = False
-    """Whether no model was ever chosen here."""
+    """Whether no model had been chosen here before."""
 
     @property
     def note(self) -> str | None:
@@ -46,10 +46,10 @@ async def choose_model(
     last_used: Callable[[], Awaitable[str | None]],
     find: Callable[[str], T],
 ) -> ChosenModel[T]:
-    """Choose the model named by the user, else that of settings.toml, else the last used one, else the guide.
+    """Choose the model that the user named, else the one in settings.toml, the last used one, or the guide.
 
-    `find` is called in a thread. If it raises ModelNotFound, the guide replaces the model unless it was
-    named; other errors are passed on.
+    `find` is called in a thread. If it raises ModelNotFound, the guide replaces any model that the user did
+    not name; other errors are passed on.
     """
     if named is not None:
         return ChosenModel(named, await asyncio.to_thread(find, named))
@@ -69,24 +69,24 @@ async def remembered(store: Store) -> str | None:
 
 
 async def remember(store: Store, model: str) -> None:
-    """Start with this model next time. Raises StoreError."""
+    """Store the model to start with next time. Raises StoreError."""
     await store.set_preference(_PREFERENCE, lasting_name(model))
 
 
 def lasting_name(model: str) -> str:
-    """Return a name that is valid in other folders: the absolute path of a file."""
+    """Return a model name that works from any folder: files get their absolute path."""
     return os.path.abspath(model) if os.path.isfile(model) else model
 
 
 async def remember_downloads(store: Store, awaited: str, follower: str) -> None:
-    """Resume the downloads of these models next time; empty: none. Raises StoreError.
+    """Store the downloads to resume next time; '' for none. Raises StoreError.
 
-    awaited: answers as soon as it is here. follower: a better model, which is offered then.
+    awaited: the model that answers as soon as it is downloaded. follower: a better model to offer later.
     """
     await store.set_preference(_DOWNLOADS, f"{awaited}\n{follower}")
 
 
 async def remembered_downloads(store: Store) -> tuple[str, str]:
-    """Return the downloads from `remember_downloads`. Raises StoreError."""
+    """Return the downloads stored by `remember_downloads`. Raises StoreError."""
     awaited, _, follower = (await store.preference(_DOWNLOADS) or "").partition("\n")
     return awaited, follower

@@ -37,17 +37,17 @@ class Adjustable(Protocol):
 
     @property
     def settings(self) -> ChatSettings:
-        """How replies are generated."""
+        """The settings for generating replies."""
 
     async def set_system(self, text: str | None) -> None:
-        """Set the system prompt, or (None) remove it. Raises EdgechatError."""
+        """Set the system prompt; None removes it. Raises EdgechatError."""
 
     async def set_settings(self, settings: ChatSettings) -> None:
-        """Change how replies are generated from now on. Raises EdgechatError."""
+        """Change the settings for generating further replies. Raises EdgechatError."""
 
 
 async def adjust(session: ChatSession, conversation: Adjustable, command: str, argument: str) -> str:
-    """Run one of ADJUSTING_COMMANDS; return a sentence about what has changed. Raises EdgechatError."""
+    """Run one of ADJUSTING_COMMANDS; return a sentence describing the change. Raises EdgechatError."""
     match command:
         case "think":
             if argument.lower() not in THINK:
@@ -74,7 +74,7 @@ async def adjust(session: ChatSession, conversation: Adjustable, command: str, a
 
 
 async def set_thinking(session: ChatSession, conversation: Adjustable, think: bool | None) -> None:
-    """Switch the thinking of a conversation; None leaves it to the model.
+    """Switch thinking on or off in a conversation; None leaves it to the model.
 
     Raises StoreError, and SwitchUnknown if the loaded model has no such switch.
     """
@@ -86,13 +86,13 @@ async def set_thinking(session: ChatSession, conversation: Adjustable, think: bo
 
 
 async def set_tools(session: ChatSession, conversation: Adjustable, tools: tuple[str, ...]) -> None:
-    """Choose the tools of a conversation. Raises StoreError."""
+    """Choose the tools for a conversation. Raises StoreError."""
     session.options = msgspec.structs.replace(session.options, tools=None)
     await conversation.set_settings(msgspec.structs.replace(conversation.settings, tools=tools))
 
 
 async def _choose_tools(session: ChatSession, conversation: Adjustable, argument: str) -> str:
-    """Choose tools by name, or none by `off`; without an argument, list them."""
+    """Choose tools by name, or `off` for none; without an argument, list them."""
     known = await session.tools.known()
     if argument:
         await set_tools(session, conversation, () if argument == "off" else choice(argument, known))
@@ -114,7 +114,7 @@ async def set_documents(session: ChatSession, conversation: Adjustable, names: t
 
 
 async def _switch_documents(session: ChatSession, conversation: Adjustable, argument: str) -> str:
-    """Switch a collection on or off, or all off; without an argument, list them."""
+    """Switch a collection on or off, or all of them off; without an argument, list them."""
     from edgechat.documents import registry
 
     known = await asyncio.to_thread(registry.names)
@@ -140,7 +140,7 @@ async def _switch_documents(session: ChatSession, conversation: Adjustable, argu
 
 
 def is_folder_of_documents(argument: str) -> bool:
-    """Return whether the argument of /docs is a folder or file rather than a name. Blocks."""
+    """Return whether an argument to /docs is a path rather than the name of a collection. Blocks."""
     from edgechat.documents import registry
 
     return bool(argument) and argument not in registry.names() and path_exists(argument, or_folder=True)
@@ -149,7 +149,7 @@ def is_folder_of_documents(argument: str) -> bool:
 async def add_documents(
     session: ChatSession, conversation: Adjustable, path: str, on_progress: Callable[[Progress], None]
 ) -> str:
-    """Read a folder or file as a collection, and switch it on; return a sentence about it.
+    """Read a folder or file into a collection and switch it on; return a sentence describing it.
 
     Cancelling keeps what was read so far. on_progress: called on another thread. Raises DocumentError.
     """
@@ -170,14 +170,14 @@ async def add_documents(
     counts = next(
         one.about for one in await asyncio.to_thread(registry.known_collections) if one.name == name
     )
-    left_out = f", {len(update.left_out):,} left out or not whole" if update.left_out else ""
+    left_out = f", {len(update.left_out):,} left out or incomplete" if update.left_out else ""
     left_out += f"; {update.others.about}" if update.others else ""
     more = "" if update.is_complete else " There are more files than edgechat looks at."
     return f"{name} is switched on in this conversation: {counts}{left_out}.{more}"
 
 
 async def _choose_adapters(session: ChatSession, conversation: Adjustable, argument: str) -> str:
-    """Choose LoRA adapters, none by `off`, or the usual ones by `auto`; list those that are applied."""
+    """Choose LoRA adapters, `off` for none or `auto` for the defaults; return a sentence listing them."""
     from edgechat.models.adapters.local import local_adapters
 
     if argument:
@@ -193,11 +193,11 @@ async def _choose_adapters(session: ChatSession, conversation: Adjustable, argum
         return now
     known = [one_line(one.name, 60) for one in await asyncio.to_thread(local_adapters)]
     there = f" There are: {', '.join(known)}." if known else ""
-    return f"{now}{there} /lora off applies none, /lora auto those of the settings."
+    return f"{now}{there} /lora off applies none, /lora auto the ones in the settings."
 
 
 def _check_adapters(texts: tuple[str, ...], plan: LoadPlan | None) -> None:
-    """Raise NotAnAdapter unless these adapters are here, and fit the model if it is known."""
+    """Raise NotAnAdapter unless the adapters exist and, if the model is known, fit it."""
     from edgechat.models.adapters.local import adapter_uses
     from edgechat.models.adapters.peft import open_adapter
     from edgechat.models.formats.mlx.contents import read_model
@@ -210,7 +210,7 @@ def _check_adapters(texts: tuple[str, ...], plan: LoadPlan | None) -> None:
 
 
 async def _set_parameter(session: ChatSession, conversation: Adjustable, argument: str) -> str:
-    """Set a sampling parameter as in `temperature 0.3`; no value, or `default`, removes it."""
+    """Set a sampling parameter, given as `temperature 0.3`; no value, or `default`, resets it."""
     name, _, value = argument.partition(" ")
     value = value.strip()
     fields = SamplingDefaults.__struct_fields__
@@ -245,7 +245,7 @@ async def _apply_preset(session: ChatSession, conversation: Adjustable, name: st
 
 
 def _drop_options(session: ChatSession, sampling: Collection[str], *, think: bool = False) -> None:
-    """Remove options of the command line, which would override what was typed later."""
+    """Remove command-line options that would override what the user chose later."""
     options = session.options
     values = {name: value for name, value in options.sampling.given().items() if name not in sampling}
     session.options = msgspec.structs.replace(
@@ -254,7 +254,7 @@ def _drop_options(session: ChatSession, sampling: Collection[str], *, think: boo
 
 
 def number(text: str) -> float | int:
-    """Return a number that the user typed. Raises SettingsError."""
+    """Parse a number that the user typed. Raises SettingsError."""
     text = text.strip().replace(",", ".")
     for parse in (int, float):
         with contextlib.suppress(ValueError):

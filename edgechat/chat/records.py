@@ -1,4 +1,4 @@
-"""The parts of a conversation, as they are stored and as the front ends read them."""
+"""The parts of a conversation, as stored and as the front ends read them."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ ended before it was complete, and its text so far was kept; failed: it has no te
 """
 
 TRASH_DAYS = 30
-"""Days after which the trash is emptied, when the store is next opened."""
+"""Days after which trashed chats are deleted, when the store is next opened."""
 
 Front = Literal["app", "run"]
 """The front end of a chat: the app, or the command line (`edgechat run`)."""
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of a reply; stored with its turn as JSON."""
+    """Statistics of a reply, stored with its turn as JSON."""
 
     reason: FinishReason | None = None
     usage: Usage | None = None
     timings: Timings | None = None
     context: int = 0
-    """Cells of the KV cache; 0 if unknown."""
+    """Cells in the KV cache; 0 if unknown."""
     thinking_tokens: int = 0
     thinking_seconds: float = 0.0
     model: str = ""
-    """The name of the model that wrote it, or the end of it; empty if unknown."""
+    """The name of the model that wrote the reply, or its end; '' if unknown."""
 
     @property
     def seconds(self) -> float:
-        """Seconds from the question to the end of the reply, without loading the model; 0 if unknown."""
+        """Seconds from the question to the end of the reply, excluding model loading; 0 if unknown."""
         if self.usage is None or self.timings is None:
             return 0.0
         tps = self.timings.decode_tps
         return self.timings.ttft_ms / 1000 + (max(0, self.usage.completion_tokens - 1) / tps if tps else 0.0)
 
     def followed_by(self, rest: Figures) -> Figures:
-        """Return the figures of a whole reply, of which these are for the beginning."""
+        """Combine these figures, for the beginning of a reply, with those for the rest of it."""
         usage, timings = rest.usage, None
         if self.usage is not None and usage is not None:
-            n = self.usage.completion_tokens  # which were part of the second prompt
+            n = self.usage.completion_tokens  # these were part of the second prompt
             usage = msgspec.structs.replace(
                 usage,
                 prompt_tokens=max(0, usage.prompt_tokens - n),
@@ -77,51 +77,51 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ToolOutcome = Literal["open", "answered", "failed", "refused", "stopped"]
-"""The outcome of a call.
+"""The outcome of a tool call.
 
-open: it waits for permission, or runs; in a reply that has ended, it was interrupted. failed: no answer,
-or an error. refused: the user did not allow it. stopped: it was not carried out, or not completely.
+open: it is waiting for permission, or running; in a reply that has ended, it was interrupted. failed: it gave
+no answer, or an error. refused: the user did not allow it. stopped: it was not carried out, or only in part.
 """
 
 
 class AttachedImage(msgspec.Struct, frozen=True):
-    """An image of a question or of a call's result; its file is in `Store.images`."""
+    """An image attached to a question or returned by a tool call; its file is in `Store.images`."""
 
     name: str
     digest: str
-    """Digest of its file; see `edgechat.base.images.image.Image`."""
+    """Digest of the file; see `edgechat.base.images.image.Image`."""
     width: int
     """Pixels."""
     height: int
 
     @property
     def size(self) -> str:
-        """Its size as text."""
+        """The size in pixels: '1,024 × 768'."""
         return f"{self.width:,} × {self.height:,}"
 
 
 class ToolUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A call of a tool in a reply, and its result. All texts are untrusted."""
+    """A tool call in a reply, with its result. All text is untrusted."""
 
     id: str
     name: str
     """The model's name for the tool."""
     arguments: str
-    """The model's text: JSON, or nearly."""
+    """What the model wrote: JSON, or nearly."""
     server: str = ""
-    """Server of the tool; empty if the tool does not exist or is not known yet."""
+    """The tool's server; '' if the tool does not exist or is not known yet."""
     tool: str = ""
     """The server's name for the tool."""
     outcome: ToolOutcome = "open"
     result: str = ""
     """The text for the model."""
     images: tuple[AttachedImage, ...] = ()
-    """Images for a model that sees."""
+    """Images for a model that can see."""
     seconds: float = 0.0
 
 
 class ToolRound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A part of a reply that ends with calls."""
+    """A part of a reply that ends with tool calls."""
 
     uses: tuple[ToolUse, ...]
     content: str = ""
@@ -132,19 +132,19 @@ class ToolRound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Attachment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A text that is sent with a question: a file, a paste, or a passage of a document."""
+    """Text sent with a question: a file, a paste, or a passage of a document."""
 
     name: str
     text: str
     source: PassageSource | None = None
-    """The source of a passage."""
+    """Where a passage comes from."""
 
 
 class ChatSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The settings of one chat; None: as in settings.toml, or recommended for the model."""
+    """The settings of one chat; None means as in settings.toml, or as recommended for the model."""
 
     think: bool | None = None
-    """Switch the model's thinking on or off."""
+    """Switches the model's thinking on or off."""
     sampling: SamplingDefaults = SamplingDefaults()
     tools: tuple[str, ...] = ()
     """Allowed tools; see `edgechat.tools.registry.ToolRegistry.open`."""
@@ -157,7 +157,7 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 def apply_preset(
     preset: Preset, system: str | None, settings: ChatSettings
 ) -> tuple[str | None, ChatSettings]:
-    """Return a system prompt and settings, replaced by those of a preset."""
+    """Return a system prompt and settings with a preset's values applied."""
     changed = msgspec.structs.replace(
         settings,
         think=settings.think if preset.think is None else preset.think,
@@ -177,7 +177,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     thinking: str = ""
     state: TurnState = "complete"
     parent_id: str | None = None
-    """The previous turn; children of one parent are versions of a reply or a question."""
+    """The previous turn; turns with the same parent are versions of a reply or a question."""
     created_at: float
     """Seconds since 1970, UTC."""
     figures: Figures | None = None
@@ -187,22 +187,22 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     images: tuple[AttachedImage, ...] = ()
     """Sent to the model before the attachments."""
     rounds: tuple[ToolRound, ...] = ()
-    """The parts of a reply before the last one, which is in `thinking` and `content`."""
+    """The parts of a reply before the last, which is in `thinking` and `content`."""
 
     @property
     def attached(self) -> tuple[AttachedImage | Attachment, ...]:
-        """Everything that is sent before the text."""
+        """Everything sent to the model before the text."""
         return (*self.images, *self.attachments)
 
     @property
     def all_images(self) -> tuple[AttachedImage, ...]:
-        """Images of a question, or of all results in a reply."""
+        """The images in a question, or in all tool results of a reply."""
         uses = (use for part in self.rounds for use in part.uses)
         return (*self.images, *(image for use in uses for image in use.images))
 
     @property
     def has_words(self) -> bool:
-        """Whether it is not empty."""
+        """Whether the turn has any content."""
         return bool(self.content or self.thinking or self.attachments or self.images or self.rounds)
 
     @property
@@ -223,7 +223,7 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     """The name of the model that answered last."""
     date: str
-    """The date of its beginning (ISO), which the template prints in all turns."""
+    """The date when it began (ISO), which the template prints even in later turns."""
     created_at: float
     updated_at: float
     front: Front = "app"
@@ -232,18 +232,18 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it stays at the top of the list."""
     settings: ChatSettings = ChatSettings()
     leaf: str | None = None
-    """A turn of the shown line, up to its latest descendant; None: the line that was written last."""
+    """A turn on the branch being shown, which ends with its latest descendant; None: the latest branch."""
     trashed_at: float | None = None
     """When it was moved to the trash, or None."""
 
     @property
     def model_name(self) -> str:
-        """The name of its model, without the folder of a file."""
+        """The model's name, without the folder if it is a file."""
         return os.path.basename(self.model) if os.path.isabs(self.model) else self.model
 
 
 class Headline(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation as the app's list shows it."""
+    """A conversation as shown in the app's list."""
 
     chat: Chat
     writing: bool
@@ -255,20 +255,20 @@ class Hit(msgspec.Struct, frozen=True, kw_only=True):
 
     chat: Chat
     turn_id: str
-    """The turn with the words; '' for the chat's title."""
+    """The turn that contains the words; '' if it is the chat's title."""
     role: Role
     created_at: float
     snippet: str
-    """A printable line around the words."""
+    """A printable line of text around the words."""
     marks: tuple[tuple[int, int], ...]
-    """Positions of the words in the snippet: (start, end) in characters, in order, without overlap."""
+    """Spans of the words in the snippet: (start, end) in characters, ordered and without overlap."""
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation as a list shows it."""
+    """A conversation as shown in a list of chats."""
 
     chat: Chat
     prefix: str
-    """The shortest prefix of its id that is unique, but at least eight characters."""
+    """The shortest unique prefix of its id, but at least eight characters."""
     n_messages: int
-    """Number of questions and replies; versions count as one."""
+    """Number of questions and replies, counting all versions of one as one."""

@@ -1,6 +1,6 @@
-"""Chat session: the store, the engine of the chosen model and the settings, for a front end.
+"""Chat session: the store, the chosen model's engine and the settings, for a front end.
 
-Used by the app and `edgechat run`, which show the messages of `on_note`.
+Used by the app and `edgechat run`, which show the messages passed to `on_note`.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ if TYPE_CHECKING:
 
 _TITLE_TOKENS = 32
 _MOST_EMBEDDED = 32
-"""Most changed passages to embed before a question; `ChatSession.embed_documents` does the rest."""
+"""Maximum number of changed passages embedded before a question; `embed_documents` does the rest."""
 SAVE_SECONDS = 2.0
-"""Seconds that closing waits for KV states to be saved; they can be computed again."""
+"""Seconds that closing waits for KV states to be saved; unsaved ones are computed again."""
 
 
 class Prepare(Protocol):
-    """Plans a model by name. May take a while; called in a thread."""
+    """Plans how to load a model, given its name. May take a while; called in a thread."""
 
     def __call__(self, model: str, *, leaving: Sequence[LoadPlan] = ()) -> LoadPlan:
-        """Plan for the memory that is free after unloading the models in `leaving`."""
+        """Plan for the memory that is free once the models in `leaving` are unloaded."""
 
 
 class MakeEngine(Protocol):
-    """Makes an engine from a plan, without loading it."""
+    """Makes an engine from a plan, without loading the model."""
 
     def __call__(
         self,
@@ -78,7 +78,7 @@ class MakeEngine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SessionServices:
-    """The layers below, as functions that tests replace."""
+    """The layers below, as functions that tests can replace."""
 
     store_path: Callable[[], Path]
     prepare: Prepare
@@ -88,10 +88,10 @@ class SessionServices:
 
     @classmethod
     def real(cls, request: PlanRequest | None = None) -> SessionServices:
-        """Return edgechat's own services, which import planner and engine when called.
+        """Return edgechat's own services, which import the planner and the engine when called.
 
-        request: for the first model that is planned. Others get its adapters if they fit; what has no effect
-        on the first model is refused, and noted for others.
+        request: how to plan the first model; options that have no effect on it are errors. For other models,
+        they are only noted, and the adapters are used if they fit.
         """
         planned: list[str] = []
 
@@ -115,7 +115,7 @@ class SessionServices:
 
 
 class ChatSession:
-    """Opens the store and makes the engine at first use; after a failure, the next call tries again."""
+    """Opens the store and makes the engine on first use; after a failure, the next call tries again."""
 
     def __init__(
         self,
@@ -128,24 +128,24 @@ class ChatSession:
         needs_store: bool = False,
         prewarm: bool = True,
     ) -> None:
-        """model: from the command line; None: chosen by `choose_model`.
+        """model: from the command line; if None, `choose_model` chooses one.
 
         keep: save text and KV states to disk. needs_store: fail if the store cannot be written, because a
-        stored conversation is continued. prewarm: compute ahead of the next question.
+        stored conversation is being continued. prewarm: compute ahead of the next question.
         """
         self.model = model
         """The name of the model, once it is known."""
         self.plan: LoadPlan | None = None
         self.options = options
-        """Options of the command line, which take precedence over a conversation's settings."""
+        """Command-line options, which take precedence over a conversation's settings."""
         self.settings = Settings()
         """The contents of settings.toml when it was last read."""
         self.is_first_run = False
-        """Whether no model was ever chosen here."""
+        """Whether no model had been chosen here before."""
         self.on_note: Callable[[str], None] = lambda _note: None
-        """Called with messages for the user: nothing is saved, a model is gone, a load was reduced."""
+        """Called with messages for the user: nothing is saved, a model is missing, a load was reduced."""
         self.tools = ChatTools(self.store, lambda: self.documents)
-        """The tools of models, and the user's permissions."""
+        """The model's tools, and the user's permissions."""
         self._services = services
         self._front = front
         self._keep, self._needs_store, self._prewarm = keep, needs_store, prewarm
@@ -157,14 +157,14 @@ class ChatSession:
         self._closed = False
 
     async def store(self) -> Store:
-        """Return the open store, in memory if it cannot be written. Raises StoreError and FolderError."""
+        """Return the store, in memory if its file cannot be written. Raises StoreError and FolderError."""
         async with self._opening:
             if self._store is None:
                 self._store = await self._open_store()
             return self._store
 
     async def engine(self) -> Engine:
-        """Return the engine of the chosen model, not yet loaded. Raises EdgechatError."""
+        """Return the chosen model's engine, without loading it. Raises EdgechatError."""
         async with self._planning:
             if self._engine is None:
                 await self.read_settings()
@@ -178,14 +178,14 @@ class ChatSession:
 
     @property
     def loaded(self) -> Engine | None:
-        """The engine, if there is one already."""
+        """The engine, if it has been created."""
         return self._engine
 
     @property
     def sees(self) -> bool | None:
-        """Whether the model takes images, by its plan until it is loaded.
+        """Whether the model accepts images, according to its plan until it is loaded.
 
-        None before a model is chosen, or until the abilities of another server's model are known.
+        None if no model has been chosen, or if it runs on another server and its abilities are not known yet.
         """
         if self._engine is not None and self._engine.model is not None:
             return self._engine.model.sees
@@ -194,7 +194,7 @@ class ChatSession:
         return self.plan.projector is not None and self.plan.projector.vision
 
     async def check_sees(self) -> None:
-        """Raise CannotSee if the model takes no images; also the errors of `engine`."""
+        """Raise CannotSee if the model does not accept images. Also raises the errors of `engine`."""
         engine = await self.engine()
         if self.sees is None:
             await engine.start()
@@ -204,10 +204,10 @@ class ChatSession:
             raise CannotSee(f"{name} cannot see images.", hint=self.plan.no_vision or None)
 
     async def switch_model(self, name: str) -> LoadPlan:
-        """Switch to another model; if it cannot be planned, the present one stays.
+        """Switch to another model; if it cannot be planned, the current one stays.
 
-        It is planned for the memory that is free after unloading the present one. No reply may be running; a
-        load in progress ends with EngineClosed. Raises EdgechatError.
+        The plan uses the memory that will be free once the current model is unloaded. Must not be called
+        while a reply is running; a load in progress ends with EngineClosed. Raises EdgechatError.
         """
         async with self._planning:
             await self.read_settings()
@@ -219,7 +219,7 @@ class ChatSession:
             return plan
 
     async def remember_model(self) -> None:
-        """Store this model for the next start. Raises StoreError."""
+        """Store the current model for the next start. Raises StoreError."""
         if self.model is not None:
             await remember(await self.store(), self.model)
 
@@ -229,12 +229,12 @@ class ChatSession:
         return self.settings
 
     async def save_preset(self, name: str, system: str | None, chat: ChatSettings) -> None:
-        """Save the settings of a chat as a preset in settings.toml. Raises SettingsError."""
+        """Save a chat's settings as a preset in settings.toml. Raises SettingsError."""
         preset = Preset(system=system, think=chat.think, sampling=chat.sampling, adapters=chat.adapters)
         self.settings = await asyncio.to_thread(settings.change, f"presets.{name}", preset)
 
     def generation_options(self, chat: ChatSettings) -> GenerationOptions:
-        """Return the options for replies in a chat; see `resolve_options`."""
+        """Return the generation options for a chat; see `resolve_options`."""
         model = self._engine.model if self._engine is not None else None
         return resolve_options(self.options, chat, self.settings, self.plan, model)
 
@@ -248,18 +248,18 @@ class ChatSession:
         return await Conversation.load(await self.store(), chat_id, front=self._front)
 
     def chosen_tools(self, chat: ChatSettings) -> tuple[str, ...]:
-        """Return the tools in a chat: from the command line, else from its settings."""
+        """Return the tools chosen for a chat: from the command line, else from its settings."""
         return chat.tools if self.options.tools is None else self.options.tools
 
     def chosen_adapters(self, chat: ChatSettings) -> tuple[str, ...]:
-        """Return the LoRA adapters of a chat for users: the command line's, else its own or the usual."""
+        """Return the names of a chat's LoRA adapters: the command line's, else its own, else the defaults."""
         if self.options.adapters is None and chat.adapters is not None:
             return tuple(map(label_of, chat.adapters))
         planned = self.plan.adapters if self.plan is not None else ()
         return tuple(f"{one.name}:{one.scale:g}" if one.scale != 1 else one.name for one in planned)
 
     async def adapters(self, chat: ChatSettings) -> tuple[AdapterUse, ...]:
-        """Return the LoRA adapters of a chat for the engine. Raises NotAnAdapter."""
+        """Return a chat's LoRA adapters for the engine. Raises NotAnAdapter."""
         if self.options.adapters is None and chat.adapters is not None:
             from edgechat.models.adapters.local import adapter_uses
 
@@ -268,7 +268,7 @@ class ChatSession:
 
     @property
     def documents(self) -> DocumentLibrary:
-        """The document collections of chats."""
+        """The library of document collections."""
         if self._documents is None:
             from edgechat.documents.embedding import embedder_here
             from edgechat.documents.library import DocumentLibrary
@@ -281,11 +281,11 @@ class ChatSession:
         return self._documents
 
     def _loads(self) -> list[LoadPlan]:
-        """Return the plan of the model that is loaded, or may be at any moment."""
+        """Return a list with the plan of the current model, which may be loaded at any moment."""
         return [self._engine.plan] if self._engine is not None else []
 
     def chosen_documents(self, chat: ChatSettings) -> tuple[str, ...]:
-        """Return the collections in a chat: from the command line, else from its settings."""
+        """Return the collections chosen for a chat: from the command line, else from its settings."""
         return chat.documents if self.options.documents is None else self.options.documents
 
     async def passages(
@@ -296,7 +296,7 @@ class ChatSession:
         *,
         instead_of: str = "",
     ) -> list[Attachment]:
-        """Update the documents of a chat, and return the passages for a question.
+        """Update a chat's documents, and return passages for a question.
 
         on_progress: called on another thread. instead_of: the id of the question that this one replaces.
         Raises EdgechatError.
@@ -318,13 +318,11 @@ class ChatSession:
         given, numbered = sources_in(sent), sources_in(turns)
         found = await self.documents.find(names, question, room, given, numbered, embed=_MOST_EMBEDDED)
         if not found and not given:
-            self.on_note(
-                "Nothing in the documents was found for this question, which is answered without them."
-            )
+            self.on_note("Nothing in the documents matches this question, so it is answered without them.")
         return [attached_passage(one) for one in found]
 
     async def embed_documents(self, on_progress: Callable[[Progress], None]) -> None:
-        """Embed the remaining passages while nothing else is computed.
+        """Embed the remaining passages while nothing else is being computed.
 
         Cancelling keeps what was done so far.
         """
@@ -340,15 +338,15 @@ class ChatSession:
     ) -> AsyncGenerator[ReplyEvent, None]:
         """Stream the reply to the last question of a conversation, loading the model if necessary.
 
-        permission: decides about calls; None: only harmless tools are called. on_progress: receives the
-        progress of a load. Raises EdgechatError; see `Conversation.answer`.
+        permission: decides about tool calls; if None, only harmless tools are called. on_progress: receives
+        the progress of loading the model. Raises EdgechatError; see `Conversation.answer`.
         """
         engine = await self.engine()
         assert self.model is not None
         await conversation.use_model(self.model)
         has_images = any(turn.all_images for turn in conversation.turns)
         if engine.model is None and (has_images or self.settings.think is not None):
-            await engine.start(on_progress)  # to know whether the model sees, and can switch its thinking
+            await engine.start(on_progress)  # to learn whether the model sees, and can switch its thinking
         options = self.generation_options(conversation.chat.settings)
         options = msgspec.structs.replace(options, adapters=await self.adapters(conversation.chat.settings))
         access = await self._tool_access(conversation, permission or NamedPermission(()))
@@ -367,14 +365,14 @@ class ChatSession:
         return ToolAccess(tools=found, permission=permission, rounds=self.settings.tool_rounds)
 
     async def suggest_title(self, conversation: Conversation) -> str:
-        """Ask the loaded model for a title while nothing else is computed; '' if there is none.
+        """Ask the loaded model for a title while nothing else is being computed; '' if there is none.
 
         Cancelling this cancels the request. Raises EdgechatError.
         """
         engine, turns = self._engine, [turn for turn in conversation.turns if turn.role != "system"]
         if engine is None or engine.model is None or self.model == DEFAULT_MODEL or not self.settings.titles:
             return ""
-        # A model that failed twice will not find one.
+        # Give up after two exchanges: a model that failed twice will not find a title.
         if not conversation.has_first_title or not 2 <= len(turns) <= 4 or not turns[1].content:
             return ""
         request = ChatRequest(
@@ -406,7 +404,10 @@ class ChatSession:
             self._engine.forget(chat_id)
 
     async def close_engine(self, seconds: float | None = None) -> None:
-        """End the worker after saving KV states; seconds: time limit for that (None: 2)."""
+        """Save the KV states and stop the worker.
+
+        seconds: time limit for saving; None for SAVE_SECONDS.
+        """
         engine, self._engine = self._engine, None
         if engine is None:
             return
@@ -416,7 +417,7 @@ class ChatSession:
         await engine.close()
 
     async def close(self) -> None:
-        """Save the KV states, end the worker and close the store."""
+        """Save the KV states, stop the worker and close the store."""
         self._closed = True
         await self.tools.close()
         if self._documents is not None:
@@ -445,7 +446,7 @@ class ChatSession:
 
     async def _new_engine(self, model: str, plan: LoadPlan) -> Engine:
         lasting = False
-        with suppress(EdgechatError):  # which is raised to those that write there
+        with suppress(EdgechatError):  # it is raised again when something is written to the store
             lasting = (await self.store()).lasting
         if self._closed:
             raise EngineClosed("edgechat was closed while the model was being planned.")
@@ -480,9 +481,10 @@ def _engine(
 
 
 def cache_policy(settings: Settings, *, lasting: bool, prewarm: bool = True) -> CachePolicy:
-    """Return the worker's policy for chats between replies.
+    """Return the worker's cache policy between replies.
 
-    lasting: whether chats and so their KV states are stored. prewarm: False if no question will follow.
+    lasting: whether chats, and therefore their KV states, are stored. prewarm: False if no question will
+    follow.
     """
     return CachePolicy(
         settle=settings.settle and prewarm,

@@ -1,4 +1,4 @@
-"""Turn tree of a chat, in which versions of a reply or a question are siblings."""
+"""The tree of a chat's turns, in which versions of a reply or a question are siblings."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from edgechat.engine.types import Usage
 
 
 class Tree:
-    """The turns of all lines of a chat, in the order of writing."""
+    """The turns on all branches of a chat, in the order they were written."""
 
     def __init__(self, turns: Iterable[Turn] = ()) -> None:
         self._turns: dict[str, Turn] = {}
         self._positions: dict[str, int] = {}
-        """The order of writing, by id."""
+        """The order in which turns were written, by id."""
         self._children: dict[tuple[str | None, Role], list[str]] = {}
-        """The ids of siblings, by parent and role, in the order of writing."""
+        """The ids of siblings, by parent and role, in the order they were written."""
         self._fill(turns)
 
     def __contains__(self, turn_id: str | None) -> bool:
@@ -36,14 +36,14 @@ class Tree:
         return list(self._turns.values())
 
     def put(self, turn: Turn) -> None:
-        """Add the newest turn, or replace an earlier state of a turn."""
+        """Add a new turn, or replace an existing one with its new state."""
         if turn.id not in self._turns:
             self._positions[turn.id] = 1 + next(reversed(self._positions.values()), 0)
             self._children.setdefault((turn.parent_id, turn.role), []).append(turn.id)
         self._turns[turn.id] = turn
 
     def put_system(self, system: Turn | None) -> None:
-        """Replace the system prompt of all lines; None removes it."""
+        """Replace the system prompt of all branches; None removes it."""
         old = next((turn for turn in self.turns if turn.role == "system" and turn.parent_id is None), None)
         roots = {old.id if old else None, None}
         parent_id = system.id if system else None
@@ -60,9 +60,9 @@ class Tree:
         self._fill([turn for turn in self.turns if turn.id not in removed])
 
     def line(self, turn_id: str | None) -> list[Turn]:
-        """Return the line from the root through a turn to its latest descendant.
+        """Return the branch from the root through a turn to its latest descendant.
 
-        If there is no such turn, return the line to the latest turn of all.
+        If there is no such turn, return the branch that ends with the latest turn of all.
         """
         turn = next(reversed(self._turns.values()), None)
         if turn_id in self:
@@ -74,9 +74,9 @@ class Tree:
         return turns[::-1]
 
     def siblings(self, turn_id: str) -> list[Turn]:
-        """Return all versions of a turn, in the order of writing; none for an unknown turn.
+        """Return all versions of a turn, in the order they were written; [] for an unknown turn.
 
-        Empty ones are omitted, except the turn itself.
+        Empty versions are omitted, except the turn itself.
         """
         turn = self._turns.get(turn_id)
         if turn is None:
@@ -89,14 +89,13 @@ class Tree:
         return any(self._turns[name].has_words for name in self._children.get((turn_id, "assistant"), ()))
 
     def has_others(self, turn_id: str) -> bool:
-        """Return whether there are turns, besides the system prompt, outside a turn's subtree."""
+        """Return whether any turns besides the system prompt are outside a turn's subtree."""
         subtree = {turn.id for turn in self._subtree(turn_id)}
         return any(turn.role != "system" and turn.id not in subtree for turn in self._turns.values())
 
     def _subtree(self, turn_id: str | None) -> list[Turn]:
-        """Return a turn and its descendants, in no particular order."""
         turns = [self._turns[turn_id]] if turn_id in self._turns else []
-        for turn in turns:  # grows during iteration
+        for turn in turns:  # the list grows during iteration
             for role in get_args(Role):
                 turns += [self._turns[name] for name in self._children.get((turn.id, role), ())]
         return turns
@@ -109,11 +108,11 @@ class Tree:
 
 
 def left_out(turns: Sequence[Turn]) -> list[Turn]:
-    """Return the turns of a line that were not sent for its last complete reply.
+    """Return the turns of a branch that were left out of the prompt of its last complete reply.
 
-    The engine reports the number of dropped exchanges. Whether the first one stayed is derived from the token
-    counts of its reply, as `engine.prompt.window` does from its messages; this may be wrong if they are
-    within a few tokens of a quarter of the context.
+    The engine reports how many exchanges were dropped. Whether the first one was kept is derived from the
+    token counts of its reply, whereas `engine.prompt.window` counts its messages. The result may be wrong if
+    the count is within a few tokens of a quarter of the context.
     """
     replies = [(at, usage) for at, turn in enumerate(turns) if (usage := _usage(turn)) is not None]
     if not replies or not replies[-1][1].dropped_turns:

@@ -1,4 +1,4 @@
-"""Citations in a reply: the passages that they name, their sources, and a check of quotations."""
+"""Citations in a reply: the passages they refer to, their sources, and a check of quotations."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 CITATION = re.compile(r"\[(\d{1,4}(?:\s*[,;]\s*\d{1,4}){0,15})\]")
-"""Numbers of passages in brackets, [1] or [1, 3]."""
+"""Passage numbers in brackets: [1] or [1, 3]."""
 CITATIONS = re.compile(rf"(?<![\w\]])(?:{CITATION.pattern})+(?![(\[])")
-"""One or more: [1][2]. Not an index, x[1], nor a link, [1](…)."""
+"""One or more of them: [1][2]. Not an index, x[1], or a link, [1](…)."""
 _QUOTATION = re.compile(r"“([^”\n]{1,2000})”|„([^“”\n]{1,2000})[“”]|«([^»\n]{1,2000})»|\"([^\"\n]{1,2000})\"")
 _CODE = re.compile(r"^(```+|~~~+).*?(?:^\1|\Z)|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 _LEAST_WORDS = 4
@@ -27,10 +27,10 @@ _ELLIPSIS = re.compile(r"\s*(?:\[?…\]?|\[?\.\.\.\]?)\s*")
 
 
 class Citation(msgspec.Struct, frozen=True, kw_only=True):
-    """A citation in a reply, [1] or [1, 3]."""
+    """A citation in a reply: [1] or [1, 3]."""
 
     start: int
-    """Its first character in the reply."""
+    """Index of its first character in the reply."""
     end: int
     numbers: tuple[int, ...]
 
@@ -58,7 +58,7 @@ def citations_in(text: str, known: Collection[int]) -> list[Citation]:
 
 
 def quotations_in(text: str, passages: Sequence[str]) -> list[Quotation]:
-    """Return the longer quotations in a reply, each checked against the passages it was given."""
+    """Return the longer quotations in a reply, each checked against the passages that the model was given."""
     plain: list[str] | None = None
     found: list[Quotation] = []
     for match in _QUOTATION.finditer(_without_code(text)):
@@ -78,7 +78,7 @@ def _words(text: str) -> str:
 
 
 def _without_code(text: str) -> str:
-    """Return a text with its code replaced by spaces."""
+    """Return text with code replaced by spaces."""
     return _CODE.sub(lambda match: " " * len(match[0]), text)
 
 
@@ -86,7 +86,7 @@ _RANGE = "–"
 
 
 class PassageSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A place in a document that was given to a model."""
+    """The source of a passage given to a model: a place in a document."""
 
     number: int
     """Its number in citations: [1]. Unique in a conversation."""
@@ -94,7 +94,7 @@ class PassageSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     path: str
     """Path of the file on this machine."""
     digest: str
-    """SHA-256 of the file at that time, hexadecimal."""
+    """SHA-256 of the file when it was read, in hexadecimal."""
     start: int
     """Number of its first line in the file's text, from 1."""
     end: int
@@ -102,13 +102,13 @@ class PassageSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Human-readable place: 'lines 3–10', 'page 2'; '' for a whole document."""
 
     def covers(self, other: PassageSource) -> bool:
-        """Whether this place contains another one, in the same version of the same file."""
+        """Return whether this place contains another one, in the same version of the same file."""
         same = (self.path, self.digest) == (other.path, other.digest)
         return same and (not self.place or (self.start <= other.start and other.end <= self.end))
 
     @property
     def has_changed(self) -> bool:
-        """Whether the file has changed or is gone. Reads it."""
+        """Whether the file has changed or is gone. Reads the file."""
         import hashlib
 
         try:
@@ -119,9 +119,9 @@ class PassageSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 def place_of(file: File, start: int, end: int, heading: str = "") -> str:
-    """Return a human-readable range of lines of a file's text, in the file's units.
+    """Return a human-readable range of lines in a file, in the file's units.
 
-    heading: of the section, used instead for files of paragraphs, where people see no lines.
+    heading: the section's heading; used instead if the unit is a paragraph, since lines are not visible then.
     """
     if file.unit == "paragraph" and heading:
         return f"“{heading}”"

@@ -23,12 +23,12 @@ from edgechat.documents.passages import Passage
 _VERSION = 3
 _BUSY_SECONDS = 10.0
 MOST_NAMES = 3
-"""Maximum number of names kept of files whose kinds are not read."""
+"""Maximum number of names kept of files that are not read because of their kind."""
 UNSPACED = "\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-"""Chinese and Japanese characters, which have no spaces between words, as ranges of a regular expression."""
+"""Chinese and Japanese characters, which have no spaces between words, as regular expression ranges."""
 _UNSPACED = re.compile(f"[{UNSPACED}]")
-# The index stores no text (content = 'searched'), so triggers tell it what is removed. Porter's rules strip
-# English endings and do other languages little harm, since they apply to questions as well.
+# The index stores no text (content = 'searched'), so triggers tell it what is removed. Porter stemming strips
+# English endings. It does other languages little harm, since it applies to questions as well.
 _SCHEMA = """
 CREATE TABLE roots (
     path TEXT PRIMARY KEY, device TEXT NOT NULL DEFAULT '', others TEXT NOT NULL DEFAULT '{}'
@@ -79,7 +79,7 @@ _FROM_1 = f"ALTER TABLE roots ADD COLUMN device TEXT NOT NULL DEFAULT '';\n{_FRO
 
 
 class OtherFiles(msgspec.Struct, frozen=True):
-    """Files of a folder whose kinds are not read."""
+    """The files in a folder that are not read because of their kind."""
 
     count: int = 0
     names: tuple[str, ...] = ()
@@ -93,14 +93,14 @@ class OtherFiles(msgspec.Struct, frozen=True):
 
     @property
     def about(self) -> str:
-        """Message for the user, if there are any."""
+        """A message for the user, if there are any."""
         if self.count == 1:
             return f"1 file is of a kind that is not read: {self.names[0]}"
         return f"{self.count:,} files are of kinds that are not read: {listed(self.names, self.count)}"
 
 
 def listed(names: Sequence[str], count: int) -> str:
-    """Return `names`, the first of `count`, as a line."""
+    """Return `names`, the first of `count` names, on one line."""
     rest = f" and {count - len(names):,} more" if count > len(names) else ""
     return f"{', '.join(names)}{rest}"
 
@@ -110,7 +110,7 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     device: str
-    """Its device (st_dev) when it was last read; '' before that."""
+    """Its device (st_dev) when it was last read; '' if it was not."""
     files: int
     """Number of files with text when it was last read."""
     is_file: bool
@@ -118,7 +118,7 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def away(self) -> str:
-        """Message for the user while it is out of reach."""
+        """The message shown while it is out of reach."""
         if not self.files:
             return f"{flat(self.path)} is not available now."
         files = f"{self.files:,} files are" if self.files > 1 else "1 file is"
@@ -126,17 +126,17 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of a collection."""
+    """A file in a collection."""
 
     root: str
-    """The folder, or this file, that the user has added."""
+    """The folder that the user added, or this file itself."""
     path: str
     """Relative to the root, with slashes; '' if it is the root."""
     size: int
     changed: int
-    """Time of its last change (nanoseconds)."""
+    """Time of its last modification, in nanoseconds."""
     digest: str = ""
-    """SHA-256 of its bytes, hexadecimal; '' if it could not be read and is worth another try."""
+    """SHA-256 of its bytes, in hexadecimal; '' if it could not be read and is worth another try."""
     unit: str = "line"
     """Unit of places in it: line, page, chapter, cell, paragraph or row."""
     starts: tuple[int, ...] = ()
@@ -144,7 +144,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     n_bytes: int = 0
     """Size of its text as UTF-8."""
     note: str = ""
-    """Why it is missing from the collection, completely or in part; '' if it is not."""
+    """Why it is not in the collection, or only in part; '' if it is."""
     id: int = 0
 
     @property
@@ -154,12 +154,12 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Name for the user: the path below the folder that was added, with that folder's name."""
+        """Its name for the user: its path, starting with the name of the folder that was added."""
         return flat("/".join(filter(None, (Path(self.root).name, self.path))))
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """A passage of a collection."""
+    """A passage in a collection."""
 
     id: int
     file: File
@@ -171,15 +171,15 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """Size of a collection."""
+    """The size of a collection."""
 
     files: int
     """Files with text."""
     passages: int
     n_bytes: int
-    """Size of their text."""
+    """Size of their text as UTF-8."""
     embedded: int
-    """Passages with a vector."""
+    """Number of passages with a vector."""
 
 
 _FILE = "root, path, size, changed, digest, unit, starts, n_bytes, note, id"
@@ -190,9 +190,9 @@ class Collection:
     """An open collection. Its methods raise DocumentError if its file cannot be used."""
 
     def __init__(self, path: Path, name: str) -> None:
-        """Open or create it; `edgechat.documents.registry` knows the paths.
+        """Open or create the collection's file; `edgechat.documents.registry` knows the paths.
 
-        A collection that cannot be written, because the disk is full, say, can still be read.
+        If it cannot be written, for example because the disk is full, it can still be read.
         """
         self.name = name
         self.path = path
@@ -242,7 +242,7 @@ class Collection:
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
         if version < _VERSION:
             with self.transaction():
-                # Again: another program may have migrated it.
+                # Read again: another program may have migrated it.
                 (version,) = self._db.execute("PRAGMA user_version").fetchone()
                 for statement in _statements({0: _SCHEMA, 1: _FROM_1, 2: _FROM_2}.get(version, "")):
                     self._db.execute(statement)
@@ -266,7 +266,7 @@ class Collection:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Write all changes made inside, or none of them."""
+        """Write all changes made inside the context, or none of them."""
         with self._translated():
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -322,12 +322,12 @@ class Collection:
             self._db.execute("INSERT OR IGNORE INTO roots (path) VALUES (?)", (path,))
 
     def put_device(self, path: str, device: str) -> None:
-        """Store the device of a root."""
+        """Store a root's device."""
         with self.transaction():
             self._db.execute("UPDATE roots SET device = ? WHERE path = ?", (device, path))
 
     def put_others(self, path: str, others: OtherFiles) -> None:
-        """Store which files of a root have kinds that are not read."""
+        """Store which files below a root are not read because of their kind."""
         with self.transaction():
             values = (msgspec.json.encode(others).decode(), path)
             self._db.execute("UPDATE roots SET others = ? WHERE path = ?", values)
@@ -344,13 +344,13 @@ class Collection:
         return [_file(row) for row in rows]
 
     def left_out(self) -> list[File]:
-        """Return the files that are missing completely or in part (see `File.note`), sorted by name."""
+        """Return the files that were not read, or not completely (see `File.note`), sorted by name."""
         with self._translated():
             query = f"SELECT {_FILE} FROM files WHERE note != '' ORDER BY root, path"
             return [_file(row) for row in self._db.execute(query)]
 
     def put(self, file: File, passages: Iterable[Passage] = ()) -> None:
-        """Write a file with its passages, replacing its previous state."""
+        """Store a file with its passages, replacing its previous state."""
         with self.transaction():
             self._delete(file.root, file.path)
             cursor = self._db.execute(
@@ -377,7 +377,7 @@ class Collection:
             )
 
     def touch(self, file: File) -> None:
-        """Store the size and time of a file whose content is unchanged."""
+        """Store the size and modification time of a file whose content is unchanged."""
         with self.transaction():
             self._db.execute(
                 "UPDATE files SET size = ?, changed = ? WHERE root = ? AND path = ?",
@@ -394,7 +394,7 @@ class Collection:
         self._db.execute("DELETE FROM files WHERE root = ? AND path = ?", (root, path))
 
     def counts(self) -> Counts:
-        """Return its size."""
+        """Return the size of the collection."""
         with self._translated():
             files, n_bytes = self._db.execute(
                 "SELECT count(*), coalesce(sum(n_bytes), 0) FROM files WHERE n_bytes > 0"
@@ -410,7 +410,7 @@ class Collection:
             return int(self._db.execute("SELECT count(*) FROM passages").fetchone()[0])
 
     def passages(self, ids: Sequence[int]) -> list[Found]:
-        """Return the passages with these ids, in this order, except those that no longer exist."""
+        """Return the passages with these ids, in the same order, without those that no longer exist."""
         with self._translated():
             rows = self._db.execute(
                 f"SELECT {_PASSAGE} FROM passages WHERE id IN (SELECT value FROM json_each(?))",
@@ -425,7 +425,7 @@ class Collection:
         return [found[one] for one in ids if one in found]
 
     def section(self, found: Found, most: int) -> list[Found]:
-        """Return all passages of a passage's section, in order; none if it exceeds `most` characters."""
+        """Return all passages in a passage's section, in order; [] if it exceeds `most` characters."""
         where, values = "WHERE file = ? AND section = ?", (found.file.id, found.section)
         with self._translated():
             (letters,) = self._db.execute(
@@ -452,7 +452,7 @@ class Collection:
             return [number for (number,) in rows]
 
     def count_up_to(self, match: str, most: int) -> int:
-        """Return how many passages match an FTS5 expression, at most `most`."""
+        """Count the passages that match an FTS5 expression, up to `most`."""
         with self._translated():
             (count,) = self._db.execute(
                 "SELECT count(*) FROM (SELECT rowid FROM words WHERE words MATCH ? LIMIT ?)", (match, most)
@@ -462,7 +462,7 @@ class Collection:
     # Vectors.
 
     def without_vector(self, model: str, limit: int, after: int = 0) -> list[tuple[int, str]]:
-        """Return ids and texts, headings included, of passages that lack a vector of a model.
+        """Return the ids and texts, including headings, of passages without a vector from a model.
 
         Searches only ids above `after`, so that passages with a vector are not scanned each time.
         """
@@ -476,7 +476,7 @@ class Collection:
         return [(number, f"{heading}\n{text}" if heading else text) for number, heading, text in rows]
 
     def count_without_vector(self, model: str) -> int:
-        """Return the number of passages that lack a vector of a model."""
+        """Return the number of passages without a vector from a model."""
         with self._translated():
             (count,) = self._db.execute(
                 "SELECT count(*) FROM passages p LEFT JOIN vectors v "
@@ -486,7 +486,7 @@ class Collection:
         return int(count)
 
     def put_vectors(self, model: str, vectors: Iterable[tuple[int, bytes]]) -> None:
-        """Write vectors of passages by their ids, except for passages that no longer exist."""
+        """Store vectors by passage id, except for passages that no longer exist."""
         with self.transaction():
             self._db.executemany(
                 "INSERT OR REPLACE INTO vectors (passage, model, vector) "
@@ -495,7 +495,7 @@ class Collection:
             )
 
     def vectors(self, model: str) -> tuple[list[int], bytes]:
-        """Return the ids of all passages with a vector of a model, and their concatenated vectors."""
+        """Return the ids of all passages with a vector from a model, and their concatenated vectors."""
         with self._translated():
             rows = self._db.execute(
                 "SELECT passage, vector FROM vectors WHERE model = ? ORDER BY passage", (model,)
@@ -503,14 +503,14 @@ class Collection:
         return [number for number, _ in rows], b"".join(vector for _, vector in rows)
 
     def change(self) -> int:
-        """Return a number that differs after each change to the file, by any program."""
+        """Return a number that changes whenever any program changes the file."""
         with self._translated():
             (version,) = self._db.execute("PRAGMA data_version").fetchone()
         return int(version) * 2**32 + self._db.total_changes
 
 
 def _spaced(text: str) -> str:
-    """Return a text for the index, in which each character of `UNSPACED` is a separate word."""
+    """Return text for the index, with each character in `UNSPACED` as a separate word."""
     return text if text.isascii() else _UNSPACED.sub(r" \g<0> ", text)
 
 

@@ -35,33 +35,33 @@ if TYPE_CHECKING:
 
 
 _TEXTS, _CHARACTERS = 256, 1 << 20
-"""Limits of one request."""
+"""Maximum texts and characters in one request."""
 _LONGEST = 1 << 16
-"""Characters of a text that are sent to the worker, which truncates it to the model's context."""
+"""Maximum characters of a text sent to the worker, which truncates it to the model's context."""
 
 
 class SearchModel:
-    """A model for searching, loaded on first use and unloaded when idle. Belongs to one event loop.
+    """A search model, loaded on first use and unloaded when idle. Belongs to one event loop.
 
-    Calls raise EdgechatError: DoesNotFit, LoadFailed, EngineCrashed, ModelFileError, …; EngineClosed during
-    or after `close`. Cancelling a call stops its computation.
+    Calls raise EdgechatError (DoesNotFit, LoadFailed, EngineCrashed, ModelFileError, …), and EngineClosed
+    during or after `close`. Cancelling a call stops its computation.
     """
 
     def __init__(self, plan: Callable[[], LoadPlan], *, idle_seconds: float = 600.0) -> None:
-        """plan: plans a load; called in a thread. idle_seconds: 0 never unloads."""
+        """plan: plans how to load the model; called in a thread. idle_seconds: 0 never unloads it."""
         self._plan, self._idle_seconds = plan, idle_seconds
         self._engine: EngineSupervisor | None = None
         self._lock = asyncio.Lock()
         self._closed = False
 
     async def close(self) -> None:
-        """End the worker and all calls."""
+        """Stop the worker and all calls."""
         self._closed = True
         if self._engine is not None:
             await self._engine.close()
 
     async def _started(self) -> EngineSupervisor:
-        """Return the engine after loading the model."""
+        """Return the engine, with the model loaded."""
         async with self._lock:
             if self._engine is None and not self._closed:
                 plan = await asyncio.to_thread(self._plan)
@@ -86,20 +86,20 @@ class Embedder(SearchModel):
         """See `SearchModel`."""
         super().__init__(plan, idle_seconds=idle_seconds)
         self.name = name
-        """Identifies model, quantization and content: vectors of different names cannot be compared."""
+        """Identifies the model, quantization and content; vectors with different names cannot be compared."""
         self._prefixes = prefixes
 
     async def passages(
         self, texts: Sequence[str], on_progress: Callable[[int], None] = lambda _done: None
     ) -> Vectors:
-        """Return the unit vectors of texts to be searched (n, d).
+        """Return the unit vectors (n, d) of texts to be searched.
 
-        Texts longer than the model's context are truncated. on_progress: called with the number done.
+        Texts longer than the model's context are truncated. on_progress: receives the number of texts done.
         """
         return await self._vectors([self._prefixes.passage + text[:_LONGEST] for text in texts], on_progress)
 
     async def query(self, text: str) -> Vectors:
-        """Return the unit vector of a query (d,)."""
+        """Return the unit vector (d,) of a query."""
         vectors = await self._vectors([self._prefixes.query + text[:_LONGEST]], lambda _done: None)
         return vectors.reshape(-1)
 
@@ -122,8 +122,8 @@ class Embedder(SearchModel):
 def embedder_here(staying: Callable[[], Sequence[LoadPlan]] = tuple) -> Embedder | None:
     """Return the embedding model to use on this machine; None if there is none. Reads the disk.
 
-    staying: returns the plans of loaded models, for whose memory it must leave room. Raises SettingsError,
-    and ModelNotFound or ModelFileError for a model that settings.toml names.
+    staying: returns the plans of loaded models, for which it leaves room in memory. Raises SettingsError, and
+    ModelNotFound or ModelFileError for a model named in settings.toml.
     """
     config = settings.load()
     model = installed_embedder(config.embedding_model)
@@ -139,12 +139,15 @@ def embedder_here(staying: Callable[[], Sequence[LoadPlan]] = tuple) -> Embedder
 
 
 def plan_beside(path: str, staying: Callable[[], Sequence[LoadPlan]]) -> LoadPlan:
-    """Return the plan of a model for searching, beside other loaded models. Raises as `prepare` does."""
+    """Plan to load a search model beside other loaded models. Raises the same errors as `prepare`."""
     return prepare(path, EMBEDDING, may_embed=True, staying=staying())
 
 
 def _name(model: LocalModel, prefixes: EmbeddingPrefixes) -> str:
-    """Return 'embeddinggemma:Q8_0:d41d8cd98f00b204', ending with a hash of content, prefixes and context."""
+    """Return a name such as 'embeddinggemma:Q8_0:d41d8cd98f00b204'.
+
+    The hash covers the model's content, its prefixes and the context size.
+    """
     name = model.entry.name if model.entry is not None else model.name.partition(":")[0]
     try:
         content = fingerprint_of(model.path, f"{prefixes.passage}\0{prefixes.query}\0{EMBEDDING.context}")
@@ -167,7 +170,7 @@ def _batches(texts: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def closed() -> EngineClosed:
-    """Return the error of calls during or after the closing of a model."""
+    """Return the error for calls during or after `close`."""
     return EngineClosed("The model that searches documents was unloaded.", hint="Search again.")
 
 
@@ -176,10 +179,10 @@ _BLOCK = 1 << 14
 
 
 def packed(vectors: Vectors) -> bytes:
-    """Return vectors (n, d) of length 1 (or 0) as n records of d signed bytes.
+    """Pack vectors (n, d) of length 1 (or 0) into n records of d signed bytes.
 
-    The largest component of each becomes 127; the scale follows from the vector's length of 1. Records may be
-    split and concatenated.
+    The largest component of each vector becomes 127; the scale is known because the length is 1. Records can
+    be split and concatenated.
     """
     import numpy as np
 
@@ -188,7 +191,7 @@ def packed(vectors: Vectors) -> bytes:
 
 
 def unpacked(data: bytes, n: int, d: int) -> Vectors:
-    """Return the vectors (n, d). Raises ValueError if the size of the data does not match."""
+    """Unpack vectors (n, d). Raises ValueError if the size of the data does not match."""
     import numpy as np
 
     vectors = np.frombuffer(data, np.int8).reshape(n, d).astype(np.float32)
@@ -199,10 +202,10 @@ def unpacked(data: bytes, n: int, d: int) -> Vectors:
 
 
 class VectorIndex:
-    """Nearest-neighbour search over the vectors of a collection, in memory with a byte per component."""
+    """In-memory nearest-neighbour search over a collection's vectors, with one byte per component."""
 
     def __init__(self, ids: Sequence[int], data: bytes) -> None:
-        """data: the concatenated packed vectors of `ids`."""
+        """data: the packed vectors of `ids`, concatenated."""
         import numpy as np
 
         size = len(data) // len(ids) if ids else 0
@@ -215,7 +218,7 @@ class VectorIndex:
         return len(self._ids)
 
     def nearest(self, vector: Vectors, limit: int) -> list[int]:
-        """Return the ids of the vectors nearest to `vector` (d,), the nearest first; none if d differs."""
+        """Return the ids of the vectors nearest to `vector` (d,), the nearest first; [] if d differs."""
         import numpy as np
 
         if not len(self) or vector.shape != self._rows.shape[1:]:

@@ -1,4 +1,4 @@
-"""Updating a collection from the disk: reads new and changed files, and removes those that are gone."""
+"""Updates a collection from the disk: reads new and changed files, and removes those that are gone."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """Progress of an update."""
 
     done: int
-    """Files that have been checked."""
+    """Number of files checked."""
     total: int
     name: str
     """Name of the file being read."""
 
 
 class Update(msgspec.Struct, kw_only=True):
-    """Result of an update."""
+    """The result of an update."""
 
     read: int = 0
-    """New and changed files that are now in the collection."""
+    """Number of new and changed files that are now in the collection."""
     removed: int = 0
     unchanged: int = 0
     left_out: list[File] = msgspec.field(default_factory=list)
-    """Documents missing from the collection, completely or in part; their `note` says why."""
+    """Documents not in the collection, or only in part; their `note` says why."""
     others: OtherFiles = OtherFiles()
-    """Files whose kinds are not read."""
+    """Files that are not read because of their kind."""
     away: list[Root] = msgspec.field(default_factory=list)
-    """Folders and files that are out of reach, and stay in the collection unchanged."""
+    """Folders and files that are out of reach; they stay in the collection unchanged."""
     is_complete: bool = True
     """Whether everything was checked; False for folders with too many files."""
     seconds: float = 0.0
@@ -65,9 +65,10 @@ def update(
     on_progress: Callable[[Progress], None] = lambda _progress: None,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> Update:
-    """Update a collection. Blocks. Completed files are kept if it is cancelled or killed.
+    """Update a collection from the disk. Blocks. If it is cancelled or killed, completed files are kept.
 
-    A file is read if its time or size has changed, and indexed if its content has. Raises DocumentError.
+    A file is read if its modification time or size has changed, and indexed if its content has. Raises
+    DocumentError.
     """
     began, told = time.monotonic(), Update()
     known = {(file.root, file.path): file for file in collection.files()}
@@ -78,7 +79,7 @@ def update(
         if is_away(root):  # checked after the walk, during which a drive may have been unplugged
             told.away.append(root)
             continue
-        with suppress(OSError):  # a file that was deleted
+        with suppress(OSError):  # the file may have been deleted
             if (device := _device_of(Path(root.path))) != root.device:
                 collection.put_device(root.path, device)
         if below.others != root.others:
@@ -122,10 +123,10 @@ def update(
 
 
 def is_away(root: Root) -> bool:
-    """Return whether a folder or file is out of reach, as on an unplugged drive.
+    """Return whether a folder or file is out of reach, for example on an unplugged drive.
 
-    A missing file whose folder still exists was deleted instead. An empty folder on a different device than
-    before is out of reach: it is the mount point of a drive.
+    A missing file counts as deleted if its folder exists. An empty folder counts as out of reach if its
+    device has changed: it is the mount point of a drive.
     """
     path = Path(root.path)
     try:
@@ -149,9 +150,9 @@ def _device_of(path: Path) -> str:
 
 
 def _is_same(before: File, file: File, failing: set[str]) -> bool:
-    """Return whether a file can be skipped. One that could not be read may be readable now.
+    """Return whether a file can be skipped. One that could not be read before may be readable now.
 
-    failing: reasons why other files cannot be read now.
+    failing: the reasons why other files cannot currently be read.
     """
     if file.note:
         return before.note == file.note
@@ -167,7 +168,7 @@ def _take(
 ) -> File:
     """Read a file into the collection; return it, or `before` if nothing has changed.
 
-    Adds to `failing` why a file is not read, unless the file itself is at fault.
+    If the file is not read, but is not itself at fault, the reason is added to `failing`.
     """
     if file.note:
         return _leave_out(collection, file, before, file.note)
@@ -183,7 +184,7 @@ def _take(
         return _leave_out(collection, file, before, f"cannot be read: {error.strerror}")
     except DocumentError as error:
         note = error.message.removeprefix(file.name).strip(" :.")
-        # If the reader is lost over the same file twice, blame the file: each attempt takes long.
+        # If the reader is lost on the same file twice, blame the file, since each attempt takes long.
         is_second = before is not None and not before.digest and not _differ(before, file)
         if isinstance(error, ReaderMissing) or (isinstance(error, ReaderLost) and not is_second):
             file = msgspec.structs.replace(file, digest="")
@@ -210,7 +211,7 @@ def _leave_out(collection: Collection, file: File, before: File | None, why: str
 
 
 class FilesBelow(msgspec.Struct, kw_only=True):
-    """Files in a folder and below it."""
+    """The files in a folder and below it."""
 
     files: list[File] = msgspec.field(default_factory=list)
     """The documents; those with a note must not be read."""
@@ -225,10 +226,10 @@ class FilesBelow(msgspec.Struct, kw_only=True):
 def files_below(root: Path, *, most: int = MOST_FILES, seconds: float = _WALK_SECONDS) -> FilesBelow:
     """Return the files below a folder, or `root` itself if it is a file.
 
-    most, seconds: limits on the number of entries, and on time.
+    most, seconds: limits on the number of entries and on time.
     """
     try:
-        real = Path(os.path.realpath(root))  # a folder that the user names may be a link
+        real = Path(os.path.realpath(root))  # the user's folder may be a link
         is_folder = root.is_dir()
         contents = walk(root, most=most, seconds=seconds) if is_folder else FolderContents([""])
     except OSError as error:
@@ -258,18 +259,21 @@ def _is_document(location: Path) -> bool:
 
 
 def _document(root: Path, path: str, real: Path) -> Iterator[File]:
-    """Yield the document at a path below a folder, if it is a file. real: the folder, with links resolved."""
+    """Yield the document at a path below a folder, if it is a file.
+
+    real: the folder, with links resolved.
+    """
     location, target = root / path, real / path
     if not is_text(str(location)):
         return
     note = ""
     try:
         facts = os.lstat(target)
-        if stat.S_ISLNK(facts.st_mode):  # only a file: `walk` follows no links to folders
+        if stat.S_ISLNK(facts.st_mode):  # a link to a file: `walk` does not follow links to folders
             target = Path(os.path.realpath(target, strict=True))
             facts = os.stat(target)
             note = "" if _is_shown(target, real) else _OUTSIDE
-    except OSError:  # gone, or a loop of links
+    except OSError:  # missing, or a loop of links
         return
     if stat.S_ISREG(facts.st_mode):
         note = _SECRET if is_secret(location) or is_secret(target) else note
@@ -277,7 +281,7 @@ def _document(root: Path, path: str, real: Path) -> Iterator[File]:
 
 
 def _is_shown(path: Path, folder: Path) -> bool:
-    """Return whether a path is below a folder, with no hidden component in between."""
+    """Return whether a path is below a folder, without hidden components in between."""
     return path.is_relative_to(folder) and not any(
         part.startswith(".") for part in path.relative_to(folder).parts
     )

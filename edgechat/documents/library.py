@@ -1,4 +1,4 @@
-"""Library of collections: updates them, embeds their passages, and finds those that help answer a question.
+"""Document library: updates collections, embeds their passages, and finds those that help answer a question.
 
 Collections are opened on first use and stay open. Their files are accessed on a dedicated thread.
 """
@@ -36,23 +36,23 @@ FRESH_SECONDS = 10.0
 """A collection updated this recently is not checked again for a question."""
 _MOST_RANKED = 24
 _BATCH = 16
-"""Passages embedded between two writes, and so lost at most when interrupted."""
+"""Passages embedded between two writes: the most that an interruption can lose."""
 
 Piece = tuple[str, list[Found], bool]
 """The name of a collection, passages of one document, and whether they are the whole document."""
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
-    """A passage or a whole document for a model."""
+    """A passage or a whole document given to a model."""
 
     source: PassageSource
     document: str
-    """Name of the document for the user; see `File.name`."""
+    """Name of the document, as shown to the user; see `File.name`."""
     text: str
 
     @property
     def name(self) -> str:
-        """Name of the document with the place in it: 'handbook/guide.md, lines 3–10'."""
+        """The document's name, with the place in it: 'handbook/guide.md, lines 3–10'."""
         return f"{self.document}, {self.source.place}" if self.source.place else self.document
 
 
@@ -65,14 +65,14 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DocumentLibrary:
-    """The collections that a program uses. Belongs to one event loop and must be closed."""
+    """The collections that a program uses. Belongs to one event loop, and must be closed."""
 
     def __init__(
         self,
         make_embedder: Callable[[], Embedder | None] = lambda: None,
         make_reranker: Callable[[], Reranker | None] = lambda: None,
     ) -> None:
-        """Both are called once, on another thread. Without an embedder, only words are compared."""
+        """Both functions are called once, on another thread. Without an embedder, only words are compared."""
         self._make_embedder, self._make_reranker = make_embedder, make_reranker
         self._reranker: asyncio.Future[Reranker | None] | None = None
         self._embedder: asyncio.Future[Embedder | None] | None = None
@@ -106,7 +106,7 @@ class DocumentLibrary:
 
     def _collection(self, name: str) -> Collection:
         opened = self._open.get(name)
-        if opened is not None and not opened.is_there:  # it was removed, and perhaps created again
+        if opened is not None and not opened.is_there:  # removed, and perhaps created again
             opened.close()
             opened = None
             self._matrices.pop(name, None)
@@ -125,8 +125,8 @@ class DocumentLibrary:
     ) -> list[Update]:
         """Update collections from the disk, except those updated less than `fresh_seconds` ago.
 
-        Cancelling stops it between two files. on_progress is called on another thread. Raises DocumentError;
-        if the disk is full or read-only, only with `must_write`: otherwise a note says so.
+        Cancelling stops the update between two files. on_progress: called on another thread. Raises
+        DocumentError; but if the disk is full or read-only, it only sends a note unless `must_write`.
         """
         cancelled = threading.Event()
         unwritable: list[DocumentsUnwritable] = []
@@ -136,7 +136,7 @@ class DocumentLibrary:
             for name in names:
                 if cancelled.is_set():
                     break
-                collection = self._collection(name)  # first: it may have replaced the fresh one
+                collection = self._collection(name)  # must come first: it may replace the fresh one
                 if time.monotonic() - self._fresh.get(name, -fresh_seconds) >= fresh_seconds:
                     try:
                         updates[name] = update(collection, on_progress, cancelled.is_set)
@@ -154,7 +154,7 @@ class DocumentLibrary:
             cancelled.set()
             raise
         for error in unwritable:
-            self.on_note(f"{error.message} What was indexed last is searched.")
+            self.on_note(f"{error.message} The last version is searched.")
         for name, told in updates.items():
             known, self._away[name] = self._away.get(name, []), told.away
             for root in told.away:
@@ -176,10 +176,10 @@ class DocumentLibrary:
         *,
         most: int = sys.maxsize,
     ) -> int:
-        """Compute missing vectors of at most `most` passages; return how many were computed.
+        """Compute missing vectors for at most `most` passages; return how many were computed.
 
-        Computes none without an embedding model. Cancelling keeps finished vectors. on_progress counts the
-        passages of one collection after the other. Raises EdgechatError.
+        Computes none without an embedding model. Cancelling keeps finished vectors. on_progress: counts the
+        passages of each collection in turn. Raises EdgechatError.
         """
         embedder, done = await self.embedder(), 0
         if embedder is None:
@@ -193,7 +193,7 @@ class DocumentLibrary:
                 if not (batch := await self._call(work)):
                     if not after:
                         break
-                    after = 0  # once more: some may have been added in the meantime
+                    after = 0  # start again: passages may have been added in the meantime
                     continue
                 after = batch[-1][0]
                 vectors = packed(await embedder.passages([text for _, text in batch]))
@@ -205,7 +205,7 @@ class DocumentLibrary:
         return done
 
     async def embed_searched(self, on_progress: Callable[[Progress], None] = lambda _progress: None) -> None:
-        """Embed all passages of collections searched for a question; on failure, fall back to words."""
+        """Embed all passages of the collections that were searched; on failure, fall back to words."""
         if names := [name for name in registry.names() if name in self._searched]:
             try:
                 await self.embed(names, on_progress)
@@ -213,7 +213,7 @@ class DocumentLibrary:
                 await self._do_without_meaning(error)
 
     async def _nearest(self, names: Sequence[str], question: str, embed: int) -> list[list[int]]:
-        """Return, for each collection, the ids of passages nearest in meaning; [] without a model.
+        """Return, for each collection, the ids of the passages nearest in meaning; [] without a model.
 
         embed: see `find`.
         """
@@ -234,7 +234,7 @@ class DocumentLibrary:
             return []
 
     async def _do_without_meaning(self, error: EdgechatError) -> None:
-        """Search by words from now on: the embedding model may not fit beside the chat model."""
+        """Stop using the embedding model, which may not fit beside the chat model, and search by words."""
         if self._embedder is not None:
             self._embedder = await _ended(self._embedder)
         self.on_note(f"Documents are searched by words alone. {error.message}")
@@ -259,8 +259,8 @@ class DocumentLibrary:
     ) -> list[Given]:
         """Return text that helps answer a question: all documents if there is room, otherwise passages.
 
-        given: passages from earlier in the conversation, which are not repeated. numbered: further passages
-        whose numbers are taken. embed: maximum number of missing vectors to compute before the search. Raises
+        given: passages already in the conversation, which are not repeated. numbered: further passages whose
+        numbers are taken. embed: maximum number of missing vectors to compute before the search. Raises
         DocumentError.
         """
         names = list(dict.fromkeys(names))
@@ -273,7 +273,7 @@ class DocumentLibrary:
         return _numbered(pieces, room.passages, given, first)
 
     async def best(self, names: Sequence[str], question: str, limit: int) -> list[Given]:
-        """Return the best passages of collections for a question, at most `limit`. Raises DocumentError."""
+        """Return the best passages for a question, at most `limit`. Raises DocumentError."""
         return _numbered(await self._passages(names, question, limit), sys.maxsize, (), 1)
 
     async def _passages(self, names: Sequence[str], question: str, limit: int, embed: int = 0) -> list[Piece]:
@@ -292,7 +292,7 @@ class DocumentLibrary:
         return await self._call(widened)
 
     async def _reranked(self, question: str, ranked: list[Ranked]) -> list[Ranked]:
-        """Return passages, the first of them reordered by the reranking model, if there is one."""
+        """Return passages, the first few reordered by the reranking model, if there is one."""
         if self._reranker is None:
             self._reranker = asyncio.ensure_future(asyncio.to_thread(self._make_reranker))
         try:
@@ -322,8 +322,8 @@ class DocumentLibrary:
 
 
 async def _ended(made: asyncio.Future[M | None]) -> asyncio.Future[M | None]:
-    """End a model, if it was created; return a future of None in its place."""
-    with suppress(EdgechatError):  # already reported to its caller
+    """Close a model, if it was created; return a future with the result None to take its place."""
+    with suppress(EdgechatError):  # its caller was already told
         if (model := await made) is not None:
             await model.close()
     nothing: asyncio.Future[M | None] = asyncio.get_running_loop().create_future()
@@ -332,7 +332,7 @@ async def _ended(made: asyncio.Future[M | None]) -> asyncio.Future[M | None]:
 
 
 def _numbered(pieces: Sequence[Piece], room: int, given: Sequence[PassageSource], first: int) -> list[Given]:
-    """Return the pieces that fit into `room`, numbered from `first`, except those already given."""
+    """Return the pieces that fit into `room`, numbered from `first`, without those already given."""
     found: list[Given] = []
     known, number = list(given), first
     for collection, parts, is_whole in pieces:
@@ -357,7 +357,7 @@ def _numbered(pieces: Sequence[Piece], room: int, given: Sequence[PassageSource]
 
 
 def text_of(parts: Sequence[Found]) -> str:
-    """Return the text of passages of one document, including the blank lines between them."""
+    """Return the text of passages from one document, with the blank lines between them."""
     text, last = "", 0
     for part in parts:
         gap = part.start - last if last else 0

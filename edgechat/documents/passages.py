@@ -1,4 +1,4 @@
-"""Splitting the text of a document into passages: parts of a section, short enough for a model."""
+"""Splits the text of a document into passages: parts of a section, short enough for a model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 MOST_LETTERS = 1200
-"""Maximum characters of a passage: some 300 tokens."""
+"""Maximum characters in a passage, some 300 tokens."""
 _LEAST_LETTERS = 200
 """Shorter sections are joined with the next one."""
 _HEADING = re.compile(r"(#{1,6})[ \t]+(\S.*)")
@@ -31,7 +31,7 @@ class Passage:
     section: int
     """Number of its section in the document, from 0."""
     heading: str
-    """Heading of its section, after those of the enclosing ones: 'Install > Linux'; '' if there is none."""
+    """Heading of its section, preceded by the enclosing ones: 'Install > Linux'; '' if there is none."""
     text: str
 
 
@@ -49,8 +49,8 @@ class _Section:
 def passages_of(text: str, *, is_code: bool = False) -> Iterator[Passage]:
     """Yield the passages of a document in order, except blank ones.
 
-    A passage ends with its section, or if that is too long, at a blank line, at the end of a line or of a
-    sentence. is_code: sections begin with definitions instead of headings.
+    A passage ends where its section ends or, if that is too long, at a blank line, or else at the end of a
+    line or sentence. is_code: sections begin with definitions instead of headings.
     """
     for number, section in enumerate(_joined(_sections(text.split("\n"), is_code=is_code))):
         for start, end, part in _parts(section):
@@ -105,7 +105,7 @@ def _parts(section: _Section) -> Iterator[tuple[int, int, str]]:
     kept, start, letters, blank = list[str](), section.start, 0, 0
     for number, line in enumerate(section.lines, section.start):
         if letters + len(line) > MOST_LETTERS and kept:
-            # Back to the last blank line, unless that makes the passage too short.
+            # Go back to the last blank line, unless that makes the passage too short.
             n = blank if sum(map(len, kept[:blank])) > MOST_LETTERS // 3 else len(kept)
             yield from _trimmed(start, kept[:n])
             kept, start = kept[n:], start + n
@@ -124,7 +124,7 @@ def _parts(section: _Section) -> Iterator[tuple[int, int, str]]:
 
 
 def _trimmed(start: int, lines: list[str]) -> Iterator[tuple[int, int, str]]:
-    """Yield lines as one passage without surrounding blank lines; nothing if all are blank."""
+    """Yield lines as one passage, without surrounding blank lines; nothing if all are blank."""
     first = next((n for n, line in enumerate(lines) if line.strip()), None)
     if first is not None:
         last = next(n for n in range(len(lines) - 1, -1, -1) if lines[n].strip())
@@ -132,7 +132,7 @@ def _trimmed(start: int, lines: list[str]) -> Iterator[tuple[int, int, str]]:
 
 
 def _cut(line: str) -> Iterator[str]:
-    """Yield the pieces of a long line, split after sentences or between words."""
+    """Yield a long line in pieces, split after sentences or between words."""
     start = 0
     while len(line) - start > MOST_LETTERS:
         window = line[start : start + MOST_LETTERS]

@@ -1,6 +1,6 @@
-"""Collections on this machine: opening, naming and listing them, and surveying folders. All of it blocks.
+"""Collections on this machine: opening, naming and listing them, and surveying folders. All functions block.
 
-Each is a file in edgechat's data folder.
+Each collection is a file in edgechat's data folder.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from edgechat.documents.indexing import files_below, is_away
 _ENDING = ".db"
 _NAME = re.compile(r"[\w][\w.-]{0,63}")
 _WORDS = ("all", "off")
-"""Words with a meaning in commands about documents."""
+"""Words with a meaning of their own in document commands."""
 _NOT_IN_NAME = re.compile(r"[^\w.-]+")
 
 
 def folder() -> Path:
-    """Return the folder of all collections."""
+    """Return the folder that contains all collections."""
     return paths.data_dir() / "documents"
 
 
@@ -44,14 +44,14 @@ def names() -> list[str]:
 
 
 def name_for(path: Path) -> str:
-    """Return a name for a collection of a folder or file."""
+    """Return a name for a collection made from a folder or file."""
     name = _NOT_IN_NAME.sub("-", unicodedata.normalize("NFC", path.stem if path.is_file() else path.name))
     name = name.strip("-.")[:64]
     return "documents" if not name or name in _WORDS else name
 
 
 def create(name: str) -> Collection:
-    """Open a collection, or create it if there is none with this name. Raises DocumentError."""
+    """Open a collection, creating it if there is none with this name. Raises DocumentError."""
     if not _NAME.fullmatch(name) or name in _WORDS:
         raise DocumentError(
             f"{one_line(name, 80)!r} is not a valid name for documents.",
@@ -62,7 +62,7 @@ def create(name: str) -> Collection:
 
 
 def open_collection(name: str) -> Collection:
-    """Open a collection. Raises DocumentError, also if there is none with this name."""
+    """Open a collection. Raises DocumentError, including if there is none with this name."""
     known = names()
     if name not in known:
         listed = "There are: " + ", ".join(known) if known else "To add some: edgechat docs add FOLDER"
@@ -71,7 +71,7 @@ def open_collection(name: str) -> Collection:
 
 
 def remove(name: str) -> None:
-    """Delete a collection; the documents themselves stay. Raises DocumentError."""
+    """Delete a collection, but not the documents themselves. Raises DocumentError."""
     if name not in names():
         open_collection(name)  # raises an error that lists the collections
     for ending in ("-wal", "-shm", ""):
@@ -82,10 +82,10 @@ def remove(name: str) -> None:
 
 
 MOST_FILES, MOST_BYTES = 2000, 100 * 10**6
-"""Limits of a folder that becomes a collection by being mentioned in a question."""
+"""Limits for a folder that becomes a collection because a question mentions it."""
 _MOST_ENTRIES, _SECONDS = 20_000, 2.0
 _HUGE_BYTES = 10**9
-"""Some five minutes of reading; `_MOST_ENTRIES` documents take a minute and a half."""
+"""Takes some five minutes to read; `_MOST_ENTRIES` documents take a minute and a half."""
 
 
 class KnownCollection(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,11 +94,11 @@ class KnownCollection(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     roots: tuple[str, ...] = ()
     away: tuple[Root, ...] = ()
-    """Those roots that are out of reach now."""
+    """The roots that are currently out of reach."""
     counts: Counts | None = None
     """None if it cannot be used."""
     unread: tuple[str, ...] = ()
-    """What is not read, and why: a sentence without a full stop for each reason."""
+    """Which files are not read, and why: one sentence per reason, without a full stop."""
     problem: str = ""
     """Why it cannot be used."""
     hint: str = ""
@@ -114,7 +114,7 @@ class KnownCollection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FolderSurvey(msgspec.Struct, frozen=True, kw_only=True):
-    """Number and size of the documents below a folder, before they are read."""
+    """The number and size of the documents below a folder, before they are read."""
 
     files: int
     size: int
@@ -126,12 +126,12 @@ class FolderSurvey(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_large(self) -> bool:
-        """Whether it takes long to read."""
+        """Whether it takes a long time to read."""
         return not self.is_complete or self.files > MOST_FILES or self.size > MOST_BYTES
 
     @property
     def is_huge(self) -> bool:
-        """Whether it takes many minutes, which nobody should start by mistake: / or a whole home folder."""
+        """Whether it takes too long to be read by mistake: many minutes, as for / or a whole home folder."""
         return self.is_cut or self.size > _HUGE_BYTES
 
     @property
@@ -171,7 +171,7 @@ def _unread(roots: Sequence[Root], left_out: Sequence[File]) -> Iterator[str]:
 
 
 def root_of(path: str) -> Path:
-    """Return the absolute path of a folder or file that the user names. Raises DocumentError."""
+    """Return the absolute path of a folder or file named by the user. Raises DocumentError."""
     root = Path(os.path.abspath(os.path.expanduser(path)))
     if not root.exists():
         raise DocumentError(f"No such file or folder: {one_line(path, 120)}.", hint="Check the path.")
@@ -186,7 +186,7 @@ def collection_at(root: Path) -> KnownCollection | None:
 def collection_of(root: Path) -> str:
     """Return the name of the collection of exactly this folder or file, creating it if necessary.
 
-    Reads no documents yet. Raises DocumentError.
+    Does not read any documents yet. Raises DocumentError.
     """
     if (same := collection_at(root)) is not None:
         return same.name
@@ -197,7 +197,7 @@ def collection_of(root: Path) -> str:
 
 
 def free_name(root: Path) -> str:
-    """Return an unused name for a collection of a folder or file."""
+    """Return an unused name for a collection made from a folder or file."""
     # On some systems, file names are case-insensitive.
     taken, name = {one.casefold() for one in names()}, name_for(root)
     free = (name if number == 1 else f"{name[:58]}-{number}" for number in count(1))
@@ -205,7 +205,7 @@ def free_name(root: Path) -> str:
 
 
 def survey(root: Path) -> FolderSurvey:
-    """Count the documents below a folder, without reading them; of huge folders, only a part."""
+    """Count the documents below a folder without reading them; in huge folders, only some of them."""
     began = time.monotonic()
     below = files_below(root, most=_MOST_ENTRIES, seconds=_SECONDS)
     is_late = time.monotonic() - began > _SECONDS
@@ -218,7 +218,7 @@ def survey(root: Path) -> FolderSurvey:
 
 
 def locations(name: str) -> dict[str, str]:
-    """Return the paths of a collection's files by SHA-256; none if it cannot be used."""
+    """Return the paths of a collection's files, keyed by SHA-256; {} if it cannot be used."""
     try:
         with closing(open_collection(name)) as collection:
             return {file.digest: str(file.location) for file in collection.files() if file.digest}

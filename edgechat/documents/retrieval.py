@@ -25,24 +25,24 @@ from edgechat.planner.plan import LoadPlan
 from edgechat.planner.ranking.suggestions import named_reranker
 
 CANDIDATES = 100
-"""Passages of each ranking that are fused."""
+"""Number of passages from each ranking that are fused."""
 _RANK = 60
 """The constant of reciprocal rank fusion, as published."""
 _WORD = re.compile(rf"[{UNSPACED}]+|[^\W{UNSPACED}]+")
 _MOST_WORDS = 32
 _ENDING, _STEM = 3, 5
-"""Letters at the end of a word that may differ, and at its beginning that must match."""
+"""How many letters at the end of a word may differ, and how many at its beginning must match."""
 _COMMON = 0.2
 """A word in more than this share of the passages is ignored, unless all words are that common."""
 _MOST_MATCHES = 10_000
-"""Matching passages that are ranked, those with the rarest words first. Each takes some 2 µs."""
+"""Maximum number of matching passages ranked, starting with the rarest words. Each takes some 2 µs."""
 _FEW = 4
-"""Words that are looked up if all are common."""
+"""Number of words looked up if all are common."""
 _SECTION_LETTERS = 3000
 
 
 RERANKED = 32
-"""Passages of the fused ranking that a reranking model reorders."""
+"""Number of passages in the fused ranking that a reranking model reorders."""
 
 
 class Ranked(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +78,7 @@ def search(
 
 
 def joined(lists: Sequence[Sequence[int]]) -> dict[int, float]:
-    """Return the sum of reciprocal ranks of every id in `lists`."""
+    """Return, for each id in `lists`, the sum of its reciprocal ranks."""
     scores: dict[int, float] = {}
     for ranks in lists:
         for rank, one in enumerate(ranks, 1):
@@ -105,9 +105,9 @@ def _match(collection: Collection, question: str) -> str:
 
 
 def _terms(word: str) -> Iterator[str]:
-    """Yield the FTS5 terms for a word: itself, and words with the same beginning, in any language."""
+    """Yield the FTS5 terms for a word in any language: itself, and words with the same beginning."""
     if re.match(f"[{UNSPACED}]", word):
-        # Most words have two characters, and only a dictionary knows where they begin.
+        # In these scripts, most words have two characters, and only a dictionary knows where they begin.
         for start in range(max(1, len(word) - 1)):
             yield f'"{" ".join(word[start : start + 2])}"'
         return
@@ -117,9 +117,9 @@ def _terms(word: str) -> Iterator[str]:
 
 
 def widened(collections: Sequence[Collection], ranked: Sequence[Ranked]) -> list[tuple[str, list[Found]]]:
-    """Widen passages to whole sections; return them with their collection's name, the best first.
+    """Widen passages to whole sections; return them with the names of their collections, the best first.
 
-    Sections that are too long contribute only the passages that were found. Passages of one section are
+    Sections that are too long contribute only the passages that were found. Passages from one section are
     grouped, in the order of the document.
     """
     by_name = {one.name: one for one in collections}
@@ -134,21 +134,21 @@ def widened(collections: Sequence[Collection], ranked: Sequence[Ranked]) -> list
 
 
 SECONDS = 5.0
-"""Time for reranking, once the model is loaded; passages not scored by then keep their ranks."""
+"""Time limit for reranking, once the model is loaded; passages not scored by then keep their ranks."""
 _FEWEST = 4
 """Minimum number of passages scored in that time; fewer are not worth the wait."""
 _QUICK = 0.25
-"""Seconds; after a shorter request, the next has twice as many passages."""
+"""Seconds; after a faster request, the next one has twice as many passages."""
 
 
 class Reranker(SearchModel):
     """A reranking model."""
 
     async def scores(self, question: str, texts: Sequence[str], seconds: float = SECONDS) -> list[float]:
-        """Return scores of texts as answers to a question, higher for better ones.
+        """Return scores of texts as answers to a question; higher is better.
 
-        After `seconds`, only the first texts have scores; raises EngineError if these are too few. Texts
-        longer than the model's context are truncated.
+        If `seconds` are not enough, only the first texts get scores; raises EngineError if those are too few.
+        Texts longer than the model's context are truncated.
         """
         engine = await self._started()
         scores: list[float] = []
@@ -172,7 +172,7 @@ class Reranker(SearchModel):
 
 
 def reranker_here(staying: Callable[[], Sequence[LoadPlan]] = tuple) -> Reranker | None:
-    """Return the reranking model that settings.toml names; None if it names none.
+    """Return the reranking model named in settings.toml; None if none is named.
 
     staying: see `embedder_here`, which raises the same errors.
     """

@@ -1,11 +1,11 @@
-"""mcp.json: configuration of tool servers, in the format of other programs, and where those keep theirs.
+"""mcp.json: the configuration of tool servers, in a common format, and where other programs keep theirs.
 
     {"mcpServers": {
         "disk": {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-filesystem", "/home/me"]},
         "tracker": {"url": "https://example.org/mcp", "headers": {"Authorization": "Bearer ${TRACKER_KEY}"}}
     }}
 
-`${NAME}` and `${env:NAME}` are replaced by edgechat's environment variables.
+`${NAME}` and `${env:NAME}` are replaced with edgechat's environment variables.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ BUILT_IN = {
     "files": "lists, reads and searches the files below a folder that you name: files:FOLDER",
     "web": "fetches pages of the public web",
 }
-"""Built-in groups of tools, with descriptions."""
+"""Built-in groups of tools, with their descriptions."""
 ARGUMENTS = {"documents": "NAME", "files": "FOLDER"}
-"""Arguments of the groups that are chosen as `files:FOLDER`."""
+"""Arguments of the groups that take one, as in `files:FOLDER`."""
 MOST_SERVERS = 64
 _MOST_BYTES = 2**20
 _MOST_TEXT, _MOST_ENTRIES = 8192, 256
@@ -46,7 +46,7 @@ _VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A server in mcp.json: a command to start, or a URL."""
+    """A server in mcp.json: a command to run, or a URL."""
 
     name: str
     command: str = ""
@@ -54,20 +54,20 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     env: dict[str, str] = {}
     """Environment variables, in addition to those that every server gets."""
     cwd: str = ""
-    """Its working directory; '': the user's home."""
+    """Its working directory; '' for the user's home folder."""
     url: str = ""
-    """Address of a server that speaks streamable HTTP, instead of a command."""
+    """URL of a streamable HTTP server, instead of a command."""
     headers: dict[str, str] = {}
 
     @property
     def shown(self) -> str:
-        """Its command, or its URL without secrets, as one line."""
+        """Its command, or its URL without secrets, on one line."""
         if self.url:
             return one_line(_without_secrets(self.url), 200)
         return one_line(" ".join((self.command, *self.args)), 200)
 
     def resolved(self) -> ServerConfig:
-        """Return it with variables replaced by their values. Raises ToolError if one is not set."""
+        """Return a copy with variables replaced by their values. Raises ToolError if one is not set."""
 
         def put(text: str) -> str:
             return _VARIABLE.sub(lambda match: self._variable(match.group(1)), text)
@@ -98,12 +98,12 @@ def config_path() -> Path:
 
 
 def read_servers(path: Path) -> dict[str, ServerConfig]:
-    """Return the servers in a file, in its order; none if there is no file. Raises SettingsError."""
+    """Return the servers in a file, in the same order; {} if there is no file. Raises SettingsError."""
     return {name: _server(path, name, entry) for name, entry in entries_of(path).items()}
 
 
 def entries_of(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the unchecked entries of a file by server name. Raises SettingsError."""
+    """Return the unchecked entries in a file, by server name. Raises SettingsError."""
     entries = _document(path).get("mcpServers", {})
     if not isinstance(entries, dict):
         raise _wrong(path, "mcpServers is not an object")
@@ -116,7 +116,7 @@ def entries_of(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def server_of(name: str, entry: Mapping[str, Any]) -> ServerConfig:
-    """Return the server that an entry of mcp.json describes. Raises SettingsError."""
+    """Return the server described by an entry in mcp.json. Raises SettingsError."""
     if not _NAME.fullmatch(name) or name in BUILT_IN:
         shown = one_line(name, 50)
         raise SettingsError(
@@ -152,7 +152,7 @@ def entry_of(server: ServerConfig) -> dict[str, Any]:
 
 
 def add_servers(path: Path, *servers: ServerConfig) -> None:
-    """Write servers to a file, replacing those with the same names. Raises SettingsError."""
+    """Add servers to a file, replacing those with the same names. Raises SettingsError."""
     with _locked(path):
         document = _document(path)
         entries = {**entries_of(path), **{one.name: entry_of(one) for one in servers}}
@@ -162,7 +162,7 @@ def add_servers(path: Path, *servers: ServerConfig) -> None:
 
 
 def remove_server(path: Path, name: str) -> bool:
-    """Remove a server from a file; return whether the file contained it. Raises SettingsError."""
+    """Remove a server from a file; return whether it was there. Raises SettingsError."""
     with _locked(path):
         document, entries = _document(path), entries_of(path)
         if entries.pop(name, None) is None:
@@ -179,7 +179,7 @@ def _server(path: Path, name: str, entry: Mapping[str, Any]) -> ServerConfig:
 
 
 def _document(path: Path) -> dict[str, Any]:
-    """Return the contents of a file, {} if there is none. Raises SettingsError."""
+    """Return the contents of a file; {} if there is none. Raises SettingsError."""
     try:
         document = json.loads(paths.read_bytes(path, _MOST_BYTES) or b"{}")
     except FileNotFoundError:
@@ -194,14 +194,17 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:
-    """Replace a file, readable by its owner only: it may contain keys. Keeps links. Raises OSError."""
+    """Replace a file, or the target of a link. Raises OSError.
+
+    Only the owner can read the new file, since it may contain keys.
+    """
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     paths.replace(Path(os.path.realpath(path)), text.encode("utf-8", "replace"))
 
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Lock a file against changes by other programs. Translates errors inside to SettingsError."""
+    """Lock a file against changes by other programs. OS errors inside are raised as SettingsError."""
     import filelock
 
     try:
@@ -230,7 +233,10 @@ NAMES = {"claude": "Claude Desktop", "cursor": "Cursor", "lmstudio": "LM Studio"
 
 
 def config_files(program: str) -> list[Path]:
-    """Return the possible paths of the file of a program: 'claude', 'cursor' or 'lmstudio'."""
+    """Return the paths where a program might keep its tool servers.
+
+    program: 'claude', 'cursor' or 'lmstudio'.
+    """
     home = Path.home()
     match program:
         case "claude":

@@ -1,7 +1,7 @@
 """The user's consent to tool calls: asking for it, what it covers, and the store of answers.
 
-A consent covers a tool as it was described at that time: its `ToolSpec.pin`. If the tool changes, the consent
-is void and the next question shows the difference. `never` survives changes.
+Consent covers a tool as it was described at the time: its `ToolSpec.pin`. If the tool changes, the consent is
+void, and the next question shows the difference. `never` survives changes.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from edgechat.base.errors import StoreError, StoreUnwritable
 from edgechat.tools.tool import ToolSpec, shown_arguments
 
 Answer = Literal["once", "chat", "always", "no", "never"]
-"""once: this call; chat: this tool in this chat; always: this tool; no: not this call; never: not this tool.
+"""The user's answer.
 
-once and no are not stored."""
+once: allow this call. chat: allow this tool in this chat. always: allow this tool. no: refuse this call.
+never: refuse this tool. once and no are not stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A call that needs the user's consent. All texts are safe to show, and must be shown in full."""
+    """A call that needs the user's consent. All text is safe to show, and must be shown in full."""
 
     tool: ToolSpec
     arguments: str
-    """Indented, with characters that could hide something escaped."""
+    """Indented, with characters escaped that could hide something."""
     changed: str = ""
-    """Difference from the tool that the user consented to: lines that begin with +, - or a space."""
+    """How the tool differs from the one that the user consented to: lines that begin with +, - or a space."""
 
 
 Ask = Callable[[Question], Awaitable[Answer]]
@@ -48,10 +49,10 @@ Permission = Callable[[ToolSpec, str], Awaitable[bool]]
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The decision on a tool by the user's earlier answers."""
+    """The decision about a tool that follows from the user's earlier answers."""
 
     allowed: bool | None
-    """None: the user must be asked."""
+    """None if the user must be asked."""
     changed: str = ""
     """See `Question.changed`."""
 
@@ -80,10 +81,10 @@ class AskingPermission:
 
 
 class NamedPermission:
-    """Permits only the tools named on a command line, whatever the earlier answers."""
+    """Permits only the tools named on the command line, regardless of earlier answers."""
 
     def __init__(self, names: Collection[str]) -> None:
-        """names: SERVER (for all of its tools), SERVER/TOOL, or the model's names of tools."""
+        """names: SERVER (for all its tools), SERVER/TOOL, or tool names as the model sees them."""
         self._names = frozenset(names)
 
     async def __call__(self, tool: ToolSpec, arguments: str) -> bool:
@@ -93,7 +94,7 @@ class NamedPermission:
 
 
 def difference(old_description: str, old_schema: str, tool: ToolSpec) -> str:
-    """Return how a tool has changed, as the lines of a diff without headers; '' if it has not."""
+    """Return how a tool has changed, as diff lines without headers; '' if it has not."""
     import difflib
 
     before = [*old_description.splitlines(), *_lines(old_schema)]
@@ -106,7 +107,7 @@ def _lines(schema: str) -> list[str]:
 
 
 MOST_ANSWERS = 1000
-"""Beyond this number, the oldest answers are forgotten and asked for again."""
+"""Beyond this number, the oldest answers are forgotten, and the user is asked again."""
 _MOST_BYTES = 32 * 2**20
 _LOCK_SECONDS = 5
 
@@ -130,17 +131,17 @@ class GivenConsent(msgspec.Struct, frozen=True, kw_only=True):
 class ConsentStore:
     """Stored answers, in `consents.json` in edgechat's data folder or in memory.
 
-    Programs may share the file: it is read for each question and locked while it is changed. A damaged file
-    counts as empty, so the user is asked again.
+    Several programs can share the file: it is read for each question, and locked while it is changed. A
+    damaged file counts as empty, so the user is asked again.
     """
 
     def __init__(self, path: Path | None) -> None:
-        """path: see `consents_path`; None for memory, for chats that are not stored either."""
+        """path: see `consents_path`; None keeps answers in memory, for chats that are not stored either."""
         self._path = path
         self._in_memory: tuple[GivenConsent, ...] = ()
 
     async def standing(self, tool: ToolSpec, chat_id: str) -> Standing:
-        """Return the decision on a tool in a chat."""
+        """Return the decision about a tool in a chat."""
         kept = [one for one in await self.given() if (one.server, one.tool) == (tool.server, tool.name)]
         if any(one.answer == "never" for one in kept):
             return Standing(False)
@@ -154,7 +155,7 @@ class ConsentStore:
         return Standing(None, changed or "Its name or title has changed.")
 
     async def keep(self, tool: ToolSpec, answer: Answer, chat_id: str) -> None:
-        """Store an answer other than once and no, replacing earlier ones. Raises StoreError."""
+        """Store an answer, replacing earlier ones; once and no are not stored. Raises StoreError."""
         if answer == "once" or answer == "no":
             return
         given = GivenConsent(
@@ -181,7 +182,7 @@ class ConsentStore:
         return await asyncio.to_thread(_read, self._path)
 
     async def withdraw(self, server: str, tool: str | None = None) -> int:
-        """Forget the answers about a tool, or about a whole server; return how many. Raises StoreError."""
+        """Forget the answers about a tool or a whole server; return their number. Raises StoreError."""
         found = [one for one in await self.given() if one.server == server and tool in (None, one.tool)]
         if found:
             gone = {(one.server, one.tool) for one in found}
@@ -208,7 +209,7 @@ class ConsentStore:
 
 
 def consents_path() -> Path:
-    """Return the path of the file, which need not exist. Raises FolderError."""
+    """Return the path of the file with stored answers, which need not exist. Raises FolderError."""
     return paths.data_dir() / "consents.json"
 
 
@@ -221,7 +222,7 @@ def _read(path: Path) -> tuple[GivenConsent, ...]:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Lock a file against changes by other programs. Translates errors inside to StoreError."""
+    """Lock a file against changes by other programs. OS errors inside are raised as StoreError."""
     import filelock
 
     try:

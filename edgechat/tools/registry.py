@@ -1,4 +1,4 @@
-"""Registry of tools: lists and starts servers, and opens the set of tools that a chat has chosen."""
+"""Tool registry: lists and starts servers, and opens the set of tools that a chat has chosen."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class KnownServer:
     """A server or group of tools that a chat can choose, listed without starting it."""
 
     name: str
-    """The name to choose; 'files' is chosen as `files:FOLDER`, 'documents' as `documents:NAME`."""
+    """The name to choose; 'files' and 'documents' take an argument: `files:FOLDER`, `documents:NAME`."""
     about: str
-    """Its command or URL without secrets, or the description of a built-in group, as one line."""
+    """Its command or URL without secrets, or the description of a built-in group, on one line."""
     built_in: bool
 
 
@@ -51,18 +51,18 @@ class ToolSet:
     problems: tuple[EdgechatError, ...] = ()
     """Why chosen servers are missing; each names its server and what to do next."""
     servers: Mapping[str, ToolServer] = field(default_factory=dict, repr=False, compare=False)
-    """The servers of the tools, by name."""
+    """The servers that offer the tools, by name."""
 
     def find(self, model_name: str) -> ToolSpec | None:
-        """Return the tool with this name for the model, or None."""
+        """Return the tool that the model calls by this name, or None."""
         return next((tool for tool in self.tools if tool.model_name == model_name), None)
 
     async def call(
         self, tool: ToolSpec, arguments: str, *, seconds: float = CALL_SECONDS, most: int = MAX_RESULT
     ) -> ToolResult:
-        """Call a tool of this set, with the user's permission.
+        """Call a tool in this set. The user must have permitted it.
 
-        arguments: as the model wrote them, which need not be a JSON object. Never raises: any failure, also a
+        arguments: as the model wrote them, perhaps not a JSON object. Never raises: any failure, including a
         timeout after `seconds`, is a result that `failed`. Results have at most `most` characters. Cancelling
         this cancels the call at the server.
         """
@@ -83,7 +83,7 @@ class ToolSet:
 
 
 class ToolRegistry:
-    """The servers of a program, for all of its chats. Servers start at first use and end with `close`."""
+    """A program's tool servers, for all its chats. They start on first use and end with `close`."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class ToolRegistry:
     ) -> None:
         """search_chats, search_documents: enable the built-in groups 'chats' and 'documents'.
 
-        config: the file of servers; None: mcp.json in edgechat's config folder.
+        config: the file that lists the servers; None for mcp.json in edgechat's config folder.
         """
         self._search_chats = search_chats
         self._search_documents = search_documents
@@ -104,7 +104,7 @@ class ToolRegistry:
         self._closed = False
 
     def known(self) -> list[KnownServer]:
-        """Return all that can be chosen, built-in groups first. Reads mcp.json; raises SettingsError."""
+        """Return all servers and groups, built-in ones first. Reads mcp.json; raises SettingsError."""
         searches = {"chats": self._search_chats, _DOCUMENTS: self._search_documents}
         built_in = [
             KnownServer(name, about, built_in=True)
@@ -119,9 +119,9 @@ class ToolRegistry:
     async def open(self, chosen: Sequence[str]) -> ToolSet:
         """Start the chosen servers that are not running, and return their tools.
 
-        Call it before each reply: it is fast once everything runs, and the set equals the last one unless a
-        server has changed its tools. chosen: names of servers and built-in groups: 'calculator', 'date',
-        'chats', 'web', 'files:FOLDER', 'documents:NAME'. Never raises; see `ToolSet.problems`.
+        Call it before each reply: it is fast once all servers run, and returns an equal set until a server
+        changes its tools. chosen: names of servers and built-in groups: 'calculator', 'date', 'chats', 'web',
+        'files:FOLDER', 'documents:NAME'. Never raises; see `ToolSet.problems`.
         """
         names = sorted(set(chosen))[:_MOST_CHOSEN]
         if not names:
@@ -143,23 +143,22 @@ class ToolRegistry:
                     )
                     continue
                 servers[server.name] = server
-                for spec in specs:  # truncated names may be equal
+                for spec in specs:  # truncation can make names equal
                     tools.setdefault(spec.model_name, spec)
         return ToolSet(tuple(tools.values()), tuple(problems), servers)
 
     def running(self) -> list[tuple[ServerConfig, McpServer]]:
-        """Return the servers of mcp.json that were started, including those that have ended."""
+        """Return the servers from mcp.json that were started, including those that have ended."""
         return list(self._servers.values())
 
     async def close(self) -> None:
-        """End all servers; running calls fail."""
+        """Stop all servers; running calls fail."""
         self._closed = True
         running = [server for _, server in self._servers.values()]
         self._servers.clear()
         await asyncio.gather(*(server.close() for server in running))
 
     async def _open(self, name: str) -> tuple[ToolServer, Sequence[ToolSpec]]:
-        """Return a server with its tools. Raises ToolError and SettingsError."""
         server = await self._server(name)
         return server, await server.tools()
 
@@ -226,7 +225,7 @@ class ToolRegistry:
 
 
 def _wrong_arguments(arguments: str) -> str | None:
-    """Return a message for the model if its arguments are not a JSON object, or None."""
+    """Return a message for the model if its arguments are not a JSON object, else None."""
     if len(arguments) > MAX_ARGUMENTS:
         return f"the arguments have more than {MAX_ARGUMENTS:,} characters."
     try:
@@ -246,7 +245,7 @@ def _too_late(tool: ToolSpec, seconds: float) -> ToolError:
 
 def _cut(result: ToolResult, most: int) -> ToolResult:
     """Return a result whose text is inert and has at most `most` characters."""
-    text = inert(result.text[: 4 * MAX_RESULT])  # may become much shorter
+    text = inert(result.text[: 4 * MAX_RESULT])  # this may be much shorter
     left_out = len(result.text) - min(len(result.text), 4 * MAX_RESULT)
     if not left_out and len(text) <= most:
         return replace(result, text=text)

@@ -1,4 +1,4 @@
-"""Tools, results of their calls, and the protocol of tool servers: MCP servers and built-in groups."""
+"""Tools, results of calls, and the protocol for tool servers: MCP servers and built-in groups."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from edgechat.base.errors import EdgechatError
 from edgechat.base.text import printable
 
 MAX_TOOLS = 128
-"""Tools of one server; a server with more is refused, since nobody can judge that many."""
+"""Maximum number of tools per server; more are refused, since nobody can judge that many."""
 MAX_DESCRIPTION = 4096
-"""Characters; longer descriptions are cut."""
+"""In characters; longer descriptions are cut."""
 MAX_SCHEMA, MAX_SCHEMA_DEPTH = 16_384, 32
-"""Characters and nesting of a schema; tools beyond them are left out."""
+"""Maximum characters and nesting depth of a schema; tools that exceed them are left out."""
 MAX_ARGUMENTS = 256 * 1024
-"""Characters of a call's arguments."""
+"""Maximum characters of a call's arguments."""
 MAX_RESULT = 32 * 1024
-"""Characters of a result, unless a call asks for fewer."""
+"""Maximum characters of a result, unless a call asks for fewer."""
 MAX_IMAGES, MAX_IMAGE_BYTES = 4, 8 * 2**20
-"""Images of a result and bytes of each; others are left out, and the text says so."""
+"""Maximum images in a result, and bytes in each; others are left out, and the text says so."""
 CALL_SECONDS = 120.0
-"""Time for one call."""
+"""Time limit for one call."""
 
-_MODEL_NAME_LENGTH = 64  # the limit of OpenAI's API, for which templates and clients are made
+_MODEL_NAME_LENGTH = 64  # the limit in OpenAI's API, which templates and clients are made for
 _NOT_IN_NAMES = re.compile("[^A-Za-z0-9_-]")
 
 
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool as its server describes it. All texts are untrusted, but `inert`: safe to show in a terminal."""
+    """A tool as its server describes it. All text is untrusted, but `inert`: safe to show in a terminal."""
 
     server: str
     """The name of the server in `mcp.json`, or of a built-in group such as 'files'."""
     name: str
-    """Its name at the server, unique there."""
+    """Its name on the server, where it is unique."""
     title: str = ""
     """A human-readable name; often empty."""
     description: str = ""
@@ -55,17 +55,17 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     built_in: bool = False
     """Whether it is part of edgechat."""
     harmless: bool = False
-    """Whether it needs no consent: only for built-in tools that read nothing of the user's."""
+    """Whether it needs no consent: only for built-in tools that read none of the user's data."""
 
     @property
     def model_name(self) -> str:
-        """Its name for the model. Names of built-in tools differ from those of all servers."""
+        """The name that the model uses. Built-in tools never share a name with a server's tools."""
         name = self.name if self.built_in else f"{self.server}__{self.name}"
         return _NOT_IN_NAMES.sub("_", name)[:_MODEL_NAME_LENGTH]
 
     @property
     def pin(self) -> str:
-        """Hash of the name, description and schema that a consent covers (SHA-256, hexadecimal)."""
+        """SHA-256, in hexadecimal, of everything that a consent covers: names, description and schema."""
         schema = json.dumps(json.loads(self.schema), sort_keys=True)
         parts = [self.server, self.name, self.title, self.description, schema]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
@@ -73,7 +73,7 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """Result of a call. It is untrusted: it comes from a server, a file or the web."""
+    """The result of a call. It is untrusted: it comes from a server, a file or the web."""
 
     text: str
     """For the model, without control characters; for a failed call, the reason."""
@@ -89,7 +89,7 @@ class ToolResult:
 
 
 class ToolServer(Protocol):
-    """Offers tools. All methods are called from one event loop; calls may run concurrently."""
+    """Offers tools. All methods are called from one event loop; calls can run concurrently."""
 
     @property
     def name(self) -> str:
@@ -97,27 +97,27 @@ class ToolServer(Protocol):
         ...
 
     async def tools(self) -> Sequence[ToolSpec]:
-        """Return its tools, sorted by name, after starting it if necessary. Raises ToolError."""
+        """Return its tools, sorted by name, starting it if necessary. Raises ToolError."""
         ...
 
     async def call(self, tool: ToolSpec, arguments: str) -> ToolResult:
-        """Call a tool with a JSON object, as text.
+        """Call a tool with a JSON object, given as text.
 
-        Raises ToolError if it does not answer, or no longer matches `tool`. Cancelling this cancels the call
-        at the server. The caller limits time and text.
+        Raises ToolError if there is no answer, or if the tool no longer matches `tool`. Cancelling this
+        cancels the call at the server. The caller limits time and text.
         """
         ...
 
     async def close(self) -> None:
-        """End it. Running calls raise ToolError."""
+        """Stop it. Running calls raise ToolError."""
         ...
 
 
 def inert(text: str) -> str:
-    """Return `printable` text without characters that are invisible to people but not to models.
+    """Make text printable, and remove characters that models can see but people cannot.
 
-    Instructions can hide in Unicode's tags and other format characters. Joiners are kept: scripts and emoji
-    need them.
+    Unicode tags and other format characters can hide instructions. Joiners are kept, because scripts and
+    emoji need them.
     """
     text = printable(text)
     if text.isascii():
@@ -126,7 +126,7 @@ def inert(text: str) -> str:
 
 
 def shown_arguments(arguments: str) -> str:
-    """Return a call's arguments for display: indented if they are JSON, complete and inert."""
+    """Return a call's arguments for display: complete, inert, and indented if they are JSON."""
     with contextlib.suppress(ValueError, RecursionError):
         arguments = json.dumps(json.loads(arguments), indent=2, ensure_ascii=False)
     return visible_escapes(arguments)

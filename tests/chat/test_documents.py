@@ -118,7 +118,7 @@ async def test_a_question_of_which_nothing_is_found_is_told(session, town):
         file.unlink()
     conversation = await session.begin()
     assert await session.passages(conversation, "Which lamp?") == []
-    assert notes == ["Nothing in the documents was found for this question, which is answered without them."]
+    assert notes == ["Nothing in the documents matches this question, so it is answered without them."]
 
 
 async def test_what_cannot_be_found_is_an_error(session):

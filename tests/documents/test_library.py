@@ -124,9 +124,7 @@ async def test_what_was_read_last_is_searched_on_a_read_only_disk(folder, home):
         with pytest.raises(DocumentsUnwritable):
             await library.refresh(["handbook"], fresh_seconds=0, must_write=True)
         await library.close()
-    told = (
-        "The documents handbook cannot be written: the disk is read-only. What was indexed last is searched."
-    )
+    told = "The documents handbook cannot be written: the disk is read-only. The last version is searched."
     assert notes == [told]
 
 

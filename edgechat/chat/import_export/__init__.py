@@ -1,4 +1,4 @@
-"""Conversations as files: Markdown for people, JSON to be read again.
+"""Conversations as files: Markdown for reading, JSON for importing again.
 
-Input: conversations; output: texts; and the reverse. Read `importing.py` first, which has the format.
+Input: conversations; output: text, and vice versa. Read `importing.py` first, which defines the format.
 """

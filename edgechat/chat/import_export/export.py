@@ -1,7 +1,7 @@
-"""Export: conversations as Markdown for people, and as JSON to be imported again, in files.
+"""Export: conversations as files, in Markdown for reading or in JSON for importing again.
 
-Files are readable by the user only, and replaced only on request. JSON contains the images, Markdown links
-to them at most.
+Only the user can read the files, which are overwritten only on request. JSON contains the images; Markdown
+can link to them.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ _ENDINGS = {
 
 
 def to_markdown(conversation: Conversation, links: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the line that is shown as Markdown, without control characters.
+    """Return the branch being shown as Markdown, without control characters.
 
-    links: the paths of images, by their digests; of those that have none, there is only a line.
+    links: image paths by digest; an image without one becomes a line of text.
     """
     return printable("\n\n".join(_paragraphs(conversation, links))) + "\n"
 
 
 def to_json(conversation: Conversation) -> str:
-    """Return a whole conversation, without its id, as JSON of an `ExportedFile`. Reads its images."""
+    """Return a whole conversation, without its id, as the JSON of an `ExportedFile`. Reads its images."""
     chat = msgspec.convert(conversation.chat, ExportedChat, from_attributes=True)
-    # What is of this machine only.
+    # Leave out what exists only on this machine.
     settings = msgspec.structs.replace(chat.settings, tools=(), documents=(), adapters=None)
     file = ExportedFile(
         chat=msgspec.structs.replace(chat, settings=settings),
@@ -64,7 +64,7 @@ def to_json(conversation: Conversation) -> str:
 
 
 def data_of(conversation: Conversation, image: AttachedImage) -> bytes | None:
-    """Return the file of an image; None if it is missing. Reads it from the disk."""
+    """Return an image file's contents, read from the disk; None if the file is missing."""
     found = conversation.images.get(image.digest)
     with suppress(ImageError):
         return Decoder.read_file(Path(found.path)) if found is not None else None
@@ -84,7 +84,7 @@ def _exported(turn: Turn, conversation: Conversation) -> ExportedTurn:
 
 
 def _without_path(file: Attachment) -> Attachment:
-    """Return a passage with the name of its document alone: where that is concerns nobody else."""
+    """Reduce the path of a passage's document to its name, since the location is private."""
     if file.source is None:
         return file
     source = msgspec.structs.replace(file.source, path=Path(file.source.path).name)
@@ -92,7 +92,7 @@ def _without_path(file: Attachment) -> Attachment:
 
 
 def counted(messages: int) -> str:
-    """Return a number of messages as text."""
+    """Return '1 message', '2 messages' and so on."""
     return "1 message" if messages == 1 else f"{messages} messages"
 
 
@@ -100,7 +100,7 @@ def _paragraphs(conversation: Conversation, links: Mapping[str, str]) -> Iterato
     chat = conversation.chat
     yield f"# {flat(chat.title)}"
     about = [chat.id, f"started on {chat.date}", counted(conversation.n_messages)]
-    # Several models may have answered; only the last one is known.
+    # Several models may have answered, but only the last one is known.
     yield " · ".join([*about, f"last model: {flat(chat.model_name)}"] if chat.model else about)
     speakers = {"system": "System prompt", "user": "You", "assistant": "Answer"}
     passages: dict[int, Attachment] = {}
@@ -142,11 +142,11 @@ def _image(image: AttachedImage, links: Mapping[str, str]) -> str:
 
 _NAME = 60
 _ERRORS = (OSError, RuntimeError, ValueError)
-"""What a file name can raise: RuntimeError for an unknown ~user, ValueError for a NUL."""
+"""Raised for file names and files: RuntimeError for an unknown ~user, ValueError for a NUL."""
 
 
 def write(path: Path, text: str, *, force: bool = False) -> None:
-    """Write a text to a new file. Raises NotWritten, also if the file exists, unless `force`."""
+    """Write text to a new file, or with `force` to an existing one. Raises NotWritten."""
     flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if force else os.O_EXCL)
     try:
         with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8", newline="\n") as file:
@@ -159,9 +159,9 @@ def write(path: Path, text: str, *, force: bool = False) -> None:
 
 
 def target(name: str, title: str, ending: str = ".md") -> Path:
-    """Return the path that a name stands for; in a folder, a new file named after the title.
+    """Return the path for a `name` from the user; for a folder, a new file in it named after the title.
 
-    ~ is the home, an empty name the current folder. Raises NotWritten.
+    ~ is the home folder; '' is the current folder. Raises NotWritten.
     """
     try:
         path = Path(name).expanduser()
@@ -171,7 +171,7 @@ def target(name: str, title: str, ending: str = ".md") -> Path:
 
 
 def read(name: str | Path) -> bytes:
-    """Return the contents of a file (~ is the home), up to the limit of `parse_chat`. Raises NotAChat."""
+    """Return the contents of a file, up to the limit of `parse_chat`. Expands ~. Raises NotAChat."""
     try:
         with Path(name).expanduser().open("rb") as source:
             return source.read(MOST_BYTES + 1)
@@ -193,9 +193,9 @@ def export_to_file(conversation: Conversation, name: str) -> Path:
 
 
 def write_chat(conversation: Conversation, path: Path, *, as_json: bool, force: bool = False) -> None:
-    """Write a conversation to a file, which links to its images in a folder beside it, or (JSON) has them.
+    """Write a conversation to a file. Markdown links to images in a folder beside it; JSON contains them.
 
-    Raises NotWritten, also if the file exists, unless `force`.
+    force: overwrite an existing file. Raises NotWritten.
     """
     if as_json:
         write(path, to_json(conversation), force=force)
@@ -216,14 +216,14 @@ def write_chat(conversation: Conversation, path: Path, *, as_json: bool, force: 
 
 
 def _file_name(image: AttachedImage) -> str:
-    """Return a name that is safe, and no other image's: 'photo-3f2a9c41.png'."""
+    """Return a safe file name for an image, made unique by its digest: 'photo-3f2a9c41.png'."""
     stem, suffix = os.path.splitext(image.name)
     words = re.sub(r"[^\w]+", "-", stem).strip("-_")[:_NAME] or "image"
     return f"{words}-{image.digest[:8]}{re.sub(r'[^.a-z0-9]', '', suffix.lower())[:6]}"
 
 
 def free_name(title: str, ending: str, folder: Path) -> Path:
-    """Return the path of a new file that is named after a title: 'what-is-a-quant-2.md'."""
+    """Return the path of a new file named after a title: 'what-is-a-quant-2.md'."""
     words = re.sub(r"[^\w]+", "-", title.lower()).strip("-_")[:_NAME].rstrip("-_") or "conversation"
     number = 1
     while (path := folder / (f"{words}-{number}{ending}" if number > 1 else f"{words}{ending}")).exists():

@@ -1,7 +1,7 @@
-"""Import: conversations from files, in the JSON of `export.to_json` or as messages of OpenAI's API.
+"""Import: conversations from files, in the JSON of `export.to_json` or as OpenAI API messages.
 
-Files are untrusted: size, depth and counts are bounded, and everything gets new ids, so that reading a file
-twice gives two conversations.
+Files are untrusted: size, depth and counts are bounded. Everything gets a new id, so importing a file twice
+creates two conversations.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ from edgechat.engine.types import ErrorInfo
 
 FORMAT: Literal["edgechat"] = "edgechat"
 VERSION = 1
-"""Version of what `to_json` writes; additional fields do not change it."""
+"""Version of the format that `to_json` writes; additional fields do not change it."""
 MOST_BYTES = 256 * 2**20
-"""Of a file, with its images; those are a third larger in it."""
+"""Maximum size of a file with its images, which base64 makes a third larger."""
 MOST_TURNS = 100_000
 _MOST_ATTACHMENTS = 100
 _MOST_PASSAGES = 10_000
-"""Of documents, in a question."""
+"""Maximum number of document passages in a question."""
 _MOST_USES = 1000
-"""Calls in a reply."""
+"""Maximum number of tool calls in a reply."""
 _LARGEST = 1 << 20
-"""Pixels of a side of an image, where only the file tells."""
+"""Maximum side of an image, in pixels, if it is known only from the file."""
 _KNOWN = (
     'Supported are files written by `edgechat chats export --json`, and lists of {"role": …, "content": …}.'
 )
@@ -68,7 +68,7 @@ _ROLES: dict[str, Role] = {
 
 
 class ExportedChat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A chat in a file."""
+    """An exported chat, without its turns."""
 
     title: str = ""
     model: str = ""
@@ -77,21 +77,21 @@ class ExportedChat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     updated_at: float = 0.0
     pinned: bool = False
     settings: ChatSettings = ChatSettings()
-    """Without tools, documents and adapters: a file turns none on, and tells no paths of a machine."""
+    """Without tools, documents and adapters: importing must not enable any, and their paths are private."""
 
 
 class ExportedImage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An image of a question, or of a reply's results, in a file."""
+    """An exported image of a question or of a reply's tool results."""
 
     name: str
     width: int = 0
     height: int = 0
     data: bytes | None = None
-    """Its file, as base64; None if that was missing."""
+    """The image file, as base64; None if it was missing."""
 
 
 class ExportedTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A turn in a file."""
+    """An exported turn."""
 
     id: str
     parent_id: str | None = None
@@ -114,9 +114,9 @@ class ExportedFile(msgspec.Struct, frozen=True, kw_only=True):
     version: int = VERSION
     chat: ExportedChat
     turns: tuple[ExportedTurn, ...]
-    """In the order of writing, so parents precede their children."""
+    """In the order they were written, so parents precede their children."""
     leaf: str | None = None
-    """The last turn of the line that is shown."""
+    """The last turn of the branch being shown."""
 
 
 class ImportedChat(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,14 +125,13 @@ class ImportedChat(msgspec.Struct, frozen=True, kw_only=True):
     chat: Chat
     turns: tuple[Turn, ...]
     files: dict[str, bytes] = {}
-    """The images of the turns, by their digests."""
+    """The images in the turns, by digest."""
 
 
 async def add_chat(store: Store, new: ImportedChat) -> None:
-    """Store a conversation and those of its images that can be decoded. Raises StoreError.
+    """Store a conversation, with those of its images that can be decoded. Raises StoreError.
 
-    The others are missing in it, as if they had been deleted. Passages lead to the documents that are on this
-    machine, too.
+    The other images appear as missing. Passages link to their documents if those are also on this machine.
     """
     turns = await asyncio.to_thread(_with_documents, new.turns)
     if new.files:
@@ -142,7 +141,7 @@ async def add_chat(store: Store, new: ImportedChat) -> None:
 
 
 def _with_documents(turns: Sequence[Turn]) -> tuple[Turn, ...]:
-    """Return turns whose passages have the paths of the same documents here, or else their names alone."""
+    """Give passages the paths of their documents on this machine, or only a name if there is none."""
     here = cache(locations)
 
     def found(file: Attachment) -> Attachment:
@@ -166,7 +165,7 @@ def _add_images(library: ImageLibrary, files: Mapping[str, bytes]) -> dict[str, 
 
 
 def _with_sizes(turn: Turn, added: Mapping[str, Image]) -> Turn:
-    """Return a turn whose images have the sizes that were found, not those that the file tells."""
+    """Return a turn whose images have their actual sizes instead of those given in the file."""
 
     def with_size(image: AttachedImage) -> AttachedImage:
         found = added.get(image.digest)
@@ -178,7 +177,7 @@ def _with_sizes(turn: Turn, added: Mapping[str, Image]) -> Turn:
 
 
 def _with_images(turn: Turn, change: Callable[[AttachedImage], AttachedImage | None]) -> Turn:
-    """Return a turn whose images, those of results too, are changed, or left out where None is returned."""
+    """Apply `change` to a turn's images, including those in results; drop those for which it returns None."""
 
     def changed(images: Sequence[AttachedImage]) -> tuple[AttachedImage, ...]:
         return tuple(new for image in images if (new := change(image)) is not None)
@@ -194,7 +193,7 @@ def _with_images(turn: Turn, change: Callable[[AttachedImage], AttachedImage | N
 
 
 def parse_chat(text: str | bytes) -> ImportedChat:
-    """Return the conversation in a file. Raises NotAChat, which says what is wrong with it."""
+    """Return the conversation in a file. Raises NotAChat, which explains what is wrong."""
     raw = text.encode("utf-8", "replace") if isinstance(text, str) else text
     if len(raw) > MOST_BYTES:
         _refuse(f"it has {len(raw) // 2**20} MiB, and the limit is {MOST_BYTES // 2**20}")
@@ -221,7 +220,7 @@ def _from_export(table: dict[str, Any]) -> ImportedChat:
             "This file was written by a newer edgechat.",
             hint="Update edgechat: pip install --upgrade edgechat",
         )
-    # Settings are read leniently, as from the store.
+    # As in the store, invalid settings are ignored.
     chat_table = table.get("chat")
     settings = chat_table.pop("settings", None) if isinstance(chat_table, dict) else None
     try:
@@ -239,7 +238,7 @@ def _from_export(table: dict[str, Any]) -> ImportedChat:
         created_at=_past(file.chat.created_at),
         updated_at=_past(file.chat.updated_at),
         pinned=file.chat.pinned,
-        # None of this machine's tools, documents and adapters is for a stranger's conversation.
+        # A conversation from elsewhere must not use this machine's tools, documents or adapters.
         settings=msgspec.structs.replace(
             settings_of(msgspec.json.encode(settings).decode()), tools=(), documents=(), adapters=None
         ),
@@ -258,7 +257,7 @@ def _imported(chat: Chat, turns: Sequence[ExportedTurn], ids: dict[str, str]) ->
 
 
 def _check(turns: Sequence[ExportedTurn]) -> None:
-    """Refuse turns that are not a tree."""
+    """Refuse turns that do not form a tree or exceed the limits."""
     if not turns:
         _refuse("it contains no turns")
     if len(turns) > MOST_TURNS:
@@ -275,14 +274,14 @@ def _check(turns: Sequence[ExportedTurn]) -> None:
         if n_chosen > _MOST_ATTACHMENTS or len(turn.attachments) > _MOST_PASSAGES:
             _refuse(f"turn {number} has more than {_MOST_ATTACHMENTS} attachments")
         if turn.rounds and turn.role != "assistant":
-            _refuse(f"turn {number} has calls, and is no reply")
+            _refuse(f"turn {number} has tool calls, but is not a reply")
         if _n_calls(turn.rounds) > _MOST_USES:
             _refuse(f"turn {number} has more than {_MOST_USES} calls")
         known.add(turn.id)
 
 
 def _n_calls(rounds: Iterable[ToolRound]) -> int:
-    """Return how many calls there are; a round counts as one more."""
+    """Return the number of calls, plus one for each round."""
     return sum(1 + len(part.uses) for part in rounds)
 
 
@@ -291,7 +290,7 @@ def _turn(turn: ExportedTurn, chat_id: str, ids: dict[str, str]) -> Turn:
     values |= {
         "id": ids[turn.id],
         "parent_id": ids[turn.parent_id] if turn.parent_id is not None else None,
-        # No program writes it any more.
+        # No program is writing it any more.
         "state": "interrupted" if turn.state == "streaming" else turn.state,
         "created_at": _past(turn.created_at),
         "images": tuple(map(_image, turn.images)),
@@ -299,7 +298,7 @@ def _turn(turn: ExportedTurn, chat_id: str, ids: dict[str, str]) -> Turn:
     new = Turn(chat_id=chat_id, **values)
     if turn.role != "assistant":
         return new
-    # What results refer to is behind the reply in the file, with its data.
+    # In the file, a reply's `images` are those of its tool results, with their data.
     given = {image.digest: image for image in new.images if image.digest}
     return _with_images(msgspec.structs.replace(new, images=()), lambda image: given.get(image.digest))
 
@@ -350,7 +349,7 @@ def _next_turn(turns: Sequence[ExportedTurn], role: Role, images: tuple[Exported
 
 
 def _uses(number: int, message: dict[str, Any]) -> tuple[ToolUse, ...]:
-    """Return the calls in a message of the assistant, without their results."""
+    """Return the tool calls in an assistant message, without their results."""
     calls = message.get("tool_calls") or []
     uses: list[ToolUse] = []
     for call in calls if isinstance(calls, list) else [None]:
@@ -386,7 +385,7 @@ def _add_results(turns: list[ExportedTurn], messages: Iterable[tuple[int, dict[s
         if isinstance(content, list) and all(map(_is_text, content)):
             content = "\n\n".join(text["text"] for text in content)
         if at is None or not isinstance(content, str):
-            _refuse(f"message {number} is no text that answers a call of the message before")
+            _refuse(f"message {number} is not text that answers a call in the previous message")
         waiting.remove(at)
         uses[at] = msgspec.structs.replace(uses[at], outcome="answered", result=content)
     assert part is not None
@@ -409,7 +408,7 @@ def _message(number: int, message: Any) -> tuple[Role, str, tuple[ExportedImage,
         texts = [part["text"] for part in content if _is_text(part)]
         data = [_data_in(part["image_url"]["url"]) for part in content if role == "user" and _is_image(part)]
         if len(texts) + len(data) < len(content):
-            _refuse(f"message {number} has parts that are neither text nor an image of the user")
+            _refuse(f"message {number} has parts that are neither text nor a user's image")
         if None in data:
             _refuse(f"message {number} has an image that is not in the file")
         content = "\n\n".join(texts)
@@ -417,7 +416,7 @@ def _message(number: int, message: Any) -> tuple[Role, str, tuple[ExportedImage,
         if len(images) > _MOST_ATTACHMENTS:
             _refuse(f"message {number} has more than {_MOST_ATTACHMENTS} images")
     if content is None and role == "assistant":
-        content = ""  # a tool call
+        content = ""  # a message with tool calls only
     if not isinstance(content, str):
         _refuse(f"the content of message {number} is not text")
     return role, content, tuple(images)
@@ -429,7 +428,7 @@ def _is_image(part: Any) -> bool:
 
 
 def _data_in(url: str) -> bytes | None:
-    """Return the bytes in a data URL, None if it is another one, or not valid."""
+    """Return the bytes in an image data URL; None for other or invalid URLs."""
     head, comma, data = url.partition(",")
     if not (comma and head.startswith("data:image/") and head.endswith(";base64")):
         return None
@@ -466,7 +465,7 @@ def _is_date(text: str) -> bool:
 
 
 def _past(when: float) -> float:
-    """Return a time (seconds since 1970) if it is in the past, else the present one."""
+    """Return a time (seconds since 1970) if it is in the past, else the current time."""
     now = time.time()
     return when if math.isfinite(when) and 0 < when <= now else now
 

@@ -21,46 +21,46 @@ from edgechat.tools.registry import ToolSet
 from edgechat.tools.tool import MAX_RESULT, ToolSpec, visible_escapes
 
 _AT_ONCE = 4
-"""Most calls that run at the same time."""
+"""Maximum number of calls running at the same time."""
 _LEAST_RESULT = 400
-"""Characters of a result that are always kept."""
+"""Characters kept from every result, whatever the limit."""
 STOPPED = "The user stopped the reply before there was a result."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolAccess:
-    """The tools of a reply and the permission to call them; no tools by default."""
+    """The tools that a reply can call, and the permission to call them; no tools by default."""
 
     tools: ToolSet = field(default_factory=ToolSet)
     permission: Permission = field(default_factory=lambda: NamedPermission(()))
     rounds: int = Settings().tool_rounds
-    """Most successive rounds of calls."""
+    """Maximum number of successive rounds of calls."""
 
     @property
     def offered(self) -> tuple[Tool, ...]:
-        """The tools for the engine."""
+        """The tools, converted for the engine."""
         return tuple(map(engine_tool, self.tools.tools))
 
 
 class UseChanged(msgspec.Struct, frozen=True):
-    """Event: a call is complete, runs, or has ended. Comes between the events of requests."""
+    """Event: the model has written a call, or one starts or ends. Comes between the events of requests."""
 
     turn_id: str
-    """The turn of the reply."""
+    """The id of the reply's turn."""
     use: ToolUse
     running: bool = False
-    """Whether it runs; before that, the user may be asked."""
+    """Whether it is running; before that, the user may be asked."""
     error: EdgechatError | None = None
     """Why there is no result, for the user."""
 
 
 def engine_tool(tool: ToolSpec) -> Tool:
-    """Return a tool for the engine."""
+    """Convert a tool for the engine."""
     return Tool(tool.model_name, tool.description, tool.schema)
 
 
 class RoundOfCalls:
-    """Carries out the calls of one round: reading calls at the same time, others one after another."""
+    """Carries out the calls of one round: read-only calls concurrently, others one at a time."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class RoundOfCalls:
         *,
         most: int,
     ) -> None:
-        """images: stores images of results. most: limit in characters for all results together."""
+        """images: stores the images in results. most: maximum characters in all results together."""
         self._turn_id = turn_id
         self._uses = [_with_tool(use, access.tools.find(use.name)) for use in uses]
         self._access = access
@@ -83,12 +83,12 @@ class RoundOfCalls:
         self._stopping = False
 
     async def run(self) -> AsyncGenerator[UseChanged, None]:
-        """Yield the changes of the calls. Closing the generator cancels unfinished ones."""
+        """Yield each change to the calls. Closing the generator cancels unfinished ones."""
         for use in self._uses:
             yield UseChanged(self._turn_id, use)
         self._task = asyncio.create_task(self._run_all())
         self._task.add_done_callback(lambda _: self._events.put_nowait(None))
-        if self._stopping:  # before it has begun
+        if self._stopping:  # stopped before it began
             self._task.cancel()
         try:
             while (event := await self._events.get()) is not None:
@@ -116,7 +116,7 @@ class RoundOfCalls:
                     tasks.create_task(self._run(use))
 
     def _groups(self) -> Sequence[Sequence[ToolUse]]:
-        """Return the calls in order, in groups that run at the same time."""
+        """Return the calls in order, in groups that run concurrently."""
         groups: list[list[ToolUse]] = []
         was_reading = False
         for use in self._uses:
@@ -172,18 +172,18 @@ OUTCOMES = {
     "refused": "not allowed",
     "stopped": "not carried out",
 }
-"""Outcomes of calls in a finished reply, for users."""
+"""Outcomes of calls in a finished reply, as shown to users."""
 _LONGEST_NAME = 60
 
 
 def name_of(use: ToolUse) -> str:
-    """Return the server and the tool of a call in a line, or the model's name for it."""
+    """Return a call's server and tool on one line; if unknown, the name that the model used."""
     name = f"{use.server}: {use.tool}" if use.server else use.name
     return one_line(name, 2 * _LONGEST_NAME)
 
 
 def arguments_in_a_line(use: ToolUse, most: int = 200) -> str:
-    """Return the arguments of a call in a line of at most `most` characters: 'path="a.py", depth=2'."""
+    """Return a call's arguments on one line of at most `most` characters: 'path="a.py", depth=2'."""
     text = use.arguments
     with suppress(ValueError, RecursionError):
         values = json.loads(use.arguments)
@@ -195,18 +195,18 @@ def arguments_in_a_line(use: ToolUse, most: int = 200) -> str:
 
 
 def tool_name(tool: ToolSpec) -> str:
-    """Return the server and the name of a tool in a line."""
+    """Return the server and name of a tool on one line."""
     return f"{one_line(tool.server, _LONGEST_NAME)}: {one_line(tool.name, _LONGEST_NAME)}"
 
 
 def told_in_words(model: str) -> str:
-    """Return the note for a model with tools whose template has none."""
+    """Return the note for a model that has tools but whose chat template does not support them."""
     name = one_line(model, _LONGEST_NAME)
-    return f"The chat template of {name} has no tools: it is told about them in words, and may call none."
+    return f"The chat template of {name} has no tools: it is told about them in words, and may ignore them."
 
 
 def hints(tool: ToolSpec) -> str:
-    """Return a sentence about the effects of a tool, according to its makers."""
+    """Return a sentence about a tool's effects, according to its server."""
     if tool.built_in:
         return "A tool of edgechat that changes nothing." if tool.read_only else "A tool of edgechat."
     server = one_line(tool.server, _LONGEST_NAME)

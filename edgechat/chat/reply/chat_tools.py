@@ -1,4 +1,4 @@
-"""Tools of a session: the servers that its chats share, and the user's permissions."""
+"""A session's tools: the servers that its chats share, and the user's permissions."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from edgechat.documents.library import DocumentLibrary
 
 _PASSAGES_LETTERS = 8000
-"""Most letters of a search result in documents: some 2,500 tokens."""
+"""Maximum characters of a document search result, some 2,500 tokens."""
 
 
 class ChatTools:
-    """The tool registry and permissions of a session; `close` ends started servers."""
+    """The tool registry and permissions of a session; `close` stops the servers that were started."""
 
     def __init__(
         self, store: Callable[[], Awaitable[Store]], documents: Callable[[], DocumentLibrary]
     ) -> None:
-        """store: returns the conversations for the search tool; documents: returns the documents."""
+        """store: returns the conversations to search. documents: returns the document library to search."""
         self._store = store
         self._documents = documents
         self._registry = ToolRegistry(self._search, self._search_documents)
@@ -68,14 +68,14 @@ class ChatTools:
         return AskingPermission(await self.consents(), chat_id, ask)
 
     async def consents(self) -> ConsentStore:
-        """Return the stored permissions, on disk only if the conversations are. Raises StoreError."""
+        """Return the stored permissions, kept on disk only if the conversations are. Raises StoreError."""
         if self._consents is None:
             lasting = (await self._store()).lasting
             self._consents = ConsentStore(consents_path() if lasting else None)
         return self._consents
 
     async def close(self) -> None:
-        """End the servers."""
+        """Stop the servers."""
         await self._registry.close()
 
     async def _search(self, words: str, most: int) -> Sequence[FoundInChats]:
@@ -91,7 +91,7 @@ class ChatTools:
         found = await library.find(names, query, Room(passages=_PASSAGES_LETTERS, whole=0))
         if not found:
             return "Nothing in these documents has a word of this."
-        # Without numbers: [1] is a passage attached to a question, and only those can be opened.
+        # Without numbers: only passages attached to a question can be cited as [1] and opened.
         return quoted([Attachment(one.name, one.text) for one in found])
 
 
@@ -101,9 +101,9 @@ def missing_tool(problem: EdgechatError) -> str:
 
 
 def choice(text: str, known: Sequence[KnownServer]) -> tuple[str, ...]:
-    """Parse the tools named by a user: 'calculator, files:~/notes'. Raises ToolError, DocumentError.
+    """Parse the tool names that a user typed: 'calculator, files:~/notes'. Raises ToolError, DocumentError.
 
-    A folder may contain spaces, but no comma; it becomes absolute.
+    The path of a folder can contain spaces but no commas; it is made absolute.
     """
     names = tuple(name for part in text.split(",") if (name := part.strip()))
     offered = [server.name for server in known]
@@ -115,7 +115,7 @@ def choice(text: str, known: Sequence[KnownServer]) -> tuple[str, ...]:
                 hint=f"Tools: {', '.join(map(one_line, offered))}. To add some: edgechat mcp add",
             )
         if group == "files" and not argument.strip():
-            raise ToolError("The files tools need a folder.", hint="For the present one: files:.")
+            raise ToolError("The files tools need a folder.", hint="For the current one: files:.")
         if group == "documents":
             if not argument:
                 hint = "To list them: edgechat docs list. To name several: documents:NAME+NAME"

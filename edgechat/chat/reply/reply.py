@@ -1,7 +1,6 @@
-"""One reply: requests until no tool is called any more, saved while it is generated.
+"""A reply: requests are repeated until no tool is called, and the text is saved while it is generated.
 
-`ReplyLoop` puts the results of calls into the next request; `ReplySaver` writes the text at least every half
-second.
+`ReplyLoop` puts tool results into the next request; `ReplySaver` writes the text at least every half second.
 """
 
 from __future__ import annotations
@@ -38,25 +37,25 @@ ReplyEvent = RequestEvent | UseChanged
 _CUT = "Not called: the reply ended before this call was complete."
 _TOO_MANY = "Not called: this reply has called tools as often as one may."
 _MOST_CALLS = 32
-"""Of one reply of the model."""
+"""Maximum number of calls in one request."""
 _LETTERS = 3
-"""Of a token, at least, in nearly all texts."""
+"""Characters per token, at least, in nearly all texts."""
 FLUSH_SECONDS = 0.4
 """Seconds between two writes of a reply."""
 
 
 class ReplySaver:
-    """The text and the calls of one streaming reply, and the task that saves them.
+    """The text and tool calls of a streaming reply, and the task that saves them.
 
-    First `begin`, last `end`, `restore` or `rest`.
+    Call `begin` first, and `end`, `restore` or `rest` last.
     """
 
     def __init__(self, store: Store, turn: Turn, *, before: Turn | None = None) -> None:
-        """turn: the reply so far. before: as it was stored, if it is continued."""
+        """turn: the reply so far. before: the reply as it was stored, if it is being continued."""
         self.begun = False
-        """Whether the turn is in the store, or being added."""
+        """Whether the turn has been stored, or is being stored."""
         self.save_error: StoreError | None = None
-        """Why the text cannot be saved at the moment."""
+        """Why the text cannot currently be saved, or None."""
         self.has_grown = False
         """Whether anything was added."""
         self._store = store
@@ -72,14 +71,14 @@ class ReplySaver:
         self._saver: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Save that the reply is being generated, and start the task.
+        """Store the reply as streaming, and start the task that saves it.
 
-        Raises StoreError, and ChatBusy if another program has changed what is to be continued.
+        Raises StoreError, and ChatBusy if another program has changed the reply to be continued.
         """
         self.begun = True
         adding = asyncio.create_task(self._add())
         cancellation: asyncio.CancelledError | None = None
-        # If it were cancelled with this, the store would drop a write that waits, and the reply had no row.
+        # Do not cancel it as well: the store would drop a queued write, leaving the reply without a row.
         while not adding.done():
             try:
                 await asyncio.wait([adding])
@@ -93,7 +92,7 @@ class ReplySaver:
 
     @property
     def continues(self) -> bool:
-        """Whether a reply is continued that had ended early."""
+        """Whether this continues a reply that ended early."""
         return self._before is not None
 
     @property
@@ -117,7 +116,7 @@ class ReplySaver:
         return msgspec.structs.replace(self._turn, rounds=(*self._turn.rounds, part), content="", thinking="")
 
     def add(self, event: RequestEvent) -> None:
-        """Add the text or the call of an event, if it has any."""
+        """Add the text or call in an event, if there is any."""
         match event:
             case Delta(thinking=True):
                 now = time.monotonic()
@@ -137,7 +136,7 @@ class ReplySaver:
         self._has_changed()
 
     def put(self, use: ToolUse) -> None:
-        """Replace a call by its new state."""
+        """Replace a call with its new state."""
         self._uses = [use if one.id == use.id else one for one in self._uses]
         self._has_changed()
 
@@ -149,7 +148,7 @@ class ReplySaver:
         self._has_changed()
 
     def take_figures(self, model: ModelInfo | None, finished: Finished | None) -> None:
-        """Add the figures of a request that is over; finished: None if it did not end by itself."""
+        """Add the figures of a request that has ended; finished: None if it was cut short."""
         figures = Figures(
             reason=finished.reason if finished else None,
             usage=finished.usage if finished else None,
@@ -164,7 +163,7 @@ class ReplySaver:
         self._turn = msgspec.structs.replace(self._turn, figures=figures)
 
     async def end(self, state: TurnState, error: EdgechatError | None) -> None:
-        """Save the complete reply in its final state. Raises StoreError; `turn` is complete all the same.
+        """Save the reply in its final state. Raises StoreError, but `turn` is final even then.
 
         If this is cancelled, the store writes the final state later.
         """
@@ -175,13 +174,13 @@ class ReplySaver:
         await self._save_last()
 
     async def restore(self) -> None:
-        """Save a reply as it was before it was to be continued. Raises StoreError, as `end` does."""
+        """Save the reply as it was before it was continued. Raises StoreError, as `end` does."""
         assert self._before is not None
         self._turn = self._before
         await self._save_last()
 
     async def rest(self) -> None:
-        """Stop the task."""
+        """Stop the task that saves the reply."""
         if self._saver is not None:
             self._saver.cancel()
             await asyncio.wait([self._saver])
@@ -214,14 +213,14 @@ class ReplySaver:
                 await self._store.update_turn(self.turn)
                 self.save_error = None
             except StoreError as exc:
-                # Try again: a lock or a full disk may be temporary. If not, `end` raises it as well.
+                # Try again: a lock or a full disk may be temporary. If it is not, `end` raises this too.
                 self.save_error = exc
                 self._changed.set()
             await asyncio.sleep(FLUSH_SECONDS)
 
 
 class ReplyLoop:
-    """One reply, from its first request to its end; everything is given to the saver as it comes."""
+    """Runs a reply from its first request to its end, passing everything to the saver as it arrives."""
 
     def __init__(
         self,
@@ -231,7 +230,7 @@ class ReplyLoop:
         images: ChatImages,
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
-        """on_progress: receives the progress of a load."""
+        """on_progress: receives the progress of loading the model."""
         self.finished: Finished | None = None
         """How the last request ended."""
         self.is_complete = False
@@ -252,8 +251,8 @@ class ReplyLoop:
     ) -> AsyncGenerator[ReplyEvent, None]:
         """Yield the events of all requests and calls. Raises the engine's errors.
 
-        messages: those before the reply. Of a reply that is continued, `request` has its rounds and its
-        beginning behind them.
+        messages: those before the reply. If the reply is being continued, `request` also contains the
+        messages that it already has.
         """
         n_left = self._access.rounds
         if tools := self._access.offered:
@@ -264,7 +263,7 @@ class ReplyLoop:
                     yield event
             if not self._saver.uses:
                 return
-            if self._is_stopped():  # too late for the request, in time for what it calls
+            if self._is_stopped():  # too late to cancel the request, but not its calls
                 self._leave_open(STOPPED)
                 return
             if not n_left:
@@ -282,7 +281,7 @@ class ReplyLoop:
             request = msgspec.structs.replace(request, id=uuid.uuid4().hex, messages=messages_now)
 
     async def stop(self) -> bool:
-        """End the reply, and the calls that run; return whether there has been an event."""
+        """Stop the reply and its running calls; return whether there has been any event."""
         self._stopping = True
         if self.begun and self._calls is not None:
             self._calls.stop()
@@ -298,13 +297,13 @@ class ReplyLoop:
             return "stopped"
         return "interrupted" if error is None or turn.has_words else "failed"
 
-    def _is_stopped(self) -> bool:  # unlike an attribute, known to change during an await
+    def _is_stopped(self) -> bool:  # mypy takes attributes to be constant during an await
         return self._stopping
 
     async def _request(self, request: ChatRequest) -> AsyncGenerator[RequestEvent, None]:
         self._request_id, self.finished = request.id, None
         try:
-            # If the reader leaves early, the stream is closed at once, which cancels the request.
+            # If the reader leaves early, the stream is closed at once, cancelling the request.
             async with aclosing(self.engine.stream(request, self._on_progress)) as events:
                 async for event in events:
                     self.begun = True
@@ -336,14 +335,14 @@ class ReplyLoop:
 
     @property
     def _room(self) -> int:
-        """Tokens that the results of a round may take: half of what is left, but an eighth of the context."""
+        """Token limit for a round's results: half of what is left, but at least an eighth of the context."""
         context = self.engine.model.context if self.engine.model is not None else 0
         usage = self.finished.usage if self.finished is not None else None
         used = usage.prompt_tokens + usage.completion_tokens if usage is not None else 0
         return max(context - used, context // 4) // 2
 
     def _leave_open(self, why: str) -> None:
-        """End the reply with calls that are not carried out."""
+        """End the current round without carrying out its calls."""
         for use in self._saver.uses:
             self._saver.put(msgspec.structs.replace(use, outcome="stopped", result=why))
         self._saver.end_round()

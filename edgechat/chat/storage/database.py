@@ -1,4 +1,4 @@
-"""A database file, and the thread that accesses it: the event loop never waits for a disk."""
+"""A database file, and the thread that accesses it so that the event loop never waits for a disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Database:
-    """One file. Every call runs on its own thread; when it returns, the file is written."""
+    """A database file with its own thread for all calls. When a call returns, the file has been written."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -27,9 +27,9 @@ class Database:
         self._db: sqlite3.Connection | None = None
 
     async def _connect(self, busy_ms: int, *, copied: Path | None = None) -> None:
-        """Open or create the file. Raises StoreError; a file that cannot be read is not changed.
+        """Open or create the file. Raises StoreError; a file that cannot be read is left unchanged.
 
-        copied: a file that cannot be written, of which a copy in memory is opened.
+        copied: a file that cannot be written; a copy of it is opened in memory.
         """
         if copied is not None:
             self._db = await self._on_thread(lambda: copy_in_memory(copied, busy_ms=busy_ms))
@@ -64,7 +64,7 @@ class Database:
 def method(
     statement: Callable[Concatenate[sqlite3.Connection, P], T],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """Return the method of a Database that calls `statement` with the database, on its thread."""
+    """Return a Database method that calls `statement` with the connection, on the database's thread."""
 
     @functools.wraps(statement)
     async def call(self: Database, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -74,5 +74,5 @@ def method(
 
 
 def closed() -> StoreError:
-    """Return the error of using a database that is closed."""
+    """Return the error for using a closed database."""
     return StoreError("The database of conversations is closed.")

@@ -17,15 +17,15 @@ BUSY_MS = 5_000
 
 
 def store_path() -> Path:
-    """Return the path of the file, which need not exist."""
+    """Return the path of the database file, which need not exist."""
     return paths.data_dir() / "chats.db"
 
 
 def connect(path: Path | None, *, busy_ms: int) -> sqlite3.Connection:
     """Open or create the file (None: in memory) and migrate its schema.
 
-    busy_ms: how long to wait for locks of other programs. Raises sqlite3.Error, OSError, and StoreError if
-    its schema is newer.
+    busy_ms: how long to wait for other programs' locks. Raises sqlite3.Error, OSError, and StoreError if the
+    file has a newer schema.
     """
     if path is not None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def connect(path: Path | None, *, busy_ms: int) -> sqlite3.Connection:
 
 
 def connect_to_read(path: Path, *, busy_ms: int) -> sqlite3.Connection:
-    """Open the file as `connect` does, or, if it cannot be written, a copy of it."""
+    """Open the file as `connect` does, or a copy of it if it cannot be written."""
     try:
         return connect(path, busy_ms=busy_ms)
     except (sqlite3.Error, OSError) as error:
@@ -54,13 +54,13 @@ def connect_to_read(path: Path, *, busy_ms: int) -> sqlite3.Connection:
 
 
 def copy_in_memory(path: Path, *, busy_ms: int) -> sqlite3.Connection:
-    """Return a copy of a file that cannot be written; an empty one if there is no file.
+    """Return an in-memory copy of a file that cannot be written; an empty one if there is no file.
 
-    A copy can be migrated, and conversations in it continued. Raises as `connect` does.
+    The copy can be migrated, and its conversations continued. Raises as `connect` does.
     """
     copy = _open(":memory:", busy_ms)
     try:
-        copy.execute("PRAGMA temp_store = MEMORY")  # the disk of temporary files may be the one that is full
+        copy.execute("PRAGMA temp_store = MEMORY")  # temporary files may be on the disk that is full
         if path.exists():
             with contextlib.closing(open_read_only(path, seconds=busy_ms / 1000)) as db:
                 db.backup(copy)
@@ -90,7 +90,7 @@ def damaged(path: Path, flaw: str) -> StoreError:
 
 
 def store_error(path: Path, exc: sqlite3.Error | OSError) -> StoreError:
-    """Return an error of SQLite or the system as a StoreError."""
+    """Convert an SQLite or system error to a StoreError."""
     code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return damaged(path, str(exc))
@@ -125,10 +125,10 @@ def _use_wal(db: sqlite3.Connection, busy_ms: int) -> None:
 
 
 def deleted_meanwhile() -> StoreError:
-    """Return the error of writing to a chat that was deleted."""
+    """Return the error for writing to a chat that was deleted."""
     return StoreError("This conversation was deleted meanwhile.", hint="Begin a new one.")
 
 
 def truncate_wal(db: sqlite3.Connection) -> None:
-    """Empty the write-ahead log, in which deleted text stays as long as another program keeps it open."""
+    """Empty the write-ahead log, where deleted text remains while another program keeps it open."""
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()

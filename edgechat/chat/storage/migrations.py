@@ -1,6 +1,6 @@
 """The schema, as a sequence of migrations.
 
-`PRAGMA user_version` counts those that a file has had. One that was released is never edited: append another.
+`PRAGMA user_version` counts those applied to a file. Never edit a released migration; append another.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ _FRONTS = "ALTER TABLE conversations ADD COLUMN front TEXT NOT NULL DEFAULT 'app
 
 
 def _attached(column: str) -> str:
-    """Return the SQL of an expression for the text of a JSON column of attachments."""
+    """Return an SQL expression for the text in a JSON column of attachments."""
     each = "json_extract(value, '$.name') || char(10) || json_extract(value, '$.text')"
     return f"coalesce((SELECT group_concat({each}, char(10)) FROM json_each({column})), '')"
 
 
 # prefix = '1': without an index of first letters, every search would begin by joining a tenth of all words.
 # content = '': the index stores no text, so removing a turn from it needs the text that was inserted.
-# `number` is a turn's rowid in the index, because an undeclared rowid may change. A turn gets it with its
-# insertion into the index, which is when it is no longer streaming; system prompts are not searched.
+# `number` is a turn's rowid in the index, because an undeclared rowid may change. A turn gets it when it is
+# added to the index, once it is no longer streaming. System prompts are not searched.
 _TAKE_NUMBER = """UPDATE turns SET number = (SELECT coalesce(max(number), 0) + 1 FROM turns)
         WHERE id = NEW.id"""
 _TAKE_OUT = f"""INSERT INTO said (said, rowid, content, attached)
@@ -107,7 +107,7 @@ CREATE TRIGGER turn_was_deleted AFTER DELETE ON turns
     END;
 """
 
-# A row belongs to a chat, with which it is deleted, or to a program's new conversation, which has no row yet.
+# A row belongs to a chat, and is deleted with it, or to a program's new conversation, which is not stored.
 _UNSENT = """
 CREATE TABLE unsent (
     conversation_id TEXT UNIQUE REFERENCES conversations (id) ON DELETE CASCADE,
@@ -119,7 +119,7 @@ CREATE TABLE unsent (
 """
 
 # Responses of `edgechat serve --store-responses`, and their items as JSON, in the order of the conversation.
-# The body is the response without its output. The id of an item is not unique: clients send items again.
+# The body is the response without its output. Item ids are not unique: clients send items again.
 _RESPONSES = """
 CREATE TABLE responses (
     id          TEXT PRIMARY KEY,
@@ -143,7 +143,7 @@ CREATE TABLE response_items (
 CREATE INDEX response_items_by_id ON response_items (id);
 """
 
-# The files are beside the database, named after their digests: one may belong to several turns.
+# The files are beside the database, named by their digests, because several turns may share one.
 _IMAGES = """
 CREATE TABLE turn_images (
     turn_id  TEXT NOT NULL REFERENCES turns (id) ON DELETE CASCADE,
@@ -159,9 +159,9 @@ CREATE INDEX turn_images_by_digest ON turn_images (digest);
 
 
 def _indexed(row: str) -> str:
-    """Return the SQL of an expression for all that is indexed of a turn beside its content.
+    """Return an SQL expression for everything in a turn that is indexed besides its content.
 
-    Where there are no calls, it is as it was in `_SEARCH`: what is in the index must be taken out unchanged.
+    Without calls, it gives the same text as in `_SEARCH`: removing text from the index needs the same text.
     """
     column = f"{row}.rounds"
     texts = (
@@ -177,7 +177,7 @@ _TAKE_OUT_CALLS = f"""INSERT INTO said (said, rowid, content, attached)
 _PUT_IN_CALLS = f"""INSERT INTO said (rowid, content, attached)
         VALUES (NEW.number, NEW.content, {_indexed("NEW")})"""
 
-# The parts of a reply that called tools, as JSON; they are searched as attachments are.
+# The parts of a reply that called tools, as JSON; they are searched like attachments.
 _ROUNDS = f"""
 ALTER TABLE turns ADD COLUMN rounds TEXT;
 DROP TRIGGER turn_got_its_number;
@@ -210,7 +210,7 @@ def migrate(connection: sqlite3.Connection) -> None:
         return
     with connection:
         connection.execute("BEGIN IMMEDIATE")
-        # Read again inside the transaction: another program may have migrated in between.
+        # Read again inside the transaction: another program may have migrated it in between.
         version = _version(connection)
         if version > len(MIGRATIONS):
             raise StoreError(
@@ -225,7 +225,7 @@ def migrate(connection: sqlite3.Connection) -> None:
 
 
 def _statements(script: str) -> Iterator[str]:
-    """Yield the statements of a script, which end at line ends; a trigger contains several semicolons."""
+    """Yield the statements of a script, each ending at a line end; triggers contain several semicolons."""
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line

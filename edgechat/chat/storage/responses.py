@@ -1,4 +1,4 @@
-"""The SQL of the server's stored responses; each function that changes something is one transaction."""
+"""The SQL for the server's stored responses; each function that writes is one transaction."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from edgechat.base.errors import PromptTooLong, ResponseNotFound
 from edgechat.chat.storage.file import truncate_wal
 
 DAYS = 30
-"""How long a response is kept after it was stored, or last continued."""
+"""Days that a response is kept after it was stored, or last continued."""
 MOST_RESPONSES, MOST_BYTES = 1000, 64 * 2**20
 CHAIN_ITEMS, CHAIN_BYTES = 8192, 8 * 2**20
-"""Limits of the items that a request names without sending them: those of a request that sends them."""
+"""Limits for items that a request refers to without sending them; the same as for items that it sends."""
 
 _CHAIN = """WITH RECURSIVE chain (id, previous_id, n) AS (
     SELECT id, previous_id, 1 FROM responses WHERE id = ?
@@ -29,14 +29,14 @@ _TOO_MANY = """SELECT id FROM (
 
 
 class StoredItem(msgspec.Struct, frozen=True):
-    """An item of a conversation, as JSON, which has the id, too."""
+    """An item of a conversation, as JSON that also contains its id."""
 
     id: str
     item: bytes
 
 
 class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A response, and what it was an answer to: its own input alone, without what it continues."""
+    """A response with its own input, but not the input of the responses that it continues."""
 
     id: str
     previous_id: str | None
@@ -49,7 +49,7 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def keep(db: sqlite3.Connection, response: StoredResponse) -> None:
-    """Store a response, mark those that it continues as used, and delete the oldest that are too many."""
+    """Store a response, mark those it continues as used, and delete the oldest ones beyond the limits."""
     now, items = time.time(), (*response.input, *response.output)
     size = len(response.body) + sum(len(one.item) for one in items)
     row = (response.id, response.previous_id, response.model, response.created_at, now, size, response.body)
@@ -67,7 +67,7 @@ def keep(db: sqlite3.Connection, response: StoredResponse) -> None:
                 for position, one in enumerate(items)
             ),
         )
-        # A chain that is in use is as new as its last response, so that it stays whole.
+        # Using a response renews the whole chain that it continues, so that the chain stays complete.
         db.execute(
             f"{_CHAIN} UPDATE responses SET used_at = ? WHERE id IN (SELECT id FROM chain)",
             (response.id, MOST_RESPONSES, now),
@@ -78,8 +78,8 @@ def keep(db: sqlite3.Connection, response: StoredResponse) -> None:
 
 
 def prune(db: sqlite3.Connection) -> None:
-    """Delete the responses that are too old or too many."""
-    if _those_too_many(db):  # most of the time there are none, and no lock is needed
+    """Delete the responses that are too old or beyond the limits."""
+    if _those_too_many(db):  # usually there are none, and no lock is needed
         with db:
             db.execute("BEGIN IMMEDIATE")
             n_deleted = _delete_those_too_many(db)
@@ -88,7 +88,7 @@ def prune(db: sqlite3.Connection) -> None:
 
 
 def delete(db: sqlite3.Connection, response_id: str) -> bool:
-    """Delete a response; return False if there is none of this id."""
+    """Delete a response; return False if there is none with this id."""
     n_deleted = db.execute("DELETE FROM responses WHERE id = ?", (response_id,)).rowcount
     if n_deleted:
         truncate_wal(db)
@@ -96,7 +96,7 @@ def delete(db: sqlite3.Connection, response_id: str) -> bool:
 
 
 def body(db: sqlite3.Connection, response_id: str) -> tuple[bytes, list[bytes]]:
-    """Return a response without its output, and that. Raises ResponseNotFound."""
+    """Return a response without its output, and the output items. Raises ResponseNotFound."""
     with db:
         db.execute("BEGIN")
         row = db.execute("SELECT body FROM responses WHERE id = ?", (response_id,)).fetchone()
@@ -106,7 +106,7 @@ def body(db: sqlite3.Connection, response_id: str) -> tuple[bytes, list[bytes]]:
 
 
 def input_items(db: sqlite3.Connection, response_id: str) -> list[StoredItem]:
-    """Return the own input of a response. Raises ResponseNotFound."""
+    """Return a response's own input. Raises ResponseNotFound."""
     with db:
         db.execute("BEGIN")
         if db.execute("SELECT 1 FROM responses WHERE id = ?", (response_id,)).fetchone() is None:
@@ -115,7 +115,7 @@ def input_items(db: sqlite3.Connection, response_id: str) -> list[StoredItem]:
 
 
 def chain(db: sqlite3.Connection, response_id: str) -> list[bytes]:
-    """Return the items of a response and of all that it continues, the first one first.
+    """Return the items of a response and of all responses that it continues, the oldest first.
 
     Raises ResponseNotFound if one of the responses is missing, and PromptTooLong.
     """
@@ -142,16 +142,16 @@ def chain(db: sqlite3.Connection, response_id: str) -> list[bytes]:
 
 
 def too_long() -> PromptTooLong:
-    """Return the error of a request that names too much."""
+    """Return the error for a request whose stored items exceed the limits."""
     return PromptTooLong(
         f"The stored conversation has more than {MOST_RESPONSES:,} responses, {CHAIN_ITEMS:,} items or "
         f"{CHAIN_BYTES // 2**20} MiB.",
-        hint="Begin a new one: send what is needed of it as input.",
+        hint="Begin a new one: send the parts that are still needed as input.",
     )
 
 
 def referenced(db: sqlite3.Connection, ids: Sequence[str]) -> dict[str, bytes]:
-    """Return those of some items that are stored, by their ids; of several with one id the latest."""
+    """Return the items that are stored, by id; the latest one if several have the same id."""
     found = {}
     for item_id in dict.fromkeys(ids):
         row = db.execute(

@@ -1,6 +1,6 @@
-"""From the rows of the database to records, and back.
+"""Converts database rows to records, and back.
 
-JSON in a column that is damaged, or written by a newer edgechat, is ignored: the conversation is listed,
+A JSON column that is damaged, or was written by a newer edgechat, is ignored: the conversation can be listed,
 found and opened without it.
 """
 
@@ -24,36 +24,36 @@ CHAT_MARKS = ", ".join("?" * len(_CHAT_FIELDS))
 CHAT_OF_C = ", ".join(f"c.{name}" for name in _CHAT_FIELDS)
 N_CHAT = len(_CHAT_FIELDS)
 _TURN_FIELDS = tuple(name for name in Turn.__struct_fields__ if name != "images")
-"""Images have a table of their own."""
+"""Images have their own table."""
 TURN = ", ".join(_TURN_FIELDS).replace("chat_id", "conversation_id")
 
 
 def as_json(value: object) -> str | None:
-    """Return a value for a column of JSON: None (NULL) for None and for an empty tuple."""
+    """Return a value as JSON for a column; None (NULL) for None and for an empty tuple."""
     return None if value is None or value == () else msgspec.json.encode(value).decode()
 
 
 def chat_values(chat: Chat) -> tuple[Any, ...]:
-    """Return the values of CHAT's columns."""
+    """Return the values for the columns in CHAT."""
     values = msgspec.structs.asdict(chat) | {"settings": as_json(chat.settings)}
     return tuple(values.values())
 
 
 def chat_of(row: tuple[Any, ...]) -> Chat:
-    """Return the chat of a row of CHAT's columns."""
+    """Return the chat in a row with CHAT's columns."""
     values = dict(zip(_CHAT_FIELDS, row, strict=True))
     settings = ChatSettings() if values["settings"] == "{}" else settings_of(values["settings"])
     return Chat(**(values | {"pinned": bool(values["pinned"]), "settings": settings}))
 
 
 def turn_values(turn: Turn) -> tuple[Any, ...]:
-    """Return the values of TURN's columns."""
+    """Return the values for the columns in TURN."""
     *texts, figures, error, attachments, rounds = (getattr(turn, name) for name in _TURN_FIELDS)
     return (*texts, as_json(figures), as_json(error), as_json(attachments), as_json(rounds))
 
 
 def turn_of(row: tuple[Any, ...], images: Sequence[AttachedImage] = ()) -> Turn:
-    """Return the turn of a row of TURN's columns, with its images."""
+    """Return the turn in a row with TURN's columns, adding its images."""
     values = dict(zip(_TURN_FIELDS, row, strict=True))
     values["figures"] = _read(values["figures"], Figures)
     values["error"] = _read(values["error"], ErrorInfo)
@@ -63,22 +63,22 @@ def turn_of(row: tuple[Any, ...], images: Sequence[AttachedImage] = ()) -> Turn:
 
 
 def attachments_of(text: str | None) -> tuple[Attachment, ...]:
-    """Return the attachments of a turn."""
+    """Parse the attachments of a turn."""
     return _read(text, tuple[Attachment, ...]) or ()
 
 
 def rounds_of(text: str | None) -> tuple[ToolRound, ...]:
-    """Return the parts of a reply that called tools."""
+    """Parse the parts of a reply that called tools."""
     return _read(text, tuple[ToolRound, ...]) or ()
 
 
 def owner_of(text: str | None) -> Owner | None:
-    """Return the process that writes a turn."""
+    """Parse the owner of a turn, the process that writes it."""
     return _read(text, Owner)
 
 
 def settings_of(text: str) -> ChatSettings:
-    """Return the settings of a chat, as far as they are valid."""
+    """Parse the settings of a chat, ignoring invalid ones."""
     settings = _read(text, ChatSettings)
     if settings is not None:
         return settings
@@ -100,8 +100,8 @@ def settings_of(text: str) -> ChatSettings:
 
 
 def _read(text: str | None, kind: type[T]) -> T | None:
-    """Return the value of a column of JSON, or None if it is not valid."""
+    """Parse a JSON column; return None if it is not valid."""
     try:
         return msgspec.json.decode(text, type=kind) if text else None
-    except (msgspec.DecodeError, RecursionError):  # ValidationError is one
+    except (msgspec.DecodeError, RecursionError):  # including ValidationError
         return None

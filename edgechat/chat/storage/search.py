@@ -1,7 +1,7 @@
-"""Search: the words of a query, the SQL over the index of all texts (see `migrations`), and snippets.
+"""Search: the words of a query, the SQL for the index of all texts (see `migrations`), and snippets.
 
-Every word must occur, the last one as the beginning of a word. Case and diacritics are ignored. What the
-index does not tokenize (scripts without spaces, signs as in "C++") is searched for literally.
+All words must occur; the last may be only the beginning of a word. Case and diacritics are ignored. What the
+index does not tokenize (scripts without spaces, symbols as in "C++") is searched for literally.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from edgechat.chat.storage.rows import CHAT, CHAT_OF_C, N_CHAT, attachments_of, 
 _LONGEST, _MOST_WORDS = 200, 12
 _SNIPPET, _BEFORE = 160, 40
 _MOST_PLACES = 200
-"""Maximum number of matches of a word in one text that are considered."""
+"""Maximum number of matches of a word that are considered in one text."""
 
 # Thai, Lao, Burmese, Khmer, Hangul, kana and Han: words begin anywhere.
 _WIDE = re.compile(
@@ -29,12 +29,12 @@ _WIDE = re.compile(
     "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
 )
 _SIGN = re.compile(r"""[^\w\s\u0300-\u036f"'`‘’“”«».,;:!?¡¿()\[\]{}*…/\\–—-]""")
-"""Signs that are part of words, as in C++ and C#; others are punctuation."""
+"""Symbols that are part of words, as in C++ and C#; others are punctuation."""
 _MARKS = "[\u0300-\u036f]*"
 
 
 class _Folding(dict[int, str]):
-    """From a character's code to one character without case and diacritics."""
+    """Maps the code of a character to one character without case and diacritics."""
 
     def __missing__(self, code: int) -> str:
         letter = chr(code)
@@ -64,20 +64,20 @@ class SearchWord:
     is_literal: bool
     """Whether it is searched for as a string rather than as a word."""
     pattern: re.Pattern[str]
-    """Matches it in a folded text."""
+    """Matches the word in folded text."""
 
     @property
     def match(self) -> str | None:
-        """An FTS5 query that finds it, and perhaps more; None if the index cannot find it."""
+        """An FTS5 query that finds the word, and perhaps others; None if the index cannot find it."""
         if _WIDE.search(self.text) or not any(map(str.isalnum, self.text)):
             return None
-        # FTS5 takes a quoted string as a phrase, without any syntax.
+        # FTS5 treats a quoted string as a phrase, without query syntax.
         quoted = self.text.replace('"', " ")
         return f'"{quoted}"{"*" if self.is_last else ""}'
 
     @property
     def like(self) -> str | None:
-        """A LIKE pattern with the escape character ~, for a literal word."""
+        """A LIKE pattern for a literal word, with ~ as the escape character; None for others."""
         if not self.is_literal:
             return None
         return "%" + re.sub("([%_~])", r"~\1", self.text) + "%"
@@ -85,17 +85,17 @@ class SearchWord:
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """A line of a text around matches."""
+    """A line of text around matches."""
 
     text: str
     marks: tuple[tuple[int, int], ...]
-    """Where the matches are in the line."""
+    """Spans of the matches in the line."""
     n_words: int
     """How many of the words occur in the whole text."""
 
 
 def parse_query(typed: str) -> list[SearchWord]:
-    """Return the words of a query; it has no syntax."""
+    """Return the words of a query, which has no syntax."""
     typed = unicodedata.normalize("NFC", typed[: 4 * _LONGEST].encode("utf-8", "replace").decode())
     texts = one_line(typed, _LONGEST).removesuffix("…").split()
     texts = [text for text in texts if any(map(str.isalnum, text)) or _SIGN.search(text)][:_MOST_WORDS]
@@ -103,13 +103,13 @@ def parse_query(typed: str) -> list[SearchWord]:
 
 
 def all_occur(words: list[SearchWord], text: str) -> bool:
-    """Return whether all the words occur in a text."""
+    """Return whether all words occur in `text`."""
     text = folded(text)
     return all(word.pattern.search(text) for word in words)
 
 
 def snippet(text: str, words: list[SearchWord]) -> Snippet:
-    """Return one printable line of `text` where most of the words are; its beginning if there are none."""
+    """Return a printable line of `text` where most of the words occur; its beginning if none do."""
     whole = folded(text)
     places = [(start, number) for number, word in enumerate(words) for start in _starts(word, whole)]
     if not places:
@@ -126,7 +126,7 @@ def snippet(text: str, words: list[SearchWord]) -> Snippet:
 
 
 def marks(line: str, words: list[SearchWord]) -> tuple[tuple[int, int], ...]:
-    """Return where the words are in a line, as ordered spans that do not overlap."""
+    """Return the spans of the words in a line, ordered and without overlap."""
     text = folded(line)
     spans: list[tuple[int, int]] = []
     for start, end in sorted(match.span() for word in words for match in word.pattern.finditer(text)):
@@ -155,7 +155,7 @@ def _starts(word: SearchWord, text: str) -> list[int]:
 
 
 def _densest(places: list[tuple[int, int]]) -> int:
-    """Return the first of the ordered places from which a snippet has the most of the words."""
+    """Return the place where a snippet should start to contain the most words. `places` must be sorted."""
     best = most = end = 0
     inside: Counter[int] = Counter()
     for start, number in places:
@@ -171,16 +171,16 @@ def _densest(places: list[tuple[int, int]]) -> int:
 
 
 _RANKED = 2000
-"""How many of the matching turns, the newest, are ranked: a rank costs a microsecond."""
+"""How many of the newest matching turns are ranked; ranking one takes a microsecond."""
 _MOST_TITLES = 10
 _TEXTS = ("t.content", "t.attachments", "t.rounds")
 _IN_TURN = "(" + " OR ".join(f"{text} LIKE ? ESCAPE '~'" for text in _TEXTS) + ")"
 
 
 def search(db: sqlite3.Connection, text: str, limit: int = 50, chat_id: str | None = None) -> list[Hit]:
-    """Return where all the words of `text` are (see `query`), in one chat or in all.
+    """Return the places where all words of `text` occur (see `parse_query`), in one chat or in all.
 
-    Chats whose titles have them come first, then the best turns by BM25, of equals the newest.
+    Chats with matching titles come first, then the best turns by BM25, newer ones first if they tie.
     """
     words = parse_query(text)
     if not words or limit < 1:
@@ -227,7 +227,7 @@ def _turns(
 
 
 def _bounds(db: sqlite3.Connection, chat_id: str | None) -> tuple[str, list[Any]]:
-    # The index has only numbers; a chat's are within these bounds, those of others among them.
+    # The index knows turns only by number. A chat's numbers are within these bounds, among those of others.
     if chat_id is None:
         return "", []
     span = "SELECT min(number), max(number) FROM turns WHERE conversation_id = ?"
@@ -255,7 +255,7 @@ def _texts_of(rounds: Iterable[ToolRound]) -> Iterator[str]:
 
 
 def _titled(db: sqlite3.Connection, words: list[SearchWord]) -> list[Chat]:
-    """Return the chats whose titles have the words, those used last first."""
+    """Return the chats whose titles contain all words, the most recently used first."""
     kept = "FROM conversations WHERE trashed_at IS NULL"
     titles = db.execute(f"SELECT id, title {kept} ORDER BY updated_at DESC")
     ids = [chat_id for chat_id, title in titles if all_occur(words, title)][:_MOST_TITLES]

@@ -1,4 +1,4 @@
-"""The SQL of chats, turns, preferences and unsent text: each function that writes is one transaction."""
+"""The SQL for chats, turns, preferences and unsent text; each function that writes is one transaction."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from edgechat.chat.storage.rows import (
 )
 
 _SHORTEST = 8
-"""Minimum length of an id's prefix in a list."""
+"""Minimum length of an id prefix in a list."""
 
 
 def insert_turn(
@@ -37,10 +37,10 @@ def insert_turn(
     system: Turn | None,
     branch: bool,
 ) -> bool:
-    """Append a turn; before it, the chat that it begins and that chat's system prompt, if given.
+    """Append a turn, after inserting the chat that it begins and that chat's system prompt, if given.
 
-    Returns False, and writes nothing, for a question whose parent already has one, or is being answered or
-    written by a living program; unless `branch`. Raises StoreError if the chat was deleted.
+    Unless `branch`, returns False without writing if the parent of a question already has another one, or if
+    a running program is still writing the parent or a reply to it. Raises StoreError if the chat was deleted.
     """
     with db:
         db.execute("BEGIN IMMEDIATE")
@@ -53,19 +53,19 @@ def insert_turn(
         if system is not None:
             _insert(db, system)
         _insert(db, turn, owner)
-        # The line that was written last is shown.
+        # Show the branch that was written last.
         values = (time.time(), turn.chat_id)
         db.execute("UPDATE conversations SET updated_at = ?, leaf = NULL WHERE id = ?", values)
     return True
 
 
 def insert_chat(db: sqlite3.Connection, chat: Chat) -> None:
-    """Add a chat's row; part of a transaction."""
+    """Insert a chat's row, inside the caller's transaction."""
     db.execute(f"INSERT INTO conversations ({CHAT}) VALUES ({CHAT_MARKS})", chat_values(chat))
 
 
 def insert_all(db: sqlite3.Connection, chat: Chat, turns: Sequence[Turn]) -> None:
-    """Add a chat with all its turns."""
+    """Insert a chat with all its turns."""
     with db:
         db.execute("BEGIN IMMEDIATE")
         insert_chat(db, chat)
@@ -74,7 +74,7 @@ def insert_all(db: sqlite3.Connection, chat: Chat, turns: Sequence[Turn]) -> Non
 
 
 def update_turn(db: sqlite3.Connection, turn: Turn) -> None:
-    """Write what may have changed of a reply; its owner is removed unless it is streaming."""
+    """Write the parts of a reply that can change, and remove its owner unless it is streaming."""
     now, figures, error = time.time(), as_json(turn.figures), as_json(turn.error)
     rounds = as_json(turn.rounds)
     with db:
@@ -89,9 +89,9 @@ def update_turn(db: sqlite3.Connection, turn: Turn) -> None:
 
 
 def resume_turn(db: sqlite3.Connection, turn: Turn, owner: Owner | None) -> bool:
-    """Mark a reply as streaming, with an owner; its line is shown then.
+    """Mark a reply as streaming, with an owner, and show its branch.
 
-    Returns False, and writes nothing, if its text or state has changed, or a turn follows it. Raises
+    Returns False, without writing, if its text or state has changed, or if a turn follows it. Raises
     StoreError if the chat was deleted.
     """
     with db:
@@ -113,7 +113,7 @@ def resume_turn(db: sqlite3.Connection, turn: Turn, owner: Owner | None) -> bool
 
 
 def turns(db: sqlite3.Connection, chat_id: str) -> list[Turn]:
-    """Return every turn of a chat, those of all lines, in the order of writing."""
+    """Return the turns on all branches of a chat, in the order they were written."""
     with db:
         db.execute("BEGIN")
         images = _images_of(db, chat_id)
@@ -122,7 +122,7 @@ def turns(db: sqlite3.Connection, chat_id: str) -> list[Turn]:
 
 
 def delete_turn(db: sqlite3.Connection, turn_id: str) -> None:
-    """Delete a turn and, by the foreign keys, all its descendants; its parent's line is shown then."""
+    """Delete a turn with all its descendants (by the foreign keys), and show its parent's branch."""
     with db:
         db.execute("BEGIN IMMEDIATE")
         db.execute(
@@ -134,7 +134,7 @@ def delete_turn(db: sqlite3.Connection, turn_id: str) -> None:
 
 
 def interrupt_orphans(db: sqlite3.Connection) -> int:
-    """Mark the replies of dead processes as interrupted; return how many there were."""
+    """Mark the replies of dead processes as interrupted; return their number."""
     streaming = db.execute("SELECT id, owner FROM turns WHERE state = 'streaming'").fetchall()
     orphans = [(turn_id,) for turn_id, owner in streaming if not _is_written(owner)]
     if orphans:
@@ -148,19 +148,19 @@ def interrupt_orphans(db: sqlite3.Connection) -> int:
 
 
 def flaw(db: sqlite3.Connection) -> str | None:
-    """Return the first inconsistency in the file, or None; reads all of it."""
+    """Return the first inconsistency in the file, or None. Reads the whole file."""
     (result,) = db.execute("PRAGMA quick_check(1)").fetchone()
     return None if result == "ok" else one_line(result)
 
 
 def version(db: sqlite3.Connection) -> int:
-    """Return a number that changes when another program, or another Store, has written to the file."""
+    """Return a number that changes when another program, or another Store, writes to the file."""
     (number,) = db.execute("PRAGMA data_version").fetchone()
     return int(number)
 
 
 def preference(db: sqlite3.Connection, name: str) -> str | None:
-    """Return the value that is stored under a name, or None."""
+    """Return the value stored under a name, or None."""
     row = db.execute("SELECT value FROM preferences WHERE name = ?", (name,)).fetchone()
     return None if row is None else str(row[0])
 
@@ -171,7 +171,7 @@ def set_preference(db: sqlite3.Connection, name: str, value: str) -> None:
 
 
 _LAST, _FIRST = "coalesce(max(position) + 1, 0)", "coalesce(min(position), 1) - 1"
-"""Positions of a new turn in its chat."""
+"""SQL for the position of a turn added at the end of its chat, or at the beginning."""
 
 
 def _insert(db: sqlite3.Connection, turn: Turn, owner: Owner | None = None, position: str = _LAST) -> None:
@@ -188,7 +188,6 @@ def _insert(db: sqlite3.Connection, turn: Turn, owner: Owner | None = None, posi
 
 
 def _images_of(db: sqlite3.Connection, chat_id: str) -> defaultdict[str, list[AttachedImage]]:
-    """Return the images of a chat, by the ids of their turns."""
     rows = db.execute(
         "SELECT turn_id, i.name, i.digest, i.width, i.height FROM turn_images i "
         "JOIN turns t ON t.id = turn_id WHERE conversation_id = ? ORDER BY turn_id, i.position",
@@ -201,7 +200,7 @@ def _images_of(db: sqlite3.Connection, chat_id: str) -> defaultdict[str, list[At
 
 
 def _is_taken(db: sqlite3.Connection, parent_id: str | None) -> bool:
-    """Return whether a turn is followed by a question, or it or its reply is still being written."""
+    """Return whether a question follows a turn, or the turn or its reply is still being written."""
     asked = "SELECT 1 FROM turns WHERE parent_id = ? AND role = 'user' LIMIT 1"
     if db.execute(asked, (parent_id,)).fetchone() is not None:
         return True
@@ -230,13 +229,13 @@ def update_chat(db: sqlite3.Connection, /, chat_id: str, **values: object) -> No
 
 
 def retitle(db: sqlite3.Connection, chat_id: str, old: str, new: str) -> bool:
-    """Replace the title of a chat; return False if it is not `old`."""
+    """Change the title of a chat; return False if the title is no longer `old`."""
     changed = "UPDATE conversations SET title = ? WHERE id = ? AND title = ?"
     return db.execute(changed, (new, chat_id, old)).rowcount > 0
 
 
 def set_system(db: sqlite3.Connection, chat_id: str, system: Turn | None) -> None:
-    """Change, add or (None) remove the system prompt of a chat; of a change, only the content is used."""
+    """Change, add or (None) remove a chat's system prompt. A change uses only the content of `system`."""
     with db:
         db.execute("BEGIN IMMEDIATE")
         row = db.execute(
@@ -253,13 +252,13 @@ def set_system(db: sqlite3.Connection, chat_id: str, system: Turn | None) -> Non
                 (system.id, chat_id, system.id),
             )
         elif row is not None:
-            # Detach what follows it, which would be deleted with it.
+            # Detach its children, which would be deleted with it.
             db.execute("UPDATE turns SET parent_id = NULL WHERE parent_id = ?", row)
             db.execute("DELETE FROM turns WHERE id = ?", row)
 
 
 def trash(db: sqlite3.Connection, chat_ids: Sequence[str]) -> None:
-    """Move chats to the trash; the time of those that are there already stays."""
+    """Move chats to the trash, without changing the time recorded for those already there."""
     with db:
         db.execute("BEGIN IMMEDIATE")
         db.executemany(
@@ -274,15 +273,15 @@ def restore(db: sqlite3.Connection, chat_id: str) -> bool:
 
 
 def trashed(db: sqlite3.Connection, before: float) -> list[str]:
-    """Return the ids of the chats that were moved to the trash before a time (seconds since 1970)."""
+    """Return the ids of the chats moved to the trash before a time (seconds since 1970)."""
     rows = db.execute("SELECT id FROM conversations WHERE trashed_at < ?", (before,))
     return [chat_id for (chat_id,) in rows]
 
 
 def crowded_out(db: sqlite3.Connection, n_chats: int, n_bytes: int) -> list[str]:
-    """Return the ids of the chats that exceed the trash's limits, the oldest ones.
+    """Return the ids of the oldest trashed chats, which exceed the limits of the trash.
 
-    The latest one always has room.
+    The latest one is always kept.
     """
     texts = ("content", "thinking", "attachments", "rounds")
     size = " + ".join(f"coalesce(length(CAST({name} AS BLOB)), 0)" for name in texts)
@@ -299,12 +298,12 @@ def crowded_out(db: sqlite3.Connection, n_chats: int, n_bytes: int) -> list[str]
 
 
 def delete_chats(db: sqlite3.Connection, ids: Sequence[str], *, only_trashed: bool = False) -> list[str]:
-    """Delete chats, their turns, and their words in the index; return the ids of those that existed."""
+    """Delete chats, with their turns and index entries; return the ids of those that existed."""
     with db:
         db.execute("BEGIN IMMEDIATE")
         deleted = [chat_id for chat_id in ids if _delete(db, chat_id, only_trashed)]
         if deleted:
-            # Else the words stay in older segments of the index until those happen to be merged.
+            # Otherwise the words stay in older segments of the index until those happen to be merged.
             db.execute("INSERT INTO said (said) VALUES ('optimize')")
     if deleted:
         truncate_wal(db)
@@ -315,18 +314,18 @@ _IN_RESULTS = (
     "SELECT tree.value FROM turns, json_tree(iif(json_valid(turns.rounds), turns.rounds, '0')) tree "
     "WHERE turns.rounds LIKE '%\"digest\"%' AND tree.key = 'digest'"
 )
-"""The digests of the images in results of calls."""
+"""Selects the digests of the images in tool results."""
 
 
 def images_of(db: sqlite3.Connection, chat_ids: Sequence[str]) -> set[str]:
-    """Return the digests of the images in some chats."""
+    """Return the digests of the images in chats."""
     questions = "SELECT digest FROM turn_images JOIN turns t ON t.id = turn_id WHERE conversation_id = ?1"
     query = f"{questions} UNION {_IN_RESULTS} AND turns.conversation_id = ?1"
     return {digest for chat_id in chat_ids for (digest,) in db.execute(query, (chat_id,))}
 
 
 def used_images(db: sqlite3.Connection) -> set[str]:
-    """Return the digests of the images of all turns, and of what was typed and not sent."""
+    """Return the digests of the images in all turns and in unsent text."""
     unsent = (
         "SELECT tree.value FROM unsent, json_tree(iif(json_valid(unsent.value), unsent.value, '0')) tree "
         "WHERE tree.key = 'digest'"
@@ -339,7 +338,7 @@ def _delete(db: sqlite3.Connection, chat_id: str, only_trashed: bool) -> bool:
     where = "WHERE id = ? AND (trashed_at IS NOT NULL OR NOT ?)"
     if db.execute(f"SELECT 1 FROM conversations {where}", (chat_id, only_trashed)).fetchone() is None:
         return False
-    # From the last on: cascading deletes are limited to a depth of 1,000 turns.
+    # Delete the last turns first: cascading deletes are limited to a depth of 1,000 turns.
     ids = db.execute("SELECT id FROM turns WHERE conversation_id = ? ORDER BY position DESC", (chat_id,))
     db.executemany("DELETE FROM turns WHERE id = ?", ids.fetchall())
     db.execute("DELETE FROM conversations WHERE id = ?", (chat_id,))
@@ -347,7 +346,7 @@ def _delete(db: sqlite3.Connection, chat_id: str, only_trashed: bool) -> bool:
 
 
 def chats(db: sqlite3.Connection, limit: int = 100, *, trashed: bool = False) -> list[Chat]:
-    """Return the chats, the one that was used last, or moved to the trash last, first."""
+    """Return the chats, the most recently used (or most recently trashed) first."""
     order = "trashed_at DESC, updated_at DESC" if trashed else "updated_at DESC"
     return _select(db, _within(trashed), order=order, limit=limit)
 
@@ -358,30 +357,33 @@ def chat(db: sqlite3.Connection, chat_id: str, *, trashed: bool = False) -> Chat
 
 
 def latest(db: sqlite3.Connection, front: Front) -> Chat | None:
-    """Return the chat that was used last at `front`, or None."""
+    """Return the chat most recently used at `front`, or None."""
     return next(iter(_select(db, "front = ? AND trashed_at IS NULL", front, limit=1)), None)
 
 
 def beginning_with(db: sqlite3.Connection, prefix: str, *, trashed: bool | None = False) -> list[Chat]:
-    """Return the chats whose ids have a prefix, the one used last first; trashed None: of both kinds."""
+    """Return the chats whose ids begin with a prefix, the most recently used first.
+
+    trashed: whether they are in the trash; None for both.
+    """
     return _select(db, f"substr(id, 1, ?) = ? AND {_within(trashed)}", len(prefix), prefix)
 
 
 def listed(db: sqlite3.Connection, limit: int, *, trashed: bool = False) -> list[Listed]:
-    """Return the chats as a list shows them, in the order of `chats`."""
+    """Return the chats as shown in a list, in the order of `chats`."""
     ids = sorted(chat_id for (chat_id,) in db.execute("SELECT id FROM conversations"))
-    # Number of characters that neighboring ids have in common.
+    # Number of leading characters that neighboring ids have in common.
     common = [0, *itertools.starmap(_n_common, itertools.pairwise(ids)), 0]
     lengths = {name: max(_SHORTEST, 1 + max(common[at : at + 2])) for at, name in enumerate(ids)}
     return [
         Listed(chat=chat, prefix=chat.id[: lengths[chat.id]], n_messages=_n_messages(db, chat.id))
         for chat in chats(db, limit, trashed=trashed)
-        if chat.id in lengths  # else another program has just created it
+        if chat.id in lengths  # otherwise another program has just created it
     ]
 
 
 def headlines(db: sqlite3.Connection, limit: int = 100, offset: int = 0) -> list[Headline]:
-    """Return the pinned chats, then the others; of each, the one that was used last first."""
+    """Return the pinned chats, then the others, each group with the most recently used first."""
     writing = "SELECT 1 FROM turns WHERE state = 'streaming' AND conversation_id = c.id"
     rows = db.execute(
         f"SELECT {CHAT_OF_C}, EXISTS ({writing}) FROM conversations c WHERE trashed_at IS NULL "
@@ -392,7 +394,7 @@ def headlines(db: sqlite3.Connection, limit: int = 100, offset: int = 0) -> list
 
 
 def recent_questions(db: sqlite3.Connection, limit: int = 100) -> list[str]:
-    """Return the latest questions, the newest first, each text once."""
+    """Return the latest questions, the newest first, without duplicates."""
     rows = db.execute(
         "SELECT t.content FROM turns t JOIN conversations c ON c.id = t.conversation_id "
         "WHERE t.number IS NOT NULL AND t.role = 'user' AND t.content != '' AND c.trashed_at IS NULL "
@@ -422,7 +424,7 @@ def _n_common(one: str, other: str) -> int:
 
 
 def _n_messages(db: sqlite3.Connection, chat_id: str) -> int:
-    # Attempts at one reply have the same parent; only the first turn of all has none.
+    # Versions of a reply have the same parent; only the first turn of a chat has none.
     (count,) = db.execute(
         "SELECT count(DISTINCT coalesce(parent_id, '')) FROM turns "
         "WHERE conversation_id = ? AND role != 'system'",
@@ -435,7 +437,7 @@ _UNSENT = "conversation_id IS ? AND owner IS ?"
 
 
 def keep_unsent(db: sqlite3.Connection, chat_id: str | None, owner: Owner, value: str) -> None:
-    """Store a value for a chat, or for the owner's new conversation; an empty one deletes the row."""
+    """Store what was typed but not sent in a chat, or in the owner's new conversation; '' deletes it."""
     key = _unsent_key(chat_id, owner)
     with db:
         db.execute("BEGIN IMMEDIATE")
@@ -448,15 +450,15 @@ def keep_unsent(db: sqlite3.Connection, chat_id: str | None, owner: Owner, value
 
 
 def unsent(db: sqlite3.Connection, chat_id: str | None, owner: Owner) -> str:
-    """Return the value for a chat, or for the owner's new conversation; '' if there is none."""
+    """Return what was typed but not sent in a chat, or in the owner's new conversation; '' if nothing was."""
     row = db.execute(f"SELECT value FROM unsent WHERE {_UNSENT}", _unsent_key(chat_id, owner)).fetchone()
     return "" if row is None else str(row[0])
 
 
 def take_over_unsent(db: sqlite3.Connection, owner: Owner) -> str:
-    """Give the owner the newest row of a program that has ended, and return its value.
+    """Give the owner the newest unsent text of a program that has ended, and return it.
 
-    Returns '' if there is none, or the owner has one already.
+    Returns '' if there is none, or if the owner already has some.
     """
     with db:
         db.execute("BEGIN IMMEDIATE")

@@ -1,7 +1,7 @@
 """The conversations on disk: one SQLite file, written before anything is computed.
 
 Every call runs on the store's own thread, so the event loop never waits for a disk; when it returns, the file
-is written. Several programs may use one file at once. A store may also be in memory only.
+has been written. Several programs can use one file at once. A store can also be in memory only.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ if TYPE_CHECKING:
 TITLE_LENGTH = 200
 """Maximum length of a title, in characters."""
 _TRASH_CHATS, _TRASH_BYTES = 1000, 64 * 2**20
-"""Limits of the trash: chats, and bytes of their texts."""
+"""Limits of the trash: number of chats, and bytes of their text."""
 _RESPONSES_BUSY_MS = 2_000
-"""How long a response waits for another program's lock: the end of an answer waits as long."""
+"""How long storing a response waits for another program's lock, which delays the end of an answer."""
 
 
 class Store(Database):
-    """The conversations of one file. Open it with `Store.open` or `Store.in_memory`, and close it."""
+    """The conversations in one file. Open it with `Store.open` or `Store.in_memory`, and close it."""
 
     def __init__(self, path: Path | None) -> None:
         super().__init__(path)
         self._owner: Owner | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        """Of the images, if it is in memory."""
+        """Contains the images, if the store is in memory."""
         self._copied: Path | None = None
-        """The file that it is a copy of."""
+        """The file that this store is a copy of."""
         self._pending: dict[str, Turn] = {}
-        """Replies that could not be written yet, by the turn's id."""
+        """Replies that could not be written yet, by turn id."""
 
     @classmethod
     async def open(cls, path: Path) -> Store:
-        """Open or create the file, migrate its schema, and mark the replies of dead programs as interrupted.
+        """Open or create the file, migrate its schema, and mark replies of dead programs as interrupted.
 
-        Raises StoreError; a file that cannot be read is not changed.
+        Raises StoreError; a file that cannot be read is left unchanged.
         """
         store = cls(path)
         await store._begin()
@@ -62,16 +62,16 @@ class Store(Database):
 
     @classmethod
     async def in_memory(cls) -> Store:
-        """Return an empty store that touches no disk."""
+        """Return an empty store in memory."""
         store = cls(None)
         await store._begin()
         return store
 
     @classmethod
     async def copy(cls, path: Path) -> Store:
-        """Return a copy in memory of a file that cannot be written. Raises StoreError.
+        """Return an in-memory copy of a file that cannot be written. Raises StoreError.
 
-        Whatever is done with it, the file and its images stay as they are.
+        Changes to the copy never affect the file or its images.
         """
         store = cls(None)
         store._copied = path
@@ -88,15 +88,15 @@ class Store(Database):
 
     @cached_property
     def images(self) -> ImageLibrary:
-        """The files of the images in the conversations; its methods access the disk."""
-        from edgechat.base.images.image import ImageLibrary  # not needed for a text
+        """The library of the images in conversations; its methods access the disk."""
+        from edgechat.base.images.image import ImageLibrary  # not needed for text
 
         if self.path is not None:
             return ImageLibrary(_image_folder(self.path))
         stored = _image_folder(self._copied) if self._copied is not None else None
         try:
             self._folder = tempfile.TemporaryDirectory(prefix="edgechat-images-")
-        except OSError:  # no disk has room: those that are stored can be looked at
+        except OSError:  # no disk has room: stored images can still be shown
             if stored is None:
                 raise
             return ImageLibrary(stored)
@@ -104,7 +104,7 @@ class Store(Database):
 
     @property
     def lasting(self) -> bool:
-        """Whether its contents outlive the program."""
+        """Whether the contents outlive the program."""
         return self.path is not None
 
     async def close(self) -> None:
@@ -122,10 +122,10 @@ class Store(Database):
     async def add_turn(
         self, turn: Turn, *, chat: Chat | None = None, system: Turn | None = None, branch: bool = False
     ) -> bool:
-        """Append a turn; before it, the chat that it begins and that chat's system prompt, if given.
+        """Append a turn, after inserting the chat that it begins and that chat's system prompt, if given.
 
-        Returns False, and writes nothing, for a question if another program has asked one meanwhile, or is
-        writing what it would follow. branch: it is another version of a question.
+        Returns False, without writing, for a question if another program has asked one in the meantime, or is
+        still writing the turn before it. branch: the turn is another version of a question.
         """
         owner = self._owner if turn.state == "streaming" else None
         await self._write_pending()
@@ -134,15 +134,15 @@ class Store(Database):
     async def resume_turn(self, turn: Turn) -> bool:
         """Mark a reply as being generated again, by this program.
 
-        Returns False, and writes nothing, if it is not stored as it is given, or something follows it.
+        Returns False, without writing, if the stored reply differs from `turn`, or if something follows it.
         """
         await self._write_pending()
         return await self._call(statements.resume_turn, turn, self._owner)
 
     async def update_turn(self, turn: Turn) -> None:
-        """Write the text and the state that a reply has now.
+        """Write the current text and state of a reply.
 
-        Raises StoreError; then it is written with the next turn, or by `close`.
+        If this raises StoreError, they are written with the next turn, or by `close`.
         """
         self._pending[turn.id] = turn
         try:
@@ -168,9 +168,9 @@ class Store(Database):
     search = method(search.search)
 
     async def find(self, prefix: str, *, trashed: bool | None = False) -> Chat:
-        """Return the chat whose id has this prefix. Raises ChatNotFound if there is not exactly one.
+        """Return the chat whose id has this prefix. Raises ChatNotFound unless there is exactly one.
 
-        trashed: one in the trash; None: in the trash or not.
+        trashed: whether the chat is in the trash; None for either.
         """
         prefix = prefix.strip().lower()
         matches = await self._call(statements.beginning_with, prefix, trashed=trashed) if prefix else []
@@ -198,11 +198,11 @@ class Store(Database):
         )
 
     async def load(self, chat_id: str, *, trashed: bool = False) -> tuple[Chat, list[Turn]]:
-        """Return a chat (trashed: one in the trash) and all its turns in the order of writing.
+        """Return a chat and all its turns, in the order they were written. Raises ChatNotFound.
 
-        Raises ChatNotFound.
+        trashed: whether the chat is in the trash.
         """
-        with contextlib.suppress(StoreUnwritable):  # what is stored can be read on a full disk, too
+        with contextlib.suppress(StoreUnwritable):  # chats can be read even if the disk is full
             await self._call(statements.interrupt_orphans)
         chat = await self._call(statements.chat, chat_id, trashed=trashed)
         if chat is None:
@@ -210,7 +210,7 @@ class Store(Database):
         return chat, await self._call(statements.turns, chat_id)
 
     async def rename(self, chat_id: str, title: str) -> str:
-        """Set the title of a chat, and return it; an empty one is replaced by that of its first turn."""
+        """Set the title of a chat and return it; if empty, derive one from the first turn."""
         title = one_line(title.encode("utf-8", "replace").decode(), TITLE_LENGTH)
         if not title:
             _, turns = await self.load(chat_id)
@@ -222,7 +222,7 @@ class Store(Database):
     async def trash(self, *chat_ids: str) -> None:
         """Move chats to the trash, where only `listed(trashed=True)` shows them, and delete their KV states.
 
-        The trash keeps them for TRASH_DAYS, or until it gets too full.
+        They stay there for TRASH_DAYS, or until the trash is too full.
         """
         await self._call(statements.trash, chat_ids)
         await self._forget_states(chat_ids)
@@ -235,7 +235,7 @@ class Store(Database):
             raise ChatNotFound("The conversation cannot be restored: it was deleted permanently.")
 
     async def purge(self, older_than: float = 0.0) -> None:
-        """Delete the chats that have been in the trash for so many seconds."""
+        """Delete the chats that have been in the trash for more than `older_than` seconds."""
         await self._delete(await self._call(statements.trashed, time.time() - older_than), only_trashed=True)
 
     async def delete(self, *chat_ids: str) -> None:
@@ -243,7 +243,7 @@ class Store(Database):
         await self._delete(chat_ids)
 
     async def take_back(self, chat_id: str) -> None:
-        """Delete a chat whose only question goes back to the user, who still has its images."""
+        """Delete a chat whose only question was taken back, but not its images, which the user still has."""
         await self._delete([chat_id], with_images=False)
 
     async def check(self) -> None:
@@ -253,21 +253,25 @@ class Store(Database):
             raise damaged(self.path, flaw)
 
     async def keep_unsent(self, chat_id: str | None, value: str) -> None:
-        """Keep what was typed in a chat and not sent, replacing what was kept; '' deletes it.
+        """Store what was typed but not sent in a chat, replacing what was stored; '' deletes it.
 
-        chat_id: None for this program's new conversation. Raises StoreError, also if the chat was deleted.
+        chat_id: None for this program's new conversation. Raises StoreError, including if the chat was
+        deleted.
         """
         value = value.encode("utf-8", "replace").decode()
         await self._call(statements.keep_unsent, chat_id, self._this_owner, value)
 
     async def unsent(self, chat_id: str | None) -> str:
-        """Return what was typed in a chat (None: in this program's new one) and not sent; '' if nothing."""
+        """Return what was typed but not sent in a chat; '' if there is none.
+
+        chat_id: None for this program's new conversation.
+        """
         return await self._call(statements.unsent, chat_id, self._this_owner)
 
     async def take_over_unsent(self) -> str:
-        """Take over and return what a program that has ended left unsent in its new conversation.
+        """Take over and return the unsent text that an ended program left in its new conversation.
 
-        Returns '' if there is nothing, or this program has kept something of its own.
+        Returns '' if there is none, or if this program has stored some of its own.
         """
         return await self._call(statements.take_over_unsent, self._this_owner)
 
@@ -283,7 +287,7 @@ class Store(Database):
             self._owner = await self._on_thread(this_process)
             await self._call(statements.interrupt_orphans)
             await self.purge(TRASH_DAYS * 86400.0)
-            await self._call(responses.prune)  # the server that stored them may not run any more
+            await self._call(responses.prune)  # the server that stored them may no longer be in use
             if self.lasting:
                 await self._call(_prune_states)
                 await self._prune_images()
@@ -307,7 +311,7 @@ class Store(Database):
         from edgechat.tools.consent import ConsentStore, consents_path
 
         if chat_ids and self.lasting and await self._on_thread(consents_path().is_file):
-            with contextlib.suppress(StoreError):  # they are for chats that nobody can open any more
+            with contextlib.suppress(StoreError):  # their chats are gone, so the consents no longer matter
                 await ConsentStore(consents_path()).forget_chats(chat_ids)
 
     async def _forget_states(self, chat_ids: Sequence[str]) -> None:
@@ -318,16 +322,16 @@ class Store(Database):
                 forget(chat_id)
 
         if chat_ids and self.lasting:
-            with contextlib.suppress(FolderError):  # they are removed when the store is next opened
+            with contextlib.suppress(FolderError):  # they are removed the next time the store is opened
                 await self._on_thread(forget_all)
 
     def _remove_images(self, digests: Iterable[str]) -> None:
-        with contextlib.suppress(ImageError):  # they are removed when the store is next opened
+        with contextlib.suppress(ImageError):  # they are removed the next time the store is opened
             for digest in digests:
                 self.images.remove(digest)
 
     async def _prune_images(self) -> None:
-        """Delete the images that nothing refers to: of questions that were taken back, say."""
+        """Delete the images that nothing refers to, such as those of questions that were taken back."""
         if self.path is not None and await self._on_thread(_image_folder(self.path).is_dir):
             used = await self._call(statements.used_images)
             with contextlib.suppress(ImageError):
@@ -335,7 +339,7 @@ class Store(Database):
 
     async def _write_pending(self) -> None:
         for turn_id in list(self._pending):
-            # Read anew each time: another call may have written or updated it meanwhile.
+            # Read it again each time: another call may have written or updated it in the meantime.
             turn = self._pending.get(turn_id)
             if turn is not None:
                 await self._call(statements.update_turn, turn)
@@ -344,15 +348,15 @@ class Store(Database):
 
 
 class ResponseStore(Database):
-    """The responses that the server stores in the file of the conversations.
+    """The responses that the server stores, in the same file as the conversations.
 
-    Open it with `ResponseStore.open`, and close it. All methods raise StoreError where the file cannot be
-    read or written.
+    Open it with `ResponseStore.open`, and close it. All methods raise StoreError if the file cannot be read
+    or written.
     """
 
     @classmethod
     async def open(cls, path: Path) -> ResponseStore:
-        """Open or create the file, and delete what is too old. Raises StoreError."""
+        """Open or create the file, and delete old responses. Raises StoreError."""
         store = cls(path)
         try:
             await store._connect(_RESPONSES_BUSY_MS)
@@ -379,7 +383,7 @@ def _image_folder(path: Path) -> Path:
 
 
 def _prune_states(db: sqlite3.Connection) -> None:
-    """Delete the KV states of chats that do not exist: another program may have deleted them."""
+    """Delete the KV states of chats that no longer exist; another program may have deleted them."""
     from edgechat.engine.kv.state_files import prune
 
     with contextlib.suppress(FolderError):

@@ -1,7 +1,7 @@
 """Child process that reads HTML, notebooks, PDF, DOCX and EPUB; see `edgechat.documents.reading.reader`.
 
-A file of a few bytes can require hours or gigabytes, so the readers run in a process with limits on memory
-and time. Text is sent in parts, which the parent keeps if the process dies in the middle of a file.
+A file of a few bytes can take hours or gigabytes to read, so the process has limits on memory and time. Text
+is sent in parts, which the parent keeps if the process dies in the middle of a file.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from edgechat.documents.reading.reader import (
 )
 
 _PART_SECONDS = 0.05
-"""Seconds of reading for a part: what is lost at most if a page hangs. The first page is sent alone."""
+"""Reading time per part, which is the most that is lost if a page hangs. The first page is sent alone."""
 LONGEST_LINE = 2000
-"""Characters; longer lines are broken at spaces."""
+"""In characters; longer lines are broken at spaces."""
 _LIGATURES = ("ff", "fi", "fl", "ffi", "ffl", "st", "st")
 _LETTERS = str.maketrans(
     {0xFB00 + n: letters for n, letters in enumerate(_LIGATURES)}
     | {"\u00ad": None, "\u200b": None, "\ufeff": None, "\u00a0": " "}
 )
-"""Ligatures and special spaces, which a search for ordinary text would miss; soft hyphens."""
+"""Ligatures and special spaces, which a search for ordinary text would miss, and soft hyphens."""
 _BROKEN = re.compile(rf".{{1,{LONGEST_LINE}}}(?= |$)|.{{1,{LONGEST_LINE}}}")
 _READERS: dict[ReadInChild, Callable[[bytes], Iterator[str]]] = {
     "html": office.read_html,
@@ -49,7 +49,7 @@ _READERS: dict[ReadInChild, Callable[[bytes], Iterator[str]]] = {
 
 
 def main() -> None:
-    """Answer FilePart with an empty message, ReadDocument and ReadOn with DocumentPart."""
+    """Answer FilePart with an empty message, and ReadDocument and ReadOn with a DocumentPart."""
     pipes = spawn.adopt_pipe()
     logging.disable()  # pypdf logs every oddity
     child.limit_memory(MEMORY_LIMIT)
@@ -57,14 +57,13 @@ def main() -> None:
 
 
 class _DocumentReading:
-    """The parts of a file so far, then the rest of its text."""
+    """A file being read: collects its parts, then returns its text part by part."""
 
     def __init__(self) -> None:
         self._file = bytearray()
         self._pieces: Iterator[str] = iter(())
 
     def answer(self, question: bytes) -> bytes:
-        """Return the answer to one message of the parent."""
         match msgspec.msgpack.decode(question, type=FilePart | ReadDocument | ReadOn):
             case FilePart(data):
                 self._pieces = iter(())
@@ -77,7 +76,10 @@ class _DocumentReading:
         return msgspec.msgpack.encode(self._part(_PART_SECONDS))
 
     def _part(self, seconds: float) -> DocumentPart:
-        """Return the pieces read within `seconds`, at least one. Any exception is a problem of the file."""
+        """Return the pieces read within `seconds`, at least one.
+
+        Reports any exception as a problem with the file.
+        """
         end = time.monotonic() + seconds
         read = list[str]()
         try:

@@ -1,4 +1,4 @@
-"""In the child process: text of notebooks (.ipynb, nbformat 3 and 4), cell by cell."""
+"""Notebooks (.ipynb, nbformat 3 and 4) as text, cell by cell. Runs in the child process."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from edgechat.base.text import one_line
 from edgechat.documents.reading.reader import PAGE
 
 MOST_OUTPUT = 4000
-"""Characters of one output: the head of a table shows what it contains, the end of a log is rarely needed."""
+"""Maximum characters of an output: the head of a table is enough, and the end of a log is rarely needed."""
 _AGAIN = "Save or download it again."
 _TEXTS = ("text/plain", "text/markdown", "text/latex")
-"""Formats of outputs that are read, the preferred one first; pictures and programs are not."""
+"""Output formats that are read, the preferred one first; pictures and programs are not."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _FENCE = re.compile("`{3,}")
 
@@ -38,7 +38,7 @@ class _Cell(msgspec.Struct):
     """Code in nbformat 3."""
     language: str = ""
     level: int = 1
-    """Level of a heading in nbformat 3."""
+    """Heading level in nbformat 3."""
     outputs: list[_Output] = []
 
 
@@ -65,9 +65,9 @@ class _Notebook(msgspec.Struct):
 
 
 def read_notebook(data: bytes) -> Iterator[str]:
-    """Yield the cells, each after PAGE: prose unchanged, code and outputs in fences. Raises NotDecodable.
+    """Yield PAGE and the text of each cell: prose unchanged, code and outputs in fences. Raises NotDecodable.
 
-    A malformed cell yields no text, but is counted.
+    A malformed cell has no text, but still counts as a cell.
     """
     try:
         notebook = msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"), type=_Notebook)
@@ -98,7 +98,6 @@ def _cell(cell: _Cell, language: str) -> Iterator[str]:
 
 
 def _text_of(output: _Output) -> str:
-    """Return the text of an output, at most MOST_OUTPUT characters."""
     text = _joined(output.text)
     for kind in _TEXTS:
         if not text and kind in output.data:
@@ -110,7 +109,7 @@ def _text_of(output: _Output) -> str:
 
 
 def _fenced(text: str, language: str) -> str:
-    """Return a block of code in a fence longer than any inside it."""
+    """Return code in a fence longer than any inside it."""
     fence = "`" * max([2, *(len(found) for found in _FENCE.findall(text))]) + "`"
     return f"{fence}{''.join(language.split())[:20]}\n{text.rstrip()}\n{fence}\n\n"
 

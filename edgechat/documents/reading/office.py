@@ -1,4 +1,4 @@
-"""In the child process: text of HTML, of DOCX, which mammoth converts to HTML, and of EPUB."""
+"""HTML, DOCX (which mammoth converts to HTML) and EPUB as text. Runs in the child process."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from edgechat.documents.reading.reader import PAGE
 
 _AGAIN = "Save or download it again."
 _LOCKS = ("META-INF/rights.xml", "META-INF/license.lcpl", "META-INF/sinf.xml")
-"""Entries of EPUBs with digital rights management (DRM)."""
+"""Found in EPUBs with digital rights management (DRM)."""
 _STYLES = "p[style-name='Title'] => h1:fresh\np[style-name='Subtitle'] => p:fresh\n"
 """Styles that mammoth does not map by default."""
 _CONTAINER = "META-INF/container.xml"
 
 
 def read_html(data: bytes) -> Iterator[str]:
-    """Yield the text of a page."""
+    """Yield the text of an HTML page."""
     return html_text(decoded(data))
 
 
@@ -44,7 +44,7 @@ def read_docx(data: bytes) -> Iterator[str]:
 
 
 def read_epub(data: bytes) -> Iterator[str]:
-    """Yield the chapters, each after PAGE, in the order of the spine. Raises NotDecodable."""
+    """Yield PAGE and the text of each chapter, in the order of the spine. Raises NotDecodable."""
     with _opened(data, "an EPUB") as book:
         if not {*_LOCKS}.isdisjoint(book.namelist()):
             raise NotDecodable("is protected by DRM", "Get it without DRM, or as PDF.")
@@ -71,7 +71,7 @@ def read_epub(data: bytes) -> Iterator[str]:
 
 
 def _spine(book: zipfile.ZipFile) -> list[str]:
-    """Return the archive's names of the chapters, each once."""
+    """Return the names of the chapters in the archive, without duplicates."""
     root = _xml(book, _CONTAINER).find(".//{*}rootfile")
     package = "" if root is None else root.get("full-path", "")
     tree, folder = _xml(book, package), posixpath.dirname(package)
@@ -91,11 +91,11 @@ def _xml(book: zipfile.ZipFile, name: str) -> ElementTree.Element:
 
 _MOST_ENTRIES = 20_000
 _MOST_BYTES = 512 * 2**20
-"""Unpacked size of all entries together, pictures included."""
+"""Maximum unpacked size of all entries together, including pictures."""
 _MOST_RATIO, _FREE = 200, 8 * 2**20
 """Maximum compression ratio of an entry, and the size below which it does not matter."""
 _MOST_PART = 128 * 2**20
-"""Bytes of one entry that are read."""
+"""Maximum bytes read from one entry."""
 
 
 def _opened(data: bytes, what: str) -> zipfile.ZipFile:

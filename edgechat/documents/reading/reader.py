@@ -1,4 +1,4 @@
-"""Reader of untrusted documents, and the kinds of files that it reads.
+"""Reader for untrusted documents, and the kinds of files that it reads.
 
 Text, Markdown, code and CSV are read in this process; HTML, notebooks, PDF, DOCX and EPUB in a child process
 that serves many files.
@@ -23,14 +23,14 @@ from edgechat.base.text import printable
 TIME_LIMIT = 20.0
 """Seconds for one file."""
 MEMORY_LIMIT = 2**30
-"""Bytes of memory for the process."""
+"""Memory limit of the child process, in bytes."""
 PAGE = "\f"
-"""Marks the start of each page, chapter or cell; it occurs in no text."""
+"""Marks the start of each page, chapter or cell; never occurs in text."""
 MAX_TEXT = 16 * 2**20
 """Maximum size of a document's text, in bytes of UTF-8."""
 
 _SPARE_SECONDS = 2.0
-"""Time left at which no more pages are requested; a page takes less."""
+"""With less time left, no more pages are requested; a page takes less."""
 
 Kind = Literal["text", "markdown", "html", "code", "csv", "notebook", "pdf", "docx", "epub"]
 
@@ -62,7 +62,7 @@ _NAMES: dict[Kind, str] = {
 }
 _KINDS_BY_SUFFIX = {suffix: kind for kind, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
 _KINDS_BY_NAME = {name: kind for kind, names in _NAMES.items() for name in names.split()}
-# Files written by programs for programs: lock files, minified code, source maps.
+# Files that programs write for programs: lock files, minified code, source maps.
 _GENERATED = re.compile(
     r".*(\.lock|[.-]lock\.(json|ya?ml)|npm-shrinkwrap\.json|\.lockb|go\.sum|[.-]min\.\w+|\.bundle\.js|\.map)"
 )
@@ -83,7 +83,7 @@ _SECRET_FOLDERS = frozenset((".ssh", ".gnupg", ".aws", ".azure", ".kube", ".dock
 
 
 def kind_of(path: Path) -> Kind | None:
-    """Return the kind of a document, by its file name; None for other files, such as images or lock files."""
+    """Return the kind of a document, judging by its file name; None for images, lock files and others."""
     name = path.name.casefold()
     if _GENERATED.fullmatch(name):
         return None
@@ -114,7 +114,7 @@ ReadInChild = Literal["html", "notebook", "pdf", "docx", "epub"]
 
 
 class ReadDocument(msgspec.Struct, frozen=True, tag=True):
-    """Request for the first part of the text of the file that was sent."""
+    """Request for the first part of the text; the file must have been sent before."""
 
     kind: ReadInChild
 
@@ -124,7 +124,7 @@ class ReadOn(msgspec.Struct, frozen=True, tag=True):
 
 
 class DocumentPart(msgspec.Struct, frozen=True):
-    """A part of the text, and a problem with the rest, if any: `problem` completes 'FILE ...'."""
+    """A part of the text, and the problem with the rest, if any; `problem` completes 'FILE ...'."""
 
     text: str
     is_last: bool = False
@@ -135,19 +135,19 @@ class DocumentPart(msgspec.Struct, frozen=True):
 
 
 class Extracted(msgspec.Struct, frozen=True):
-    r"""Text of a document, in lines that end with `\n`, with no other control characters than tabs.
+    r"""Text of a document, in lines that end with `\n`, with no control characters except tabs.
 
-    Headings of the format become Markdown's (#, ##), and cells of a table's row are separated by tabs. Lines
-    and rows of files keep their length; other text has lines of at most 2,000 characters.
+    Headings are marked as in Markdown (#, ##), and cells in a table row are separated by tabs. Lines and rows
+    of text files keep their length; extracted lines have at most 2,000 characters.
     """
 
     text: str
     unit: PlaceUnit
     """Unit of places in it. A row is a line; paragraphs are separated by blank lines."""
     starts: tuple[int, ...] = ()
-    """First line, from 1, of each page, chapter or cell; empty ones share that of the next."""
+    """First line of each page, chapter or cell, counting from 1; an empty one has that of the next."""
     is_cut: bool = False
-    """Whether it is incomplete: too long, too slow to read, or damaged further on."""
+    """Whether it is incomplete: too long, too slow to read, or damaged after this."""
 
 
 class DocumentReader(FileDecoder):
@@ -162,7 +162,7 @@ class DocumentReader(FileDecoder):
         super().__init__(seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
 
     def read(self, source: Path | bytes, *, name: str | None = None) -> Extracted:
-        """Return the text of a document, whose kind follows from its name or first bytes.
+        """Return the text of a document, whose kind is recognized by its name or first bytes.
 
         Raises DocumentError if it is not text, or is locked, damaged or too large; ReaderLost if it takes too
         long; ReaderMissing if the package for it is not installed.
@@ -218,7 +218,7 @@ def _kind(path: Path, data: bytes) -> Kind:
 
 
 def _extracted(text: str, unit: PlaceUnit, *, is_cut: bool) -> Extracted:
-    """Return a document from text whose pages are marked with PAGE."""
+    """Return a document from text in which PAGE marks the pages."""
     if len(text) > MAX_TEXT // 4 and len(encoded := text.encode()) > MAX_TEXT:
         text = encoded[: encoded.rfind(b"\n", 0, MAX_TEXT) + 1].decode()
     starts, line = [], 1
@@ -230,7 +230,7 @@ def _extracted(text: str, unit: PlaceUnit, *, is_cut: bool) -> Extracted:
 
 
 _HEAD = 8192
-"""Bytes that are examined to tell text from binary data."""
+"""Number of bytes examined to tell text from binary data."""
 _MARKS = (
     (b"\xef\xbb\xbf", "utf-8"),
     (b"\xff\xfe\0\0", "utf-32"),
@@ -240,7 +240,7 @@ _MARKS = (
 )
 _CONTROLS = bytes(n for n in range(32) if n not in b"\t\n\r\f\x1b\b")
 _MOST_CONTROLS, _MOST_FOREIGN = 0.02, 0.25
-"""Maximum shares in text: of control characters, and in Windows-1252 of characters beyond ASCII."""
+"""Maximum shares of control characters in text, and of non-ASCII characters in Windows-1252."""
 _ASCII = bytes(range(128))
 _DELIMITERS = ",;\t|"
 _LINE_ENDS = re.compile("\r\n?")
@@ -249,7 +249,7 @@ _LINE_ENDS = re.compile("\r\n?")
 def decoded_text(data: bytes, *, most: int) -> tuple[str, bool]:
     """Return the text of a file, made safe, and whether it was cut after the last line within `most` bytes.
 
-    Line breaks are kept. Raises NotDecodable if it is not text.
+    Line breaks are kept. Raises NotDecodable if the file is not text.
     """
     charset = next((charset for mark, charset in _MARKS if data.startswith(mark)), "")
     head = data[:_HEAD]
@@ -268,7 +268,7 @@ def decoded_text(data: bytes, *, most: int) -> tuple[str, bool]:
 
 
 def _guessed(data: bytes, is_cut: bool) -> str:
-    """Decode UTF-8, or Windows-1252 if the result is plausible."""
+    """Decode as UTF-8, or as Windows-1252 if the result is plausible."""
     try:
         return _decode(data, "utf-8", "strict", is_cut)
     except UnicodeDecodeError:

@@ -1,7 +1,7 @@
 """Tools that list, read and search the files below a folder that the user names.
 
-Nothing outside it can be reached: paths, including links, are resolved before they are opened. Hidden files
-and folders, which often contain secrets, are treated as missing.
+Nothing outside the folder can be reached: paths, including links, are resolved before they are opened. Hidden
+files and folders, which often contain secrets, are treated as missing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from edgechat.tools.builtin.group import BuiltInGroup, BuiltInTool, ToolFailure
 _MOST_BYTES = 8 * 2**20
 """Maximum size of a file that is read or searched."""
 _MOST_LINES, _MOST_CHARACTERS = 400, 24_000
-"""Limits of one answer of `read_file`."""
+"""Limits of one `read_file` answer."""
 _MOST_LISTED, _MOST_SEARCHED = 400, 5000
 _MOST_FOUND, _MOST_NEAR, _MOST_COMPARED, _LINE = 60, 10, 10_000, 240
 _WORDS = re.compile(r"\w{3,}")
@@ -159,7 +159,7 @@ class _Files:
         return "\n".join(hits[:_MOST_FOUND]) + ending
 
     def _lines(self, path: Path) -> Iterator[tuple[str, str]]:
-        """Yield each line of a file, after its path and number; nothing if the file is not readable text."""
+        """Yield 'PATH:NUMBER' and the text for each line of a file; nothing if it is not readable text."""
         if path.is_dir():
             return
         name = path.relative_to(self._root).as_posix()
@@ -168,7 +168,7 @@ class _Files:
                 yield f"{flat(name)}:{number}", line
 
     def _walk(self, name: str, most: int) -> tuple[Path, list[str], bool]:
-        """Return a folder, the entries below it and whether they are all; see `walk`."""
+        """Return a folder, the entries below it, and whether these are complete; see `walk`."""
         folder = self._resolved(name) if name.strip("./\\ ") else self._root
         try:
             contents = walk(folder, most=most, seconds=_SECONDS)
@@ -177,7 +177,7 @@ class _Files:
         return folder, contents.paths, contents.is_complete
 
     def _resolved(self, name: str) -> Path:
-        """Return the resolved path of a name in the folder. Raises ToolFailure if it is outside or hidden."""
+        """Resolve a path relative to the folder. Raises ToolFailure if it is missing, outside or hidden."""
         shown = one_line(name)
         try:
             path = (self._root / name).resolve(strict=True)
@@ -203,9 +203,9 @@ class _Files:
 
 
 def _instead(text: str, folder: Path, files: list[str], near: list[tuple[str, set[str]]]) -> str:
-    """Return help if no line has a text: files with such a name, lines with its rarest words, or any files.
+    """Return hints if no line contains `text`: files named like it, lines with its rarest words, or any file.
 
-    near: lines, with the words of the text that each contains.
+    near: lines, with the words of `text` that each contains.
     """
     shown = [flat((folder / file).as_posix()) for file in sorted(files)]
     if named := [file for file in shown if text in file.casefold()]:

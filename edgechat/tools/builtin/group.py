@@ -13,12 +13,12 @@ from edgechat.tools.tool import ToolResult, ToolSpec
 
 
 class ToolFailure(Exception):
-    """A built-in tool failed; the text is for the model."""
+    """Raised if a built-in tool fails; the text is for the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltInTool:
-    """One tool of a group."""
+    """A tool in a group."""
 
     name: str
     description: str
@@ -73,7 +73,7 @@ class BuiltInGroup:
 
 
 def schema_of(arguments: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the JSON schema of a struct of plain fields."""
+    """Return the JSON schema for a struct with plain fields."""
     schema = msgspec.json.schema(arguments)["$defs"][arguments.__name__]
     schema = {key: schema[key] for key in ("type", "properties", "required")}
     return {**schema, "additionalProperties": False}

@@ -18,10 +18,10 @@ from edgechat.tools.builtin.group import BuiltInGroup, BuiltInTool, ToolFailure
 
 _MOST_CHARACTERS = 500
 _MOST_BITS = 4096
-"""Limit for integers, to keep their computation fast."""
+"""Maximum size of integers, to keep computing with them fast."""
 _MOST_FACTORIAL = 500
 _MOST_DIGITS = 400
-"""Limit for rounding, for which Python computes a power of ten."""
+"""Maximum digits to round to, since Python computes a power of ten for them."""
 Number = int | float
 
 _BINARY: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
@@ -71,7 +71,7 @@ def calculator() -> BuiltInGroup:
 
 
 def calculate(expression: str) -> str:
-    """Return the value of an expression, as text. Raises ToolFailure."""
+    """Evaluate an arithmetic expression, and return its value as text. Raises ToolFailure."""
     if len(expression) > _MOST_CHARACTERS:
         raise ToolFailure(f"the expression has more than {_MOST_CHARACTERS} characters.")
     try:

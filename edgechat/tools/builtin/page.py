@@ -1,4 +1,4 @@
-"""Tool that fetches pages of the public web as text."""
+"""A tool that fetches public web pages as text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PageAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def web_pages(web: PublicWeb | None = None) -> BuiltInGroup:
-    """Return the tool that fetches pages."""
+    """Return the tool that fetches web pages."""
     public = web or PublicWeb("text/html, text/plain, application/json;q=0.9, */*;q=0.1")
 
     async def run(wanted: PageAddress) -> str:

@@ -30,7 +30,7 @@ class FoundInChats:
 
 
 SearchChats = Callable[[str, int], Awaitable[Sequence[FoundInChats]]]
-"""Function from words and a limit to the places that contain all words, the best first. Raises StoreError."""
+"""Takes words and a limit; returns the places that contain all words, the best first. Raises StoreError."""
 
 
 class ChatSearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,7 +59,7 @@ def _line(found: FoundInChats) -> str:
 
 
 SearchDocuments = Callable[[Sequence[str], str], Awaitable[str]]
-"""Function from names of documents and a query to the text for the model. Raises DocumentError."""
+"""Takes the names of documents and a query; returns text for the model. Raises DocumentError."""
 BETWEEN_NAMES = "+"
 
 
@@ -70,7 +70,10 @@ class DocumentQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def documents_named(names: str, search: SearchDocuments) -> BuiltInGroup:
-    """Return the tool that searches documents with `search`. names: joined as NAME+NAME."""
+    """Return the tool that searches documents with `search`.
+
+    names: joined as NAME+NAME.
+    """
 
     async def run(wanted: DocumentQuery) -> str:
         try:

@@ -1,6 +1,6 @@
-"""Tools of MCP servers. The official SDK speaks to each server in a separate child process (`child.py`).
+"""Tools of MCP servers. The official SDK talks to each server in a separate child process (`child.py`).
 
-So edgechat parses nothing that a server sends and is safe from a child that hangs or grows; and a server ends
-with its child, which ends with edgechat, even if that is killed. Read `server.py` first, then
+This way, edgechat never parses what a server sends, and is safe if the child hangs or grows. A server ends
+with its child, and the child with edgechat, even if edgechat is killed. Read `server.py` first, then
 `connection.py`, which defines the messages, and `child.py`.
 """

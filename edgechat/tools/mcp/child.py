@@ -1,7 +1,7 @@
-"""Child process that speaks to one tool server with the official SDK.
+"""Child process that talks to one tool server through the official SDK.
 
-It ends when edgechat does, and the server with it. What the SDK does not limit (the length of a message, the
-time to parse it) is limited by ending both: see `Watch`.
+It ends when edgechat does, and the server ends with it. What the SDK does not limit (the length of a message,
+the time to parse it) is limited by ending both: see `Watch`.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ _MOST_PAGES = 32
 _LISTED_FOR = 60.0
 """Seconds after which tools are listed again, if the server does not announce changes."""
 _READ_SECONDS = 3600.0
-"""For one request; the parent waits less and then cancels it."""
+"""Time limit for one request; the parent waits less, and then cancels it."""
 _SESSIONLESS = "2026-07-28"
 """The first version of the protocol in which servers send no messages on their own."""
 _MEMORY = 512 * 2**20
 """Memory limit of the child. The SDK alone takes some 80 MiB."""
 _POLL_SECONDS = 1.0
 _BUSY_WINDOW, _BUSY_SECONDS = 10.0, 4.0
-"""A child that uses this much processor time in a window is being flooded, or is stuck in a schema."""
+"""A child that uses this much processor time within a window is being flooded, or is stuck in a schema."""
 _LOG_BYTES = 2**20
 _TAIL_BYTES, _TAIL_SECONDS = 2048, 0.3
 
 
 class Bridge:
-    """Forwards requests of the parent to the server, and its answers back."""
+    """Forwards requests from the parent to the server, and the answers back."""
 
     def __init__(self, pipes: tuple[BinaryIO, BinaryIO]) -> None:
         self._incoming, self._outgoing = pipes
@@ -142,7 +142,7 @@ class Bridge:
             self._send(RequestFailed(request.id, f"answers with an error: {_said(error)}"))
         except _TooMany as error:
             self._send(RequestFailed(request.id, str(error)))
-        except Exception as error:  # from pydantic, jsonschema or anything else that an answer provokes
+        except Exception as error:  # from pydantic, jsonschema or anything else that an answer triggers
             why = f"{type(error).__name__}: {_said(error)}"
             self._send(RequestFailed(request.id, f"sent an invalid answer ({why})"))
 
@@ -189,16 +189,16 @@ class Bridge:
 
 
 class _TooMany(Exception):
-    """A server lists too many tools; the text completes 'The tool server NAME ...'."""
+    """Raised if a server lists too many tools; the text completes 'The tool server NAME ...'."""
 
 
 @asynccontextmanager
 async def _connected(transport: Any, on_message: Any) -> AsyncIterator[Client]:
-    """Connect to a server by MCP, refusing sampling, elicitation and roots."""
+    """Connect to a server over MCP, refusing sampling, elicitation and roots."""
     from mcp import Client
     from mcp_types import Implementation
 
-    logging.disable()  # the SDK's lines about each invalid message would fill the disk
+    logging.disable()  # the SDK's lines about invalid messages would fill the disk
     client = Client(
         transport,
         read_timeout_seconds=_READ_SECONDS,
@@ -212,7 +212,7 @@ async def _connected(transport: Any, on_message: Any) -> AsyncIterator[Client]:
 
 
 def _why_lost(error: BaseException, config: ServerConfig) -> str:
-    """Return a text that completes 'The tool server NAME ...'."""
+    """Return why the server was lost, to complete 'The tool server NAME ...'."""
     import httpx2
     from mcp import MCPError
     from mcp_types import CONNECTION_CLOSED
@@ -238,7 +238,7 @@ def main() -> None:
 
 
 class Watch:
-    """Ends the child when it uses too much memory or time, or its server has ended."""
+    """Ends the child if it uses too much memory or time, or if its server has ended."""
 
     def __init__(self, on_lost: Callable[[str], None]) -> None:
         """on_lost: called once with the reason, which completes 'The tool server NAME ...'."""
@@ -248,18 +248,18 @@ class Watch:
         threading.Thread(target=self._run, daemon=True, name="watch").start()
 
     def server_started(self, pid: int) -> None:
-        """Start watching the server's process."""
+        """Watch the server's process from now on."""
         self._server = pid
 
     def end(self, why: str) -> NoReturn:
-        """End the server and this process, at once."""
+        """Kill the server and this process at once."""
         with self._ending:
             self._on_lost(why)
             self._kill()
             os._exit(0)
 
     def end_soon(self) -> None:
-        """End both after a grace period: the parent is gone, or has closed its end."""
+        """Kill both after a grace period: the parent is gone, or has closed its end."""
         timer = threading.Timer(GRACE_SECONDS, self._kill_and_exit)
         timer.daemon = True
         timer.start()
@@ -294,17 +294,17 @@ class Watch:
 
 
 class ServerLog:
-    """A server's stderr: its beginning is copied to this process's stderr, its end is kept for messages."""
+    """A server's stderr. The beginning is copied to this process's stderr; the end is kept for messages."""
 
     def __init__(self) -> None:
         self._tail = b""
         self._source, self.descriptor = os.pipe()
-        """`descriptor` is the server's end; the code that starts it must close it."""
+        """`descriptor` is the server's end of the pipe; the code that starts the server must close it."""
         self._reader = threading.Thread(target=self._run, daemon=True, name="log")
         self._reader.start()
 
     def tail(self) -> str:
-        """Return the end of the output; complete if the server has ended."""
+        """Return the end of the output, which is complete if the server has ended."""
         self._reader.join(_TAIL_SECONDS)
         return self._tail.decode("utf-8", "replace")
 

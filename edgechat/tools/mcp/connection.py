@@ -21,15 +21,15 @@ from edgechat.tools.config import ServerConfig
 from edgechat.tools.tool import ToolSpec
 
 START_SECONDS = 60.0
-"""Time for a server to start; package runners may have to download it first."""
+"""Time limit for starting a server, which package runners may have to download first."""
 LIST_SECONDS = 15.0
 GRACE_SECONDS = 1.5
-"""Time for a server to end by itself, once its input is closed."""
+"""Time for a server to end by itself once its input is closed."""
 _CLOSE_SECONDS = GRACE_SECONDS + 2.0
 
 
 class StartServer(msgspec.Struct, frozen=True, tag=True):
-    """Start a server or connect to it. The first message, sent once."""
+    """Start a server or connect to it. Sent once, as the first message."""
 
     config: ServerConfig
     """With variables replaced by their values."""
@@ -51,13 +51,13 @@ class CallTool(msgspec.Struct, frozen=True, tag=True):
 
 
 class CancelCall(msgspec.Struct, frozen=True, tag=True):
-    """Cancel a request; unknown ones are ignored."""
+    """Cancel a request; unknown ids are ignored."""
 
     id: int
 
 
 class ServerStarted(msgspec.Struct, frozen=True, tag=True):
-    """The server speaks MCP."""
+    """The server has started, and speaks MCP."""
 
     title: str
     """The name and version that it reports."""
@@ -70,7 +70,7 @@ class ToolsListed(msgspec.Struct, frozen=True, tag=True):
     id: int
     tools: tuple[ToolSpec, ...]
     left_out: tuple[str, ...]
-    """Why other tools are missing: a line for each."""
+    """Why other tools are missing, one line each."""
 
 
 class ToolCalled(msgspec.Struct, frozen=True, tag=True):
@@ -83,7 +83,7 @@ class ToolCalled(msgspec.Struct, frozen=True, tag=True):
 
 
 class RequestFailed(msgspec.Struct, frozen=True, tag=True):
-    """A request has no result."""
+    """A request failed."""
 
     id: int
     why: str
@@ -91,7 +91,7 @@ class RequestFailed(msgspec.Struct, frozen=True, tag=True):
 
 
 class ServerLost(msgspec.Struct, frozen=True, tag=True):
-    """The server could not be started, or has ended. The last message."""
+    """The server could not be started, or has ended. This is the last message."""
 
     why: str
     """Completes 'The tool server NAME ...'."""
@@ -104,10 +104,10 @@ FromChild = ServerStarted | ToolsListed | ToolCalled | RequestFailed | ServerLos
 
 
 class McpConnection:
-    """A running server. It ends with `close`, by itself, or when it exceeds its limits."""
+    """A running server. It ends on `close`, by itself, or when it exceeds its limits."""
 
     def __init__(self, config: ServerConfig, process: asyncio.subprocess.Process) -> None:
-        """Use `start`."""
+        """Use `start` instead."""
         self.title = ""
         """Name and version that the server reports, untrusted but inert."""
         self.protocol = ""
@@ -124,7 +124,7 @@ class McpConnection:
     async def start(cls, config: ServerConfig) -> McpConnection:
         """Start a server and wait until it answers. Raises ToolError.
 
-        config: with variables replaced by their values.
+        config: with variables already replaced by their values.
         """
         log = _open_log(config)
         try:
@@ -158,7 +158,7 @@ class McpConnection:
             async with asyncio.timeout(LIST_SECONDS):
                 listed = await self._request(lambda id: ListTools(id))
         except TimeoutError as error:
-            await self.close()  # it hangs
+            await self.close()  # the server hangs
             raise self.error(f"did not list its tools within {LIST_SECONDS:.0f} seconds") from error
         assert isinstance(listed, ToolsListed)
         return listed
@@ -170,7 +170,7 @@ class McpConnection:
         return called
 
     async def close(self) -> None:
-        """End the server by closing its input, or by force if that takes too long."""
+        """Stop the server by closing its input, or by force if that takes too long."""
         self._closing = True
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, RuntimeError):
@@ -206,7 +206,7 @@ class McpConnection:
                 self._send(CancelCall(id))
 
     async def _read(self) -> None:
-        """Pass each answer to the request that waits for it, and at the end an error to all of them."""
+        """Pass each answer to the request waiting for it and, at the end, an error to all remaining ones."""
         assert self._process.stdout is not None
         stdout, decoder = self._process.stdout, msgspec.msgpack.Decoder(FromChild)
         with contextlib.suppress(
@@ -221,7 +221,7 @@ class McpConnection:
             if not future.done():
                 future.set_exception(self._lost)
         if not self._started.cancelled():
-            self._started.exception()  # mark it as retrieved: nobody may be waiting for it
+            self._started.exception()  # mark it as retrieved, in case nobody is waiting for it
 
     def _take(self, message: FromChild) -> None:
         match message:
@@ -238,7 +238,7 @@ class McpConnection:
                     future.set_exception(self.error(why))
 
     def _send(self, message: ToChild) -> None:
-        """Write a message. The reader notices a broken pipe."""
+        """Send a message. If the pipe is broken, the reader notices."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, RuntimeError):
             self._process.stdin.write(frames.pack(msgspec.msgpack.encode(message)))
@@ -257,12 +257,12 @@ def _named(config: ServerConfig) -> str:
 
 
 def log_path(config: ServerConfig) -> Path:
-    """Return the path of the log of a server's stderr. Raises FolderError."""
+    """Return the path of the log file for a server's stderr. Raises FolderError."""
     return paths.log_dir() / f"mcp-{config.name.replace(' ', '-')}.log"
 
 
 def _open_log(config: ServerConfig) -> int:
-    """Open a server's log, truncated; the null device if it cannot be written."""
+    """Open a server's log and truncate it; open the null device if it cannot be written."""
     try:
         return paths.private(log_path(config), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     except (OSError, FolderError):

@@ -1,4 +1,4 @@
-"""Conversion of the SDK's tools and results to bounded ones of edgechat."""
+"""Converts the SDK's tools and results to edgechat's, which are bounded."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 _MAX_NAME, _MAX_TITLE = 128, 200
 _MOST_TEXT = 4 * MAX_RESULT
-"""Characters of a result that the child sends; the parent cuts it further."""
+"""Maximum characters of a result that the child sends; the parent cuts it further."""
 _LEFT_OUT_SHOWN = 20
 
 
 def specs_of(server: str, tools: Iterable[Tool]) -> tuple[list[ToolSpec], list[str]]:
-    """Return the tools that can be offered, sorted by name, and why others cannot be."""
+    """Return the tools that can be offered, sorted by name, and why the others cannot."""
     specs, left_out = dict[str, ToolSpec](), list[str]()
     for tool in tools:
         why = "two have its name" if tool.name in specs else _flaw(tool)
@@ -42,7 +42,7 @@ def specs_of(server: str, tools: Iterable[Tool]) -> tuple[list[ToolSpec], list[s
 
 
 def _flaw(tool: Tool) -> str | None:
-    """Return why a tool cannot be offered, or None."""
+    """Return the reason why a tool cannot be offered, or None."""
     if not tool.name or len(tool.name) > _MAX_NAME or not (tool.name.isascii() and tool.name.isprintable()):
         return f"a name has 1 to {_MAX_NAME} printable ASCII characters"
     if _depth(tool.input_schema, MAX_SCHEMA_DEPTH + 1) > MAX_SCHEMA_DEPTH:
@@ -68,7 +68,6 @@ def _spec(server: str, tool: Tool) -> ToolSpec:
 
 
 def _inert_values(value: Any) -> Any:
-    """Return a schema with all of its texts made inert."""
     if isinstance(value, str):
         return inert(value)
     if isinstance(value, dict):
@@ -77,7 +76,7 @@ def _inert_values(value: Any) -> Any:
 
 
 def _depth(value: Any, most: int) -> int:
-    """Return the nesting depth of a value, at most `most`."""
+    """Return the nesting depth of a value, up to `most`."""
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     if most == 0 or not inside:
         return 0
@@ -85,7 +84,7 @@ def _depth(value: Any, most: int) -> int:
 
 
 def result_of(result: CallToolResult) -> tuple[str, tuple[bytes, ...]]:
-    """Return the text and images of a result; the text mentions other contents."""
+    """Return the text and the images in a result. The text mentions any other contents."""
     texts, images, room = list[str](), list[bytes](), _MOST_TEXT
     for block in result.content:
         if block.type == "image":

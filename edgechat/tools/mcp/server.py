@@ -1,4 +1,4 @@
-"""Server of mcp.json as a ToolServer: started at first use, and restarted if it ends, but not too often."""
+"""A server from mcp.json as a ToolServer: started on first use, and restarted if it ends, up to a limit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class McpServer:
         self._failed: tuple[float, ToolError] | None = None
         self._closed = False
         self.left_out: Sequence[str] = ()
-        """Why some of its tools are not offered, a line for each."""
+        """Why some of its tools are not offered, one line each."""
 
     @property
     def name(self) -> str:
@@ -43,7 +43,7 @@ class McpServer:
 
     @property
     def title(self) -> str:
-        """Name and version that the server reports, and the protocol's version; '' before it has started."""
+        """The name and version that the server reports, and the protocol version; '' until it has started."""
         connection = self._connection
         return f"{connection.title}, MCP {connection.protocol}" if connection is not None else ""
 
@@ -57,7 +57,7 @@ class McpServer:
     async def call(self, tool: ToolSpec, arguments: str) -> ToolResult:
         """See ToolServer."""
         connection = await self._running()
-        if tool not in (await connection.list()).tools:  # the user consented to another one
+        if tool not in (await connection.list()).tools:  # the user consented to a different one
             name = one_line(tool.name, 60)
             raise connection.error(f"has changed its tool {name} since it was offered, so it is not called")
         called = await connection.call(tool.name, arguments)
@@ -73,14 +73,14 @@ class McpServer:
             await self._connection.close()
 
     async def _running(self) -> McpConnection:
-        """Return the connection, after starting the server if it is not running."""
+        """Return the connection, starting the server if it is not running."""
         async with self._starting:
             if self._connection is not None and self._connection.alive:
                 return self._connection
             self._check_may_start()
             if self._connection is not None:
                 await self._connection.close()
-                if self._closed:  # in the meantime
+                if self._closed:  # closed in the meantime
                     raise self._was_closed()
             self._start = asyncio.ensure_future(McpConnection.start(self._config.resolved()))
             try:

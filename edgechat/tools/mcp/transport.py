@@ -1,4 +1,4 @@
-"""In the child: transports to a server over pipes and HTTP, with limits that those of the SDK lack."""
+"""Transports to a server, over pipes and HTTP, with limits that the SDK's lack. Runs in the child process."""
 
 from __future__ import annotations
 
@@ -29,17 +29,16 @@ _POLL_SECONDS = 0.02
 
 
 class _Allowance:
-    """How much a server may still write before the next message to it."""
+    """How much more output a server is allowed before it gets the next message."""
 
     def __init__(self) -> None:
         self.renew()
 
     def renew(self) -> None:
-        """Reset to the limits."""
         self.n_bytes, self.n_lines = _MOST_BYTES, _MOST_LINES
 
     def take(self, data: bytes) -> bool:
-        """Count data; return whether it exceeds a limit."""
+        """Count data; return whether a limit is exceeded."""
         self.n_bytes -= len(data)
         self.n_lines -= data.count(b"\n")
         return self.n_bytes < 0 or self.n_lines < 0
@@ -51,8 +50,9 @@ async def server_process(
 ) -> AsyncIterator[tuple[Any, Any]]:
     """Start a server and yield the streams for the SDK. Raises OSError.
 
-    log: a file descriptor for its stderr, which gets closed. on_start: called with its process id. on_misuse:
-    called with the reason to end it. On exit, its input is closed, and it gets GRACE_SECONDS to end.
+    log: a file descriptor for its stderr, which is closed here. on_start: called with its process id.
+    on_misuse: called with the reason if it must be stopped. On exit, its input is closed, and it has
+    GRACE_SECONDS to end.
     """
     from mcp.shared.message import SessionMessage
 
@@ -79,7 +79,7 @@ async def server_process(
 async def _read(
     process: ServerProcess, to_session: Any, allowance: _Allowance, on_misuse: Callable[[str], None]
 ) -> None:
-    """Pass each message to the session, and also the end of the output."""
+    """Pass each message to the session, and close the stream at the end of the output."""
     from mcp.shared.message import SessionMessage
     from mcp_types import jsonrpc_message_adapter
 
@@ -94,7 +94,7 @@ async def _read(
                 *ends, rest = data.split(b"\n")
                 for end in ends:
                     line += end
-                    if b'"jsonrpc"' in line:  # other lines are a greeting, or log messages
+                    if b'"jsonrpc"' in line:  # other lines are a greeting or log messages
                         try:
                             message = jsonrpc_message_adapter.validate_json(bytes(line), by_name=False)
                         except ValueError:
@@ -116,7 +116,7 @@ async def _write(process: ServerProcess, from_session: Any, allowance: _Allowanc
 
 
 async def _spawn(config: ServerConfig, log: int) -> ServerProcess:
-    """Start the process in a new session, or on Windows in a job that ends with this process."""
+    """Start the process in a new session or, on Windows, in a job that ends with this process."""
     command, folder = [config.command, *config.args], config.cwd or os.path.expanduser("~")
     environment = {**needed_environment(), **config.env}
     with os.fdopen(log, "w") as errors:
@@ -131,7 +131,7 @@ async def _spawn(config: ServerConfig, log: int) -> ServerProcess:
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    """The body of a response, with a limit on its size."""
+    """A response body whose size is limited."""
 
     def __init__(self, stream: httpx2.AsyncByteStream, on_misuse: Callable[[str], None]) -> None:
         self._stream = stream
@@ -150,8 +150,13 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 
 @asynccontextmanager
-async def over_http(config: ServerConfig, on_misuse: Callable[[str], None]) -> AsyncIterator[tuple[Any, Any]]:
-    """Connect to a server at a URL and yield the streams for the SDK. on_misuse: see `server_process`."""
+async def over_http(
+    config: ServerConfig, on_misuse: Callable[[str], None]
+) -> AsyncIterator[tuple[Any, Any]]:
+    """Connect to a server at a URL and yield the streams for the SDK.
+
+    on_misuse: see `server_process`.
+    """
     from mcp.client.streamable_http import streamable_http_client
 
     async def bound(response: httpx2.Response) -> None:
@@ -166,7 +171,7 @@ async def over_http(config: ServerConfig, on_misuse: Callable[[str], None]) -> A
             timeout=timeout,
             follow_redirects=False,
             event_hooks=hooks,
-            trust_env=not is_loopback(config.url),  # do not use a proxy for this machine
+            trust_env=not is_loopback(config.url),  # never use a proxy for this machine
         ) as http,
         streamable_http_client(config.url, http_client=http) as streams,
     ):

@@ -222,7 +222,7 @@ def turn(name, **fields):
         ("[]", "contains no text"),
         ('[{"role": "system", "content": "x"}]', "contains no text"),
         ("[1]", "message 1 is not an object"),
-        ('[{"role": "tool", "content": "x"}]', "message 1 is no text that answers a call"),
+        ('[{"role": "tool", "content": "x"}]', "message 1 is not text that answers a call"),
         ('[{"role": "function", "content": "x"}]', "message 1 has the role 'function'"),
         ('[{"role": "assistant", "tool_calls": [{}]}]', "message 1 has a call that names no function"),
         ('[{"role": ["user"], "content": "x"}]', "message 1 has the role"),
