@@ -261,7 +261,7 @@ class RequestMedia:
                 storing.add_done_callback(lambda done: _let_go(done, held))
 
     def prune(self) -> None:
-        """Delete old files, and the oldest of too many, but none in use. Blocks on the disk."""
+        """Delete old files, and the oldest if there are too many, but none in use. Blocks on the disk."""
         try:
             for library in (self._images, self._sounds):
                 self._prune(library)
