@@ -333,7 +333,7 @@ class InputBody(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def _mode(mode: str | None, box: Toolbox) -> str:
-        """Return whether a call is required; a request with no tool but a search has made its call."""
+        """Return whether a call is required. It is not if the only tool is a search, which runs by itself."""
         return "auto" if mode is None or (box.search is not None and not box.tools) else mode
 
     def _schema(self) -> str | None:
