@@ -172,7 +172,7 @@ def local_engine(
     on_state: Callable[[EngineState], None] | None = None,
     on_note: Callable[[str], None],
 ) -> EngineSupervisor:
-    """Return the engine for a local model, not yet loaded; for the guide, a `Guide`."""
+    """Return an engine for a local model, not yet loaded. For the guide, it is a `Guide`."""
     is_guide = Path(plan.model_path) == paths.shipped("guide.gguf")
     return (Guide if is_guide else EngineSupervisor)(
         plan,
@@ -213,7 +213,7 @@ def _answer(hit: Lookup) -> str:
 
 
 def _told(event: RequestEvent, after: str) -> Iterator[RequestEvent]:
-    """Yield an event from the model without probabilities. after: text to add before the last event."""
+    """Yield an event from the model without probabilities. after: text to append to the reply."""
     if isinstance(event, Delta):
         if event.text:
             yield msgspec.structs.replace(event, chances=())

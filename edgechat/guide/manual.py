@@ -237,7 +237,7 @@ class Manual:
         return weight
 
     def _asked(self, question: str) -> list[list[tuple[str, float]]]:
-        """Return, for each distinctive word, its known stem and similar ones, with weights."""
+        """Return the known stem of each distinctive word, and similar stems, with weights."""
         asked: list[list[tuple[str, float]]] = []
         for word in dict.fromkeys(_words(question)):
             if word in _SAYS_NOTHING:

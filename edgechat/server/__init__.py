@@ -7,7 +7,7 @@ serving.py      the socket, signals, and uvicorn from startup to graceful shutdo
 connection.py   limits on slow and greedy clients
 access.py       the access log, host names, web origins and API keys
 app.py          the table of operations, from which the routes and the OpenAPI description are generated
-operation.py    one operation: from the body of the request to that of the response
+operation.py    one operation: from the request body to the response body
 exchange.py     the request and its response
 protocol/       request and response bodies in all protocols
 media.py        images and audio; documents.py: passages from documents

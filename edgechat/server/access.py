@@ -73,8 +73,8 @@ class AccessPolicy:
             )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Before CORS, which would answer a preflight for any host name.
         """Check a request before the app gets it."""
+        # Before CORS, which would answer a preflight for any host name.
         try:
             self._check_caller(scope, _Headers(scope["headers"]))
         except Refusal as refusal:
@@ -110,7 +110,7 @@ class AccessPolicy:
         foreign = origin != f"http://{host}" if origin else headers.get("sec-fetch-site") in _OTHER_PAGES
         if foreign and not self._is_allowed_origin(headers):
             raise Refusal(
-                "Web pages of this origin are not allowed to use the server; `edgechat serve --cors "
+                "Web pages from this origin are not allowed to use the server; `edgechat serve --cors "
                 "ORIGIN` allows them.",
                 status=403,
                 code="wrong_origin",
@@ -240,13 +240,13 @@ def find_key(given: str | None) -> Key:
 
 
 def _kept(file: Path) -> Key:
-    """Return the key in a file.
+    """Read the key from a file.
 
     Raises FileNotFoundError if the file is missing or empty, and SettingsError if the key is not usable.
     """
     try:
         text = paths.read_bytes(file, _LINE).decode("utf-8", "replace").strip()
-        if not text and not file.is_symlink():  # left by a kill or a full disk
+        if not text and not file.is_symlink():  # left by a killed process or a full disk
             raise FileNotFoundError
     except OSError as error:
         if isinstance(error, FileNotFoundError) and not file.is_symlink():
@@ -283,7 +283,7 @@ class KnownPaths:
     """The app's paths, in every spelling that clients use."""
 
     def __init__(self, paths: Iterable[str]) -> None:
-        """paths: in the format of routes; a parameter, in braces, matches the rest of the path."""
+        """paths: the paths of routes; a parameter in braces matches the rest of the path."""
         paths = list(paths)
         self._whole = frozenset(path for path in paths if "{" not in path)
         self._folders = tuple(path.partition("{")[0] for path in paths if "{" in path)

@@ -93,7 +93,7 @@ from edgechat.server.protocol.responses_store import (
 )
 from edgechat.server.refusal import ErrorBody, Refusal, error_format, refusal_of
 
-_ABOUT = b"""edgechat serves models of this machine by the protocols of OpenAI, Anthropic and Ollama.
+_ABOUT = b"""edgechat serves this machine's models over the OpenAI, Anthropic and Ollama protocols.
 
 POST /v1/chat/completions   chat completions
 POST /v1/responses          OpenAI's Responses API; GET and DELETE /v1/responses/ID: stored responses
@@ -153,7 +153,7 @@ async def _count(exchange: Exchange, services: Services, counted: Counted) -> To
 
 B = TypeVar("B", bound=InputBody)
 References = dict[str, str]
-"""The ids of the stored items that an input refers to, keyed by where it does so: 'input[0]'."""
+"""The ids of the stored items that an input refers to, keyed by the path of each reference: 'input[0]'."""
 
 
 def _with_references(body: B, _think: bool | None) -> tuple[B, References]:
@@ -232,7 +232,7 @@ async def _ollama(exchange: Exchange, services: Services, answers: OllamaAnswers
 
 
 async def _unload_after(services: Services, keep_alive: str | float | None, model: str) -> None:
-    """Unload the model after an answer if the client asked for that. Its other requests can finish first."""
+    """Unload the model after an answer if the client asked for that. Its other requests finish first."""
     if unloads(keep_alive):
         with suppress(ModelNotFound):  # the answer has already reported it
             await services.models.unload(model)
@@ -361,7 +361,7 @@ OPERATIONS = (
         "/v1/responses/input_tokens",
         _count_input,
         "countInput",
-        "Return the number of tokens of an input.",
+        "Return the number of tokens in an input.",
         InputTokens,
         body=InputBody,
         make=_with_references,
@@ -410,7 +410,7 @@ OPERATIONS = (
         "/v1/vector_stores/{id}",
         _vector_store,
         "vectorStore",
-        "Return how much there is of documents.",
+        "Return the size of a document collection.",
         VectorStoreBody,
         also=_STORED,
     ),
@@ -439,7 +439,7 @@ OPERATIONS = (
         "/v1/messages/count_tokens",
         _count,
         "countMessages",
-        "Return the number of tokens of a chat.",
+        "Return the number of tokens in a chat.",
         TokenCount,
         body=CountBody,
         make=_counted,
@@ -542,7 +542,7 @@ def make_app(services: Services, rules: AccessRules) -> ASGIApp:
 
 
 class _Endpoint:
-    """ASGI app for the operations of one path. Starlette's own responses would buffer the data."""
+    """ASGI app for one path's operations. It avoids Starlette's responses, which would buffer the data."""
 
     def __init__(self, operations: Mapping[str, Operation], services: Services) -> None:
         self._operations = operations

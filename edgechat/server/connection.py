@@ -1,7 +1,8 @@
-"""HTTP connection: limits slow senders, tiny chunks, pipelined data and slow readers, as uvicorn does not.
+"""HTTP connection with limits on slow senders, tiny chunks, pipelined data and slow readers.
 
-The limits must apply before an ASGI app sees a request, so they build on uvicorn's private H11Protocol.
-tests/server/test_connection.py names the versions that work, and checks every attribute used here.
+uvicorn lacks these limits. They must apply before an ASGI app sees a request, so they build on its private
+H11Protocol. tests/server/test_connection.py names the versions that work, and checks every attribute used
+here.
 """
 
 from __future__ import annotations
@@ -67,9 +68,9 @@ class Connection(H11Protocol):
     def _make_room(self) -> bool:
         """Evict a waiting connection to make room. Return False if none can be evicted.
 
-        The candidates are, in this order: clients without the key, if there are many, so that they cannot
-        lock out clients with the key; clients that are sending a body; clients between requests; any clients
-        without the key. Among the first that exist, evict the one that has been in its state longest.
+        The connection that has been in its state longest is evicted, from the first of these groups that is
+        not empty: clients without the key, if there are many, so that they cannot lock out clients with the
+        key; clients sending a body; clients between requests; any clients without the key.
         """
         others = [one for one in self.connections if isinstance(one, Connection) and one is not self]
         strangers = [one for one in others if not one.is_known]

@@ -124,7 +124,7 @@ ALL = "all"
 REFRESH_SECONDS = 3.0
 """How long a request waits for changed files to be read; the rest is read in the background."""
 QUESTION_LETTERS = 4096
-"""Number of characters of a question to search for."""
+"""How many characters of a question are used for the search."""
 _MEDIA_TOKENS = 1000
 _LOG = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class DocumentFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestDocuments:
-    """The documents that clients may use; searches are bounded and do not block the event loop.
+    """Searches the documents that clients may use, within limits and without blocking the event loop.
 
     Close it after use.
     """
@@ -159,7 +159,7 @@ class RequestDocuments:
         self._embedding: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
-        """Close the documents. Changes that have not been read yet are read with the next question."""
+        """Close the document libraries. Changed files that have not been read yet are read on the next question."""
         tasks = list(self._refreshing.values())
         tasks += [self._embedding] if self._embedding is not None else []
         for task in tasks:
@@ -208,7 +208,7 @@ class RequestDocuments:
         return found
 
     async def prepare(self, asked: AskedDocuments) -> None:
-        """Bring documents up to date, as far as possible in the time that a request waits.
+        """Bring documents up to date, as far as the time limit allows.
 
         Raises Refusal if documents are missing or not allowed.
         """
@@ -307,5 +307,5 @@ def _refused() -> Iterator[None]:
         yield
     except (DocumentError, OSError) as error:
         _LOG.warning("%s", error)
-        message = "The documents cannot be read now; see the log of the server."
+        message = "The documents cannot be read now; see the server's log."
         raise Refusal(message, status=503, code="documents_unavailable") from error

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from edgechat.server.refusal import Refusal, error_format
 
 _KINDS = (b"application/json", b"application/x-www-form-urlencoded", b"")
-"""Content types of bodies that may be JSON; b'' if there is no such header."""
+"""Content types of bodies that may be JSON; b'' stands for a missing header."""
 _JSON = "application/json"
 _CLOSE = (("connection", "close"),)
 TRUSTED: Final = "edgechat.trusted"
@@ -26,10 +26,10 @@ BODY_BYTES: Final = 32 * 2**20
 BODIES_BYTES: Final = 128 * 2**20
 """Maximum total size of all bodies being received, not counting the first FREE_BYTES of each."""
 FREE_BYTES = 64 * 2**10
-"""Not counted against BODIES_BYTES: most requests are shorter, and get in however many long ones arrive."""
+"""Bytes of each body that do not count toward BODIES_BYTES, so that short requests always get in."""
 BODY_SECONDS = 60.0
 DRAIN_SECONDS = 2.0
-"""How long to read past the limit: a client that is still sending would not see the response."""
+"""How long to keep reading past the limit: a client that is still sending would not see the response."""
 
 
 class ClientDisconnected(Exception):
@@ -168,9 +168,9 @@ class BodyMemory:
 def _check_kind(headers: dict[bytes, bytes]) -> None:
     """Raise Refusal for compressed bodies, and for content types of web forms.
 
-    Browsers send web forms to any server without a preflight. Programs may omit the type, or send the one
-    that `curl -d` sends: a form always has a type, and with that one, braces and quotation marks are escaped.
-    Requests from scripts on web pages have an Origin, whatever their type.
+    Browsers send web forms to any server without a preflight. Programs may omit the type, or send the default
+    of `curl -d`. A form cannot pass for JSON: it always has a type, and with that one, it escapes braces and
+    quotation marks. Requests from scripts on web pages have an Origin, whatever their type.
     """
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind not in _KINDS:

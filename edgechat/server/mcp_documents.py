@@ -44,9 +44,9 @@ _MOST_WAITING = 16
 _PASSAGES_BYTES = 12_000
 """Maximum size of the results of one search, in bytes."""
 _MOST_LISTED = 500
-"""Larger collections are not listed, but their files can be searched, and read by URI."""
+"""Number of files above which a collection is not listed. Its files can be searched, and read by URI."""
 _MOST_NUMBERED = 10_000
-"""Number of passages whose citation numbers are remembered; beyond it, they are forgotten."""
+"""Maximum number of passages whose citation numbers are remembered; at the limit, all are forgotten."""
 _MOST_LETTERS = 1 << 20
 """Maximum number of characters returned when a file is read as a resource."""
 _CUT = "\n\n[edgechat leaves out the rest of this file, which is longer than this.]"
@@ -70,7 +70,7 @@ class OfferedDocuments:
         """allowed: collection names; all collections if empty."""
         self._documents = RequestDocuments(allowed or (ALL,))
         self._numbers: dict[PassageSource, int] = {}
-        """Numbers of the passages returned so far; answers cite them by these."""
+        """Numbers of the passages returned so far, which answers use to cite them."""
         self._next = count(1)
 
     async def close(self) -> None:
@@ -82,7 +82,7 @@ class OfferedDocuments:
         return await self._documents.names()
 
     async def _usable(self) -> list[str]:
-        """Return the readable collections, or all of them if none is: reading one shows the reason."""
+        """Return the readable collections. If there are none, return all, so that reading one shows why."""
         return [one.name for one in await self._documents.usable()] or await self.names()
 
     async def search(self, asked: SearchArguments) -> str:

@@ -1,4 +1,4 @@
-"""Operations: what the server does at each path, from the body of a request to that of its response.
+"""Operations: what the server does at each path, from the request body to the response body.
 
 An operation reads, decodes and checks the body, then runs until it has answered or the client disconnects.
 Each generated answer has one task, which reads its events and writes them to the client. Tokens pass through
@@ -94,7 +94,7 @@ class Operation:
     """Whether it works without a key."""
 
     async def answer_to(self, exchange: Exchange, services: Services) -> None:
-        """Run the operation for one request. Raises Refusal and EdgechatError before the response begins."""
+        """Run the operation for one request. Raises Refusal or EdgechatError if no response has begun."""
         if self.body is not None:
             made = await parse_body(await exchange.body(), partial(self._decoded, services))
             await exchange.run_until_disconnect(self._run(exchange, services, made))
@@ -192,7 +192,7 @@ def _stopped() -> Refusal:
 
 
 async def generate(exchange: Exchange, services: Services, answers: Answers) -> None:
-    """Generate the answers and send them. Raises EdgechatError and Refusal before anything is sent."""
+    """Generate the answers and send them. Raises EdgechatError or Refusal if nothing has been sent yet."""
     compute = partial(_compute, exchange, services, answers)
     try:
         if answers.streams:
@@ -266,7 +266,7 @@ async def _follow(
 
 
 class _Stream:
-    """Sends a stream once the answer has a first word: earlier errors still get their own status."""
+    """Sends a stream, but not before the first word, so that earlier errors get their own HTTP status."""
 
     def __init__(self, exchange: Exchange, answers: Answers) -> None:
         self._exchange = exchange
@@ -328,7 +328,7 @@ class _Stream:
 
 
 def with_conversation(request: ChatRequest, model: str) -> ChatRequest:
-    """Return a request with a conversation id, a hash, if the conversation may continue.
+    """Return a request with a conversation id, a hash, if its conversation could go on.
 
     Programs send whole conversations without naming them. When a model is unloaded, the engine saves the KV
     cache of each conversation under its id, so that an agent does not wait for its long prompt to be read

@@ -61,7 +61,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 
 class MessagesErrorCode(msgspec.Struct, frozen=True):
-    """The reason for programs: clients know `thread_unsupported_request`, and continue without threads."""
+    """A machine-readable reason: on `thread_unsupported_request`, clients continue without threads."""
 
     error_code: str
 

@@ -116,7 +116,7 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle signals while the server runs, without raising them again after a clean stop."""
+        """Handle signals while the server runs, without re-raising them after a clean stop."""
         self._loop = asyncio.get_running_loop()
         names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")  # no system has all of these
         numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]

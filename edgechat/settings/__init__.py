@@ -6,7 +6,7 @@
     [sampling]
     temperature = 0.7
 
-Command-line options take precedence. What neither sets is left to edgechat.
+Command-line options take precedence. edgechat chooses whatever is set in neither place.
 
 `fields` defines the settings and their descriptions, `reading` checks a file, `writing` changes it without
 losing its layout, and `documentation` describes the settings for the settings screen.

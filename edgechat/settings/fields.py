@@ -1,4 +1,4 @@
-"""The fields of settings.toml. A field's description documents it, both here and on the settings screen."""
+"""The fields of settings.toml. Their descriptions also appear on the settings screen."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class RemoteServer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """A server whose models are offered beside the local ones: a table [remotes.NAME]."""
+    """A server whose models are offered alongside the local ones: a table [remotes.NAME]."""
 
     url: Annotated[str, Meta(min_length=1, max_length=2048)]
     """Its address, with or without the trailing /v1."""
@@ -129,7 +129,7 @@ class RemoteServer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     key_env: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
     """The environment variable that holds the key, in place of `key`."""
     kind: RemoteKind | None = None
-    """None: edgechat asks the server."""
+    """None to ask the server."""
 
     def __repr__(self) -> str:
         """Leave out the key, which must not appear in any log."""

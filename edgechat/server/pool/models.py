@@ -47,7 +47,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     layers: OllamaLayers | None = None
     """Ollama's files with the model's template, license and parameters."""
     can_switch_thinking: bool = False
-    """Known only for loaded models, because it depends on the template."""
+    """Whether thinking can be turned on and off; known only for loaded models, from their template."""
 
 
 class ServedModel(Protocol):
@@ -121,7 +121,7 @@ class ModelPool(Protocol):
         ...
 
     def card(self, name: str) -> ModelCard:
-        """Describe the model with a name that clients may use. Reads the disk. Raises ModelNotFound."""
+        """Describe a model by any name that clients may use. Reads the disk. Raises ModelNotFound."""
         ...
 
     def serve(
@@ -129,9 +129,9 @@ class ModelPool(Protocol):
     ) -> AbstractAsyncContextManager[ServedModel]:
         """Take places for a request, load the model if necessary, and yield it.
 
-        Raises QueueFull at once if too many requests are waiting (fewer suffice to refuse background
-        requests), or later if busy models leave no room. Also raises ModelNotFound, ModelFileError,
-        DoesNotFit, LoadFailed, EngineCrashed and Draining.
+        Raises QueueFull at once if too many requests are waiting (sooner for background requests), or later
+        if busy models leave no room. Also raises ModelNotFound, ModelFileError, DoesNotFit, LoadFailed,
+        EngineCrashed and Draining.
         """
         ...
 

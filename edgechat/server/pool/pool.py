@@ -1,6 +1,6 @@
 """The pool of a server: its models, which requests get them, and their state and metrics.
 
-Each loaded model runs in a process; `edgechat.server.pool.residency` decides which models are loaded.
+Each loaded model runs in its own process; `edgechat.server.pool.residency` decides which models are loaded.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from edgechat.server.pool.available_models import AvailableModel
 from edgechat.server.pool.metrics import Metrics
 
 CLAIM_SHARE = 0.25
-"""Last part of the patience, during which busy models take no new requests, so that one becomes idle."""
+"""Final share of the patience, during which busy models take no new requests, so that one becomes idle."""
 
 OnNote = Callable[[str], None]
 MakeEngine = Callable[[LoadPlan, OnNote, Callable[[EngineState], None]], Engine]

@@ -209,7 +209,7 @@ class Answers(ABC):
         self._has_begun = False
         self._prompt_tokens = 0
         self._cached_tokens = 0
-        """Number of prompt tokens found in the cache, as known before the end."""
+        """Number of prompt tokens found in the cache, as known before the answer is complete."""
 
     @property
     def priority(self) -> Priority:
@@ -225,7 +225,7 @@ class Answers(ABC):
         return f"Shorten it; {window}{_LONGER}"
 
     def request(self, served: ServedModel, choice: int) -> ChatRequest:
-        """Return the engine's request for one answer."""
+        """Return the request for the engine for one answer."""
         think, effort = thinking_of(
             served.model,
             think=self._asked.think,
@@ -297,7 +297,7 @@ class Answers(ABC):
 
     @property
     def tokens(self) -> tuple[int, int]:
-        """Prompt and completion tokens of the finished answers; the prompt, which they share, counts once."""
+        """Prompt and completion tokens of the finished answers; their shared prompt counts once."""
         usages = [end.usage for end in self._ends]
         prompt = max((usage.prompt_tokens for usage in usages), default=0)
         return prompt, sum(usage.completion_tokens for usage in usages)

@@ -32,7 +32,9 @@ from edgechat.settings import SamplingDefaults
 BlockId = Annotated[str, Meta(min_length=1, max_length=128)]
 CacheHint = Annotated[
     dict[str, Any] | None,
-    Meta(description="A hint that what stands before it comes again. Common prefixes are found without it."),
+    Meta(
+        description="A hint that what precedes it will be sent again. Common prefixes are found without it."
+    ),
 ]
 
 
@@ -174,7 +176,7 @@ class ToolResultBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageParam(msgspec.Struct, frozen=True, kw_only=True):
-    """A message from the user or the model. Other types of blocks, for hosted tools, are left out."""
+    """A message from the user or the model. Blocks of other types, for hosted tools, are left out."""
 
     role: Literal["user", "assistant", "system"]
     content: str | Annotated[list[Raw], Meta(max_length=4096)]
@@ -244,7 +246,7 @@ def _answer(message: MessageParam, where: str, made: set[str]) -> Message:
                 made.add(block.id)
                 calls.append(ToolCall(block.id, block.name, bytes(block.input).decode()))
             case ToolResultBlock() | ImageBlock():
-                raise Refusal("Results of tools and images belong into a message of the user.", param=where)
+                raise Refusal("Tool results and images belong in a user message.", param=where)
     return Message("assistant", "".join(texts), "".join(thoughts), tuple(calls))
 
 
@@ -261,9 +263,9 @@ def _said(message: MessageParam, where: str, made: set[str]) -> list[Message]:
             case ToolResultBlock():
                 results.append(_result(block, at, made))
             case ImageBlock():
-                raise Refusal("Images belong into a message of the user.", param=where)
+                raise Refusal("Images belong in a user message.", param=where)
             case _:
-                raise Refusal("Calls and thinking belong into a message of the assistant.", param=where)
+                raise Refusal("Tool calls and thinking belong in an assistant message.", param=where)
     said = [message_of(message.role, parts)] if parts or not results else []
     return [*results, *said]
 
@@ -348,7 +350,9 @@ class ThinkingParam(msgspec.Struct, frozen=True, kw_only=True):
     """Whether to think."""
 
     type: Literal["enabled", "disabled", "adaptive"]
-    budget_tokens: Annotated[int | None, no_effect("Ignored: a model ends its thinking by itself.")] = None
+    budget_tokens: Annotated[int | None, no_effect("Ignored: the model decides when to stop thinking.")] = (
+        None
+    )
     display: Echoed = None
 
 
@@ -398,7 +402,7 @@ class CountBody(msgspec.Struct, frozen=True, kw_only=True):
         return self.output_config.effort if self.output_config is not None else None
 
     def engine_request(self) -> ChatRequest:
-        """Return the engine's request, without the parts that depend on the model. Raises Refusal."""
+        """Return the request for the engine, without the parts that depend on the model. Raises Refusal."""
         choice = self.tool_choice or MessagesToolChoice(type="auto")
         with errors_about("tools"):
             tools = tuple(self._tools())
@@ -467,7 +471,7 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
     mcp_servers: Annotated[list[Any] | None, no_effect("Ignored: this server never uses the network.")] = None
 
     def engine_request(self) -> ChatRequest:
-        """Return the engine's request, without the parts that depend on the model. Raises Refusal."""
+        """Return the request for the engine, without the parts that depend on the model. Raises Refusal."""
         if self.thread is not None:  # the client would omit earlier messages
             raise Refusal(
                 "Conversations are not stored here: send all messages, without `thread`.",

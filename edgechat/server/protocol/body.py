@@ -1,7 +1,7 @@
 """Bodies: decodes them into Structs, or refuses them with a reason; finds fields without effect (`--strict`).
 
-Clients send back earlier answers, from this server or another, with all the fields they keep, and fields that
-are only hints. Refusing those would needlessly end a chat at its second turn.
+Clients send back earlier answers, from this server or another, with all the fields they keep. They also send
+fields that are only hints. Refusing either would needlessly end a chat at its second turn.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ async def off_loop(size: int, work: Callable[[], T]) -> T:
 
 
 def decode(body: bytes | msgspec.Raw, kind: type[T], at: str = "") -> T:
-    """Decode a body, or the part of one that is found at the path `at`.
+    """Decode a body, or a part of one. at: the path of the part.
 
     Raises Refusal, which names the invalid field and its valid values.
     """
@@ -106,7 +106,7 @@ def _refused(message: str, kind: type[Any], at: str) -> Refusal:
         path = f"{where}.{name}" if where else name
         return Refusal(f"Unknown field {path!r}.", param=path, code="unknown_parameter")
     if _PART.search(where):
-        about = "Only text is supported, and images and sounds in messages of users and tools: no files."
+        about = "Only text is supported, plus images and audio in user and tool messages; files are not."
     text = " ".join(part for part in (f"{where or 'body'}: {what[:_SHOWN]}.", about) if part)
     return Refusal(text, param=where or None, code="invalid_value")
 

@@ -59,7 +59,7 @@ Labels = Annotated[dict[str, str], Meta(max_length=16)]
 
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a stream."""
+    """Stream options."""
 
     include_usage: Annotated[
         bool | None, Meta(description="Send a last chunk with the token counts and no choices.")
@@ -70,7 +70,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
-    """How to generate text. By default, sampling is as the model's makers recommend."""
+    """How to generate text. Sampling defaults to what the model's makers recommend."""
 
     model: Model = None
     n: Annotated[
@@ -215,11 +215,11 @@ class LoraBody(msgspec.Struct, frozen=True, kw_only=True):
 
     name: Annotated[
         Annotated[str, Meta(min_length=1, max_length=_LONGEST)] | None,
-        Meta(description="A name of `--lora` or of `edgechat list`."),
+        Meta(description="A name from `--lora` or `edgechat list`."),
     ] = None
     id: Annotated[
         Annotated[int, Meta(ge=0, le=1024)] | None,
-        Meta(description="The place among the adapters of `--lora`, from 0."),
+        Meta(description="The position among the adapters from `--lora`, counted from 0."),
     ] = None
     scale: Annotated[
         float, Meta(ge=-MAX_SCALE, le=MAX_SCALE, description="1 applies it as it was trained; 0: not at all.")
@@ -298,8 +298,8 @@ def thinking_of(
     """Return whether a model thinks, and for how long; None for what cannot be controlled.
 
     think, effort: from the request. default: the setting for models that can turn thinking on and off.
-    insists: pass `think` on even if the model cannot, so that the engine refuses it. Agents set it for any
-    model, so they do not insist.
+    insists: pass `think` on even to other models, so that the engine refuses it. Agents send it to any model,
+    and so do not insist.
     """
     told = _EFFORTS[effort] if effort is not None and model.has_effort else None
     if think is None and model.can_switch_thinking:

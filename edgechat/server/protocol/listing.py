@@ -122,7 +122,7 @@ class StoresQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     limit: Annotated[int, Meta(ge=1, le=100)] = 20
     order: Annotated[Literal["asc", "desc"], Meta(description="By name.")] = "asc"
-    after: Annotated[str | None, Meta(description="Those that come after the one of this id.")] = None
+    after: Annotated[str | None, Meta(description="Only stores after the one with this id.")] = None
 
 
 class FileCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,9 +184,7 @@ class StoreSearchBody(msgspec.Struct, frozen=True, kw_only=True):
     max_num_results: Annotated[int, Meta(ge=1, le=50)] = 10
     filters: Annotated[None, Meta(description="Only null is accepted: files have no attributes.")] = None
     ranking_options: FileSearchRanking | None = None
-    rewrite_query: Annotated[bool | None, no_effect("Ignored: a query is searched for as it is.", False)] = (
-        None
-    )
+    rewrite_query: Annotated[bool | None, no_effect("Ignored: the query is used as it is.", False)] = None
 
     @property
     def queries(self) -> list[str]:
@@ -307,7 +305,7 @@ class ShowBody(msgspec.Struct, frozen=True, kw_only=True):
     """The model to show."""
 
     model: Model = None
-    name: Annotated[str | None, Meta(description="The older name of `model`.")] = None
+    name: Annotated[str | None, Meta(description="The older name for `model`.")] = None
     verbose: Annotated[bool | None, no_effect("Ignored: there is one form.", False)] = None
 
 

@@ -62,14 +62,14 @@ _AT_ONCE = (0, "0", "0s", "0m", "0h")
 KeepAlive = Annotated[
     str | float | None,
     no_effect(
-        "0 unloads the model once all answers that it writes are complete. "
-        "Otherwise ignored: settings.toml says after how long a model is unloaded.",
+        "0 unloads the model once all its answers are complete. "
+        "Other values are ignored: settings.toml sets when an idle model is unloaded.",
         *_AT_ONCE,
     ),
 ]
 Thinking = Annotated[
     bool | Literal["low", "medium", "high", "max"] | None,
-    Meta(description="Whether to think, or how long. Models that cannot switch it do as they are used to."),
+    Meta(description="Whether to think, or how long. Models that cannot turn it on or off behave as usual."),
 ]
 _MOST_TOKENS = 2**31 - 1
 _SCHEMA_OF_TEXT = b'"json"'
@@ -108,7 +108,7 @@ class CalledBefore(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.text != "null" and not self.text.lstrip().startswith("{"):
-            raise ValueError("The arguments of a call are an object")
+            raise ValueError("The arguments of a call must be an object")
 
     @property
     def text(self) -> str:
@@ -131,7 +131,7 @@ class OllamaMessage(msgspec.Struct, frozen=True, kw_only=True):
     thinking: str | None = None
     images: Images = None
     tool_calls: Annotated[list[CallBefore], Meta(max_length=128)] | None = None
-    tool_name: Annotated[str | None, Meta(description="Of a result: the function that was called.")] = None
+    tool_name: Annotated[str | None, Meta(description="For a result: the function that was called.")] = None
     tool_call_id: str | None = None
 
 
@@ -151,7 +151,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         float | None, Meta(description="End after this many tokens; negative: when the context is full.")
     ] = None
     num_ctx: Annotated[
-        int | None, no_effect("Ignored: `edgechat serve --ctx` says with which context models are loaded.")
+        int | None, no_effect("Ignored: `edgechat serve --ctx` sets the context of models.")
     ] = None
 
     def sampling(self, defaults: SamplingDefaults) -> Sampling:
@@ -202,7 +202,7 @@ class OllamaBody(msgspec.Struct, frozen=True, kw_only=True):
         raise NotImplementedError
 
     def _request(self, **fields: Any) -> ChatRequest:
-        """Return the engine's request, without the parts that depend on the model. Raises Refusal."""
+        """Return the request for the engine, without the parts that depend on the model. Raises Refusal."""
         options = self.options or Options()
         return ChatRequest(
             id="",
@@ -236,7 +236,7 @@ class OllamaChatBody(OllamaBody, frozen=True, kw_only=True):
         return not self.messages
 
     def engine_request(self) -> ChatRequest:
-        """Return the engine's request, without the parts that depend on the model. Raises Refusal."""
+        """Return the request for the engine, without the parts that depend on the model. Raises Refusal."""
         with errors_about("tools"):
             functions = [tool.function for tool in self.tools or ()]
             tools = tuple(tool_of(one.name, one.description, one.parameters) for one in functions)
@@ -270,10 +270,10 @@ class GenerateBody(OllamaBody, frozen=True, kw_only=True):
         return bool(self.raw or self.suffix)
 
     def engine_request(self) -> ChatRequest:
-        """Return the engine's request, without the parts that depend on the model. Raises Refusal."""
+        """Return the request for the engine, without the parts that depend on the model. Raises Refusal."""
         if self.is_raw:
             if self.images:
-                raise Refusal("Only prompts of a chat can have images: omit raw and suffix.", param="images")
+                raise Refusal("Only chat prompts can have images: omit raw and suffix.", param="images")
             return self._request(text=self.prompt, suffix=self.suffix or "", overflow="error")
         system = (Message("system", self.system),) if self.system else ()
         messages = (*system, message_of("user", _parts(self.prompt, self.images, "images")))
@@ -291,7 +291,7 @@ def _messages_of(sent: Sequence[OllamaMessage]) -> tuple[Message, ...]:
     for at, message in enumerate(sent):
         text = message.content or ""
         if message.images and message.role in ("system", "assistant"):
-            raise Refusal("Only messages of the user and of tools can have images.", param=f"messages[{at}]")
+            raise Refusal("Only user and tool messages can have images.", param=f"messages[{at}]")
         if message.role == "assistant":
             calls = tuple(
                 ToolCall(call.id or f"call_{at}_{number}", call.function.name, call.function.text)
@@ -319,7 +319,7 @@ def _call_of(message: OllamaMessage, at: int, waiting: dict[str, str]) -> str:
     found = message.tool_call_id if message.tool_call_id in waiting else next(named, None)
     if found is None:
         raise Refusal(
-            "A message with role tool must follow a call; no call without a result fits it.",
+            "A message with role tool must follow a call; no call that needs a result matches it.",
             param=f"messages[{at}]",
         )
     del waiting[found]
@@ -337,7 +337,7 @@ class EmbedBody(msgspec.Struct, frozen=True, kw_only=True):
     input: str | Annotated[list[str], Meta(min_length=1, max_length=_MOST_EMBEDDED)]
     truncate: Annotated[
         bool | None,
-        Meta(description="Take what fits of texts that are too long; without it they are refused."),
+        Meta(description="Shorten texts that are too long; otherwise, they are refused."),
     ] = None
     dimensions: Annotated[
         int | None, Meta(description="Only the model's own number of dimensions is accepted.")
@@ -487,7 +487,7 @@ class OllamaAnswers(Answers):
         self._loaded = self._began
 
     def request(self, served: ServedModel, choice: int) -> ChatRequest:
-        """Return the engine's request."""
+        """Return the request for the engine."""
         self._loaded = time.monotonic()
         return super().request(served, choice)
 

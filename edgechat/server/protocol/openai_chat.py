@@ -492,7 +492,7 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
     ] = None
 
     def engine_request(self) -> ChatRequest:
-        """Return the engine's request, without the parts that depend on the model. Raises Refusal."""
+        """Return the request for the engine, without the parts that depend on the model. Raises Refusal."""
         self._check()
         chosen = self._choice()
         named = chosen.name if isinstance(chosen, NamedTool | NamedFunction) else None

@@ -53,7 +53,7 @@ class CompletionBody(GenerationBody, frozen=True, kw_only=True):
     """A text completion request."""
 
     prompt: Annotated[
-        Texts, Meta(description="A text, or its token ids; or several of them, up to 8 completions.")
+        Texts, Meta(description="A text or its token ids, or a list of either; up to 8 completions.")
     ]
     logprobs: Annotated[
         Annotated[int, Meta(ge=0, le=5)] | Annotated[float, Meta(ge=0, le=5, multiple_of=1)] | None,
@@ -82,7 +82,7 @@ class CompletionBody(GenerationBody, frozen=True, kw_only=True):
         return prompts
 
     def engine_request(self, prompt: str | tuple[int, ...]) -> ChatRequest:
-        """Return the engine's request for a prompt, without the parts that depend on the model."""
+        """Return the request for the engine for a prompt, without the parts that depend on the model."""
         return ChatRequest(
             id="",
             text=prompt,
@@ -139,7 +139,7 @@ class CompletionAnswers(ChoiceAnswers):
         """The number of characters before the next token of each completion."""
 
     def request(self, served: ServedModel, choice: int) -> ChatRequest:
-        """Return the engine's request for one completion."""
+        """Return the request for the engine for one completion."""
         return msgspec.structs.replace(super().request(served, choice), text=self._prompt(choice))
 
     def _sampling(self, defaults: SamplingDefaults, choice: int) -> Sampling:
@@ -218,7 +218,7 @@ class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True):
     """An embeddings request."""
 
     model: Model = None
-    input: Annotated[Texts, Meta(description="A text, or its token ids; or several of them, up to 2048.")]
+    input: Annotated[Texts, Meta(description="A text or its token ids, or a list of up to 2048 of either.")]
     encoding_format: Annotated[
         Literal["float", "base64"] | None,
         Meta(description="base64: 32-bit floats, little-endian."),
@@ -300,7 +300,7 @@ class RerankBody(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ]
     top_n: Annotated[
-        Annotated[int, Meta(ge=1)] | None, Meta(description="Return only so many, the best.")
+        Annotated[int, Meta(ge=1)] | None, Meta(description="Return only this many, the best ones.")
     ] = None
     return_documents: Annotated[bool | None, Meta(description="Return the texts, too.")] = None
 
@@ -315,7 +315,7 @@ class RerankResult(msgspec.Struct, frozen=True, kw_only=True):
 
     index: int
     relevance_score: Annotated[
-        float, Meta(description="As the model makes it: higher is better, and of no fixed range.")
+        float, Meta(description="As computed by the model: higher is better; there is no fixed range.")
     ]
     document: RerankDocument | UnsetType = UNSET
 

@@ -248,7 +248,7 @@ class ResponseAnswers(Answers):
         return OutputSearch(id=self._search_id, status=status, queries=queries, results=results)
 
     def _response(self, status: ResponseStatus | None = None) -> Response:
-        """Return the response so far. status: if None, the response has ended, and its end decides."""
+        """Return the response so far. status: None to derive it from how the answer ended."""
         body, [reply] = self._body, self._replies
         if status is None:
             status = "incomplete" if reply.is_cut else "completed"

@@ -53,7 +53,7 @@ Parts = str | Annotated[list[ItemPart], Meta(max_length=1024)]
 
 
 class MessageItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A message in any role. Text parts go by several names; only users send images and audio."""
+    """A message in any role. Its text parts can have several types; only users can send images and audio."""
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
@@ -155,7 +155,7 @@ _TEXTS = ("input_text", "output_text", "text", "refusal")
 
 
 def sealed(thought: str) -> str:
-    """Return thinking as `encrypted_content`, which agents send back if they do not keep thinking."""
+    """Return thinking as `encrypted_content`, for agents that send that back instead of the thinking."""
     return _OPAQUE + base64.b64encode(thought.encode()).decode()
 
 
@@ -288,8 +288,8 @@ def _parts(content: Parts, where: str, *, media: bool = False, unread: str | Non
             yield unread
         else:
             raise Refusal(
-                f"{where}[{at}]: only text is supported, and images and sounds in messages of the user: no "
-                "files.",
+                f"{where}[{at}]: only text is supported, plus images and audio in user messages; files "
+                "are not.",
                 param=f"{where}[{at}]",
                 code="invalid_value",
             )

@@ -98,7 +98,7 @@ class FileSearchParam(msgspec.Struct, frozen=True, kw_only=True):
     ]
     max_num_results: Annotated[
         Annotated[int, Meta(ge=1, le=50)] | None,
-        Meta(description="The most passages; without it: as many as there is room for."),
+        Meta(description="The maximum number of passages; by default, as many as fit."),
     ] = None
     filters: Annotated[None, Meta(description="Only null is accepted: files have no attributes.")] = None
     ranking_options: FileSearchRanking | None = None
@@ -259,7 +259,7 @@ class InputBody(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: ReasoningOptions | None = None
     truncation: Annotated[
         Literal["auto", "disabled"] | None,
-        Meta(description="auto: what does not fit into the context is left out from the oldest turns on."),
+        Meta(description="auto: the oldest turns that do not fit into the context are left out."),
     ] = None
     previous_response_id: Annotated[
         Annotated[str, Meta(max_length=256)] | None,
@@ -281,7 +281,7 @@ class InputBody(msgspec.Struct, frozen=True, kw_only=True):
         return (*ignored_items(self.input or ""), *ignored_tools(self.tools or ()))
 
     def engine_request(self, box: Toolbox, earlier: Earlier = NOTHING) -> ChatRequest:
-        """Return the engine's request, without the parts that depend on the model. Raises Refusal."""
+        """Return the request for the engine, without the parts that depend on the model. Raises Refusal."""
         if self.conversation is not None:
             raise Refusal(
                 "Conversations are not stored here: send the whole conversation as input.",
@@ -355,13 +355,13 @@ class ResponseBody(InputBody, frozen=True, kw_only=True):
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_logprobs: Annotated[
         Annotated[int, Meta(ge=0, le=20)] | None,
-        Meta(description="Return the logprobs of so many alternatives of each token."),
+        Meta(description="Return the logprobs of this many alternatives for each token."),
     ] = None
     include: Annotated[
         Annotated[list[str], Meta(max_length=64)] | None,
         Meta(
             description="message.output_text.logprobs, reasoning.encrypted_content and "
-            "file_search_call.results are heeded; others are of hosted tools."
+            "file_search_call.results are supported; others belong to hosted tools."
         ),
     ] = None
     seed: Annotated[Seed | None, Meta(description="Extension: the same seed reproduces the same text.")] = (
@@ -392,7 +392,7 @@ class ResponseBody(InputBody, frozen=True, kw_only=True):
     ] = None
 
     def engine_request(self, box: Toolbox, earlier: Earlier = NOTHING) -> ChatRequest:
-        """Return the engine's request, without the parts that depend on the model. Raises Refusal."""
+        """Return the request for the engine, without the parts that depend on the model. Raises Refusal."""
         wants_logprobs = self.top_logprobs or "message.output_text.logprobs" in (self.include or ())
         return msgspec.structs.replace(
             super().engine_request(box, earlier),

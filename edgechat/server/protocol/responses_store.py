@@ -210,7 +210,7 @@ class ItemsQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     limit: Annotated[int, Meta(ge=1, le=100)] = 20
     order: Literal["asc", "desc"] = "desc"
-    after: Annotated[str | None, Meta(description="Those that come after the item of this id.")] = None
+    after: Annotated[str | None, Meta(description="Only items after the one with this id.")] = None
 
 
 class DeletedResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -259,8 +259,8 @@ class StoredResponses:
         for where, name in references.items():
             if name not in found:
                 raise Refusal(
-                    f"Item with id '{one_line(name, _SHOWN)}' not found: it is not stored, or no longer. "
-                    "Send it whole.",
+                    f"Item with id '{one_line(name, _SHOWN)}' not found: it is not, or no longer, stored. "
+                    "Send the whole item.",
                     status=404,
                     param=where,
                 )
@@ -290,7 +290,7 @@ class StoredResponses:
         if query.after is not None:
             places = [at for at, item in enumerate(items) if item.id == query.after]
             if not places:
-                raise Refusal("No item of this input has this id.", param="after", code="invalid_value")
+                raise Refusal("No item in this input has this id.", param="after", code="invalid_value")
             items = items[places[-1] + 1 :]
         data = [_listed(item) for item in items[: query.limit]]
         return InputItems(
@@ -317,7 +317,7 @@ class StoredResponses:
             message = f"Previous response with id '{one_line(previous, _SHOWN)}' not found."
             if error.id != previous:
                 message = (
-                    f"The beginning of this conversation, the response {error.id!r}, is not stored any more: "
+                    f"The beginning of this conversation, the response {error.id!r}, is no longer stored: "
                     "send the whole conversation as input."
                 )
             raise Refusal(
@@ -363,7 +363,10 @@ class _SentItem(msgspec.Struct, frozen=True):
 
 
 def _with_id(item: Raw, used: set[str]) -> StoredItem:
-    """Return an item with an id that is not in `used`: ids must be unique, because pages start after one."""
+    """Return an item with an id that is not in `used`.
+
+    Ids must be unique, because a page starts after the item with a given id.
+    """
     sent = msgspec.json.decode(item, type=_SentItem)
     if isinstance(sent.id, str) and sent.id and sent.id not in used:
         used.add(sent.id)
