@@ -159,7 +159,7 @@ class RequestDocuments:
         self._embedding: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
-        """Close the document libraries. Changed files that have not been read yet are read on the next question."""
+        """Close the document libraries. Changed files not read yet are read on the next question."""
         tasks = list(self._refreshing.values())
         tasks += [self._embedding] if self._embedding is not None else []
         for task in tasks:

@@ -2,7 +2,7 @@
 
 In a decoded message, a MARK in the text stands for each SentMedia. `RequestMedia` stores them in files while
 the request runs, and keeps the files for a while, because clients send them again with every turn. Whether
-the model can see or hear them is only known then, once it is loaded.
+the model can see or hear them is not known until it is loaded.
 """
 
 from __future__ import annotations
