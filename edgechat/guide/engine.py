@@ -43,23 +43,26 @@ from edgechat.planner.plan import LoadPlan
 DECLINES = "I am a small guide that only knows edgechat;"
 """The beginning of every answer to an off-topic question."""
 _TOKENS = 8
-"""Tokens whose probability is examined: the beginning of a known answer determines the rest."""
+"""Number of tokens whose probability is examined: if the model knows an answer, they determine the rest."""
 # Tuned on the practice exams: `python packaging/guide/told.py --practice`.
 _NAMED, _QUOTED, _ALONE = 1.3, 1.6, 2.1
 """Minimum merits at which the documentation is linked, quoted below the model's answer, or answers alone.
 
 Below the second, a quotation was useful only 3 times out of 44."""
 _LEAST = 0.4
-"""Minimum coverage of a question by a passage that answers it."""
+"""Minimum coverage of a question for a passage to count as its answer."""
 _UNSURE = 1.1
-"""With more doubt and no passage, the model was wrong in 3 of 3 practice questions; with less, in 1 of 9."""
+"""Doubt above which the model does not answer if there is no passage.
+
+Above it, the model was wrong in 3 of 3 practice questions; below it, in 1 of 9.
+"""
 _NOTHING = "The documentation does not say."
 _OR = "If that is not what you meant:"
 _SEE = "More: "
 
 
 class Guide(EngineSupervisor):
-    """The engine of the guide. With tools, a schema or a token limit, the model answers alone."""
+    """The guide's engine. With tools, a schema or a token limit, the model answers alone."""
 
     async def start(self, on_progress: Callable[[float], None] | None = None) -> ModelInfo:
         model, _ = await asyncio.gather(super().start(on_progress), asyncio.to_thread(manual))
@@ -112,17 +115,17 @@ class _Begun:
 
     @property
     def is_cut(self) -> bool:
-        """Whether it was cancelled or did not fit."""
+        """Whether the reply was cancelled or did not fit."""
         last = self.events[-1] if self.events else None
         return isinstance(last, Finished) and last.reason != "stop"
 
     @property
     def doubt(self) -> float:
-        """How unsure the model is: 0 if it is certain, 1 if its words have a probability of 1/e."""
+        """How unsure the model is: 0 if it is certain, 1 if its first words have a probability of 1/e."""
         return math.sqrt(max(0.0, -sum(self.logprobs[:_TOKENS])))
 
     def instead(self, text: str, seconds: float) -> Iterator[RequestEvent]:
-        """Yield the events of a reply with another text, `seconds` after the request."""
+        """Yield the events of a reply with `text` instead. seconds: time since the request."""
         last = self.events[-1]
         if isinstance(last, Finished):
             usage = last.usage
@@ -154,7 +157,7 @@ async def _begin(events: AsyncIterator[RequestEvent]) -> _Begun:
 
 @cache
 def manual() -> Manual:
-    """Return the bundled documentation, read once: it takes a tenth of a second."""
+    """Return the bundled documentation. It is read only once, because that takes a tenth of a second."""
     found = Manual()
     found.search("What is edgechat?")  # builds the index
     return found
@@ -169,7 +172,7 @@ def local_engine(
     on_state: Callable[[EngineState], None] | None = None,
     on_note: Callable[[str], None],
 ) -> EngineSupervisor:
-    """Return the engine of a local model, not yet loaded; for the guide, a `Guide`."""
+    """Return an engine for a local model, not yet loaded. For the guide, it is a `Guide`."""
     is_guide = Path(plan.model_path) == paths.shipped("guide.gguf")
     return (Guide if is_guide else EngineSupervisor)(
         plan,
@@ -182,7 +185,7 @@ def local_engine(
 
 
 def _question(request: ChatRequest) -> str | None:
-    """Return the question, if the answer is not restricted in words or length."""
+    """Return the user's question, or None if there is none or the request restricts the answer."""
     is_free = request.text is None and not (request.tools or request.schema or request.stop)
     if not is_free or request.logprobs is not None or request.max_tokens is not None or not request.messages:
         return None
@@ -191,9 +194,10 @@ def _question(request: ChatRequest) -> str | None:
 
 
 def _merit(begun: _Begun, hit: Lookup) -> float:
-    """Return how much better the documentation answers, from the model's doubt and the passages found.
+    """Return how much better the documentation answers, given the model's doubt and the passages found.
 
-    If the model declines, the documentation answers alone or not at all. Infinite if neither has an answer.
+    If the model declines, the documentation answers alone or not at all. If neither has an answer, the merit
+    is infinite.
     """
     declines = begun.text.startswith(DECLINES)
     if hit.coverage < _LEAST and begun.doubt > _UNSURE and not declines:
@@ -209,7 +213,7 @@ def _answer(hit: Lookup) -> str:
 
 
 def _told(event: RequestEvent, after: str) -> Iterator[RequestEvent]:
-    """Yield an event of the model without its probabilities, preceded at the end by the text `after`."""
+    """Yield an event from the model without probabilities. after: text to append to the reply."""
     if isinstance(event, Delta):
         if event.text:
             yield msgspec.structs.replace(event, chances=())

@@ -1,18 +1,18 @@
-"""`edgechat serve`: models for other programs, over HTTP. The only user of Starlette, uvicorn and Prometheus.
+"""`edgechat serve`: makes models available to other programs over HTTP.
 
-Requests arrive in the protocols of OpenAI, Anthropic and Ollama; answers leave as a whole or as a stream. A
-request passes these modules:
+Only this package uses Starlette, uvicorn and Prometheus. Requests arrive in the OpenAI, Anthropic and Ollama
+protocols; answers are sent in one piece or as a stream. A request passes through these modules:
 
-serving.py      the socket, signals, and uvicorn from start to graceful shutdown
+serving.py      the socket, signals, and uvicorn from startup to graceful shutdown
 connection.py   limits on slow and greedy clients
 access.py       the access log, host names, web origins and API keys
-app.py          the table of operations, which routes and openapi.py are made of
-operation.py    one operation: from the bytes of a body to those of an answer
+app.py          the table of operations, from which the routes and the OpenAPI description are generated
+operation.py    one operation: from the request body to the response body
 exchange.py     the request and its response
-protocol/       the bodies and answers of all protocols
-media.py        images and sounds; documents.py: passages of documents
-pool/           the models: which are loaded, and which request gets them
-refusal.py      errors, as statuses and in the words of each protocol
+protocol/       request and response bodies in all protocols
+media.py        images and audio; documents.py: passages from documents
+pool/           the models: which ones are loaded, and which requests get them
+refusal.py      errors as HTTP statuses, and in each protocol's format
 
 mcp_documents.py is `edgechat docs serve`: the same documents over MCP.
 """

@@ -1,7 +1,8 @@
-"""Access: which requests are let in, with which API key, under which path; and the log of all of them.
+"""Access control: which requests are let in, with which API key, under which path; and the access log.
 
-A web page can reach a server on the user's machine, by DNS rebinding (CVE-2024-28224) even under its own host
-name: the Host header must name this server, and the Origin this server or an allowed page.
+A web page can reach a server on the user's machine. With DNS rebinding (CVE-2024-28224), it can even do so
+under its own host name. So the Host header must name this server, and the Origin header must name this server
+or an allowed page.
 """
 
 from __future__ import annotations
@@ -31,26 +32,26 @@ from edgechat.server.refusal import BROKEN_OFF, Refusal
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]@/\s]+)(?::([0-9]{1,5}))?")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _OPEN = ("/", "/health")
-"""Paths without secrets, which need no key."""
+"""Paths that reveal no secrets and need no key."""
 _ONCE = ("host", "origin", "authorization", "x-api-key", "content-type", "content-encoding", "sec-fetch-site")
-"""Headers that must not be repeated: programs disagree about which of them counts."""
+"""Headers that must not be repeated, because programs disagree about which value counts."""
 _OTHER_PAGES = ("cross-site", "same-site")
 _KEY_HEADER = "x-api-key"
-"""The header that Anthropic's clients send the key in."""
+"""The header in which Anthropic's clients send the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccessRules:
-    """What the access policy allows."""
+    """The rules that the access policy enforces."""
 
     key: str | None
-    """None: no key is needed."""
+    """The required API key; None if no key is needed."""
     hosts: frozenset[str] = frozenset()
-    """Host names of this machine, beside those of the loopback and the address itself."""
+    """Host names of this machine, besides the loopback names and the address itself."""
     origins: frozenset[str] = frozenset()
-    """Origins of web pages that may use the server: 'https://example.org'."""
+    """Origins of web pages that may use the server, such as 'https://example.org'."""
     aliases: frozenset[str] = frozenset()
-    """Names of the server elsewhere, as behind a proxy or in a container: with any port, or none."""
+    """Names the server has elsewhere, such as behind a proxy or in a container; accepted with any port."""
 
 
 class AccessPolicy:
@@ -72,8 +73,8 @@ class AccessPolicy:
             )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
-        # Before CORS, which would answer a preflight under any host name.
+        """Check a request before the app gets it."""
+        # Before CORS, which would answer a preflight for any host name.
         try:
             self._check_caller(scope, _Headers(scope["headers"]))
         except Refusal as refusal:
@@ -82,7 +83,7 @@ class AccessPolicy:
         await self._after_caller(scope, receive, send)
 
     async def _with_key(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Require the key. Runs behind CORS, so that an allowed page can read the refusal."""
+        """Require the key. Runs inside CORSMiddleware, so that an allowed page can read the refusal."""
         headers = _Headers(scope["headers"])
         scope[TRUSTED] = self._has_key(headers)
         if not scope[TRUSTED] and scope["path"] not in _OPEN:
@@ -91,12 +92,12 @@ class AccessPolicy:
         await self._app(scope, receive, send)
 
     def _check_caller(self, scope: Scope, headers: _Headers) -> None:
-        """Raise Refusal for an ambiguous request, another host name, or a web page that is not allowed."""
+        """Raise Refusal for an ambiguous request, a foreign host name, or a web page that is not allowed."""
         if headers.repeated:
             raise Refusal(f"The header {headers.repeated!r} was sent twice.", code="repeated_header")
         is_chunked = bool(headers.get("transfer-encoding"))
         if is_chunked and (headers.get("content-length") or scope["http_version"] < "1.1"):
-            # A proxy may have found another end of the body (RFC 9112, 6.1), and another request behind it.
+            # A proxy may have seen the body end elsewhere (RFC 9112, 6.1), with another request after it.
             raise Refusal(
                 "The length of the body is ambiguous, or not supported by HTTP/1.0: send either "
                 "Content-Length or Transfer-Encoding.",
@@ -109,7 +110,7 @@ class AccessPolicy:
         foreign = origin != f"http://{host}" if origin else headers.get("sec-fetch-site") in _OTHER_PAGES
         if foreign and not self._is_allowed_origin(headers):
             raise Refusal(
-                "Web pages of this origin are not allowed to use the server; `edgechat serve --cors "
+                "Web pages from this origin are not allowed to use the server; `edgechat serve --cors "
                 "ORIGIN` allows them.",
                 status=403,
                 code="wrong_origin",
@@ -141,12 +142,12 @@ class AccessPolicy:
 
 
 class _Headers:
-    """The first header of each name, as text."""
+    """Request headers as text; of a repeated header, the first."""
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
         self._values: dict[str, str] = {}
         self.repeated = ""
-        """A header that is repeated and must not be."""
+        """A header that is repeated but must not be; '' if there is none."""
         for sent, value in raw:
             name = sent.decode("latin-1")
             if name in self._values and name in _ONCE:
@@ -154,7 +155,7 @@ class _Headers:
             self._values.setdefault(name, value.decode("latin-1"))
 
     def get(self, name: str) -> str:
-        """Return the value of a header; '' if it is missing."""
+        """Return the value of a header, or '' if it is missing."""
         return self._values.get(name, "")
 
 
@@ -194,14 +195,14 @@ VARIABLE = "EDGECHAT_API_KEY"
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """An API key, and where it comes from."""
+    """An API key and where it comes from."""
 
     text: str
     file: Path | None = None
     """File that stores the key; None if the key was passed in."""
     is_new: bool = False
     variable: str | None = None
-    """Environment variable that it was passed in, if any."""
+    """The environment variable it was passed in, if any."""
 
 
 def key_file() -> Path:
@@ -210,9 +211,9 @@ def key_file() -> Path:
 
 
 def find_key(given: str | None) -> Key:
-    """Return the key of the command line or of EDGECHAT_API_KEY, or else the stored one, made if necessary.
+    """Return the key from the command line or EDGECHAT_API_KEY, or else the stored one, created if necessary.
 
-    Raises SettingsError, also for a key that no header can carry, and FolderError.
+    Raises FolderError, and SettingsError if the key cannot be read, stored, or sent in a header.
     """
     other = "Use another key, or omit it: edgechat then generates one."
     if given is not None:
@@ -226,7 +227,7 @@ def find_key(given: str | None) -> Key:
         pass
     try:
         with filelock.FileLock(file.with_name(".api-key.lock"), timeout=_LOCK_SECONDS, mode=0o600):
-            with contextlib.suppress(FileNotFoundError):  # another server may have made it
+            with contextlib.suppress(FileNotFoundError):  # another server may have created it
                 return _kept(file)
             made = f"ek-{secrets.token_urlsafe(32)}"
             paths.replace(file, f"{made}\n".encode())
@@ -239,10 +240,13 @@ def find_key(given: str | None) -> Key:
 
 
 def _kept(file: Path) -> Key:
-    """Return the key in a file. Raises FileNotFoundError, also for an empty file, and SettingsError."""
+    """Read the key from a file.
+
+    Raises FileNotFoundError if the file is missing or empty, and SettingsError if the key is not usable.
+    """
     try:
         text = paths.read_bytes(file, _LINE).decode("utf-8", "replace").strip()
-        if not text and not file.is_symlink():  # left by a kill or a full disk
+        if not text and not file.is_symlink():  # left by a killed process or a full disk
             raise FileNotFoundError
     except OSError as error:
         if isinstance(error, FileNotFoundError) and not file.is_symlink():
@@ -251,7 +255,7 @@ def _kept(file: Path) -> Key:
             f"The key in {file} cannot be read: {error.strerror or error}.",
             hint="Correct or remove the file.",
         ) from error
-    with contextlib.suppress(OSError):  # copied folders may be readable for others
+    with contextlib.suppress(OSError):  # files in a copied folder may be readable by others
         file.chmod(0o600)
     return Key(
         _checked(text, f"The key in {file}", "Delete the file; the next start generates a new key."), file
@@ -270,22 +274,22 @@ def _checked(text: str, what: str, hint: str) -> str:
 
 _LOG = logging.getLogger(__name__)
 _CLOSED = 499
-"""Status, as in nginx, if the client disconnected before there was one."""
+"""Status that is logged if the client disconnects before the response begins, as in nginx."""
 _OTHER = "other"
-"""Label of unknown paths: clients' text never becomes a label."""
+"""Metrics label of unknown paths, so that text from clients never becomes a label."""
 
 
 class KnownPaths:
-    """The paths of the app, in every spelling that clients use."""
+    """The app's paths, in every spelling that clients use."""
 
     def __init__(self, paths: Iterable[str]) -> None:
-        """paths: as in routes; a parameter, in braces, stands for all that follows."""
+        """paths: the paths of routes; a parameter in braces matches the rest of the path."""
         paths = list(paths)
         self._whole = frozenset(path for path in paths if "{" not in path)
         self._folders = tuple(path.partition("{")[0] for path in paths if "{" in path)
 
     def canonical(self, path: str) -> str:
-        """Return the canonical spelling of a known path; other paths unchanged but for a slash at the end."""
+        """Return the canonical spelling of a known path; an unknown path only loses its trailing slash."""
         path = path.rstrip("/") or "/"
         for candidate in (path, f"/v1{path}", path.removeprefix("/v1")):
             if candidate in self._whole or candidate.startswith(self._folders):
@@ -293,14 +297,14 @@ class KnownPaths:
         return path
 
     def label(self, path: str) -> str:
-        """Return the label that a canonical path is counted by, without parameters."""
+        """Return the metrics label for a canonical path, without parameters."""
         if path in self._whole:
             return path
         return next((folder.removesuffix("/") for folder in self._folders if path.startswith(folder)), _OTHER)
 
 
 class AccessLog:
-    """ASGI middleware that gives requests their canonical path, counts and logs them, without content."""
+    """ASGI middleware that makes paths canonical, and counts and logs requests, but not their content."""
 
     def __init__(self, app: ASGIApp, models: ModelPool, paths: KnownPaths) -> None:
         self._app = app
@@ -308,7 +312,7 @@ class AccessLog:
         self._paths = paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
+        """Count and log a request."""
         began = time.monotonic()
         scope["path"] = self._paths.canonical(scope["path"])
         status, whole = _CLOSED, False

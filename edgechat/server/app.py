@@ -1,4 +1,4 @@
-"""The server's operations, in one table, and the ASGI app that routes requests to them."""
+"""The table of the server's operations, and the ASGI app that routes requests to them."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ from edgechat.server.protocol.responses_store import (
 )
 from edgechat.server.refusal import ErrorBody, Refusal, error_format, refusal_of
 
-_ABOUT = b"""edgechat serves models of this machine by the protocols of OpenAI, Anthropic and Ollama.
+_ABOUT = b"""edgechat serves this machine's models over the OpenAI, Anthropic and Ollama protocols.
 
 POST /v1/chat/completions   chat completions
 POST /v1/responses          OpenAI's Responses API; GET and DELETE /v1/responses/ID: stored responses
@@ -115,7 +115,7 @@ If the server has a key, all paths but this one and /health require it: 'Authori
 'x-api-key: KEY'.
 """
 _RETRY: dict[State, str] = {"loading": "1", "draining": "5"}
-"""Seconds after which a server that is not ready may be."""
+"""Value of Retry-After, in seconds, for states in which the server is not ready."""
 
 
 async def _embed(exchange: Exchange, services: Services, body: EmbeddingBody) -> bytes:
@@ -140,7 +140,7 @@ async def _detokenize(exchange: Exchange, services: Services, body: DetokenizeBo
 
 
 Counted = tuple[str | None, ChatRequest, AskedDocuments | None]
-"""The model, the chat, and documents whose passages it gets."""
+"""The model, the chat, and the documents from which it gets passages."""
 
 
 def _counted(body: CountBody, _think: bool | None) -> Counted:
@@ -153,7 +153,7 @@ async def _count(exchange: Exchange, services: Services, counted: Counted) -> To
 
 B = TypeVar("B", bound=InputBody)
 References = dict[str, str]
-"""The stored items that an input refers to: their ids, by the paths of the references."""
+"""The ids of the stored items that an input refers to, keyed by the path of each reference: 'input[0]'."""
 
 
 def _with_references(body: B, _think: bool | None) -> tuple[B, References]:
@@ -232,9 +232,9 @@ async def _ollama(exchange: Exchange, services: Services, answers: OllamaAnswers
 
 
 async def _unload_after(services: Services, keep_alive: str | float | None, model: str) -> None:
-    """Unload the model of an answer if the client wants that; it stays until its last request has left."""
+    """Unload the model after an answer if the client asked for that. Its other requests finish first."""
     if unloads(keep_alive):
-        with suppress(ModelNotFound):  # the answer says so
+        with suppress(ModelNotFound):  # the answer has already reported it
             await services.models.unload(model)
 
 
@@ -253,7 +253,7 @@ async def _ollama_embed(exchange: Exchange, services: Services, body: EmbedBody)
 async def _ollama_embeddings(
     exchange: Exchange, services: Services, body: EmbeddingsBody
 ) -> EmbeddingsAnswer:
-    """Embed a text. Without one, only load the model, as clients do to warm it up."""
+    """Embed a prompt. If it is empty, only load the model: that is how clients warm it up."""
     model = model_of(body.model)
     try:
         if not body.prompt:
@@ -361,7 +361,7 @@ OPERATIONS = (
         "/v1/responses/input_tokens",
         _count_input,
         "countInput",
-        "Return the number of tokens of an input.",
+        "Return the number of tokens in an input.",
         InputTokens,
         body=InputBody,
         make=_with_references,
@@ -410,7 +410,7 @@ OPERATIONS = (
         "/v1/vector_stores/{id}",
         _vector_store,
         "vectorStore",
-        "Return how much there is of documents.",
+        "Return the size of a document collection.",
         VectorStoreBody,
         also=_STORED,
     ),
@@ -439,7 +439,7 @@ OPERATIONS = (
         "/v1/messages/count_tokens",
         _count,
         "countMessages",
-        "Return the number of tokens of a chat.",
+        "Return the number of tokens in a chat.",
         TokenCount,
         body=CountBody,
         make=_counted,
@@ -527,11 +527,11 @@ OPERATIONS = (
 
 
 def make_app(services: Services, rules: AccessRules) -> ASGIApp:
-    """Return the app, guarded by rules."""
+    """Return the ASGI app, guarded by the access rules."""
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in OPERATIONS:
         by_path.setdefault(operation.path, {})[operation.method] = operation
-    # One route for a path, so that the answer to a wrong method names all others.
+    # One route per path, so that the response to a wrong method lists all the right ones.
     routes = [
         Route(path, _Endpoint(operations, services), methods=list(operations))
         for path, operations in by_path.items()
@@ -542,14 +542,13 @@ def make_app(services: Services, rules: AccessRules) -> ASGIApp:
 
 
 class _Endpoint:
-    """The operations of one path, as an ASGI app: Starlette's own responses would buffer the bytes."""
+    """ASGI app for one path's operations. It avoids Starlette's responses, which would buffer the data."""
 
     def __init__(self, operations: Mapping[str, Operation], services: Services) -> None:
         self._operations = operations
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
         exchange = Exchange(scope, receive, send)
         operation = self._operations["GET" if scope["method"] == "HEAD" else scope["method"]]
         with suppress(ClientDisconnected):

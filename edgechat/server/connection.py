@@ -1,7 +1,8 @@
-"""HTTP connection: limits that uvicorn lacks on slow senders, tiny chunks, pipelined data and slow readers.
+"""HTTP connection with limits on slow senders, tiny chunks, pipelined data and slow readers.
 
-The limits must apply before an ASGI app sees a request, so they are built on uvicorn's private H11Protocol.
-tests/server/test_connection.py names the versions, and checks every attribute used here.
+uvicorn lacks these limits. They must apply before an ASGI app sees a request, so they build on its private
+H11Protocol. tests/server/test_connection.py names the versions that work, and checks every attribute used
+here.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from edgechat.server.exchange import TRUSTED
 from edgechat.server.refusal import Refusal, openai_error
 
 HEADER_SECONDS = 10.0
-"""Time limit for the head of a request."""
+"""Time limit for receiving the head of a request."""
 UNREAD_SECONDS = 20.0
-"""Time limit for a client to read on."""
+"""How long a client may go without reading its response."""
 MOST_CONNECTIONS = 512
 _STRANGERS = 8
-"""Share of the connections, as a divisor, that clients without the key keep when room is needed."""
+"""When room is needed, clients without the key may keep one in this many connections."""
 HEADER_BYTES = 64 * 1024
 MOST_HEADERS = 100
 _FREE_CHUNKS = 256
 _CHUNK_BYTES = 256
-"""Least average size of chunks beyond the free ones: each costs a turn of the loop."""
+"""Minimum average chunk size after the first _FREE_CHUNKS: each chunk costs an event loop iteration."""
 _AHEAD_BYTES = 64 * 1024
-"""Limit of pipelined data: what a client sends behind a request that is being answered."""
+"""Limit on pipelined data, which a client sends while its previous request is being answered."""
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
 _BROKEN = Refusal("The request is malformed.", status=400)
 _LONG_HEAD = Refusal(
@@ -40,13 +41,13 @@ _CRUMBS = Refusal("The chunks of the body are too small: send larger ones.", sta
 
 
 class Connection(H11Protocol):
-    """Drops idle and non-reading clients."""
+    """HTTP connection that drops idle clients and clients that do not read."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.conn: _Requests = _Requests()
         self._since = self.loop.time()
-        """Start of the current state: sending a head, sending a body, or idle between requests."""
+        """When the current state began: sending a head, sending a body, or idle between requests."""
         self._ahead = bytearray()
         self._head: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
@@ -65,10 +66,11 @@ class Connection(H11Protocol):
         self._await_head()
 
     def _make_room(self) -> bool:
-        """Evict a waiting connection to make room. Returns False if none can be evicted.
+        """Evict a waiting connection to make room. Return False if none can be evicted.
 
-        In this order, the longest in its state first: clients without the key, if they are many, so that they
-        cannot lock out those with it; clients that send a body; clients between requests.
+        The connection that has been in its state longest is evicted, from the first of these groups that is
+        not empty: clients without the key, if there are many, so that they cannot lock out clients with the
+        key; clients sending a body; clients between requests; any clients without the key.
         """
         others = [one for one in self.connections if isinstance(one, Connection) and one is not self]
         strangers = [one for one in others if not one.is_known]
@@ -95,32 +97,32 @@ class Connection(H11Protocol):
         if self._is_asking():
             _stop(self._head)
             self._head = None
-        else:  # bytes of an incomplete head buy no time
+        else:  # an incomplete head does not extend the time limit
             self._await_head()
 
     def handle_events(self) -> None:
-        """Keep reading behind a request that is being answered: uvicorn would not notice a disconnect."""
+        """Keep reading while a request is being answered, so that a disconnect is noticed."""
         super().handle_events()
         if self._is_answering():
             self.flow.resume_reading()
 
     def _is_answering(self) -> bool:
-        """Whether a request has arrived with its body, and is not answered yet."""
+        """Return True if a request has arrived in full but has not been answered yet."""
         return self._is_asking() and self.conn.their_state is not h11.SEND_BODY
 
     def _is_asking(self) -> bool:
-        """Whether the head of a request has arrived, and it is not answered yet."""
+        """Return True if the head of a request has arrived but it has not been answered yet."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def _keep(self, data: bytes) -> None:
-        """Keep pipelined data until its turn."""
+        """Hold pipelined data until its turn comes."""
         self._ahead += data
         if len(self._ahead) > _AHEAD_BYTES:
             self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
         """Reject a malformed request (overrides uvicorn)."""
-        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # an answer has begun
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # a response has begun
             self.transport.abort()
             return
         if self.cycle is not None:
@@ -139,13 +141,13 @@ class Connection(H11Protocol):
         self.transport.close()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, or for the client to read to the end (overrides uvicorn)."""
+        """Wait for the next request, or for the client to finish reading (overrides uvicorn)."""
         super().on_response_complete()
         self._since = self.loop.time()
         if self.transport.is_closing():
             self._drop_unread()
             return
-        if self.conn.their_state is h11.SEND_BODY:  # the request was refused by its head
+        if self.conn.their_state is h11.SEND_BODY:  # the request was refused before its body had arrived
             self._await_head()
         if self._ahead:
             ahead, self._ahead = bytes(self._ahead), bytearray()
@@ -157,7 +159,7 @@ class Connection(H11Protocol):
         self._drop_unread()
 
     def pause_writing(self) -> None:
-        """See asyncio.Protocol. The client does not read."""
+        """See asyncio.Protocol. Called when the client is not reading."""
         super().pause_writing()
         self._drop_unread()
 
@@ -184,12 +186,12 @@ class Connection(H11Protocol):
 
 
 class _Requests(h11.Connection):
-    """An h11 connection that limits the work of parsing, which comes before authentication."""
+    """An h11 connection that limits the cost of parsing, which happens before authentication."""
 
     def __init__(self) -> None:
         super().__init__(h11.SERVER, HEADER_BYTES)
         self.refusal: Refusal | None = None
-        """Why reading has stopped."""
+        """Why reading stopped."""
         self._chunks = self._chunk_bytes = 0
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
@@ -203,7 +205,7 @@ class _Requests(h11.Connection):
         return event
 
     def _check_head(self) -> None:
-        """Check a head before it is parsed: one of 12,000 lines takes 25 ms."""
+        """Check the size of a head before it is parsed: parsing 12,000 lines takes 25 ms."""
         waiting, _ = self.trailing_data
         if waiting.count(b"\n") <= MOST_HEADERS and len(waiting) <= HEADER_BYTES:
             return

@@ -1,6 +1,6 @@
-"""Documents for requests: passages that help to answer, the documents clients may use, and citations.
+"""Documents for requests: which ones clients may use, the passages that help answer, and citations.
 
-Clients name documents, and are told sources without paths of this machine.
+Clients refer to documents by name, and sources never reveal where they are stored on this machine.
 """
 
 from __future__ import annotations
@@ -44,44 +44,44 @@ Docs = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class AskedDocuments:
-    """The documents of a request."""
+    """The documents that a request names."""
 
     names: tuple[str, ...]
     param: str = "docs"
-    """The field with the names."""
+    """The request field that names them."""
     most: int | None = None
-    """Most passages; None: as many as there is room for, or whole documents."""
+    """Maximum number of passages; None for as many as fit, or whole documents."""
 
 
 def asked_documents(sent: str | list[str] | None) -> AskedDocuments | None:
-    """Return the documents that a field `docs` names; None for none."""
+    """Return the documents named in a `docs` field, or None if there are none."""
     names = (sent,) if isinstance(sent, str) else tuple(dict.fromkeys(sent or ()))
     return AskedDocuments(names) if names else None
 
 
 class SourceBody(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a passage is from that the model was given."""
+    """The source of a passage that the model was given."""
 
     number: int
-    """The number in citations: [1]."""
+    """The number used in citations: 1 for [1]."""
     docs: str
-    """The name of the documents."""
+    """The name of the document collection."""
     name: str
     """The name of the file."""
     path: str
-    """The path of the file in the folder of the documents."""
+    """The path of the file, relative to the folder of the collection."""
     place: str
-    """'lines 3–10', 'page 2'; '' for a whole file."""
+    """Such as 'lines 3–10' or 'page 2'; '' for a whole file."""
 
 
 class FileCitation(msgspec.Struct, frozen=True, kw_only=True):
-    """A citation in an answer, in OpenAI's notation."""
+    """A citation in an answer, in OpenAI's format."""
 
     type: Literal["file_citation"] = "file_citation"
     file_id: str
     filename: str
     index: int
-    """Its place in the text, in characters."""
+    """Its position in the text, in characters."""
 
 
 def sources_of(passages: Sequence[Given]) -> list[SourceBody]:
@@ -99,7 +99,7 @@ def sources_of(passages: Sequence[Given]) -> list[SourceBody]:
 
 
 def citations_of(text: str, passages: Sequence[Given]) -> list[FileCitation]:
-    """Return the citations of passages in an answer."""
+    """Return the citations in an answer that refer to the given passages."""
     by_number = {one.source.number: one for one in passages}
     return [
         FileCitation(file_id=file_id_of(cited), filename=filename_of(cited), index=citation.start)
@@ -109,12 +109,12 @@ def citations_of(text: str, passages: Sequence[Given]) -> list[FileCitation]:
 
 
 def filename_of(passage: Given) -> str:
-    """Return the name of the file that has a passage."""
+    """Return the name of the file that a passage comes from."""
     return passage.document.rpartition("/")[2]
 
 
 def file_id_of(passage: Given) -> str:
-    """Return a stable, opaque id of the file that has a passage."""
+    """Return a stable, opaque id for the file that a passage comes from."""
     name = f"{passage.source.collection}/{passage.document}"
     return f"file-{hashlib.blake2b(name.encode(), digest_size=12).hexdigest()}"
 
@@ -122,41 +122,44 @@ def file_id_of(passage: Given) -> str:
 ALL = "all"
 """Value of `edgechat serve --docs` that allows all documents."""
 REFRESH_SECONDS = 3.0
-"""Time that a request waits for changed files to be read; the rest is read in the background."""
+"""How long a request waits for changed files to be read; the rest is read in the background."""
 QUESTION_LETTERS = 4096
-"""Characters of a question that documents are searched for."""
+"""How many characters of a question are used for the search."""
 _MEDIA_TOKENS = 1000
 _LOG = logging.getLogger(__name__)
 
 
 class DocumentFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """How much there is of some documents."""
+    """Size and last change of a document collection."""
 
     name: str
     files: int
     size: int
-    """Bytes of their index."""
+    """Size of the index, in bytes."""
     changed: float
-    """Time of the last change of the index, in seconds since 1970."""
+    """When the index last changed, in seconds since 1970."""
 
 
 class RequestDocuments:
-    """The documents that clients may use, off the event loop and within bounds. Close it after use."""
+    """Searches the documents that clients may use, within limits and without blocking the event loop.
+
+    Close it after use.
+    """
 
     def __init__(self, allowed: Collection[str] = (), *, refresh_seconds: float = REFRESH_SECONDS) -> None:
-        """allowed: names of documents, or ALL."""
+        """allowed: collection names, or ALL."""
         self._allowed = allowed
         self._refresh_seconds = refresh_seconds
         self._library = DocumentLibrary(embedder_here, reranker_here)
         self._updates = DocumentLibrary()
-        """Has a separate thread, so that reading files does not delay searches."""
+        """Has its own thread, so that reading files does not delay searches."""
         for library in (self._library, self._updates):
             library.on_note = lambda note: _LOG.warning("%s", note)
         self._refreshing: dict[str, asyncio.Task[None]] = {}
         self._embedding: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
-        """Close the documents. Unread changes are read with the next question."""
+        """Close the document libraries. Changed files not read yet are read on the next question."""
         tasks = list(self._refreshing.values())
         tasks += [self._embedding] if self._embedding is not None else []
         for task in tasks:
@@ -165,7 +168,7 @@ class RequestDocuments:
         await asyncio.gather(self._library.close(), self._updates.close())
 
     async def names(self) -> list[str]:
-        """Return the names of the documents that clients may use. Raises Refusal if they may use none."""
+        """Return the names of the documents that clients may use. Raises Refusal if they may not use any."""
         if not self._allowed:
             raise Refusal(
                 "This server does not give access to documents; start it with `edgechat serve --docs NAME`.",
@@ -176,7 +179,7 @@ class RequestDocuments:
         return [name for name in there if name in self._allowed or ALL in self._allowed]
 
     async def check(self, names: Sequence[str], param: str | None = None, *, status: int = 400) -> None:
-        """Raise Refusal for documents that are missing or not allowed."""
+        """Raise Refusal if documents are missing or not allowed."""
         known = await self.names()
         for name in names:
             if name not in known:
@@ -189,14 +192,14 @@ class RequestDocuments:
                 )
 
     async def facts(self, name: str) -> DocumentFacts:
-        """Return how much there is of some documents. Raises Refusal."""
+        """Return the size and last change of a collection. Raises Refusal."""
         with _refused():
             return await asyncio.to_thread(_facts, name)
 
     async def usable(self) -> list[DocumentFacts]:
-        """Return how much there is of all allowed documents that can be read.
+        """Return the size and last change of every allowed collection that can be read.
 
-        Raises Refusal if clients may use none.
+        Raises Refusal if clients may not use any.
         """
         found: list[DocumentFacts] = []
         for name in await self.names():
@@ -205,9 +208,9 @@ class RequestDocuments:
         return found
 
     async def prepare(self, asked: AskedDocuments) -> None:
-        """Bring documents up to date, within the time that a client should wait.
+        """Bring documents up to date, as far as the time limit allows.
 
-        Raises Refusal for documents that are missing or not allowed.
+        Raises Refusal if documents are missing or not allowed.
         """
         await self.check(asked.names, asked.param)
         await asyncio.wait(list(map(self._refresh, asked.names)), timeout=self._refresh_seconds)
@@ -224,17 +227,17 @@ class RequestDocuments:
         return found[: asked.most]
 
     async def search(self, name: str, query: str, most: int) -> list[Given]:
-        """Return the best passages for a query, the best first. Raises Refusal."""
+        """Return the best passages for a query, best first. Raises Refusal."""
         with _refused():
             return await self._library.best([name], query[:QUESTION_LETTERS], most)
 
     async def passages(self, names: Sequence[str], query: str, most: int) -> list[Given]:
-        """Return the best passages for a query, in all no more than `most` bytes. Raises Refusal."""
+        """Return the best passages for a query, at most `most` bytes in total. Raises Refusal."""
         with _refused():
             return await self._library.find(names, query[:QUESTION_LETTERS], Room(passages=most, whole=0))
 
     def models_busy(self, is_busy: bool) -> None:
-        """Embed passages while models are idle, if searches had to find them by words alone."""
+        """While models are idle, embed passages that searches had to find by words alone."""
         if self._embedding is not None:
             self._embedding.cancel()
         self._embedding = None
@@ -242,7 +245,7 @@ class RequestDocuments:
             self._embedding = asyncio.create_task(self._library.embed_searched())
 
     def _refresh(self, name: str) -> asyncio.Task[None]:
-        """Return the task that brings documents up to date, shared by all requests."""
+        """Return the task that brings a collection up to date; all requests share it."""
         if name not in self._refreshing:
             self._refreshing[name] = task = asyncio.create_task(self._refreshed(name))
             task.add_done_callback(lambda _: self._refreshing.pop(name, None))
@@ -251,7 +254,7 @@ class RequestDocuments:
     async def _refreshed(self, name: str) -> None:
         try:
             await self._updates.refresh([name])
-        except DocumentError as error:  # searches use the last index
+        except DocumentError as error:  # searches use the old index
             _LOG.warning("The documents %s could not be brought up to date. %s", name, error.message)
 
 
@@ -266,15 +269,15 @@ def _facts(name: str) -> DocumentFacts:
 
 
 def question_in(request: ChatRequest, param: str = "docs") -> str:
-    """Return the question to search for: the last message of the user. Raises Refusal if there is none."""
+    """Return the question to search for: the user's last message. Raises Refusal if there is none."""
     at = _last_question(request.messages)
     if at is None:
-        raise Refusal("Documents are searched for a message of the user; there is none.", param=param)
+        raise Refusal("Searching documents requires a user message, but there is none.", param=param)
     return request.messages[at].content.replace(MARK, " ")[:QUESTION_LETTERS]
 
 
 def with_documents(request: ChatRequest, passages: Sequence[Given]) -> ChatRequest:
-    """Return a request with passages before the last message of the user, as in chats."""
+    """Return a request with passages inserted before the user's last message, as in chats."""
     at = _last_question(request.messages)
     if at is None or not passages:
         return request
@@ -289,7 +292,7 @@ def _last_question(messages: Sequence[Message]) -> int | None:
 
 
 def _tokens_in(request: ChatRequest) -> int:
-    """Estimate the number of tokens of a chat, which not all engines can count."""
+    """Estimate the number of tokens in a chat, since not all engines can count them."""
     texts = [text for message in request.messages for text in (message.content, message.thinking)]
     texts += [call.arguments for message in request.messages for call in message.calls]
     texts += [str(tool) for tool in request.tools]
@@ -299,10 +302,10 @@ def _tokens_in(request: ChatRequest) -> int:
 
 @contextmanager
 def _refused() -> Iterator[None]:
-    """Turn errors of documents into a Refusal; reasons may name paths, and go to the log."""
+    """Turn document errors into a Refusal; details are only logged, because they may contain paths."""
     try:
         yield
     except (DocumentError, OSError) as error:
         _LOG.warning("%s", error)
-        message = "The documents cannot be read now; the log of the server says why."
+        message = "The documents cannot be read now; see the server's log."
         raise Refusal(message, status=503, code="documents_unavailable") from error

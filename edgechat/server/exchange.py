@@ -1,4 +1,4 @@
-"""Exchange: one HTTP request and its response, with a bounded body and a client that may disconnect."""
+"""Exchange: one HTTP request and its response; limits the body and notices when the client disconnects."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from starlette.types import Receive, Scope, Send
 from edgechat.server.refusal import Refusal, error_format
 
 _KINDS = (b"application/json", b"application/x-www-form-urlencoded", b"")
-"""Content types of bodies that may be JSON."""
+"""Content types of bodies that may be JSON; b'' stands for a missing header."""
 _JSON = "application/json"
 _CLOSE = (("connection", "close"),)
 TRUSTED: Final = "edgechat.trusted"
-"""Key in the scope: whether the request had the API key, or needed none."""
+"""Scope key: whether the request had the API key, or needed none."""
 MODEL: Final = "edgechat.model"
-"""Key in the scope: the model that answers, once it is loaded."""
+"""Scope key: the model that answers, once it is loaded."""
 TOKENS: Final = "edgechat.tokens"
-"""Key in the scope: tokens of the prompt and of the answer."""
+"""Scope key: the number of tokens in the prompt and in the answer."""
 BODY_BYTES: Final = 32 * 2**20
-"""Limit of one body. Large ones hold images and sounds: 8 MiB of text are some two million tokens."""
+"""Maximum size of a body. Large ones contain images and audio: 8 MiB of text is about two million tokens."""
 BODIES_BYTES: Final = 128 * 2**20
-"""Limit of all bodies that are being read, beyond the free bytes of each."""
+"""Maximum total size of all bodies being received, not counting the first FREE_BYTES of each."""
 FREE_BYTES = 64 * 2**10
-"""Free bytes of each body: most requests are shorter, and are read however many long ones arrive."""
+"""Bytes of each body that do not count toward BODIES_BYTES, so that short requests always get in."""
 BODY_SECONDS = 60.0
 DRAIN_SECONDS = 2.0
-"""Time to read on behind the limit: a client that is still sending would not see the response."""
+"""How long to keep reading past the limit: a client that is still sending would not see the response."""
 
 
 class ClientDisconnected(Exception):
@@ -37,12 +37,12 @@ class ClientDisconnected(Exception):
 
 
 class Exchange:
-    """A request, and its answer in the making."""
+    """An HTTP request and its response."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope = scope
         self.status = 0
-        """HTTP status of the answer; 0 before it has begun."""
+        """HTTP status of the response; 0 until it begins."""
         self.body_bytes = 0
         self._receive = receive
         self._send = send
@@ -52,11 +52,11 @@ class Exchange:
         self.scope[MODEL] = model
 
     def record_tokens(self, read: int, written: int) -> None:
-        """Record the tokens of prompt and answer, for the access log."""
+        """Record the token counts of the prompt and the answer, for the access log."""
         self.scope[TOKENS] = (read, written)
 
     async def body(self) -> bytes:
-        """Return the whole body. Raises Refusal if it is not JSON, too long or too slow."""
+        """Return the whole body. Raises Refusal if it is not JSON, is too long, or arrives too slowly."""
         headers = dict(self.scope["headers"])
         _check_kind(headers)
         try:
@@ -97,7 +97,7 @@ class Exchange:
                     pass
 
     async def run_until_disconnect(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work`, and cancel it if the client disconnects. The body has been read."""
+        """Run `work`, and cancel it if the client disconnects. Call it after reading the body."""
         working = asyncio.ensure_future(work)
         gone = asyncio.ensure_future(self._wait_for_disconnect())
         try:
@@ -115,29 +115,29 @@ class Exchange:
             pass
 
     async def answer(self, status: int, body: bytes, *headers: tuple[str, str], kind: str = _JSON) -> None:
-        """Send a whole answer."""
+        """Send a complete response."""
         await self.begin(status, ("content-length", str(len(body))), *headers, kind=kind)
         await self.write(body, more=False)
 
     async def refuse(self, refusal: Refusal) -> None:
-        """Send a refusal, in the format of the path."""
+        """Send a refusal in the error format for the path."""
         _, encode = error_format(self.scope["path"])
         await self.answer(refusal.status, encode(refusal), *refusal.headers)
 
     async def begin(self, status: int, *headers: tuple[str, str], kind: str) -> None:
-        """Send the head of an answer."""
+        """Send the status and headers of the response."""
         self.status = status
         pairs = (("content-type", kind), ("x-content-type-options", "nosniff"), *headers)
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
     async def write(self, body: bytes, *, more: bool) -> None:
-        """Send a part of the answer. Waits while the client does not read."""
+        """Send part of the response body. Waits while the client is not reading."""
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
 
 class BodyMemory:
-    """Counts the bytes of a body that is being received; the total of all bodies is bounded."""
+    """Counts the bytes of a body being received, and limits the total of all bodies."""
 
     total: ClassVar[int] = 0
 
@@ -146,7 +146,7 @@ class BodyMemory:
         self._beyond = 0
 
     def add(self, count: int) -> None:
-        """Count more bytes. Raises Refusal if all bodies together are too long."""
+        """Count more bytes. Raises Refusal if all bodies together are too large."""
         beyond = max(0, self.size + count - FREE_BYTES) - self._beyond
         if beyond and BodyMemory.total + beyond > BODIES_BYTES:
             raise Refusal(
@@ -166,10 +166,11 @@ class BodyMemory:
 
 
 def _check_kind(headers: dict[bytes, bytes]) -> None:
-    """Raise Refusal for content types of web forms, which browsers send to any server without a preflight.
+    """Raise Refusal for compressed bodies, and for content types of web forms.
 
-    Programs may omit the type, or send that of `curl -d`: a form always has a type, and escapes braces and
-    quotation marks in that one. Requests by scripts of web pages have an Origin, whatever their type.
+    Browsers send web forms to any server without a preflight. Programs may omit the type, or send the default
+    of `curl -d`. A form cannot pass for JSON: it always has a type, and with that one, it escapes braces and
+    quotation marks. Requests from scripts on web pages have an Origin, whatever their type.
     """
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind not in _KINDS:

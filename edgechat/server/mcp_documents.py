@@ -1,7 +1,7 @@
 """Documents over MCP, on stdin and stdout: a search tool, and files as resources.
 
 The server is read-only, and reads only what `edgechat docs` has indexed: a URI is looked up among the files
-of a collection, and never becomes a path.
+in a collection and is never used as a path.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
 
 _SCHEME = "edgechat://docs/"
 _LONGEST_LINE = 1 << 20
-"""Bytes of a message. A longer one ends the connection."""
+"""Maximum size of a message in bytes. A longer one ends the connection."""
 _MOST_WAITING = 16
-"""Messages read ahead."""
+"""Number of messages read ahead."""
 _PASSAGES_BYTES = 12_000
-"""Bytes of the results of one search."""
+"""Maximum size of the results of one search, in bytes."""
 _MOST_LISTED = 500
-"""Files of a listed collection. Those of larger ones can be searched, and read by the template."""
+"""Number of files above which a collection is not listed. Its files can be searched, and read by URI."""
 _MOST_NUMBERED = 10_000
-"""Passages whose numbers are remembered; a passage told again after so many others gets a new number."""
+"""Maximum number of passages whose citation numbers are remembered; at the limit, all are forgotten."""
 _MOST_LETTERS = 1 << 20
-"""Characters of a file read as a resource."""
+"""Maximum number of characters returned when a file is read as a resource."""
 _CUT = "\n\n[edgechat leaves out the rest of this file, which is longer than this.]"
 
 
@@ -64,13 +64,13 @@ class SearchArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OfferedDocuments:
-    """The collections offered to other programs, without the protocol. Belongs to one event loop."""
+    """The collections offered to other programs, independent of the protocol. Bound to one event loop."""
 
     def __init__(self, allowed: Sequence[str]) -> None:
-        """allowed: names of collections; if empty, all."""
+        """allowed: collection names; all collections if empty."""
         self._documents = RequestDocuments(allowed or (ALL,))
         self._numbers: dict[PassageSource, int] = {}
-        """Numbers of the passages that were told, by which answers cite them."""
+        """Numbers of the passages returned so far, which answers use to cite them."""
         self._next = count(1)
 
     async def close(self) -> None:
@@ -82,7 +82,7 @@ class OfferedDocuments:
         return await self._documents.names()
 
     async def _usable(self) -> list[str]:
-        """Return the readable collections; if there are none, all of them, so that reading says why."""
+        """Return the readable collections. If there are none, return all, so that reading one shows why."""
         return [one.name for one in await self._documents.usable()] or await self.names()
 
     async def search(self, asked: SearchArguments) -> str:
@@ -98,7 +98,7 @@ class OfferedDocuments:
         return f"{quoted(list(map(attached_passage, found)))}\n\nThe whole files, as resources:\n{uris}"
 
     def _numbered(self, one: Given) -> Given:
-        """Return a passage with its earlier number, or with the next one."""
+        """Return a passage with the number it had before, or with the next one."""
         place = msgspec.structs.replace(one.source, number=0)
         if (number := self._numbers.get(place)) is None:
             if len(self._numbers) >= _MOST_NUMBERED:
@@ -107,7 +107,7 @@ class OfferedDocuments:
         return msgspec.structs.replace(one, source=msgspec.structs.replace(place, number=number))
 
     async def page(self, cursor: str | None) -> tuple[list[tuple[str, File]], str | None]:
-        """Return a page, the files of one collection with their URIs, and the next cursor. Raises Refusal."""
+        """Return a page (the files of one collection, with URIs) and the next cursor. Raises Refusal."""
         names = await self._usable()
         if not names and cursor is None:
             return [], None
@@ -146,7 +146,7 @@ def _texts(name: str, file_name: str) -> list[str]:
 
 
 async def serve_documents(allowed: Sequence[str]) -> None:
-    """Serve collections on stdin and stdout until stdin ends; see `OfferedDocuments`. Needs the SDK `mcp`."""
+    """Serve collections on stdin and stdout until stdin ends. Needs the `mcp` package."""
     import mcp_types as types
     from mcp import MCPError
     from mcp.server import Server
@@ -229,7 +229,8 @@ async def serve_documents(allowed: Sequence[str]) -> None:
         on_read_resource=read_resource,
     )
     try:
-        # The SDK's reader has no limit, and Ctrl+C would wait for a line. It only iterates over this.
+        # The SDK's own reader has no size limit, and makes Ctrl+C wait for a line.
+        # The type is ignored because stdio_server only iterates over its argument.
         async with stdio_server(_lines()) as (incoming, outgoing):  # type: ignore[arg-type]
             await server.run(incoming, outgoing, server.create_initialization_options())
     finally:
@@ -237,12 +238,12 @@ async def serve_documents(allowed: Sequence[str]) -> None:
 
 
 async def _lines() -> AsyncIterator[str]:
-    """Yield the lines of stdin, until it ends or one is too long."""
+    """Yield lines from stdin, until it ends or a line is too long."""
     loop, queue = asyncio.get_running_loop(), asyncio.Queue[bytes](_MOST_WAITING)
 
     def read() -> None:
         line = b"-"
-        with open(os.dup(0), "rb") as stdin, suppress(RuntimeError):  # the loop is closed
+        with open(os.dup(0), "rb") as stdin, suppress(RuntimeError):  # raised once the loop is closed
             while line:
                 line = stdin.readline(_LONGEST_LINE)
                 line = line if line.endswith(b"\n") else b""

@@ -1,8 +1,8 @@
-"""Images and sounds of requests: from data URLs, base64 and web addresses to files that the engine reads.
+"""Images and audio in requests: from data URLs, base64 and web addresses to files that the engine reads.
 
-A decoded message has a MARK in its text for each of its SentMedia. `RequestMedia` puts them into files while
-the request runs, and keeps the files for a while, as clients send them again with each turn. Only then, with
-the model loaded, is it known whether it can see or hear them.
+In a decoded message, a MARK in the text stands for each SentMedia. `RequestMedia` stores them in files while
+the request runs, and keeps the files for a while, because clients send them again with every turn. Whether
+the model can see or hear them is not known until it is loaded.
 """
 
 from __future__ import annotations
@@ -51,35 +51,35 @@ if TYPE_CHECKING:
 
 
 UNREAD = "[An image, a sound or a file, which this model cannot read.]"
-"""Replaces results of tools that no model can read: a refusal would end the conversation."""
+"""Replaces tool results that the model cannot read: a refusal would end the conversation."""
 MARK = f"\ue000{secrets.token_hex(8)}\ue000"
-"""Marks the place of an image or a sound in a text; random, so that no client can write it."""
+"""Marks the place of an image or audio clip in text; random, so that no client can write it."""
 _DATA_URL = re.compile(r"data:[^,;]{0,100}(?:;[^,;]{0,100}){0,4};base64,", re.IGNORECASE)
 _WEB_URL = re.compile(r"https?://", re.IGNORECASE)
 _LONGEST_URL = 8192
 
 
 class SentImage(Image, frozen=True, kw_only=True):
-    """An image of a request: `base64`, or what is at `url`."""
+    """An image in a request: `base64`, or fetched from `url`."""
 
     digest: str = ""
     path: str = ""
     width: int = 0
     height: int = 0
     at: str
-    """The field of the request."""
+    """The field of the request that contains it."""
     base64: str = ""
     url: str = ""
 
 
 class SentSound(Sound, frozen=True, kw_only=True):
-    """A sound of a request."""
+    """An audio clip in a request."""
 
     digest: str = ""
     path: str = ""
     seconds: float = 0.0
     at: str
-    """The field of the request."""
+    """The field of the request that contains it."""
     base64: str = ""
 
 
@@ -87,7 +87,7 @@ SentMedia = SentImage | SentSound
 
 
 def sound_of(sent: str, at: str) -> SentSound:
-    """Return a sound sent as base64 or as a data URL. Raises Refusal."""
+    """Return an audio clip sent as base64 or a data URL. Raises Refusal."""
     if sent[:5].lower() != "data:":
         return SentSound(at=at, base64=sent)
     if (data := _DATA_URL.match(sent)) is not None:
@@ -100,7 +100,7 @@ def sound_of(sent: str, at: str) -> SentSound:
 
 
 def image_at(url: str, at: str) -> SentImage:
-    """Return an image sent as a data URL or as a web address. Raises Refusal."""
+    """Return an image sent as a data URL or a web address. Raises Refusal."""
     if (data := _DATA_URL.match(url)) is not None:
         return SentImage(at=at, base64=url[data.end() :])
     if _WEB_URL.match(url) is not None and len(url) <= _LONGEST_URL:
@@ -113,16 +113,16 @@ def image_at(url: str, at: str) -> SentImage:
 
 
 def image_of(sent: str, at: str) -> SentImage:
-    """Return an image sent as base64 or as a data URL. Raises Refusal."""
+    """Return an image sent as base64 or a data URL. Raises Refusal."""
     return image_at(sent, at) if sent[:5].lower() == "data:" else SentImage(at=at, base64=sent)
 
 
 Part = str | SentMedia
-"""A part of a message."""
+"""Part of a message."""
 
 
 def message_of(role: Role, parts: Iterable[Part], *, call_id: str = "") -> Message:
-    """Return a message with a MARK for each image and sound, and its texts on separate lines."""
+    """Return a message with a MARK for each image and audio clip. Consecutive texts go on separate lines."""
     pieces: list[str] = []
     media: list[SentMedia] = []
     for part in parts:
@@ -136,14 +136,14 @@ def message_of(role: Role, parts: Iterable[Part], *, call_id: str = "") -> Messa
 
 
 MAX_BYTES = 32 * 2**20
-"""Limit of one fetched image."""
+"""Maximum size of a fetched image."""
 SECONDS = 15.0
-"""Time to fetch one image."""
+"""Time limit for fetching one image."""
 _HINT = "Send it as a data URL."
 
 
 class ImageFetcher:
-    """Fetches images from the web, within the bounds of `edgechat.base.network.web`. Thread-safe."""
+    """Fetches images from the web, within the limits of `edgechat.base.network.web`. Thread-safe."""
 
     def __init__(
         self, *, resolve: Resolve = addresses_of, transport: httpx2.BaseTransport | None = None
@@ -164,14 +164,14 @@ class ImageFetcher:
 
 
 def takes(model: ModelInfo, sent: SentMedia) -> bool:
-    """Return whether a model can see an image, or hear a sound."""
+    """Return True if a model can see an image, or hear an audio clip."""
     return model.sees if isinstance(sent, SentImage) else model.hears
 
 
 async def refuse_untaken(
     sent: Sequence[tuple[Message, SentMedia]], served: ServedModel, models: ModelPool
 ) -> None:
-    """Raise Refusal if the model cannot see or hear what a user sends; it names a model that can."""
+    """Raise Refusal if the model cannot see or hear what a user sent; the message suggests one that can."""
     for message, one in sent:
         if message.role == "tool" or takes(served.model, one):
             continue
@@ -182,7 +182,7 @@ async def refuse_untaken(
 
 
 def _other(cards: Sequence[ModelCard], *, is_image: bool) -> str:
-    """Return advice: a model on this machine that can, or one to download."""
+    """Suggest a model that can see images (or hear audio): one on this machine, or one to download."""
     does, modality = ("sees", "image") if is_image else ("hears", "audio")
     here = next((card.id for card in cards if (card.sees if is_image else card.hears)), None)
     if here is not None:
@@ -192,55 +192,55 @@ def _other(cards: Sequence[ModelCard], *, is_image: bool) -> str:
         known = [one for one in catalogue() if (one.vision if is_image else one.audio)]
     except SettingsError:
         known = []
-    # Models of lower quality are smaller: this one fits nearly any machine.
+    # Lower-quality models are smaller, so this one fits nearly any machine.
     smallest = min(known, key=lambda one: one.quality or math.inf, default=None)
     return f"{listed} To download one: edgechat pull {smallest.name}" if smallest is not None else listed
 
 
 MOST = 256
-"""Limit of images and sounds in one request."""
+"""Maximum number of images and audio clips in one request."""
 MOST_FETCHED = 64 * 2**20
-"""Limit of bytes fetched for one request."""
+"""Maximum number of bytes fetched for one request."""
 FETCH_SECONDS = 30.0
-"""Time to fetch all images of one request."""
+"""Time limit for fetching all images in one request."""
 MOST_STORED = 2**30
-"""Limit of the bytes of all stored images, and of all sounds."""
+"""Maximum total size of the stored images, and of the stored audio clips."""
 MOST_SECONDS = 7 * 86400.0
-"""Time after which a file is deleted unless it is sent again."""
+"""A file is deleted if it has not been sent for this long."""
 _THREADS = 4
 _PIECE = 1 << 20
-"""Characters of base64 decoded at once, in a few milliseconds."""
+"""Number of base64 characters decoded at a time, which takes a few milliseconds."""
 _STAND_IN = "\N{REPLACEMENT CHARACTER}"
-"""Replaces PLACE in texts of clients, where it would shift the images."""
+"""Replaces PLACE in text from clients, where it would shift the images."""
 _LOG = logging.getLogger(__name__)
 
 
 class RequestMedia:
-    """Stores images and sounds of requests in a folder. Belongs to one event loop."""
+    """Stores images and audio from requests in a folder. Bound to one event loop."""
 
     def __init__(self, folder: Path, *, fetcher: ImageFetcher | None = None) -> None:
-        """fetcher: fetches images from the web; None: web addresses are refused."""
+        """fetcher: fetches images from the web; None to refuse web addresses."""
         self._images = ImageLibrary(folder)
         self._sounds = SoundLibrary(folder / "sounds")
         self._fetcher = fetcher
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="media")
         self._decoding = threading.Lock()
-        """Held while a file is decoded, which can take a gigabyte."""
+        """Held while a file is decoded, which can take a gigabyte of memory."""
         self._used: Counter[str] = Counter()
-        """Numbers of requests that use a file, by its digest."""
+        """How many requests are using each file, by digest."""
         self._counting = threading.Lock()
-        """Held while `_used` changes, or an unused file is deleted."""
+        """Held while `_used` changes or an unused file is deleted."""
         self._new_bytes = 0
-        """Bytes stored since the last pruning."""
+        """Number of bytes stored since the last pruning."""
 
     @asynccontextmanager
     async def placed(
         self, request: ChatRequest, served: ServedModel, models: ModelPool
     ) -> AsyncIterator[ChatRequest]:
-        """Give the request with its images and sounds in files, while the context is open.
+        """Yield the request with its images and audio in files, which exist while the context is open.
 
-        models: those that a refusal can suggest. Raises Refusal if the model cannot see or hear what a user
-        sends; unreadable results of tools become notes.
+        models: the models that a refusal can suggest. Raises Refusal if the model cannot see or hear what a
+        user sent; unreadable tool results become notes.
         """
         sent = list(_sent_in(request))
         if len(sent) > MOST:
@@ -257,11 +257,11 @@ class RequestMedia:
         finally:
             if storing.done():
                 held.close()
-            else:  # if cancelled, it goes on for a while
+            else:  # after a cancellation, its thread goes on for a while
                 storing.add_done_callback(lambda done: _let_go(done, held))
 
     def prune(self) -> None:
-        """Delete old files, and the oldest of too many, but none in use. Blocks on the disk."""
+        """Delete old files, and the oldest if there are too many, but none in use. Blocks on the disk."""
         try:
             for library in (self._images, self._sounds):
                 self._prune(library)
@@ -271,7 +271,7 @@ class RequestMedia:
     def _prune(self, library: ImageLibrary | SoundLibrary) -> None:
         oldest = time.time() - MOST_SECONDS
         stored = sorted(library.stored(), key=lambda one: one.used)
-        library.prune({one.digest for one in stored})  # left by a crash
+        library.prune({one.digest for one in stored})  # removes what a crash left behind
         too_many = sum(one.size for one in stored) - MOST_STORED
         for one in stored:
             if too_many > 0 or one.used < oldest:
@@ -287,9 +287,9 @@ class RequestMedia:
     def _store(
         self, sent: Sequence[tuple[Message, SentMedia]], model: ModelInfo, held: ExitStack
     ) -> list[MediaFile | None]:
-        """Return the stored files, or None for unreadable results of tools. Raises Refusal.
+        """Return the stored files, with None for unreadable tool results. Raises Refusal.
 
-        held: keeps the files in use.
+        held: keeps the files in use until it is closed.
         """
         found: list[MediaFile | None] = []
         fetches = _Fetches(self._fetcher)
@@ -337,11 +337,11 @@ class RequestMedia:
 def _let_go(done: asyncio.Future[list[MediaFile | None]], held: ExitStack) -> None:
     held.close()
     if not done.cancelled():
-        done.exception()  # there may be no client left to tell
+        done.exception()  # marks it as retrieved: there may be no client left to tell
 
 
 class _Fetches:
-    """Fetches the images of one request, bounded in bytes and time."""
+    """Fetches the images of one request, with limits on size and time."""
 
     def __init__(self, fetcher: ImageFetcher | None) -> None:
         self._fetcher = fetcher
@@ -370,12 +370,12 @@ def _sent_in(request: ChatRequest) -> Iterator[tuple[Message, SentMedia]]:
 
 
 def _decoded(sent: SentMedia, wrong: type[MediaError]) -> bytes:
-    """Decode base64. Raises `wrong`."""
+    """Decode base64. Raises `wrong` if it is too long or not valid."""
     what = "image" if isinstance(sent, SentImage) else "sound"
     if len(sent.base64) > MAX_FILE_BYTES * 3 // 2:
         raise wrong(f"The {what} has more than {mebibytes(MAX_FILE_BYTES)}, the limit.")
     plain = "".join(sent.base64.split())
-    try:  # in pieces, so that streams go on
+    try:  # in pieces, so that streams do not stall
         return b"".join(
             binascii.a2b_base64(plain[start : start + _PIECE], strict_mode=True)
             for start in range(0, len(plain), _PIECE)

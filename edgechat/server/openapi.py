@@ -1,4 +1,4 @@
-"""The server's description in OpenAPI 3.1: /openapi.json, made of the operations and their Structs."""
+"""The server's OpenAPI 3.1 description: /openapi.json, generated from the operations and their Structs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STATUSES = {
 }
 _GET = ("400", "401", "403", "404", "500")
 _NAMED = (ChatChunk, *ITEMS, *TOOLS)
-"""Types that other schemas name only in words, or by reference."""
+"""Types that other schemas mention only in a description, or by reference."""
 
 
 @cache

@@ -1,8 +1,8 @@
-"""Operations: what the server does at each path, from the bytes of a request to those of its answer.
+"""Operations: what the server does at each path, from the request body to the response body.
 
 An operation reads, decodes and checks the body, then runs until it has answered or the client disconnects.
-Each generated answer has one task, which reads its events and writes them to the client: a token passes
-through no queue of ours, and a client that does not read holds up its own answer alone.
+Each generated answer has one task, which reads its events and writes them to the client. Tokens pass through
+no queue of ours, and a client that does not read delays only its own answer.
 """
 
 from __future__ import annotations
@@ -44,55 +44,57 @@ KEEP_ALIVE = 10.0
 """Seconds of silence after which something is sent, so that no proxy or client gives up."""
 
 OnEvent = Callable[[int, RequestEvent], Awaitable[None]]
-"""Takes the number of an answer, and an event of it."""
+"""Takes the index of an answer and one of its events."""
 Placed = Callable[[ChatRequest], AbstractAsyncContextManager[ChatRequest]]
-"""Gives a request whose images and sounds are in files."""
+"""Takes a request, and yields it with its images and audio in files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What operations work with."""
+    """The services that operations use."""
 
     models: ModelPool
     media: RequestMedia
     documents: RequestDocuments
     think: bool | None = None
-    """Whether models think that can switch it, by the settings."""
+    """Whether models that can turn thinking on and off should think, according to the settings."""
     strict: bool = False
-    """Whether fields without effect are refused."""
+    """Whether to refuse fields that have no effect."""
     store: ResponseStore | None = None
-    """Where responses are stored; None: nowhere."""
+    """Where to store responses; None to not store them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path. Routes and /openapi.json are made of operations."""
+    """One method on one path. The routes and /openapi.json are generated from operations."""
 
     method: Literal["GET", "POST", "DELETE"]
     path: str
     run: Callable[..., Awaitable[bytes | msgspec.Struct | None]]
-    """Takes the exchange, the services, and the decoded body or query if there is one. Returns JSON, or None
-    if it has answered."""
+    """Takes the exchange, the services, and the decoded body or query, if any.
+
+    Returns JSON, or None if it has already responded.
+    """
     name: str = ""
-    """`operationId` in the description; '' leaves the operation out."""
+    """The `operationId` in /openapi.json; operations without one are left out."""
     about: str = ""
     answer: type[msgspec.Struct] | None = None
-    """None: plain text."""
+    """Type of the response body; None for plain text."""
     _: KW_ONLY
     body: type[msgspec.Struct] | None = None
     make: Callable[[Any, bool | None], Any] | None = None
-    """Takes the body and `Services.think`; returns what `run` gets instead. Large bodies: in a thread."""
+    """Turns the body and `Services.think` into what `run` gets instead; in a thread if the body is large."""
     query: type[msgspec.Struct] | None = None
     stream: str = ""
-    """What the data of an event is, or a line, if the answer can be a stream."""
+    """Describes the data of one event (or line), if the answer can be streamed."""
     stream_type: str = "text/event-stream"
     also: Mapping[str, tuple[str, type[msgspec.Struct]]] = field(default_factory=dict, hash=False)
-    """Further answers, by status: when, and the type of the body."""
+    """Further responses by status: when they are sent, and the type of their body."""
     is_open: bool = False
-    """Whether it needs no key."""
+    """Whether it works without a key."""
 
     async def answer_to(self, exchange: Exchange, services: Services) -> None:
-        """Run the operation for one request. Raises Refusal and EdgechatError before an answer has begun."""
+        """Run the operation for one request. Raises Refusal or EdgechatError if no response has begun."""
         if self.body is not None:
             made = await parse_body(await exchange.body(), partial(self._decoded, services))
             await exchange.run_until_disconnect(self._run(exchange, services, made))
@@ -115,12 +117,12 @@ class Operation:
 
 
 def path_id(exchange: Exchange) -> str:
-    """Return the {id} in the path."""
+    """Return the {id} parameter of the path."""
     return str(exchange.scope["path_params"]["id"])
 
 
 async def load(exchange: Exchange, services: Services, model: str) -> str:
-    """Load a model; return its name."""
+    """Load a model and return its name."""
     async with services.models.serve(model) as served:
         exchange.record_model(served.name)
         return served.name
@@ -136,9 +138,10 @@ async def embed(
     cut: bool = False,
     query: str | None = None,
 ) -> tuple[str, Embedded, float]:
-    """Embed texts, or score them as answers to `query`; return the model's name, and the seconds it loaded.
+    """Embed texts, or score them as answers to `query`.
 
-    dimensions: those that the client expects. Raises Refusal and EdgechatError.
+    dimensions: the number that the client expects. Returns the model's name, the result, and the seconds
+    spent loading the model. Raises Refusal and EdgechatError.
     """
     began = asyncio.get_running_loop().time()
     async with services.models.serve(model) as served:
@@ -168,7 +171,7 @@ async def translate(
     bos: bool = False,
     special: bool = False,
 ) -> Translated:
-    """Return the tokens of a text or a chat, or the text of tokens. Raises Refusal and EdgechatError."""
+    """Tokenize a text or a chat, or detokenize tokens. Raises Refusal and EdgechatError."""
     if documents is not None:
         await services.documents.prepare(documents)
     async with services.models.serve(model or "") as served, AsyncExitStack() as held:
@@ -189,7 +192,7 @@ def _stopped() -> Refusal:
 
 
 async def generate(exchange: Exchange, services: Services, answers: Answers) -> None:
-    """Compute the answers and send them. Raises EdgechatError and Refusal before anything is sent."""
+    """Generate the answers and send them. Raises EdgechatError or Refusal if nothing has been sent yet."""
     compute = partial(_compute, exchange, services, answers)
     try:
         if answers.streams:
@@ -212,7 +215,7 @@ async def _send_whole(
 
 
 async def _compute(exchange: Exchange, services: Services, answers: Answers, on_event: OnEvent) -> None:
-    """Compute all answers at the same time. If cancelled, they stop within a step."""
+    """Generate all answers concurrently. If cancelled, they stop within a step."""
     asked = answers.documents
     if asked is not None:
         await services.documents.prepare(asked)
@@ -263,7 +266,7 @@ async def _follow(
 
 
 class _Stream:
-    """Sends a stream, from the first word of the answer on: an error before it still has its own status."""
+    """Sends a stream, but not before the first word, so that earlier errors get their own HTTP status."""
 
     def __init__(self, exchange: Exchange, answers: Answers) -> None:
         self._exchange = exchange
@@ -273,7 +276,7 @@ class _Stream:
         self._writing = asyncio.Lock()
 
     async def send(self, compute: Callable[[OnEvent], Awaitable[None]]) -> None:
-        """Send the answers as they are computed. Raises errors that come before the first word."""
+        """Send the answers as they are generated. Raises errors that occur before the first word."""
         try:
             async with self._keeping_alive():
                 await compute(self._on_event)
@@ -282,7 +285,7 @@ class _Stream:
         except Exception as error:
             if not self._exchange.status:
                 raise
-            # The status has been sent: the error becomes an event.
+            # The status has been sent, so the error becomes an event.
             refusal = refusal_of(error)
             self._exchange.scope[BROKEN_OFF] = refusal.code
             await self._write(self._answers.failure(refusal), more=False)
@@ -313,7 +316,7 @@ class _Stream:
             await asyncio.wait([filling])
 
     async def _send_keep_alives(self) -> None:
-        """Break long silences, as during a load or a long prompt."""
+        """Break long silences, such as while a model loads or reads a long prompt."""
         while True:
             silent = self._clock() - self._last_write
             if silent >= KEEP_ALIVE:
@@ -325,14 +328,15 @@ class _Stream:
 
 
 def with_conversation(request: ChatRequest, model: str) -> ChatRequest:
-    """Return a request with an id of its conversation, a hash, if it may go on.
+    """Return a request with a conversation id, a hash, if its conversation could go on.
 
-    Programs send whole conversations, and do not name them. The engine saves the KV state of a conversation
-    by its id when the model is unloaded, so that an agent need not wait for its long prompt again.
+    Programs send whole conversations without naming them. When a model is unloaded, the engine saves the KV
+    cache of each conversation under its id, so that an agent does not wait for its long prompt to be read
+    again.
 
-    Requests with the same system prompt and tools are one conversation, of which the last state is saved.
-    Without tools, requests have one from the second question on, if system prompt and first question are
-    the same. Different LoRA adapters make different conversations.
+    Requests with the same system prompt and tools count as one conversation, and its latest state is saved.
+    Requests without tools get an id from the second question on; they count as one conversation if the system
+    prompt and first question are the same. Different LoRA adapters make different conversations.
     """
     if request.text is not None or request.chat is not None:
         return request

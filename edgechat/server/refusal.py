@@ -1,4 +1,4 @@
-"""Refusals: why a request fails, made of errors, and written as each protocol writes errors."""
+"""Refusals: why requests fail, derived from errors and encoded in each protocol's format."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from edgechat.base.errors import (
 )
 
 BROKEN_OFF: Final = "edgechat.cut"
-"""Key in the scope: the code of the refusal that ended an answer after its status was sent."""
+"""Scope key: the code of the refusal that ended an answer after its status was sent."""
 _TYPES = {401: "authentication_error", 403: "permission_error", 408: "timeout_error", 429: "rate_limit_error"}
 _ANTHROPIC_TYPES = {
     401: "authentication_error",
@@ -46,7 +46,7 @@ _ANTHROPIC_TYPES = {
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
-    """What went wrong; `param` is the field that it is about."""
+    """What went wrong; `param` is the field that caused it."""
 
     message: str
     type: str
@@ -61,7 +61,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 
 class MessagesErrorCode(msgspec.Struct, frozen=True):
-    """What went wrong, for programs: clients know `thread_unsupported_request`, and go on without threads."""
+    """A machine-readable reason: on `thread_unsupported_request`, clients continue without threads."""
 
     error_code: str
 
@@ -82,13 +82,13 @@ class MessagesError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OllamaError(msgspec.Struct, frozen=True):
-    """The body of an error response, or the last line of a stream that fails."""
+    """The body of an error response, or the last line of a failed stream."""
 
     error: str
 
 
 class Refusal(Exception):
-    """A refused request: an HTTP status, a message, and what programs read besides."""
+    """A refused request: an HTTP status, a message, and details for programs."""
 
     def __init__(
         self,
@@ -132,11 +132,11 @@ _DIALECTS: dict[str, tuple[type[msgspec.Struct], Callable[[Refusal], bytes]]] = 
     "/api/": (OllamaError, ollama_error),
     "": (ErrorBody, openai_error),
 }
-"""Error formats, by the beginning of canonical paths."""
+"""Error formats, by prefix of canonical paths."""
 
 
 def error_format(path: str) -> tuple[type[msgspec.Struct], Callable[[Refusal], bytes]]:
-    """Return the type of error bodies at a path, and the function that encodes them."""
+    """Return the type of error bodies for a path, and the function that encodes them."""
     return next(found for prefix, found in _DIALECTS.items() if path.startswith(prefix))
 
 
@@ -163,22 +163,22 @@ _OURS: tuple[tuple[type[EdgechatError], int, str, int | None], ...] = (
 )
 
 _HINTS: dict[type[EdgechatError], str] = {
-    # For errors whose hints are for people at a terminal, or name paths of this machine.
+    # Replacements for hints that are meant for people at a terminal, or that name paths on this machine.
     SwitchUnknown: "Omit think and reasoning_effort.",
     EngineCrashed: "The next request starts it again.",
     StoreError: "Requests without previous_response_id and item_reference do not need it.",
     ModelFileError: "For details, run `edgechat plan` with its name on the server's machine.",
 }
 _FOLDERS = re.compile(r"(?<!\S)(?:[A-Za-z]:)?[/\\](?:[^/\\]*[/\\])*")
-"""The folders of an absolute path: clients are only told the name of the file."""
+"""The folders in an absolute path: clients are told only the file's name."""
 
 
 def refusal_of(error: Exception) -> Refusal:
-    """Return the refusal for an error. Unexpected errors are logged, and clients get no details."""
+    """Return the refusal for an error. Unexpected errors are logged, and clients are told no details."""
     if isinstance(error, Refusal):
         return error
     if not isinstance(error, EdgechatError):
-        # The traceback may quote a request: only --debug shows it, see `edgechat.base.logs`.
+        # The traceback may quote a request, so only --debug shows it: see `edgechat.base.logs`.
         _LOG.error("internal error in edgechat: %s", type(error).__name__, exc_info=error)
         told = "Internal error in edgechat; for details, start the server with --debug."
         return Refusal(told, status=500, code="fault")

@@ -1,4 +1,4 @@
-"""Serving: the socket, and uvicorn on it, with graceful shutdown."""
+"""Serving: opens the socket and runs uvicorn on it, with graceful shutdown."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from edgechat.server.connection import Connection
 _BACKLOG = 128
 _OWN = "Use an address of this machine: --host 127.0.0.1, or --host 0.0.0.0 for all addresses."
 _OUTSIDE = ("192.0.2.1", 9)
-"""An address for documentation (RFC 5737), which no machine has."""
+"""An address reserved for documentation (RFC 5737), which no machine has."""
 _FAREWELL = 3
-"""Seconds for clients to read on after the last answer is complete."""
+"""Seconds for clients to finish reading after the last answer is complete."""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on a port, or on a free one for 0. Raises SettingsError."""
+    """Return a socket that listens on a port; 0 picks a free one. Raises SettingsError."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
@@ -38,11 +38,11 @@ def listen(host: str, port: int) -> socket.socket:
         raise SettingsError(
             f"The address {host!r} cannot be resolved: {error.strerror}.", hint=hint
         ) from error
-    # 'localhost' has two addresses, and clients that know one know that of IPv4.
+    # 'localhost' has two addresses; clients that try only one use IPv4.
     family, kind, protocol, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
     listener = socket.socket(family, kind, protocol)
     try:
-        if hasattr(socket, "SO_EXCLUSIVEADDRUSE"):  # Windows would share a port in use
+        if hasattr(socket, "SO_EXCLUSIVEADDRUSE"):  # Windows would share a port that is in use
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
         else:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -61,7 +61,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """Return the URL to type; for a socket on all addresses, that of the loopback."""
+    """Return the URL to type; if the socket listens on all addresses, the loopback URL."""
     host, port = listener.getsockname()[:2]
     if ipaddress.ip_address(host).is_unspecified:
         host = "::1" if ":" in host else "127.0.0.1"
@@ -69,7 +69,7 @@ def url_of(listener: socket.socket) -> str:
 
 
 def url_for_others(listener: socket.socket) -> str:
-    """Return the URL for other machines, of a socket that is open to them, as far as it is known."""
+    """Return the URL at which other machines can probably reach the socket."""
     host, port = listener.getsockname()[:2]
     if not ipaddress.ip_address(host).is_unspecified:
         return url_of(listener)
@@ -83,15 +83,15 @@ def url_for_others(listener: socket.socket) -> str:
 
 
 def is_loopback(listener: socket.socket) -> bool:
-    """Return whether only programs on this machine can reach a socket."""
+    """Return True if only programs on this machine can reach the socket."""
     return ipaddress.ip_address(listener.getsockname()[0]).is_loopback
 
 
 class Server(uvicorn.Server):
-    """uvicorn with graceful shutdown: a first signal lets running requests end, a second one does not."""
+    """uvicorn with graceful shutdown: a first signal lets running requests finish, a second does not."""
 
     def __init__(self, app: ASGIApp, *, drain: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """drain: waits for running requests, and has new ones refused."""
+        """drain: waits for running requests to finish; new ones are refused meanwhile."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -111,12 +111,12 @@ class Server(uvicorn.Server):
         self._ending: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._signals = 0
-        # Clients have been told of the errors that uvicorn logs.
+        # Clients have already been told about the errors that uvicorn logs.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle signals while the server runs, without raising them again after a clean stop."""
+        """Handle signals while the server runs, without re-raising them after a clean stop."""
         self._loop = asyncio.get_running_loop()
         names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")  # no system has all of these
         numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
@@ -132,7 +132,7 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Handle a signal."""
+        """Begin a graceful shutdown; on a second signal, stop at once."""
         self._signals += 1
         if self._signals > 1:
             self.should_exit = self.force_exit = True
@@ -147,7 +147,7 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until the end."""
+        """Serve until shutdown."""
         try:
             await super().serve(sockets)
         finally:

@@ -6,10 +6,10 @@
     [sampling]
     temperature = 0.7
 
-Options on the command line take precedence; edgechat chooses what neither sets.
+Command-line options take precedence. edgechat chooses whatever is set in neither place.
 
-`fields` defines the settings with their descriptions, `reading` checks a file, `writing` changes it without
-losing its layout, and `documentation` describes settings for the settings screen.
+`fields` defines the settings and their descriptions, `reading` checks a file, `writing` changes it without
+losing its layout, and `documentation` describes the settings for the settings screen.
 """
 
 from __future__ import annotations

@@ -24,16 +24,16 @@ from edgechat.settings.reading import stripped
 
 _TABLES = {Preset: "presets", RemoteServer: "remotes", EngineProgram: "engines"}
 _HUGE = 10**6
-"""Larger limits are not shown."""
+"""Limits larger than this are not shown."""
 
 
 class Documented(msgspec.Struct, frozen=True):
     """Documentation of one setting."""
 
     name: str
-    """As `save` and the file call it: 'context', 'sampling.temperature'."""
+    """Its name in the file and for `save`: 'context', 'sampling.temperature'."""
     kind: str
-    """The allowed values as text: 'a whole number, 1 to 512'."""
+    """The allowed values as text, such as 'a whole number, 1 to 512'."""
     default: str
     """The default, as text."""
     doc: str
@@ -44,7 +44,7 @@ class Documented(msgspec.Struct, frozen=True):
 
     @property
     def optional(self) -> bool:
-        """Whether it can be None, leaving the choice to edgechat."""
+        """Whether it can be None, which leaves the choice to edgechat."""
         return type(None) in typing.get_args(stripped(self.type))
 
     def value(self, settings: Settings) -> Any:
@@ -62,7 +62,7 @@ def _fields(kind: type[msgspec.Struct], prefix: str) -> Iterator[Documented]:
         if field.type is SamplingDefaults:
             yield from _fields(SamplingDefaults, f"{field.name}.")
             continue
-        # The Meta with `extra` is the documentation; others set limits.
+        # The Meta with `extra` is the documentation; the others set limits.
         about = [meta for meta in _metas(field.type) if meta.extra][-1]
         extra = about.extra or {}
         default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
@@ -82,7 +82,7 @@ def _metas(kind: Any) -> list[Meta]:
 
 
 def format_value(value: Any) -> str:
-    """Return a value as text: 'on', '10', 'none'."""
+    """Return a value as text, such as 'on', '10' or 'none'."""
     match value:
         case bool():
             return "on" if value else "off"
@@ -94,7 +94,7 @@ def format_value(value: Any) -> str:
 
 
 def describe_type(kind: Any) -> str:
-    """Return the description of a type."""
+    """Return a description of the values that a type allows."""
     plain, limits = stripped(kind), _limits(kind)
     origin, parts = typing.get_origin(plain), typing.get_args(plain)
     if origin in (Union, UnionType):

@@ -1,4 +1,4 @@
-"""The fields of settings.toml. The description of a field is its documentation, here and on the screen."""
+"""The fields of settings.toml. Their descriptions also appear on the settings screen."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ Group = Literal[
     "Model", "Conversation", "Sampling", "Appearance", "Machine", "Presets", "Prompts", "Remotes", "Engines"
 ]
 AppliesFrom = Literal["now", "new chat", "load", "start"]
-"""When a change takes effect: at once, for new chats, with the next load of a model, with the next start."""
+"""When a change takes effect: at once, for new chats, when a model is next loaded, or at the next start."""
 Theme = Literal["terminal", "dark", "light", "high-contrast"]
 PictureMode = Literal["auto", "kitty", "blocks"]
-"""How images are drawn: as the terminal can, by Kitty's graphics protocol, by half blocks."""
+"""How images are drawn: as the terminal allows, with Kitty's graphics protocol, or with half blocks."""
 Backend = Literal["llama.cpp", "mlx"]
 """The backend that runs a model."""
 RemoteKind = Literal[
     "vllm", "sglang", "llama-server", "transformers", "ollama", "lmstudio", "tgi", "edgechat", "openai"
 ]
-"""The program that a remote engine is; openai: any other one that speaks OpenAI's protocol."""
+"""The program behind a remote engine; 'openai' is any other program that speaks OpenAI's protocol."""
 AttentionWish = Literal["auto", "flash", "plain"]
-"""How llama.cpp computes attention: as is faster for a model on this machine, or always one way."""
+"""How llama.cpp computes attention: in whichever way is faster for a model here, or always in one way."""
 EngineName = Literal["vllm", "sglang", "transformers", "llama-server"]
 """A program that edgechat can start to run a model."""
 RuntimeQuant = Literal["nf4", "int8", "none"]
-"""Into what such a program quantizes weights while it loads them, by bitsandbytes."""
+"""How such a program quantizes weights while loading them, using bitsandbytes."""
 
 SYSTEM_LENGTH = 100_000
 """Maximum length of a system prompt, in characters."""
@@ -64,7 +64,7 @@ def _sampling(text: str) -> Meta:
 class SamplingDefaults(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 ):
-    """Sampling parameters, with the fields of the engine's Sampling; None: not set."""
+    """Sampling parameters, with the fields of the engine's Sampling. None means not set."""
 
     temperature: Annotated[
         _Warmth | None, _sampling("0 always takes the most likely token; higher values vary more.")
@@ -91,21 +91,22 @@ class SamplingDefaults(
     ] = None
 
     def over(self, other: SamplingDefaults) -> SamplingDefaults:
-        """Return these values, and those of `other` for what is not set here.
+        """Return these values; those that are not set here are taken from `other`.
 
-        With a temperature of 0 here, the penalties of `other` are ignored: the likeliest token is wanted.
+        With a temperature of 0 here, the penalties of `other` are ignored, because the likeliest token is
+        wanted.
         """
         defaults = other.without_penalties() if self.temperature == 0 else other
         return SamplingDefaults(**(defaults.given() | self.given()))
 
     def without_penalties(self) -> SamplingDefaults:
-        """Return the values that do not depend on the text so far."""
+        """Return the values without the penalties, which depend on the text so far."""
         return msgspec.structs.replace(
             self, repetition_penalty=None, presence_penalty=None, frequency_penalty=None
         )
 
     def given(self) -> dict[str, Any]:
-        """Return the values that are set, by name: `Sampling(**defaults.given())`."""
+        """Return the values that are set, by name, for `Sampling(**defaults.given())`."""
         return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
 
 
@@ -119,33 +120,33 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class RemoteServer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """A server whose models answer beside the local ones: a table [remotes.NAME]."""
+    """A server whose models are offered alongside the local ones: a table [remotes.NAME]."""
 
     url: Annotated[str, Meta(min_length=1, max_length=2048)]
-    """Where it is, with or without the /v1 at its end."""
+    """Its address, with or without the trailing /v1."""
     key: str | None = None
-    """What it wants to be sent as a bearer token."""
+    """The key to send as a bearer token."""
     key_env: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
-    """The environment variable that has the key, instead."""
+    """The environment variable that holds the key, in place of `key`."""
     kind: RemoteKind | None = None
-    """None: found out by asking it."""
+    """None to ask the server."""
 
     def __repr__(self) -> str:
-        """Leave out the key, which must be in no log."""
+        """Leave out the key, which must not appear in any log."""
         return f"RemoteServer({self.url!r})"
 
 
 class EngineProgram(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 ):
-    """How one of the programs that edgechat starts is started: a table [engines.NAME]."""
+    """How to start one of the programs that edgechat can run: a table [engines.NAME]."""
 
     command: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
-    """The program, as in a shell; None: found by its name. One word is followed by the usual subcommand."""
+    """The program, as in a shell; None to find it by name. A single word gets the usual subcommand."""
     args: tuple[Annotated[str, Meta(max_length=4096)], ...] = ()
-    """What its command line ends with."""
+    """Arguments appended to its command line."""
     env: tuple[Annotated[str, Meta(min_length=1, max_length=200)], ...] = ()
-    """Environment variables that it is to have, beside those that it needs."""
+    """Environment variables to pass on, besides those that it needs."""
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -254,7 +255,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         _about("Let the model title a conversation in idle time.", "Conversation", "now"),
     ] = True
     sampling: SamplingDefaults = SamplingDefaults()
-    """Overrides what the catalogue recommends for a model."""
+    """Overrides the sampling that the catalogue recommends for a model."""
     theme: Annotated[
         Theme,
         _about(
@@ -382,5 +383,5 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def state_bytes(self) -> int | None:
-        """Bytes of disk for saved KV state; None: as much as is reasonable."""
+        """Disk space for saved KV state, in bytes; None for as much as is reasonable."""
         return None if self.state_gib is None else int(self.state_gib * 2**30)

@@ -1,4 +1,4 @@
-"""Reading of settings.toml and other TOML files; errors name the file, the field and the allowed values."""
+"""Reads settings.toml and other TOML files. Errors name the file, the field and the allowed values."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def load() -> Settings:
 
 
 def settings_of(table: dict[str, Any], where: str) -> Settings:
-    """Return a table as Settings. Raises SettingsError, naming `where` (the file) and the field."""
-    from edgechat.base.network import lenders  # needed only where there is a file
+    """Convert a table to Settings. Raises SettingsError, naming `where` (the file) and the field."""
+    from edgechat.base.network import lenders  # needed only if there is a file
 
     settings = checked(table, Settings, where)
     for kind, names in (("preset", settings.presets), ("prompt", settings.prompts)):
@@ -65,7 +65,7 @@ def settings_of(table: dict[str, Any], where: str) -> Settings:
 
 
 def name_fault(name: str) -> str | None:
-    """Return what is wrong with the name of a preset or a saved prompt, or None."""
+    """Return the reason the name of a preset or saved prompt is invalid, or None."""
     # Every character must be visible in a terminal.
     if 0 < len(name) <= NAME_LENGTH and name.isprintable() and name == name.strip():
         return None
@@ -73,7 +73,7 @@ def name_fault(name: str) -> str | None:
 
 
 def remote_fault(name: str, remote: RemoteServer) -> str | None:
-    """Return what is wrong with a remote, or None."""
+    """Return the reason a remote is invalid, or None."""
     try:
         url = urlsplit(remote.url)
         is_valid = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
@@ -116,7 +116,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
     try:
         return tomllib.loads(read_text(path))
-    except (OSError, ValueError, RecursionError) as error:  # a number of 5000 digits is a ValueError
+    except (OSError, ValueError, RecursionError) as error:  # a number of 5000 digits raises ValueError
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise SettingsError(
             f"{path} cannot be read: {one_line(str(why))}.", hint=f"Correct or remove {path}."
@@ -124,16 +124,16 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a TOML file. Raises OSError, UnicodeDecodeError."""
+    """Return the text of a TOML file. Raises OSError and UnicodeDecodeError."""
     # Some editors write a byte order mark, which TOML does not allow.
     return paths.read_bytes(path, MAX_BYTES).decode("utf-8-sig")
 
 
 def checked(table: dict[str, Any], kind: type[S], where: str, prefix: str = "") -> S:
-    """Return `table` as a `kind`. Raises SettingsError, naming `where` (the file) and the field."""
+    """Convert `table` to a `kind`. Raises SettingsError, naming `where` (the file) and the field."""
     with contextlib.suppress(msgspec.ValidationError):
         return msgspec.convert(table, kind)
-    # Field by field, twenty times slower, to find the invalid one.
+    # Convert field by field to find the invalid one; this is twenty times slower.
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     values: dict[str, Any] = {}
     for name, value in table.items():
@@ -150,7 +150,7 @@ def checked(table: dict[str, Any], kind: type[S], where: str, prefix: str = "") 
 
 
 def checked_value(value: Any, kind: Any) -> Any:
-    """Return a value as a field's type. Raises ValueError, listing the allowed values."""
+    """Convert a value to a field's type. Raises ValueError, listing the allowed values."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:

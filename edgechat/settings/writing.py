@@ -1,4 +1,4 @@
-"""Changes to settings.toml that keep its comments, order and layout."""
+"""Changes settings.toml, keeping its comments, order and layout."""
 
 from __future__ import annotations
 
@@ -23,8 +23,11 @@ _LOCK_SECONDS = 5.0
 
 
 Name = str | tuple[str, ...]
-"""The name of a setting: as in the file, split at the first dot only ('context', 'sampling.top_p',
-'presets.coder'), or as a tuple: ('presets', 'coder', 'think')."""
+"""The name of a setting, as a string or a tuple.
+
+A string is split only at its first dot: 'context', 'sampling.top_p', 'presets.coder'. A tuple can go deeper:
+('presets', 'coder', 'think').
+"""
 
 
 def change(name: Name, value: Any) -> Settings:
@@ -33,10 +36,10 @@ def change(name: Name, value: Any) -> Settings:
 
 
 def save(changes: Mapping[Any, Any]) -> Settings:
-    """Write settings, by `Name`, to settings.toml, and return all settings. None removes a setting.
+    """Write settings to settings.toml, and return all settings.
 
-    The value of a preset is a Preset or a table. Raises SettingsError, leaving the file as it was, if a value
-    is not valid or the file cannot be read or written.
+    changes: values by `Name`; None removes a setting. The value of a preset is a Preset or a table. Raises
+    SettingsError, leaving the file as it was, if a value is not valid or the file cannot be read or written.
     """
     path = settings_file()
     with _locked(path):
@@ -52,7 +55,7 @@ def save(changes: Mapping[Any, Any]) -> Settings:
 
 
 def _put(tables: MutableMapping[str, Any], name: Name, value: Any) -> None:
-    """Set a setting in plain tables or tomlkit's; None removes it."""
+    """Set a setting in plain or tomlkit tables; None removes it."""
     *heads, last = _parts(name)
     for head in heads:
         if head not in tables and value is None:
@@ -60,7 +63,7 @@ def _put(tables: MutableMapping[str, Any], name: Name, value: Any) -> None:
         inner = tables.setdefault(head, {})
         if not isinstance(inner, MutableMapping):
             raise SettingsError(f"{one_line(head, 80)} is not a table, so {_shown(name)} cannot be set.")
-        # Not `inner`, of which tomlkit stores a copy.
+        # Not `inner`: tomlkit stores a copy of it.
         tables = tables[head]
     _set(tables, last, _plain(value))
 
@@ -106,7 +109,7 @@ def _without_empty_tables(value: Any) -> Any:
 
 
 def _edited(path: Path, text: str, changes: Mapping[Any, Any], wanted: dict[str, Any]) -> str:
-    """Return the text of the file with the changes. Raises SettingsError if that is not possible."""
+    """Return the text of the file with the changes applied. Raises SettingsError if that is not possible."""
     import tomllib
 
     import tomlkit  # 40 ms
@@ -139,7 +142,7 @@ def _edited(path: Path, text: str, changes: Mapping[Any, Any], wanted: dict[str,
 
 
 def _with_line(text: str, name: str, line: str) -> str:
-    """Return the text with a line before its first table, and before that table's comment."""
+    """Return the text with a line inserted before its first table and that table's comment."""
     import tomllib
 
     lines = text.splitlines(keepends=True)
@@ -151,7 +154,7 @@ def _with_line(text: str, name: str, line: str) -> str:
             at -= 1
         gap = "\n" if at == header or lines[at].strip() else ""
         candidate = "".join([*lines[:at], line, gap, *lines[at:]])
-        with contextlib.suppress(ValueError):  # not a table's header, but a line of a longer value
+        with contextlib.suppress(ValueError):  # not a table header, but a line of a longer value
             if name in tomllib.loads(candidate):
                 return candidate
     return text
@@ -178,7 +181,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Replace the file's text atomically; a symbolic link is kept."""
+    """Replace the file's text atomically. A symbolic link is kept."""
     target = Path(os.path.realpath(path))
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".settings-", suffix=".part")
     try:

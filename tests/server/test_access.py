@@ -181,7 +181,7 @@ async def test_pages_of_other_origins_are_refused_and_never_named_in_the_answer(
                 )
                 assert (status, said["error"]["code"]) == (403, "wrong_origin")
                 assert said["error"]["message"] == (
-                    "Web pages of this origin are not allowed to use the server; "
+                    "Web pages from this origin are not allowed to use the server; "
                     "`edgechat serve --cors ORIGIN` allows them."
                 )
                 assert not [name for name in headers if name.startswith("access-control")]

@@ -1,6 +1,6 @@
-"""Models that clients may request: the default, and those on this machine by the names of `edgechat list`.
+"""Models that clients may request: the default, and those on this machine, named as in `edgechat list`.
 
-Clients cannot name paths: they must not have the server open arbitrary files.
+Clients cannot name paths: otherwise, the server would open arbitrary files for them.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from edgechat.planner.placement.programs import split_engine
 from edgechat.server.pool.models import ModelCard
 
 DEFAULT_NAMES = ("", "default")
-"""Names of the model that the server was started with."""
+"""Names for the model that the server was started with."""
 _LONGEST = 200
 _NEAREST = 3
 _LAST_SECOND = 253402300799
-"""Of the year 9999, in seconds since 1970."""
+"""The end of the year 9999, in seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,12 @@ class AvailableModel:
     id: str
     """The name that clients use."""
     wanted: str
-    """The name or path that is planned: from the catalogue, of Ollama, or a file."""
+    """What the planner gets: a catalogue name, the name of an Ollama model, or the path of a file."""
     path: Path
 
     @property
     def identity(self) -> tuple[Path, str]:
-        """Key under which a model is loaded once: a file, or one of Ollama's models of that file."""
+        """Identifies what gets loaded: the file, plus the name where Ollama models may share a file."""
         return self.path, self.wanted if is_blob(self.path) else ""
 
 
@@ -57,13 +57,13 @@ class AvailableModels:
     """The models on this machine. All methods read the disk: call them in a thread."""
 
     def __init__(self, default: str) -> None:
-        """default: a name or path, the model of requests that name none.
+        """default: name or path of the model for requests that name none.
 
         Raises ModelNotFound or ModelFileError.
         """
         self._of_several = False
-        """Whether the planner chooses the default's file, of several quantizations."""
-        if split_remote(default, settings.load().remotes) is not None:  # its server will find it
+        """Whether the planner chooses the default's file from several quantizations."""
+        if split_remote(default, settings.load().remotes) is not None:  # the remote server will find it
             self.default = AvailableModel(default, default, Path())
             return
         engine, model = split_engine(default)
@@ -82,7 +82,7 @@ class AvailableModels:
         self._of_several = entry is not None and len(inventory().of(entry)) > 1
 
     def find(self, name: str) -> AvailableModel:
-        """Return the model that a client means. Raises ModelNotFound."""
+        """Return the model that a client asks for by name. Raises ModelNotFound."""
         wanted = name.strip().casefold()
         if wanted in DEFAULT_NAMES or wanted == self.default.id.casefold():
             return self.default
@@ -92,7 +92,7 @@ class AvailableModels:
         if entry is not None:
             path = local_file(entry)
             if path is None and (tagged := inventory().find(f"ollama/{name.strip()}")):
-                return self._same(self._known(tagged[0]))  # Ollama's clients mean its model
+                return self._same(self._known(tagged[0]))  # Ollama's clients mean Ollama's model
             if path is None:
                 raise _not_here(entry.name)
             return self._same(AvailableModel(entry.name, entry.name, path))
@@ -109,10 +109,10 @@ class AvailableModels:
         return self.default if same or known.id == self.default.id else known
 
     def _known(self, one: LocalModel) -> AvailableModel:
-        # A default from elsewhere may have the same name as a model of the inventory.
+        # A default from elsewhere may have the same name as a model in the inventory.
         named = one.full_name if one.name.casefold() == self.default.id.casefold() else one.name
-        # By path, where the name could be taken for a file in the working folder.
-        by_name = one.entry is not None or is_blob(one.path)  # Ollama may have several models of one file
+        # By path if the name could be mistaken for a file in the working folder.
+        by_name = one.entry is not None or is_blob(one.path)  # Ollama models may share a file
         return AvailableModel(named, one.name if by_name else str(one.path), one.path)
 
     def card(self, known: AvailableModel) -> ModelCard:
@@ -122,7 +122,7 @@ class AvailableModels:
             found = [LocalModel(known.id, known.id, elsewhere, quant=elsewhere.quant)]
         if found:
             return _card(known, found[0], glances(found[:1])[0])
-        return ModelCard(id=known.id, created=_created(time.time()))  # of a remote server
+        return ModelCard(id=known.id, created=_created(time.time()))  # of a remote server or another program
 
     def cards(self) -> list[ModelCard]:
         """Describe all models that can be loaded, the default first."""
@@ -140,7 +140,7 @@ class AvailableModels:
 
 
 async def first_model(named: str | None = None) -> ChosenModel[ResolvedModel]:
-    """Choose the default model; see `choose_model`, also for the errors."""
+    """Choose the default model. Raises the same errors as `choose_model`."""
 
     def find(model: str) -> ResolvedModel:
         if split_engine(model)[0] is not None or split_remote(model, settings.load().remotes) is not None:
@@ -189,7 +189,7 @@ def _not_here(name: str) -> ModelNotFound:
 
 
 def _unknown(name: str, names: Sequence[str]) -> ModelNotFound:
-    """Return the error for an unknown model; it suggests the nearest of `names`."""
+    """Return the error for an unknown model, which suggests the closest of `names`."""
     by_name = {one.casefold(): one for one in names}
     near = difflib.get_close_matches(name.strip().casefold(), by_name, n=_NEAREST)
     likely = f"Did you mean {' or '.join(one_line(by_name[one]) for one in near)}? " if near else ""

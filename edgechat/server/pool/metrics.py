@@ -1,6 +1,6 @@
-"""Metrics of a server in Prometheus' text format, in a separate registry.
+"""Metrics of a server in Prometheus's text format, in a registry of their own.
 
-Labels are bounded: models have names that this server has loaded, never text of clients.
+Labels are bounded: they name only models that this server has loaded, and never contain text from clients.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _FIRST = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 _EACH = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)
 
-# The text format has no creation times: each would be one more gauge.
+# The text format has no creation times: each would become one more gauge.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelGauges:
-    """Gauges of one model."""
+    """The values of one model's gauges."""
 
     model: str
     plan: LoadPlan
     loaded: bool
     taken: int
-    """Places of requests, running or waiting."""
+    """Places taken by requests, running or waiting."""
     snapshot: Snapshot | None
     """None if the engine is not loaded, or did not answer in time."""
 
 
 class Metrics:
-    """Counters and histograms of one server. Belongs to one event loop."""
+    """Counters and histograms of one server. Bound to one event loop."""
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
@@ -79,7 +79,10 @@ class Metrics:
         self._crashes = counter("crashes", "Crashes of the model's worker process.", "model")
 
     def request(self, endpoint: str, status: int, model: str | None = None) -> None:
-        """Count an answered request. endpoint: one of few labels. model: the one that answered, if any."""
+        """Count an answered request.
+
+        endpoint: one of a few labels. model: the one that answered, if any.
+        """
         known = model if model in self._models else ""
         self._requests.labels(endpoint, str(status), known).inc()
 
@@ -91,7 +94,7 @@ class Metrics:
         self._load_seconds.labels(model).set(seconds)
 
     def load_failed(self, model: str) -> None:
-        """Count a load that failed."""
+        """Count a failed load."""
         self._models.add(model)
         self._load_failures.labels(model).inc()
 
@@ -100,17 +103,17 @@ class Metrics:
         self._crashes.labels(model).inc()
 
     def embedded(self, model: str, found: Embedded) -> None:
-        """Count the texts of an embeddings request."""
+        """Count an embeddings request and its tokens."""
         self._prompt.labels(model).inc(found.tokens)
         self._finished.labels(model, "stop").inc()
 
     def meter(self, model: str, arrived: float) -> Meter:
-        """Return the meter of a reply. arrived: `time.perf_counter` when its request arrived."""
+        """Return the meter for a reply. arrived: `time.perf_counter()` when its request arrived."""
         first, each = self._first.labels(model), self._each.labels(model)
         return Meter(self, model, arrived, first, each)
 
     def finished(self, model: str, event: Finished) -> None:
-        """Count a reply."""
+        """Count a finished reply and its tokens."""
         self._finished.labels(model, event.reason).inc()
         self._prompt.labels(model).inc(event.usage.prompt_tokens)
         self._cached.labels(model).inc(event.usage.cached_tokens)
@@ -120,18 +123,18 @@ class Metrics:
             self._accepted.labels(model).inc(event.speculation.accepted_tokens)
 
     def broke_off(self, model: str, reason: str, tokens: int) -> None:
-        """Count a reply that failed or was cancelled, and the tokens sent of it."""
+        """Count a reply that failed or was cancelled, and the tokens that were sent."""
         self._finished.labels(model, reason).inc()
         self._completion.labels(model).inc(tokens)
 
     def text(self, looks: Sequence[ModelGauges]) -> bytes:
-        """Return all metrics. looks: the gauges of each model."""
+        """Return all metrics as text. looks: the gauges of each model."""
         self._looks.now = looks
         return generate_latest(self._registry)
 
 
 class Meter:
-    """Measures one reply: the time to its first token, and between the others."""
+    """Measures one reply: the time to the first token, and the time between tokens."""
 
     def __init__(
         self, metrics: Metrics, model: str, arrived: float, first: Histogram, each: Histogram
@@ -143,7 +146,7 @@ class Meter:
         self._has_ended = False
 
     def take(self, event: RequestEvent) -> None:
-        """Note an event as it is sent."""
+        """Record an event as it is sent."""
         if isinstance(event, Delta | ToolCallBegun | ToolCallArguments):
             self._ticks(event.tokens)
         elif isinstance(event, Finished):
@@ -151,7 +154,7 @@ class Meter:
             self._metrics.finished(self._model, event)
 
     def broke_off(self, reason: Literal["failed", "cancelled"]) -> None:
-        """Count a reply that ends early; nothing if its Finished has already come."""
+        """Count a reply that ends early, unless it has already been counted as finished."""
         if not self._has_ended:
             self._metrics.broke_off(self._model, reason, self._tokens)
 
@@ -170,7 +173,7 @@ class Meter:
 
 
 class _GaugeCollector(Collector):
-    """Collects the gauges of the models."""
+    """Collects the models' gauges."""
 
     def __init__(self) -> None:
         self.now: Sequence[ModelGauges] = ()

@@ -1,4 +1,4 @@
-"""Models as the HTTP side sees them: the interface that `edgechat.server.pool.pool.Pool` implements."""
+"""The models as the HTTP side sees them: the interface that `edgechat.server.pool.pool.Pool` implements."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ State = Literal["loading", "ready", "degraded", "draining"]
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that may be asked for."""
+    """A model that clients can request."""
 
     id: str
     created: int
-    """Seconds since 1970 at which its file was last changed."""
+    """When its file last changed, in seconds since 1970."""
     loaded: bool = False
     kind: ModelKind = "chat"
     context: int = 0
-    """Tokens; of a model that is not loaded those it was trained on, or 0 if unknown."""
+    """Context in tokens: as loaded or, if it is not loaded, as trained; 0 if unknown."""
     size: int = 0
-    """Bytes of its files. Here and below, 0 and '' stand for unknown."""
+    """Size of its files in bytes. Here and below, 0 and '' mean unknown."""
     format: str = ""
     quant: str = ""
     architecture: str = ""
     n_params: int = 0
     sees: bool | None = None
-    """Whether messages may have images; None if unknown."""
+    """Whether messages may contain images; None if unknown."""
     hears: bool | None = None
-    """Whether they may have sounds."""
+    """Whether messages may contain audio; None if unknown."""
     layers: OllamaLayers | None = None
-    """Ollama's files with its template, licence and parameters."""
+    """Ollama's files with the model's template, license and parameters."""
     can_switch_thinking: bool = False
-    """Only known of loaded models: it depends on the template."""
+    """Whether thinking can be turned on and off; known only for loaded models, from their template."""
 
 
 class ServedModel(Protocol):
@@ -56,20 +56,20 @@ class ServedModel(Protocol):
     name: str
     """The name that clients use."""
     adapters: tuple[str, ...]
-    """Adapters that the request names with the model: NAME+ADAPTER."""
+    """The adapters in the requested name: NAME+ADAPTER."""
 
     @property
     def plan(self) -> LoadPlan:
-        """How it is loaded."""
+        """How the model is loaded."""
         ...
 
     @property
     def model(self) -> ModelInfo:
-        """Properties found while loading."""
+        """The model's properties, found while loading it."""
         ...
 
     def stream(self, request: ChatRequest) -> AsyncGenerator[RequestEvent, None]:
-        """Answer a request. The events end with a Finished or an EdgechatError.
+        """Answer a request. The events end with a Finished, or an EdgechatError is raised.
 
         Leaving the iteration early stops the request.
         """
@@ -83,9 +83,9 @@ class ServedModel(Protocol):
         cut: bool = False,
         query: str | None = None,
     ) -> Embedded | None:
-        """Embed each text, or its tokens; None if cancelled.
+        """Embed each text, or its tokens. Return None if cancelled.
 
-        cut: shorten texts that are too long. query: score the texts as answers to it, by a reranking model.
+        cut: shorten texts that are too long. query: have a reranking model score the texts as answers to it.
         Raises EdgechatError.
         """
         ...
@@ -93,7 +93,7 @@ class ServedModel(Protocol):
     async def translate(
         self, request_id: str, what: Translatable, *, bos: bool = False, special: bool = False
     ) -> Translated | None:
-        """Turn a text or a chat into tokens, or tokens into text; None if cancelled.
+        """Tokenize a text or a chat, or detokenize tokens. Return None if cancelled.
 
         Raises EdgechatError.
         """
@@ -113,7 +113,7 @@ class ModelPool(Protocol):
 
     @property
     def state(self) -> tuple[State, str]:
-        """State of the server, and a sentence about it."""
+        """The state of the server, and a sentence about it."""
         ...
 
     def names(self) -> list[ModelCard]:
@@ -121,28 +121,32 @@ class ModelPool(Protocol):
         ...
 
     def card(self, name: str) -> ModelCard:
-        """Describe the model that a name means. Reads the disk. Raises ModelNotFound."""
+        """Describe a model by any name that clients may use. Reads the disk. Raises ModelNotFound."""
         ...
 
     def serve(
         self, model: str, places: int = 1, priority: Priority = "interactive"
     ) -> AbstractAsyncContextManager[ServedModel]:
-        """Take places for a request, load the model if necessary, and give it while the context is open.
+        """Take places for a request, load the model if necessary, and yield it.
 
-        Raises QueueFull, at once if too many requests wait (sooner for the background), or later if busy
-        models leave no room; ModelNotFound, ModelFileError, DoesNotFit, LoadFailed, EngineCrashed, Draining.
+        Raises QueueFull at once if too many requests are waiting (sooner for background requests), or later
+        if busy models leave no room. Also raises ModelNotFound, ModelFileError, DoesNotFit, LoadFailed,
+        EngineCrashed and Draining.
         """
         ...
 
     async def unload(self, model: str) -> str:
-        """Unload a model, after its last request if it is in use; return its name. Raises ModelNotFound."""
+        """Unload a model and return its name; if it is in use, it is unloaded after its last request.
+
+        Raises ModelNotFound.
+        """
         ...
 
     @property
     def metrics(self) -> RequestCounter:
-        """Counter of requests."""
+        """The counter of requests."""
         ...
 
     async def metrics_text(self) -> bytes:
-        """Return all metrics in Prometheus' text format."""
+        """Return all metrics in Prometheus's text format."""
         ...

@@ -1,6 +1,6 @@
-"""The pool of a server: its models, which requests get them, their state and metrics.
+"""The pool of a server: its models, which requests get them, and their state and metrics.
 
-Each loaded model is a process; `edgechat.server.pool.residency` decides which models are loaded.
+Each loaded model runs in its own process; `edgechat.server.pool.residency` decides which models are loaded.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from edgechat.server.pool.residency import MakeEngine, ModelSlot, OnNote, Prepar
 
 _NAMES_KEPT = 256
 SAVE_SECONDS = 5.0
-"""Seconds to save KV states before an engine ends."""
+"""How many seconds an engine may take to save its KV states before it is closed."""
 INSPECT_SECONDS = 1.0
-"""Seconds to inspect an engine; the metrics do without its answer after that."""
+"""How many seconds an engine may take to answer before the metrics do without it."""
 
 
 class PooledModel:
@@ -132,7 +132,7 @@ class PooledModel:
 
 
 class Pool:
-    """All models of a server. Belongs to one event loop; enter it before use."""
+    """All models of a server. Bound to one event loop; enter it before use."""
 
     def __init__(
         self,
@@ -146,20 +146,20 @@ class Pool:
     ) -> None:
         """most_waiting: places in each model's queue. patience: seconds that a load waits for busy models.
 
-        on_note: is called with changes of a plan, and with crashes.
+        on_note: called with changes to a plan, and with crashes.
         """
         self.metrics = Metrics()
         self._available = available
         self._most_waiting = most_waiting
         self._slots: dict[str, ModelSlot] = {}
         self._by_requested_name: dict[str, tuple[ModelSlot, tuple[str, ...]]] = {}
-        """Slots and adapters by the names that clients use: requests for a loaded model read no disk."""
+        """Slots and adapters by requested name, so that requests for a loaded model do not read the disk."""
         self._residency = ResidencyManager(
             self._slots, available.default, self.metrics, engines, prepare, patience=patience, on_note=on_note
         )
         self._draining = False
         self.on_busy: Callable[[bool], None] = lambda _is_busy: None
-        """Called with True when the first request arrives, and with False after the last has left."""
+        """Called with True when the first request arrives, and with False after the last has ended."""
         self._requests = 0
 
     async def __aenter__(self) -> Pool:
@@ -254,11 +254,11 @@ class Pool:
                 self.on_busy(False)
 
     def refuse(self) -> None:
-        """Take no more requests; running ones go on."""
+        """Refuse new requests; running ones continue."""
         self._draining = True
 
     async def drain(self, seconds: float) -> bool:
-        """Take no more requests, and wait for running ones. Returns False if any is left after `seconds`."""
+        """Refuse new requests and wait for running ones. Return False if any are left after `seconds`."""
         self.refuse()
         end = time.monotonic() + seconds
         while any(slot.taken for slot in self._slots.values()):
@@ -268,7 +268,7 @@ class Pool:
         return True
 
     async def close(self) -> None:
-        """Save KV states and end every engine; requests that still run end with the reason 'cancelled'."""
+        """Save KV states and close every engine. Requests that are still running end as 'cancelled'."""
         self.refuse()
         for slot in self._slots.values():
             if slot.loading is not None:
@@ -277,7 +277,7 @@ class Pool:
         await self._residency.ended()
 
     async def _slot(self, model: str) -> tuple[ModelSlot, tuple[str, ...]]:
-        """Return the slot of a model, made for its first request, and the adapters in the name.
+        """Return the slot for a model, created on its first request, and the adapters in the name.
 
         Raises ModelNotFound.
         """
@@ -297,7 +297,7 @@ class Pool:
         return slot, adapters
 
     def _find(self, name: str) -> tuple[AvailableModel, tuple[str, ...]]:
-        """Return the model and the adapters of NAME or NAME+ADAPTER. Raises ModelNotFound."""
+        """Return the model and the adapters meant by NAME or NAME+ADAPTER. Raises ModelNotFound."""
         try:
             return self._available.find(name), ()
         except ModelNotFound:
@@ -320,7 +320,7 @@ class Pool:
             raise
 
     async def _load_again(self, slot: ModelSlot) -> None:
-        """Load a model again whose engine was unloaded as an admitted request came to it."""
+        """Load a model again if its engine was unloaded just as an admitted request reached it."""
         while not slot.is_ready:
             await self._load(slot)
 
@@ -354,11 +354,12 @@ def real_pool(
     idle_seconds: float | None = None,
     on_note: Callable[[str], None] = lambda _note: None,
 ) -> Pool:
-    """Return the pool of a server. default: a name or path, the model of requests that name none.
+    """Return the pool for a server. Reads the disk.
 
-    request: the plan's options for every model; its draft, `anyway` and quantization at run time for the
-    default only, its adapters for other models if they fit. idle_seconds: None: as in settings.toml; 0: never
-    unload. Reads the disk. Raises ModelNotFound, ModelFileError or SettingsError.
+    default: name or path of the model for requests that name none. request: plan options for every model, but
+    its draft, `anyway` and runtime quantization apply only to the default, and its adapters to other models
+    only if they fit. idle_seconds: None for the value in settings.toml, 0 to never unload. Raises
+    ModelNotFound, ModelFileError or SettingsError.
     """
     user_settings = settings.load()
     if idle_seconds is None:
@@ -374,10 +375,10 @@ def real_pool(
 
 
 def cache_policy(disk_bytes: int | None) -> CachePolicy:
-    """Return the cache policy of a server's workers.
+    """Return the cache policy for a server's workers.
 
-    Programs send their requests without pauses, so nothing is computed in advance. Grammars are prepared with
-    the load, so that the first answer with a schema does not hold up others.
+    Programs send requests without pauses, so nothing is computed in advance. Grammars are prepared while the
+    model loads, so that the first answer with a schema does not delay others.
     """
     return CachePolicy(settle=False, disk_bytes=disk_bytes, grammars=True)
 
@@ -406,7 +407,10 @@ def prepare_model(
     staying: Sequence[LoadPlan] = (),
     leaving: Sequence[LoadPlan] = (),
 ) -> LoadPlan:
-    """Plan how a model is loaded or reached. request, default: see `real_pool`; others: see `prepare`."""
+    """Plan how to load or reach a model.
+
+    request, default: see `real_pool`. staying, leaving: see `prepare`.
+    """
     if model != default:
         usual = request.adapters or ()
         adapters = None if usual else request.adapters
@@ -418,7 +422,7 @@ def prepare_model(
             usual_adapters=usual,
             runtime_quant=None,
         )
-    if staying:  # rather than loading both anyway, the others are unloaded
+    if staying:  # unload the others rather than load both anyway
         request = msgspec.structs.replace(request, anyway=False)
     remote = remote_plan(model, settings.load(), request)
     return remote or prepare(model, request, may_embed=True, staying=staying, leaving=leaving)

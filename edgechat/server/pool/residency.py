@@ -1,8 +1,8 @@
-"""Residency: which models are loaded, one load at a time, beside the others or in their place.
+"""Residency: decides which models are loaded, one load at a time, beside others or in their place.
 
-All loading and unloading happens here, so that each plan knows the memory of the others. If a model does not
-fit beside the others, or only with a lesser plan, idle models are unloaded first, the least recently used
-before the others. Busy models are waited for, unless a lesser plan fits beside them.
+All loading and unloading happens here, so that each plan takes the memory of the others into account. If a
+model does not fit beside the others, or only with a lesser plan, idle models are unloaded first, starting
+with the least recently used. If all are busy, the load waits for one, unless a lesser plan fits beside them.
 """
 
 from __future__ import annotations
@@ -27,42 +27,42 @@ from edgechat.server.pool.available_models import AvailableModel
 from edgechat.server.pool.metrics import Metrics
 
 CLAIM_SHARE = 0.25
-"""Last share of the patience, in which busy models take no new requests, so that one of them gets idle."""
+"""Final share of the patience, during which busy models take no new requests, so that one becomes idle."""
 
 OnNote = Callable[[str], None]
 MakeEngine = Callable[[LoadPlan, OnNote, Callable[[EngineState], None]], Engine]
-"""Makes the engine of a plan; the engine reports changes of the plan, and its own state."""
+"""Makes the engine for a plan. The engine reports changes to the plan, and its own state."""
 _PLACES = 4
-"""Places of a model without a plan."""
+"""Number of places for a model without a plan."""
 _RECENT_SECONDS = 60.0
-"""Window for the rate at which requests end."""
+"""Window for measuring the rate at which requests end, in seconds."""
 _UNKNOWN = 5
 """Seconds to wait if the rate is unknown."""
 _LONGEST = 120
 
 
 class ModelSlot:
-    """One model of the pool: its engine, its load and its queue. Belongs to one event loop."""
+    """One model in the pool: its engine, its load and its queue. Bound to one event loop."""
 
     def __init__(self, known: AvailableModel) -> None:
         self.known = known
         self.engine: Engine | None = None
-        """None before the first plan."""
+        """None until there is a plan."""
         self.taken = 0
-        """Places of all requests, running and waiting."""
+        """Places taken by all requests, running and waiting."""
         self.in_background = 0
-        """Places of background requests among them."""
+        """How many of them background requests take."""
         self.held = 0
-        """Requests that hold the engine: it cannot be unloaded."""
+        """Number of requests that hold the engine, which keeps it from being unloaded."""
         self.claimed = False
-        """Whether it must make room for another model: new requests do not get to the engine."""
+        """Whether it must make room for another model; new requests do not reach the engine."""
         self.leaving = False
-        """Whether it is unloaded after its last request."""
+        """Whether to unload it after its last request."""
         self.loading: asyncio.Task[None] | None = None
         self.awaiting = 0
-        """Requests that wait for the load."""
+        """Number of requests that are waiting for the load."""
         self.progress = 0.0
-        """Of the load, 0 to 1."""
+        """Progress of the load, from 0 to 1."""
         self.trouble = ""
         """The last failure, as a sentence; '' once the model works again."""
         self.last_used = 0.0
@@ -84,21 +84,24 @@ class ModelSlot:
         return self.engine is not None and self.engine.state is not EngineState.STOPPED
 
     def has_loaded(self, known: AvailableModel) -> bool:
-        """Return whether this slot has loaded a model, of whose quantizations the planner chose one."""
+        """Return True if this slot has loaded `known`.
+
+        The planner may have chosen that file from several quantizations, so the names can differ.
+        """
         if self.engine is None or not self.is_ready or Path(self.engine.plan.model_path) != known.path:
             return False
         return self.known.identity[1] == known.identity[1]
 
     @property
     def places(self) -> int:
-        """Requests that run at the same time."""
+        """Number of requests that can run at the same time."""
         return self.engine.plan.n_seq_max if self.engine is not None else _PLACES
 
     @contextmanager
     def admitted(self, places: int, most_waiting: int, priority: Priority = "interactive") -> Iterator[None]:
         """Take places for a request. Raises QueueFull if there are none.
 
-        Half of all places are reserved for interactive requests: background requests never fill the queue.
+        Half of all places are reserved for interactive requests, so background requests never fill the queue.
         """
         behind = places if priority == "background" else 0
         most = self.places + most_waiting
@@ -125,14 +128,14 @@ class ModelSlot:
         return QueueFull(told, hint=f"Try again in {seconds} seconds.", seconds=seconds)
 
     def loaded(self, task: asyncio.Task[None]) -> None:
-        """Note the end of a load; its errors are for the requests that wait for it."""
+        """Record the end of a load. Its errors go to the requests that wait for it."""
         if self.loading is task:
             self.loading = None
         if task.cancelled() or task.exception() is not None:
             self.leaving = False
 
     def seconds_until_free(self, places: int = 1) -> int:
-        """Estimate in how many seconds places will be free, from the rate at which requests ended lately."""
+        """Estimate the seconds until places are free, from the rate at which requests ended lately."""
         now = time.monotonic()
         recent = [one for one in self._ended if now - one < _RECENT_SECONDS]
         if len(recent) < 2:
@@ -142,7 +145,7 @@ class ModelSlot:
 
 
 class PrepareBeside(Protocol):
-    """Plans a model beside loads that stay, or after others have ended. Called in a thread."""
+    """Plans a model beside others that stay loaded, or in place of others. Called in a thread."""
 
     def __call__(self, model: str, *, staying: Sequence[LoadPlan], leaving: Sequence[LoadPlan]) -> LoadPlan:
         """Return the plan. Raises DoesNotFit and other EdgechatErrors."""
@@ -150,7 +153,7 @@ class PrepareBeside(Protocol):
 
 
 class ResidencyManager:
-    """Loads and unloads the models of a server in the memory they share. Belongs to one event loop."""
+    """Loads and unloads a server's models in the memory they share. Bound to one event loop."""
 
     def __init__(
         self,
@@ -163,17 +166,17 @@ class ResidencyManager:
         patience: float,
         on_note: OnNote,
     ) -> None:
-        """slots: all models that may be loaded, which can grow. patience, on_note: see Pool."""
+        """slots: all models that may be loaded; more may be added. patience, on_note: see Pool."""
         self._slots, self._default, self._metrics = slots, default, metrics
         self._engines, self._prepare = engines, prepare
         self._patience, self._on_note = patience, on_note
         self._load_lock = asyncio.Lock()
         self._changed = asyncio.Event()
         self._ending: set[asyncio.Task[None]] = set()
-        """Unloads that wait for nothing but their end."""
+        """Unloads in progress that nothing else waits for."""
 
     def request_left(self, slot: ModelSlot) -> None:
-        """Note that a request has left its engine: waiting loads look again for room."""
+        """Record that a request has left its engine, so that waiting loads look for room again."""
         self._changed.set()
         if slot.leaving and not slot.held:
             ending = asyncio.create_task(self.unload(slot))
@@ -181,11 +184,11 @@ class ResidencyManager:
             ending.add_done_callback(self._ending.discard)
 
     async def ended(self) -> None:
-        """Wait for unloads that are still going on."""
+        """Wait for unloads in progress."""
         await asyncio.gather(*self._ending)
 
     async def load(self, slot: ModelSlot) -> None:
-        """Load the model of a slot. Callers share one load, which ends when the last of them is cancelled."""
+        """Load the model of a slot. Callers share one load, which is cancelled when the last of them is."""
         if slot.loading is None or slot.loading.done():
             slot.loading = asyncio.create_task(self._place(slot))
             slot.loading.add_done_callback(slot.loaded)
@@ -205,7 +208,7 @@ class ResidencyManager:
         task.result()
 
     async def unload(self, slot: ModelSlot) -> None:
-        """Unload a model, after its last request if it is in use."""
+        """Unload a model; if it is in use, it is unloaded after its last request."""
         if slot.loading is not None or slot.held:
             slot.leaving = True
             return
@@ -218,7 +221,7 @@ class ResidencyManager:
                     slot.claimed = False
 
     async def _place(self, slot: ModelSlot) -> None:
-        """Load a model after other loads, once there is room."""
+        """Load a model after any other load has ended and there is room."""
         slot.progress = 0.0
         async with self._load_lock:
             if slot.is_ready:
@@ -241,12 +244,12 @@ class ResidencyManager:
         self._metrics.load_failed(slot.id)
         if isinstance(error, EngineCrashed):
             self._metrics.crashed(slot.id)
-        # The server is not degraded by a damaged or too large model that some client names.
+        # A damaged or too large model that some client names does not degrade the server.
         if slot.known == self._default and not isinstance(error, QueueFull):
             slot.trouble = f"{slot.id} could not be loaded: {error.message}"
 
     def _on_engine_state(self, slot: ModelSlot, state: EngineState) -> None:
-        """Note a new state of an engine."""
+        """Handle a change in an engine's state."""
         self._changed.set()
         if state is EngineState.STOPPED and slot.engine is not None and slot.engine.has_crashed:
             self._metrics.crashed(slot.id)
@@ -254,7 +257,7 @@ class ResidencyManager:
             self._on_note(f"{slot.trouble} Its log: {slot.engine.log_path}")
 
     async def _plan(self, slot: ModelSlot) -> None:
-        """Make room for a model, and give its engine the plan."""
+        """Make room for a model, and give its engine a plan."""
         if slot.engine is not None and slot.engine.has_crashed and not self._others(slot):
             return  # the engine falls back by itself
         plan = await self._plan_with_room(slot)
@@ -267,7 +270,7 @@ class ResidencyManager:
         return [one for one in self._slots.values() if one is not slot and one.takes_memory]
 
     async def _plan_with_room(self, slot: ModelSlot) -> LoadPlan:
-        """Return the plan of a model for the free memory, after unloading others if necessary."""
+        """Return a plan for a model in the free memory, after unloading others if necessary."""
         end = time.monotonic() + self._patience
         while others := self._others(slot):
             best = await self._plan_beside(slot, leaving=others)
@@ -294,7 +297,7 @@ class ResidencyManager:
         return await asyncio.to_thread(self._prepare, slot.known.wanted, staying=stay, leaving=leave)
 
     async def _wait_for_idle(self, slot: ModelSlot, others: Sequence[ModelSlot], end: float) -> None:
-        """Wait until one of the others is idle or unloaded. Raises QueueFull at the end of the patience."""
+        """Wait until one of the others is idle or unloaded. Raises QueueFull when the patience is over."""
         claim = end - CLAIM_SHARE * self._patience
         while all(one.held and one.takes_memory for one in others):
             now = time.monotonic()
@@ -308,13 +311,13 @@ class ResidencyManager:
 
 
 def _longest_idle(slots: Sequence[ModelSlot]) -> ModelSlot | None:
-    """Return the least recently used idle model; None: all are in use."""
+    """Return the least recently used idle model, or None if all are in use."""
     idle = [one for one in slots if one.takes_memory and not one.held]
     return min(idle, key=lambda one: one.last_used, default=None)
 
 
 async def _unload(slot: ModelSlot) -> None:
-    """Unload an idle model, completely even if cancelled; new requests wait."""
+    """Unload an idle model, even if cancelled; new requests wait until it is done."""
     assert slot.engine is not None
     slot.claimed = True
     ending = asyncio.ensure_future(slot.engine.unload())

@@ -1,11 +1,11 @@
-"""Protocols: requests and answers of OpenAI, Anthropic and Ollama as Structs, which /openapi.json describes.
+"""Protocols: OpenAI, Anthropic and Ollama requests and answers as Structs, which /openapi.json describes.
 
 A body becomes a ChatRequest; `answers.Answers` turns the engine's events into bytes. Nothing below the server
-knows of protocols.
+knows about protocols.
 
-body.py               from bytes to a Struct, or to a refusal; fields without effect
+body.py               decodes bytes into a Struct, or refuses them; fields without effect
 fields.py             fields that several protocols share
-answers.py            what all answers share
+answers.py            what all answers have in common
 openai_chat.py        /v1/chat/completions: the body; openai_answers.py: the answer
 openai_texts.py       completions, embeddings, reranking, tokens
 responses_request.py  /v1/responses: the body; responses_items.py: its input; responses_answer.py: the answer;

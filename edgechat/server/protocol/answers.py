@@ -1,4 +1,7 @@
-"""Answers: what the engine's events add up to, sent as a stream or as a whole; the base of all protocols."""
+"""Answers: collects the engine's events, and sends them as a stream or in one piece.
+
+The base classes for all protocols.
+"""
 
 from __future__ import annotations
 
@@ -38,25 +41,25 @@ BlockKind = Literal["text", "thinking", "call"]
 
 @dataclass(slots=True)
 class AnswerBlock:
-    """A text, a thought or a call: one piece of an answer."""
+    """One piece of an answer: text, thinking or a tool call."""
 
     kind: BlockKind
     index: int
-    """Its place among all blocks of the answer."""
+    """Its position among all blocks of the answer."""
     number: int
-    """Its place among those of its kind."""
+    """Its position among blocks of the same kind."""
     call: ToolCall | None = None
     """The call as it began; its arguments are the text of the block."""
     id: str = field(default_factory=lambda: secrets.token_hex(16))
-    """For protocols in which the pieces of an answer have ids."""
+    """For protocols that give each piece of an answer an id."""
     texts: list[str] = field(default_factory=list)
     chances: list[TokenLogprobs] = field(default_factory=list)
     is_open: bool = True
-    """Whether it may still grow."""
+    """Whether it can still grow."""
 
     @property
     def text(self) -> str:
-        """The text so far; of a call, its arguments."""
+        """The text so far; for a call, its arguments."""
         return "".join(self.texts)
 
 
@@ -67,7 +70,7 @@ class BlockBegun(msgspec.Struct, frozen=True):
 
 
 class BlockGrown(msgspec.Struct, frozen=True):
-    """More text of the last block."""
+    """More text for the last block."""
 
     block: AnswerBlock
     text: str
@@ -92,7 +95,7 @@ class Answer:
         self.thinking_tokens = 0
 
     def take(self, event: RequestEvent) -> Iterator[Change]:
-        """Take an event; yield what it changes. Raises Refusal if the server has cut the answer short."""
+        """Take an event and yield what it changes. Raises Refusal if the server cut the answer short."""
         match event:
             case Delta(text=text, thinking=thinking, chances=chances):
                 if thinking:
@@ -121,12 +124,12 @@ class Answer:
 
     @property
     def thinking(self) -> str:
-        """The text of all thoughts."""
+        """The text of all thinking blocks."""
         return "".join(block.text for block in self.blocks if block.kind == "thinking")
 
     @property
     def calls(self) -> list[tuple[ToolCall, str]]:
-        """The calls, each with its arguments."""
+        """The tool calls, each with its arguments."""
         return [(block.call, block.text) for block in self.blocks if block.call is not None]
 
     @property
@@ -136,7 +139,7 @@ class Answer:
 
     @property
     def is_cut(self) -> bool:
-        """Whether a limit has ended the answer."""
+        """Whether a limit ended the answer."""
         return self.end is not None and self.end.reason in ("length", "context")
 
     def _begin(self, kind: BlockKind, call: ToolCall | None = None) -> Iterator[Change]:
@@ -161,15 +164,15 @@ class Answer:
 
 
 class Answers(ABC):
-    """The answers to one request, as they grow: sent in pieces, or collected and sent as a whole."""
+    """The answers to one request as they grow: sent as a stream, or collected and sent in one piece."""
 
     stream_type: ClassVar[str] = "text/event-stream"
     """The media type of a stream."""
     id_prefix: ClassVar[str]
     insists: ClassVar[bool] = False
-    """Whether thinking that the model cannot switch is an error, see `thinking_of`."""
+    """Whether it is an error to turn thinking on or off for a model that cannot do so; see `thinking_of`."""
     window_field: ClassVar[str] = ""
-    """The field, with its value, that has old turns left out of a prompt that is too long."""
+    """The field and value with which old turns are left out of a prompt that is too long."""
 
     def __init__(
         self,
@@ -183,9 +186,10 @@ class Answers(ABC):
         lora: Sequence[LoraBody] | None = None,
         documents: AskedDocuments | None = None,
     ) -> None:
-        """asked: the request, without what depends on the model. think: the default of the settings.
+        """asked: the request, without the parts that depend on the model.
 
-        effort: how long to think, if the request says so. lora: the adapters that it lists, if it lists any.
+        think: the default from the settings. effort: how long to think, if the request says so. lora: the
+        adapters that it lists, if any.
         """
         self.requested_model = model or ""
         """The name in the request."""
@@ -196,7 +200,7 @@ class Answers(ABC):
         self.lora = lora
         self.documents = documents
         self.passages: Sequence[Given] = ()
-        """Passages of documents that the model is given, once they are found."""
+        """The document passages that the model is given, once they are found."""
         self._asked = asked
         self._think = think
         self._effort: RequestedEffort | None = effort
@@ -205,7 +209,7 @@ class Answers(ABC):
         self._has_begun = False
         self._prompt_tokens = 0
         self._cached_tokens = 0
-        """Prompt tokens that are not computed again, as far as known before the end."""
+        """Number of prompt tokens found in the cache, as known before the answer is complete."""
 
     @property
     def priority(self) -> Priority:
@@ -214,14 +218,14 @@ class Answers(ABC):
 
     @property
     def shorter(self) -> str:
-        """Advice for a prompt that is too long."""
+        """Advice if the prompt is too long."""
         if self.window_field and self._asked.overflow == "window":
             return f"The parts that cannot be left out are too long: shorten the last message; {_LONGER}"
         window = f"{self.window_field} leaves out the oldest turns; " if self.window_field else ""
         return f"Shorten it; {window}{_LONGER}"
 
     def request(self, served: ServedModel, choice: int) -> ChatRequest:
-        """Return the engine's request for one answer."""
+        """Return the request for the engine for one answer."""
         think, effort = thinking_of(
             served.model,
             think=self._asked.think,
@@ -231,7 +235,7 @@ class Answers(ABC):
         )
         defaults = served.plan.sampling_for(think)
         if self._asked.text is not None:
-            # Penalties that makers recommend are for chats: a text may have to repeat itself.
+            # Recommended penalties are for chats: a completion may have to repeat itself.
             think, effort, defaults = None, None, defaults.without_penalties()
         return msgspec.structs.replace(
             self._asked,
@@ -243,7 +247,7 @@ class Answers(ABC):
 
     @abstractmethod
     def _sampling(self, defaults: SamplingDefaults, choice: int) -> Sampling:
-        """Return how the tokens of one answer are chosen."""
+        """Return the sampling options for one answer."""
 
     def send(self, choice: int, event: RequestEvent) -> bytes:
         """Encode an event for the stream. Raises Refusal if the answer was cut short."""
@@ -268,19 +272,19 @@ class Answers(ABC):
         """Encode a change of one answer for the stream."""
 
     def waiting(self) -> bytes:
-        """Return what a silent stream sends to stay alive; b"" if the protocol has nothing for it."""
+        """Return what to send when a stream is silent, to keep it alive; b"" to send nothing."""
         return b": waiting\n\n"
 
     async def settle(self) -> None:  # noqa: B027 - most have nothing to do
         """Finish pending work between the last event and the end of the answer."""
 
     def end(self) -> bytes:
-        """Return what a stream ends with after its last event."""
+        """Return what to send after the last event of a stream."""
         return b""
 
     @abstractmethod
     def failure(self, refusal: Refusal) -> bytes:
-        """Return the end of a stream that fails after its beginning."""
+        """Return what ends a stream that fails after it has begun."""
 
     def take(self, choice: int, event: RequestEvent) -> None:
         """Collect an event of an answer that is sent as a whole. Raises Refusal as `send` does."""
@@ -293,7 +297,7 @@ class Answers(ABC):
 
     @property
     def tokens(self) -> tuple[int, int]:
-        """Prompt and completion tokens of the finished answers; a prompt with several answers counts once."""
+        """Prompt and completion tokens of the finished answers; their shared prompt counts once."""
         usages = [end.usage for end in self._ends]
         prompt = max((usage.prompt_tokens for usage in usages), default=0)
         return prompt, sum(usage.completion_tokens for usage in usages)
@@ -304,28 +308,28 @@ class Answers(ABC):
 
     @property
     def _sources(self) -> list[SourceBody] | UnsetType:
-        """Sources of the passages, if the request asks for documents."""
+        """The sources of the passages, if the request asks for documents."""
         return UNSET if self.documents is None else sources_of(self.passages)
 
 
 _ENDS_OF_LINES = tuple((mark.encode(), rf"\u{ord(mark):04x}".encode()) for mark in "\x85\u2028\u2029")
-"""Line ends of Unicode, at which some clients (httpx) split a text, and their escapes in JSON."""
+"""Unicode line ends at which some clients (httpx) split strings, with their escapes in JSON."""
 
 
 def in_one_line(data: bytes) -> bytes:
-    """Escape what is a line end to some clients."""
+    """Escape the characters that some clients treat as line ends."""
     for mark, escaped in _ENDS_OF_LINES:
         data = data.replace(mark, escaped)
     return data
 
 
 def data_event(data: bytes) -> bytes:
-    """Return an event without a name. data: JSON without line ends."""
+    """Return a server-sent event without a name. data: JSON without line ends."""
     return b"data: " + in_one_line(data) + b"\n\n"
 
 
 def named_event(name: str, data: bytes) -> bytes:
-    """Return an event with a name. data: JSON without line ends."""
+    """Return a server-sent event with a name. data: JSON without line ends."""
     return b"event: " + name.encode() + b"\n" + data_event(data)
 
 
@@ -338,13 +342,13 @@ class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenLogprob(TopLogprob, frozen=True, kw_only=True):
-    """The logprob of a token of the answer, and of its alternatives."""
+    """The logprob of a token in the answer, and of its alternatives."""
 
     top_logprobs: list[TopLogprob]
 
 
 def logprob_of(chance: TokenLogprobs) -> TokenLogprob:
-    """Return the logprobs of a token in OpenAI's form."""
+    """Return the logprobs of a token in OpenAI's format."""
     others = [_chance(token, logprob) for token, logprob in chance.others]
     own = _chance(chance.token, chance.logprob)
     return TokenLogprob(token=own.token, logprob=own.logprob, bytes=own.bytes, top_logprobs=others)
@@ -355,6 +359,6 @@ def _chance(token: bytes, logprob: float) -> TopLogprob:
 
 
 class PromptDetails(msgspec.Struct, frozen=True):
-    """Prompt tokens that were found in the prefix cache."""
+    """The number of prompt tokens found in the prefix cache."""
 
     cached_tokens: int

@@ -1,4 +1,4 @@
-"""The body of POST /v1/messages: messages of blocks, which can contain earlier answers, tools and options."""
+"""The body of POST /v1/messages: tools, options, and messages made of blocks, including earlier answers."""
 
 from __future__ import annotations
 
@@ -32,12 +32,14 @@ from edgechat.settings import SamplingDefaults
 BlockId = Annotated[str, Meta(min_length=1, max_length=128)]
 CacheHint = Annotated[
     dict[str, Any] | None,
-    Meta(description="A hint that what stands before it comes again. Common prefixes are found without it."),
+    Meta(
+        description="A hint that what precedes it will be sent again. Common prefixes are found without it."
+    ),
 ]
 
 
 class TextBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """A text."""
+    """A text block."""
 
     type: Literal["text"] = "text"
     text: str
@@ -46,7 +48,7 @@ class TextBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Base64Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="base64"):
-    """The file of an image, whose format is looked up in it."""
+    """An image file. Its format is detected from the data."""
 
     data: str
     media_type: str | None = None
@@ -57,7 +59,7 @@ class Base64Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", 
 
 
 class UrlSource(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="url"):
-    """A data URL; or an http(s) URL, which `edgechat serve --fetch-images` fetches."""
+    """A data URL, or an http(s) URL, which `edgechat serve --fetch-images` fetches."""
 
     url: str
 
@@ -93,12 +95,12 @@ class TextContent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", t
 
     @property
     def text(self) -> str:
-        """The texts of all pieces."""
+        """The text of all pieces."""
         return self.content if isinstance(self.content, str) else "\n".join(one.text for one in self.content)
 
 
 class DocumentBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """A document that is text: it is read as a text with its title."""
+    """A text document. The model reads it with its title and context."""
 
     type: Literal["document"]
     source: PlainText | TextContent
@@ -109,12 +111,12 @@ class DocumentBlock(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """Title, context and text."""
+        """The title, context and text."""
         return "\n\n".join(filter(None, (self.title, self.context, self.source.text)))
 
 
 class SearchResultBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """What the client's own search has found: it is read as a text with its title and source."""
+    """A result of the client's own search. The model reads it with its title and source."""
 
     type: Literal["search_result"]
     source: str
@@ -125,12 +127,12 @@ class SearchResultBlock(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """Title, source and text."""
+        """The title, source and text."""
         return "\n\n".join(filter(None, (self.title, self.source, *(one.text for one in self.content))))
 
 
 class CompactionBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """A summary that stands for earlier messages: it is read as a text."""
+    """A summary in place of earlier messages. The model reads it as text."""
 
     type: Literal["compaction"]
     content: str | None = None
@@ -146,7 +148,7 @@ class CompactionBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ThinkingBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """The thinking before an answer. The signature is not looked at."""
+    """The thinking before an answer. The signature is ignored."""
 
     type: Literal["thinking"]
     thinking: str
@@ -154,7 +156,7 @@ class ThinkingBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolUseBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """A call of a tool."""
+    """A tool call."""
 
     type: Literal["tool_use"]
     id: BlockId
@@ -164,7 +166,7 @@ class ToolUseBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolResultBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a call: text and images."""
+    """The result of a tool call: text and images."""
 
     type: Literal["tool_result"]
     tool_use_id: BlockId
@@ -174,7 +176,7 @@ class ToolResultBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageParam(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of the user or of the model. Blocks of other types, of hosted tools, are left out."""
+    """A message from the user or the model. Blocks of other types, for hosted tools, are left out."""
 
     role: Literal["user", "assistant", "system"]
     content: str | Annotated[list[Raw], Meta(max_length=4096)]
@@ -202,7 +204,7 @@ _READ_AS_TEXT: dict[str, type[DocumentBlock | SearchResultBlock | CompactionBloc
     "compaction": CompactionBlock,
 }
 _ATTRIBUTION = "x-anthropic-billing-header:"
-"""Beginning of a block by Claude Code with an id of the request, which would spoil the prefix cache."""
+"""Start of a block in which Claude Code sends a request id, which would spoil the prefix cache."""
 
 
 def messages_of(
@@ -222,7 +224,7 @@ def messages_of(
 
 
 def ignored_blocks(sent: Sequence[MessageParam]) -> list[str]:
-    """Return the paths of ignored blocks."""
+    """Return the paths of the blocks that are ignored."""
     return [
         f"messages[{at}].content[{number}]"
         for at, message in enumerate(sent)
@@ -244,12 +246,12 @@ def _answer(message: MessageParam, where: str, made: set[str]) -> Message:
                 made.add(block.id)
                 calls.append(ToolCall(block.id, block.name, bytes(block.input).decode()))
             case ToolResultBlock() | ImageBlock():
-                raise Refusal("Results of tools and images belong into a message of the user.", param=where)
+                raise Refusal("Tool results and images belong in a user message.", param=where)
     return Message("assistant", "".join(texts), "".join(thoughts), tuple(calls))
 
 
 def _said(message: MessageParam, where: str, made: set[str]) -> list[Message]:
-    """Return a message of the user as results of calls, and the rest."""
+    """Return a user's message as one message per tool result, followed by the rest."""
     results: list[Message] = []
     parts: list[Part] = []
     for at, block in _located(message.content, where):
@@ -261,9 +263,9 @@ def _said(message: MessageParam, where: str, made: set[str]) -> list[Message]:
             case ToolResultBlock():
                 results.append(_result(block, at, made))
             case ImageBlock():
-                raise Refusal("Images belong into a message of the user.", param=where)
+                raise Refusal("Images belong in a user message.", param=where)
             case _:
-                raise Refusal("Calls and thinking belong into a message of the assistant.", param=where)
+                raise Refusal("Tool calls and thinking belong in an assistant message.", param=where)
     said = [message_of(message.role, parts)] if parts or not results else []
     return [*results, *said]
 
@@ -291,7 +293,7 @@ def _located(
 ) -> Iterator[tuple[str, Block]]:
     """Yield the known blocks, each with its path.
 
-    unread: replaces files, which are refused without it.
+    unread: text that replaces files; if None, files are refused.
     """
     if isinstance(content, str):
         yield where, TextBlock(text=content)
@@ -314,14 +316,14 @@ def _located(
 
 
 def _is_file(kind: str, block: Raw, path: str) -> bool:
-    """Return whether a block is a file, which must be rejected rather than ignored."""
+    """Return True if a block is a file, which must be rejected rather than ignored."""
     if kind == "document":
         return decode(block, _Sourced, path).source.type not in ("text", "content")
     return kind in ("audio", "video")
 
 
 class MessagesTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool. Those that Anthropic's servers run have another `type`, and are left out."""
+    """A tool. Those that run on Anthropic's servers have another `type`, and are left out."""
 
     type: str | None = None
     name: Annotated[str, Meta(min_length=1, max_length=256)]
@@ -332,12 +334,12 @@ class MessagesTool(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_own(self) -> bool:
-        """Whether the client runs the tool, and not a hosted service."""
+        """Whether the client runs the tool, rather than a hosted service."""
         return self.type in (None, "custom")
 
 
 class MessagesToolChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """Which tool is to be called."""
+    """Which tool to call."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
@@ -348,7 +350,9 @@ class ThinkingParam(msgspec.Struct, frozen=True, kw_only=True):
     """Whether to think."""
 
     type: Literal["enabled", "disabled", "adaptive"]
-    budget_tokens: Annotated[int | None, no_effect("Ignored: a model ends its thinking by itself.")] = None
+    budget_tokens: Annotated[int | None, no_effect("Ignored: the model decides when to stop thinking.")] = (
+        None
+    )
     display: Echoed = None
 
 
@@ -360,14 +364,14 @@ class OutputFormat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How long to think, and the form of the answer."""
+    """How long to think, and the format of the answer."""
 
     effort: RequestedEffort | None = None
     format: OutputFormat | None = None
 
 
 class CountBody(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model is given: the body of /v1/messages/count_tokens."""
+    """The body of /v1/messages/count_tokens: what the model is given."""
 
     model: Model = None
     messages: Annotated[list[MessageParam], Meta(min_length=1, max_length=8192)]
@@ -382,13 +386,13 @@ class CountBody(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def overruled(self) -> tuple[str, ...]:
-        """Paths of fields without effect: blocks and tools of hosted services."""
+        """Paths of fields without effect: blocks and tools for hosted services."""
         tools = (f"tools[{at}]" for at, tool in enumerate(self.tools or ()) if not tool.is_own)
         return (*ignored_blocks(self.messages), *tools)
 
     @property
     def think(self) -> bool | None:
-        """Whether the model thinks; None: by default."""
+        """Whether the model thinks; None for the default."""
         kind = self.thinking.type if self.thinking is not None else None
         return {"enabled": True, "disabled": False}.get(kind or "")
 
@@ -398,7 +402,7 @@ class CountBody(msgspec.Struct, frozen=True, kw_only=True):
         return self.output_config.effort if self.output_config is not None else None
 
     def engine_request(self) -> ChatRequest:
-        """Return the engine's request, without what depends on the model. Raises Refusal."""
+        """Return the request for the engine, without the parts that depend on the model. Raises Refusal."""
         choice = self.tool_choice or MessagesToolChoice(type="auto")
         with errors_about("tools"):
             tools = tuple(self._tools())
@@ -430,13 +434,13 @@ class CountBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenCount(msgspec.Struct, frozen=True):
-    """The number of tokens that a chat has for the model."""
+    """The number of tokens that the model reads for a chat."""
 
     input_tokens: int
 
 
 class MessagesBody(CountBody, frozen=True, kw_only=True):
-    """A request for a message."""
+    """The body of /v1/messages."""
 
     max_tokens: Annotated[Tokens | None, Meta(description="End after this many tokens.")] = None
     stream: bool | None = None
@@ -467,8 +471,8 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
     mcp_servers: Annotated[list[Any] | None, no_effect("Ignored: this server never uses the network.")] = None
 
     def engine_request(self) -> ChatRequest:
-        """Return the engine's request, without what depends on the model. Raises Refusal."""
-        if self.thread is not None:  # messages that the client omits would be missing
+        """Return the request for the engine, without the parts that depend on the model. Raises Refusal."""
+        if self.thread is not None:  # the client would omit earlier messages
             raise Refusal(
                 "Conversations are not stored here: send all messages, without `thread`.",
                 param="thread",
@@ -485,7 +489,7 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
 
     @property
     def hints_cache(self) -> bool:
-        """Whether the client asks for a cached prefix."""
+        """Whether the client asks to cache a prefix."""
         blocks = self.system if isinstance(self.system, list) else []
         if self.cache_control or any(one.cache_control for one in (*blocks, *(self.tools or ()))):
             return True
@@ -493,6 +497,6 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
         return any(b'"cache_control"' in bytes(block) for content in contents for block in content)
 
     def sampling(self, defaults: SamplingDefaults) -> Sampling:
-        """Return the sampling."""
+        """Return the sampling options."""
         sent = SamplingDefaults(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)
         return Sampling(**sent.over(defaults).given())

@@ -1,4 +1,4 @@
-"""The answer of the Messages API, whole or as the events of a stream."""
+"""Answers in the Messages API, in one piece or as the events of a stream."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _DELTAS = {
     "thinking": ("thinking_delta", "thinking"),
     "call": ("input_json_delta", "partial_json"),
 }
-"""The type of a delta, and its field for text, by the kind of the block."""
+"""The type of a delta and the name of its text field, by the kind of block."""
 _SIGNATURE = "edgechat"
-"""Signature of thoughts, which clients expect; it is ignored when it comes back."""
+"""Signature of thinking blocks. Clients expect one; it is ignored when they send it back."""
 
 
 class AnswerText(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):
-    """A text."""
+    """A text block."""
 
     text: str
     citations: None = None
@@ -55,7 +55,7 @@ class AnswerThinking(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"
 
 
 class AnswerToolUse(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="tool_use"):
-    """A call of a tool."""
+    """A tool call."""
 
     id: str
     name: str
@@ -63,18 +63,18 @@ class AnswerToolUse(msgspec.Struct, frozen=True, kw_only=True, tag_field="type",
 
 
 class MessagesUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """The tokens of a message. The prompt's are the sum of the first three."""
+    """The token counts of a message. The first three add up to the prompt."""
 
     input_tokens: int
     cache_creation_input_tokens: int
-    """Tokens computed now, if the client asks for a cached prefix."""
+    """Tokens computed now, if the client asks to cache a prefix."""
     cache_read_input_tokens: int
     """Tokens found in the prefix cache."""
     output_tokens: int
 
 
 class AnswerBlocks(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of the model."""
+    """A message from the model."""
 
     id: str
     type: Literal["message"] = "message"
@@ -85,7 +85,7 @@ class AnswerBlocks(msgspec.Struct, frozen=True, kw_only=True):
     stop_sequence: str | None
     usage: MessagesUsage
     sources: list[SourceBody] | UnsetType = UNSET
-    """Extension: sources of the passages that the model was given."""
+    """Extension: the sources of the passages that the model was given."""
 
 
 class MessagesAnswers(Answers):
@@ -94,7 +94,7 @@ class MessagesAnswers(Answers):
     id_prefix = "msg_"
 
     def __init__(self, body: MessagesBody, think: bool | None) -> None:
-        """think: the default of the settings. Raises Refusal."""
+        """think: the default from the settings. Raises Refusal."""
         super().__init__(
             body.engine_request(),
             model=body.model,
@@ -115,7 +115,7 @@ class MessagesAnswers(Answers):
         return msgspec.json.encode(self._message())
 
     def waiting(self) -> bytes:
-        """Return a ping: clients with a limit for silence count events alone."""
+        """Return a ping: a client with a timeout for silence counts only events."""
         return _event("ping")
 
     def failure(self, refusal: Refusal) -> bytes:
@@ -145,7 +145,7 @@ class MessagesAnswers(Answers):
                 return _event("message_delta", delta=stopped, usage=message.usage) + _event("message_stop")
 
     def _message(self, usage: Usage | None = None) -> AnswerBlocks:
-        """Return the message so far. usage: before its end."""
+        """Return the message so far. usage: the token counts known before the end."""
         [reply] = self._replies
         stop = reply.end.stop_text if reply.end is not None else None
         reason = _REASONS[reply.end.reason] if reply.end is not None else None
@@ -170,7 +170,7 @@ class MessagesAnswers(Answers):
 
 
 def _empty(block: AnswerBlock) -> dict[str, Any]:
-    """Return a block as it begins in a stream."""
+    """Return a block in the empty form that begins it in a stream."""
     if block.call is not None:
         return {"type": "tool_use", "id": block.call.id, "name": block.call.name, "input": {}}
     if block.kind == "thinking":

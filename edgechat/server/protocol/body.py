@@ -1,7 +1,7 @@
-"""Bodies: decoded into Structs, or refused with the reason; and fields without effect, see `--strict`.
+"""Bodies: decodes them into Structs, or refuses them with a reason; finds fields without effect (`--strict`).
 
-Clients send back earlier answers, of this server or another one, with all fields that they keep, and with
-fields that are hints at most. Refusing these would end a chat at its second turn for nothing.
+Clients send back earlier answers, from this server or another, with all the fields they keep. They also send
+fields that are only hints. Refusing either would needlessly end a chat at its second turn.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ _PART = re.compile(r"content\[\d+\]\.type$")
 _HALF_PAIR = re.compile(
     rb"(?<!\\)(?:\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]..)"
 )
-"""Half of a surrogate pair, as in a text that was cut inside a character beyond U+FFFF."""
+"""Half of a surrogate pair, as in a string that was cut inside a character beyond U+FFFF."""
 _SHOWN = 200
 _LARGE = 128 * 1024
-"""Bytes of a body that are worth a thread."""
+"""Number of bytes above which a body is decoded in a thread."""
 _MOST_VALUES, _MOST_PARTS = 2**20, 2**17
-"""Limits of commas, and of opening brackets and colons. They count in texts, too: no context has as many."""
+"""Maximum number of commas, and of opening brackets and colons, even in strings: no context holds as many."""
 
 
 async def parse_body(body: bytes, make: Callable[[bytes], T]) -> T:
-    """Return `make(body)`, called in a thread for a large body, so that streams go on. Raises Refusal."""
+    """Return `make(body)`, called in a thread if the body is large so that streams do not stall.
+
+    Raises Refusal.
+    """
 
     def made() -> T:
         _check_number_of_values(body)
@@ -58,7 +61,7 @@ async def off_loop(size: int, work: Callable[[], T]) -> T:
 
 
 def decode(body: bytes | msgspec.Raw, kind: type[T], at: str = "") -> T:
-    """Decode a body, or the part of a body at a path.
+    """Decode a body, or a part of one. at: the path of the part.
 
     Raises Refusal, which names the invalid field and its valid values.
     """
@@ -75,7 +78,7 @@ def decode(body: bytes | msgspec.Raw, kind: type[T], at: str = "") -> T:
 
 
 def decode_query(query: bytes, kind: type[T]) -> T:
-    """Decode the query of a URL, without unknown parameters. Raises Refusal."""
+    """Decode the query of a URL, ignoring unknown parameters. Raises Refusal."""
     sent = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
     try:
         return msgspec.convert(sent, kind, strict=False)
@@ -88,7 +91,7 @@ class _Typed(msgspec.Struct, frozen=True):
 
 
 def kind_of(part: msgspec.Raw, at: str) -> str:
-    """Return the `type` of a part of a body, or ''. Raises Refusal."""
+    """Return the `type` of a part of a body, or '' if it has none. Raises Refusal."""
     return decode(part, _Typed, at).type
 
 
@@ -103,7 +106,7 @@ def _refused(message: str, kind: type[Any], at: str) -> Refusal:
         path = f"{where}.{name}" if where else name
         return Refusal(f"Unknown field {path!r}.", param=path, code="unknown_parameter")
     if _PART.search(where):
-        about = "Only text is supported, and images and sounds in messages of users and tools: no files."
+        about = "Only text is supported, plus images and audio in user and tool messages; files are not."
     text = " ".join(part for part in (f"{where or 'body'}: {what[:_SHOWN]}.", about) if part)
     return Refusal(text, param=where or None, code="invalid_value")
 
@@ -136,7 +139,7 @@ def refuse_ignored_fields(value: msgspec.Struct, body: bytes) -> None:
 
 
 def not_heeded(path: str) -> Refusal:
-    """Return the refusal of a field without effect."""
+    """Return the refusal for a field without effect."""
     return Refusal(
         f"The field {path!r} has no effect here; `edgechat serve` without --strict accepts it.",
         param=path,
@@ -166,7 +169,7 @@ def _ignored_fields(value: Any, sent: Any, where: str) -> Iterator[str]:
 
 @cache
 def _fields_without_effect(kind: type[msgspec.Struct]) -> dict[str, tuple[object, ...]]:
-    """Return the fields of a Struct without effect, each with its effective values."""
+    """Return the fields of a Struct that have no effect, each with its effective values."""
     fields = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
         for meta in get_args(hint)[1:]:

@@ -1,4 +1,4 @@
-"""Fields that several protocols share: sampling, limits, texts, LoRA adapters, thinking, and JSON schemas."""
+"""Fields shared by several protocols: sampling, limits, texts, LoRA adapters, thinking, and JSON schemas."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BiasedToken = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 _SOME: dict[str, Any] = {"not": {"const": 0}}
-# Whole numbers: in JSON, 4.0 is one, too.
+# Whole numbers, which in JSON include 4.0.
 Tokens = (
     Annotated[int, Meta(ge=-1, le=_INT, extra_json_schema=_SOME)]
     | Annotated[float, Meta(ge=-1, le=_INT, multiple_of=1, extra_json_schema=_SOME)]
@@ -54,12 +54,12 @@ Model = Annotated[
     ),
 ]
 UNLIMITED = -1
-"""Value for "until the context is full" in programs written for llama.cpp and LM Studio."""
+"""Means "until the context is full" in programs written for llama.cpp and LM Studio."""
 Labels = Annotated[dict[str, str], Meta(max_length=16)]
 
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a stream."""
+    """Stream options."""
 
     include_usage: Annotated[
         bool | None, Meta(description="Send a last chunk with the token counts and no choices.")
@@ -70,7 +70,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
-    """How text is generated. The defaults of sampling are what the model's makers recommend."""
+    """How to generate text. Sampling defaults to what the model's makers recommend."""
 
     model: Model = None
     n: Annotated[
@@ -138,27 +138,27 @@ class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def n_choices(self) -> int:
-        """Number of answers to each prompt."""
+        """The number of answers to each prompt."""
         return int(self.n or 1)
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """Texts before which the answer ends."""
+        """The strings before which the answer ends."""
         return stops_of(self.stop)
 
     @property
     def overruled(self) -> tuple[str, ...]:
-        """Fields without effect because of others."""
+        """Fields that have no effect because others take precedence."""
         penalties = {self.repetition_penalty, self.repeat_penalty} - {None}
         return ("repeat_penalty",) if len(penalties) > 1 else ()
 
     @property
     def wants_usage(self) -> bool:
-        """Whether a stream ends with the usage."""
+        """Whether the stream ends with the token counts."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     def sampling(self, defaults: SamplingDefaults, choice: int) -> Sampling:
-        """Return the sampling of one answer."""
+        """Return the sampling options for one answer."""
         given = {name: getattr(self, name) for name in SamplingDefaults.__struct_fields__}
         if self.top_k is not None:
             given["top_k"] = int(self.top_k)
@@ -171,18 +171,18 @@ class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stops_of(sent: str | Sequence[str | None] | None) -> tuple[str, ...]:
-    """Return the texts before which an answer ends, without blank ones."""
+    """Return the strings before which an answer ends, without empty ones."""
     return tuple(filter(None, [sent] if isinstance(sent, str) else sent or ()))
 
 
 def seed_of(sent: float | None, choice: int = 0) -> int | None:
-    """Return the seed of one of several answers, if the request has a seed."""
-    # numpy takes no negative seeds; the same number must stay the same.
+    """Return the seed for one of several answers, or None if the request has no seed."""
+    # numpy takes no negative seeds, and each number must always give the same seed.
     return None if sent is None else (int(sent) + choice) % (2 * _SEEDS)
 
 
 def limit(sent: float | None, usual: int | None, param: str) -> int | None:
-    """Return the limit of tokens; None: until the context is full. Raises Refusal."""
+    """Return the maximum number of tokens; None means until the context is full. Raises Refusal."""
     if sent == 0:
         raise Refusal("An answer has at least one token.", param=param, code="invalid_value")
     return None if sent == UNLIMITED else int(sent) if sent else usual
@@ -195,7 +195,7 @@ Texts = Text | Annotated[list[Text | TokenIds | TokenId], Meta(min_length=1, max
 
 
 def texts_of(sent: Texts, param: str) -> list[str | tuple[int, ...]]:
-    """Return each text, or its tokens. Raises Refusal for a mix of both."""
+    """Return each text as a string or as token ids. Raises Refusal for a mix of strings and ids."""
     if isinstance(sent, str):
         return [sent]
     numbers = [one for one in sent if isinstance(one, int)]
@@ -211,15 +211,15 @@ _LONGEST = 512
 
 
 class LoraBody(msgspec.Struct, frozen=True, kw_only=True):
-    """An adapter, by its name or its number."""
+    """An adapter, given by name or number."""
 
     name: Annotated[
         Annotated[str, Meta(min_length=1, max_length=_LONGEST)] | None,
-        Meta(description="A name of `--lora` or of `edgechat list`."),
+        Meta(description="A name from `--lora` or `edgechat list`."),
     ] = None
     id: Annotated[
         Annotated[int, Meta(ge=0, le=1024)] | None,
-        Meta(description="The place among the adapters of `--lora`, from 0."),
+        Meta(description="The position among the adapters from `--lora`, counted from 0."),
     ] = None
     scale: Annotated[
         float, Meta(ge=-MAX_SCALE, le=MAX_SCALE, description="1 applies it as it was trained; 0: not at all.")
@@ -238,9 +238,9 @@ Lora = Annotated[
 def requested_adapters(
     named: Sequence[str], lora: Sequence[LoraBody] | None, plan: LoadPlan
 ) -> tuple[AdapterUse, ...]:
-    """Return the adapters of a request. Reads the disk. Raises NotAnAdapter.
+    """Return the adapters for a request. Reads the disk. Raises NotAnAdapter.
 
-    named: adapters in the model's name, which count if there is no `lora`. Clients cannot name paths.
+    named: adapters in the model's name, used if there is no `lora`. Clients cannot name paths.
     """
     if len(named) > MOST:
         raise NotAnAdapter(f"The model's name has {len(named)} adapters; the limit is {MOST}.")
@@ -295,10 +295,11 @@ def thinking_of(
     default: bool | None,
     insists: bool = True,
 ) -> tuple[bool | None, Effort | None]:
-    """Return whether a model thinks, and how long, as far as it can be controlled.
+    """Return whether a model thinks, and for how long; None for what cannot be controlled.
 
-    think, effort: from the request. default: the setting for models that can switch thinking. insists: the
-    engine refuses a switch that the model lacks; agents switch thinking for any model, and do not insist.
+    think, effort: from the request. default: the setting for models that can turn thinking on and off.
+    insists: pass `think` on even to other models, so that the engine refuses it. Agents send it to any model,
+    and so do not insist.
     """
     told = _EFFORTS[effort] if effort is not None and model.has_effort else None
     if think is None and model.can_switch_thinking:
@@ -309,7 +310,7 @@ def thinking_of(
 
 
 SchemaText = Annotated[
-    # Not decoded: its length is checked first.
+    # Not decoded, so that its length can be checked first.
     Raw, Meta(description="A JSON schema.", extra_json_schema={"type": ["object", "null"]})
 ]
 _ANY = '{"type": "object"}'
@@ -317,7 +318,7 @@ _ANY = '{"type": "object"}'
 
 @contextmanager
 def errors_about(param: str) -> Iterator[None]:
-    """Have errors of the engine name the field."""
+    """Make errors from the engine name the field `param`."""
     try:
         yield
     except BadRequest as error:
@@ -328,7 +329,7 @@ def errors_about(param: str) -> Iterator[None]:
 def tool_of(
     name: str, description: str | None, parameters: Raw | UnsetType | None, *, strict: bool | None = None
 ) -> Tool:
-    """Return the tool for the engine. Raises BadRequest."""
+    """Return a tool for the engine. Raises BadRequest."""
     tool = Tool(name, description or "", strict=bool(strict))
     text = _text(parameters)
     return msgspec.structs.replace(tool, parameters=text) if text else tool
@@ -342,7 +343,7 @@ def allowed_tools(tools: Sequence[Tool], names: set[str]) -> tuple[Tool, ...]:
 
 
 def answer_schema(sent: Raw | UnsetType | None, param: str) -> str:
-    """Return the schema of an answer, by default that of any object. Raises Refusal."""
+    """Return the schema of an answer; by default, any object. Raises Refusal."""
     with errors_about(param):
         schema = _text(sent) or _ANY
         schema_in(schema)
@@ -350,22 +351,22 @@ def answer_schema(sent: Raw | UnsetType | None, param: str) -> str:
 
 
 def arguments_object(text: str) -> Raw:
-    """Return the arguments of a call as a JSON object in one line.
+    """Return the arguments of a call as a JSON object on one line.
 
-    Anything else, as in an answer that was cut, is wrapped in an object.
+    Anything else, such as the arguments in an answer that was cut short, is wrapped in an object.
     """
     text = text or "{}"
     try:
         is_object = isinstance(msgspec.json.decode(text), dict)
     except msgspec.DecodeError:
         is_object = False
-    if is_object:  # reformatted as text: numbers stay as written
+    if is_object:  # reformatted as text, so that numbers stay as written
         return Raw(msgspec.json.format(text.encode(), indent=-1))
     return Raw(msgspec.json.encode({"arguments": text}))
 
 
 def _text(schema: Raw | UnsetType | None) -> str:
-    """Return a schema as it was sent, or ''. Raises BadRequest."""
+    """Return a schema as it was sent, or '' if there is none. Raises BadRequest."""
     try:
         text = "" if schema is UNSET or schema is None else bytes(schema).decode()
     except UnicodeDecodeError as error:
@@ -385,7 +386,7 @@ class FileSearchRanking(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def vector_json(vector: bytes, encoding: str | None = None) -> Raw:
-    """Return the JSON of a vector. Each is encoded by itself, so that other threads get turns."""
+    """Return a vector as JSON. Each one is encoded separately, so that other threads get their turn."""
     if encoding == "base64":
         return Raw(msgspec.json.encode(base64.b64encode(vector).decode()))
     return Raw(msgspec.json.encode(struct.unpack(f"<{len(vector) // 4}f", vector)))

@@ -1,4 +1,4 @@
-"""Listings: models in the forms of OpenAI and Ollama, documents as vector stores, and the server's state.
+"""Listings: models in OpenAI's and Ollama's formats, documents as vector stores, and the server's state.
 
 /v1/models is one list for all clients, with the fields of OpenAI's, Anthropic's and Codex's lists.
 """
@@ -30,7 +30,7 @@ class ModelsQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Modalities(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model reads and writes, by the names of OpenRouter's list, which many clients know."""
+    """What a model reads and writes, in the terms of OpenRouter's list, which many clients know."""
 
     input_modalities: list[Literal["text", "image", "audio"]]
     output_modalities: list[Literal["text"]]
@@ -47,7 +47,7 @@ class Modalities(msgspec.Struct, frozen=True, kw_only=True):
 class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A model. Extensions: whether it is loaded, its kind, its context length in tokens, and what it reads.
 
-    `architecture` is left out where that is not known before the model is loaded.
+    `architecture` is omitted if it is not known until the model is loaded.
     """
 
     id: str
@@ -88,10 +88,10 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
     first_id: str | None = None
     last_id: str | None = None
     models: Annotated[list[Any], Meta(max_length=0)] | UnsetType = UNSET
-    """Metadata of models for Codex, which reads no list without this field. Always empty.
+    """Model metadata for Codex, which rejects a list without this field. Always empty.
 
-    An entry would need a system prompt that replaces Codex's: Codex reads no list in which one is missing
-    (0.149 and later), and sends no system prompt if it is empty.
+    An entry would need a system prompt that replaces Codex's own: Codex (0.149 and later) rejects a list in
+    which one is missing, and sends no system prompt if it is empty.
     """
 
     @classmethod
@@ -118,15 +118,15 @@ _Query = Annotated[str, Meta(min_length=1, max_length=2**20)]
 
 
 class StoresQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which vector stores are to be listed."""
+    """Which vector stores to list."""
 
     limit: Annotated[int, Meta(ge=1, le=100)] = 20
     order: Annotated[Literal["asc", "desc"], Meta(description="By name.")] = "asc"
-    after: Annotated[str | None, Meta(description="Those that come after the one of this id.")] = None
+    after: Annotated[str | None, Meta(description="Only stores after the one with this id.")] = None
 
 
 class FileCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many files there are with text."""
+    """The number of files that contain text."""
 
     total: int
     completed: int
@@ -136,7 +136,7 @@ class FileCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VectorStoreBody(msgspec.Struct, frozen=True, kw_only=True):
-    """Documents of this machine. `created_at` is when what is known of them was changed last."""
+    """Documents on this machine. `created_at` is when their index was last changed."""
 
     id: str
     object: Literal["vector_store"] = "vector_store"
@@ -152,7 +152,7 @@ class VectorStoreBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VectorStorePage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some of the vector stores."""
+    """A page of vector stores."""
 
     object: Literal["list"] = "list"
     data: list[VectorStoreBody]
@@ -184,18 +184,16 @@ class StoreSearchBody(msgspec.Struct, frozen=True, kw_only=True):
     max_num_results: Annotated[int, Meta(ge=1, le=50)] = 10
     filters: Annotated[None, Meta(description="Only null is accepted: files have no attributes.")] = None
     ranking_options: FileSearchRanking | None = None
-    rewrite_query: Annotated[bool | None, no_effect("Ignored: a query is searched for as it is.", False)] = (
-        None
-    )
+    rewrite_query: Annotated[bool | None, no_effect("Ignored: the query is used as it is.", False)] = None
 
     @property
     def queries(self) -> list[str]:
-        """The queries, at least one."""
+        """The queries; there is at least one."""
         return [self.query] if isinstance(self.query, str) else self.query
 
     @property
     def text(self) -> str:
-        """All queries as one text."""
+        """All queries as one string."""
         return "\n".join(self.queries)
 
 
@@ -207,18 +205,18 @@ class FoundContent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FoundInStore(msgspec.Struct, frozen=True, kw_only=True):
-    """A passage that was found, with its place in the file among the attributes."""
+    """A passage found by a search; its attributes give its place in the file."""
 
     file_id: str
     filename: str
     score: float
-    """1 / rank."""
+    """1 divided by the rank."""
     attributes: dict[str, str]
     content: list[FoundContent]
 
 
 class FoundPage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a search has found, the best first."""
+    """The results of a search, best first."""
 
     object: Literal["vector_store.search_results.page"] = "vector_store.search_results.page"
     search_query: list[str]
@@ -228,7 +226,7 @@ class FoundPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def vector_store(facts: DocumentFacts) -> VectorStoreBody:
-    """Return documents as a vector store."""
+    """Return a document collection as a vector store."""
     return VectorStoreBody(
         id=facts.name,
         name=facts.name,
@@ -255,7 +253,7 @@ def found_page(body: StoreSearchBody, found: Sequence[Given]) -> FoundPage:
 
 
 class ModelDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model is."""
+    """Details of a model."""
 
     parent_model: str = ""
     format: str
@@ -266,7 +264,7 @@ class ModelDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaggedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model. `digest` is empty: files are not hashed to be listed."""
+    """A model. `digest` is empty, because files are not hashed for the list."""
 
     name: str
     model: str
@@ -276,7 +274,7 @@ class TaggedModel(msgspec.Struct, frozen=True, kw_only=True):
     details: ModelDetails
     capabilities: list[str]
     context_length: int | UnsetType = UNSET
-    """Only of loaded models."""
+    """Only set for loaded models."""
 
     @classmethod
     def of(cls, card: ModelCard) -> TaggedModel:
@@ -304,15 +302,15 @@ class TagList(msgspec.Struct, frozen=True):
 
 
 class ShowBody(msgspec.Struct, frozen=True, kw_only=True):
-    """Which model to show."""
+    """The model to show."""
 
     model: Model = None
-    name: Annotated[str | None, Meta(description="The older name of `model`.")] = None
+    name: Annotated[str | None, Meta(description="The older name for `model`.")] = None
     verbose: Annotated[bool | None, no_effect("Ignored: there is one form.", False)] = None
 
 
 class ShownModelBody(msgspec.Struct, frozen=True, kw_only=True):
-    """A model in detail. Only models from Ollama have the texts that it stores with them."""
+    """A model in detail. Only models from Ollama come with texts, such as the template and the license."""
 
     modelfile: str = ""
     parameters: str = ""

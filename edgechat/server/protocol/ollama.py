@@ -1,4 +1,4 @@
-"""Ollama's API: bodies and answers of /api/chat, /api/generate, /api/embed and /api/embeddings."""
+"""Ollama's API: requests and answers for /api/chat, /api/generate, /api/embed and /api/embeddings."""
 
 from __future__ import annotations
 
@@ -62,26 +62,26 @@ _AT_ONCE = (0, "0", "0s", "0m", "0h")
 KeepAlive = Annotated[
     str | float | None,
     no_effect(
-        "0 unloads the model once all answers that it writes are complete. "
-        "Otherwise ignored: settings.toml says after how long a model is unloaded.",
+        "0 unloads the model once all its answers are complete. "
+        "Other values are ignored: settings.toml sets when an idle model is unloaded.",
         *_AT_ONCE,
     ),
 ]
 Thinking = Annotated[
     bool | Literal["low", "medium", "high", "max"] | None,
-    Meta(description="Whether to think, or how long. Models that cannot switch it do as they are used to."),
+    Meta(description="Whether to think, or how long. Models that cannot turn it on or off behave as usual."),
 ]
 _MOST_TOKENS = 2**31 - 1
 _SCHEMA_OF_TEXT = b'"json"'
 
 
 def unloads(keep_alive: str | float | None) -> bool:
-    """Return whether the model is unloaded after its last answer, as `ollama stop` asks for."""
+    """Return True if the client asks to unload the model after its last answer, as `ollama stop` does."""
     return keep_alive in _AT_ONCE
 
 
 def model_of(sent: str | None) -> str:
-    """Return the name of a model without the tag that Ollama's clients add by default."""
+    """Return a model's name without the tag that Ollama's clients add by default."""
     return (sent or "").removesuffix(":latest")
 
 
@@ -101,14 +101,14 @@ class OllamaTool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CalledBefore(msgspec.Struct, frozen=True, kw_only=True):
-    """The function of an earlier call."""
+    """The function and arguments of an earlier call."""
 
     name: str
     arguments: Annotated[Raw, Meta(extra_json_schema={"type": ["object", "null"]})] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         if self.text != "null" and not self.text.lstrip().startswith("{"):
-            raise ValueError("The arguments of a call are an object")
+            raise ValueError("The arguments of a call must be an object")
 
     @property
     def text(self) -> str:
@@ -117,26 +117,26 @@ class CalledBefore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallBefore(msgspec.Struct, frozen=True, kw_only=True):
-    """An earlier call of the model."""
+    """An earlier call by the model."""
 
     function: CalledBefore
     id: str | None = None
 
 
 class OllamaMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of a chat."""
+    """A message in a chat."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str | None = None
     thinking: str | None = None
     images: Images = None
     tool_calls: Annotated[list[CallBefore], Meta(max_length=128)] | None = None
-    tool_name: Annotated[str | None, Meta(description="Of a result: the function that was called.")] = None
+    tool_name: Annotated[str | None, Meta(description="For a result: the function that was called.")] = None
     tool_call_id: str | None = None
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How text is generated; options of how a model is loaded are ignored."""
+    """How to generate text; options for loading a model are ignored."""
 
     temperature: Annotated[float, Meta(ge=0, le=5)] | None = None
     top_k: Whole | None = None
@@ -151,11 +151,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         float | None, Meta(description="End after this many tokens; negative: when the context is full.")
     ] = None
     num_ctx: Annotated[
-        int | None, no_effect("Ignored: `edgechat serve --ctx` says with which context models are loaded.")
+        int | None, no_effect("Ignored: `edgechat serve --ctx` sets the context of models.")
     ] = None
 
     def sampling(self, defaults: SamplingDefaults) -> Sampling:
-        """Return the sampling."""
+        """Return the sampling options."""
         sent = SamplingDefaults(
             temperature=self.temperature,
             top_k=None if self.top_k is None else int(self.top_k),
@@ -169,14 +169,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def most_tokens(self) -> int | None:
-        """Limit of tokens; None: until the context is full."""
+        """Maximum number of tokens; None means until the context is full."""
         if self.num_predict is None or self.num_predict <= 0:
             return None
         return min(max(1, int(self.num_predict)), _MOST_TOKENS)
 
 
 class OllamaBody(msgspec.Struct, frozen=True, kw_only=True):
-    """What chats and plain generation have in common."""
+    """The fields that chats and plain generation share."""
 
     model: Model = None
     stream: Annotated[bool | None, Meta(description="Send the text as it is generated; the default.")] = None
@@ -198,11 +198,11 @@ class OllamaBody(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to answer: clients only load or unload a model."""
+        """Whether there is nothing to answer, because the client only loads or unloads a model."""
         raise NotImplementedError
 
     def _request(self, **fields: Any) -> ChatRequest:
-        """Return the engine's request, without what depends on the model. Raises Refusal."""
+        """Return the request for the engine, without the parts that depend on the model. Raises Refusal."""
         options = self.options or Options()
         return ChatRequest(
             id="",
@@ -224,7 +224,7 @@ class OllamaBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OllamaChatBody(OllamaBody, frozen=True, kw_only=True):
-    """A chat."""
+    """The body of /api/chat."""
 
     messages: Annotated[list[OllamaMessage], Meta(max_length=4096)] = []
     tools: Annotated[list[OllamaTool], Meta(max_length=128)] | None = None
@@ -236,7 +236,7 @@ class OllamaChatBody(OllamaBody, frozen=True, kw_only=True):
         return not self.messages
 
     def engine_request(self) -> ChatRequest:
-        """Return the engine's request, without what depends on the model. Raises Refusal."""
+        """Return the request for the engine, without the parts that depend on the model. Raises Refusal."""
         with errors_about("tools"):
             functions = [tool.function for tool in self.tools or ()]
             tools = tuple(tool_of(one.name, one.description, one.parameters) for one in functions)
@@ -246,7 +246,10 @@ class OllamaChatBody(OllamaBody, frozen=True, kw_only=True):
 
 
 class GenerateBody(OllamaBody, frozen=True, kw_only=True):
-    """A prompt, which is the first message of a chat unless `raw` is true or it has a `suffix`."""
+    """The body of /api/generate.
+
+    The prompt becomes the first message of a chat, unless `raw` is true or there is a `suffix`.
+    """
 
     prompt: str = ""
     suffix: str | None = None
@@ -267,10 +270,10 @@ class GenerateBody(OllamaBody, frozen=True, kw_only=True):
         return bool(self.raw or self.suffix)
 
     def engine_request(self) -> ChatRequest:
-        """Return the engine's request, without what depends on the model. Raises Refusal."""
+        """Return the request for the engine, without the parts that depend on the model. Raises Refusal."""
         if self.is_raw:
             if self.images:
-                raise Refusal("Only prompts of a chat can have images: omit raw and suffix.", param="images")
+                raise Refusal("Only chat prompts can have images: omit raw and suffix.", param="images")
             return self._request(text=self.prompt, suffix=self.suffix or "", overflow="error")
         system = (Message("system", self.system),) if self.system else ()
         messages = (*system, message_of("user", _parts(self.prompt, self.images, "images")))
@@ -278,17 +281,17 @@ class GenerateBody(OllamaBody, frozen=True, kw_only=True):
 
 
 def _messages_of(sent: Sequence[OllamaMessage]) -> tuple[Message, ...]:
-    """Return the messages for the engine. Raises Refusal for results without a call.
+    """Return the messages for the engine. Raises Refusal for a result without a call.
 
-    Calls need no ids: a result belongs to the first call of its name without a result.
+    Calls need no ids: a result goes to the first call of its name that does not have one yet.
     """
     found: list[Message] = []
     waiting: dict[str, str] = {}
-    """Names of the calls without a result, by id."""
+    """Names of the calls that have no result yet, by id."""
     for at, message in enumerate(sent):
         text = message.content or ""
         if message.images and message.role in ("system", "assistant"):
-            raise Refusal("Only messages of the user and of tools can have images.", param=f"messages[{at}]")
+            raise Refusal("Only user and tool messages can have images.", param=f"messages[{at}]")
         if message.role == "assistant":
             calls = tuple(
                 ToolCall(call.id or f"call_{at}_{number}", call.function.name, call.function.text)
@@ -306,17 +309,17 @@ def _messages_of(sent: Sequence[OllamaMessage]) -> tuple[Message, ...]:
 
 
 def _parts(text: str, images: Sequence[str] | None, at: str) -> list[Part]:
-    """Return the parts of a message: images, then text."""
+    """Return the parts of a message: images first, then text."""
     return [*(image_of(sent, f"{at}[{number}]") for number, sent in enumerate(images or ())), text]
 
 
 def _call_of(message: OllamaMessage, at: int, waiting: dict[str, str]) -> str:
-    """Return the id of the call that a message is the result of, and remove the call from `waiting`."""
+    """Return the id of the call that a result belongs to, and remove the call from `waiting`."""
     named = (id for id, name in waiting.items() if message.tool_name in (None, name))
     found = message.tool_call_id if message.tool_call_id in waiting else next(named, None)
     if found is None:
         raise Refusal(
-            "A message with role tool must follow a call; no call without a result fits it.",
+            "A message with role tool must follow a call; no call that needs a result matches it.",
             param=f"messages[{at}]",
         )
     del waiting[found]
@@ -334,7 +337,7 @@ class EmbedBody(msgspec.Struct, frozen=True, kw_only=True):
     input: str | Annotated[list[str], Meta(min_length=1, max_length=_MOST_EMBEDDED)]
     truncate: Annotated[
         bool | None,
-        Meta(description="Take what fits of texts that are too long; without it they are refused."),
+        Meta(description="Shorten texts that are too long; otherwise, they are refused."),
     ] = None
     dimensions: Annotated[
         int | None, Meta(description="Only the model's own number of dimensions is accepted.")
@@ -352,7 +355,7 @@ class EmbedBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EmbedAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The embeddings, in the order of the texts; durations in nanoseconds."""
+    """The embeddings, in the order of the texts; durations are in nanoseconds."""
 
     model: str
     embeddings: Annotated[list[Raw], Meta(extra_json_schema={"items": _VECTOR})]
@@ -362,7 +365,7 @@ class EmbedAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EmbeddingsBody(msgspec.Struct, frozen=True, kw_only=True):
-    """A text to embed, as older clients ask for it."""
+    """A text to embed, in the format of older clients."""
 
     model: Model = None
     prompt: str
@@ -371,13 +374,16 @@ class EmbeddingsBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EmbeddingsAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The embedding of a text; none of an empty one."""
+    """The embedding of a text; [] if the text is empty."""
 
     embedding: Annotated[Raw, Meta(extra_json_schema=_VECTOR)]
 
 
 def embed_answer(model: str, embedded: Embedded, *, total: float, load: float) -> bytes:
-    """Return the answer as JSON. total, load: seconds. Many vectors take a second: call it in a thread."""
+    """Return the answer as JSON. Call it in a thread: many vectors take a second.
+
+    total, load: durations in seconds.
+    """
     return msgspec.json.encode(
         EmbedAnswer(
             model=model,
@@ -395,7 +401,7 @@ _NANOSECONDS = 1e9
 
 
 class OllamaCalled(msgspec.Struct, frozen=True, kw_only=True):
-    """The function to call, and its arguments: a JSON object."""
+    """The function to call and its arguments, a JSON object."""
 
     name: str
     arguments: Raw
@@ -403,14 +409,14 @@ class OllamaCalled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OllamaCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call of a tool."""
+    """A tool call."""
 
     id: str
     function: OllamaCalled
 
 
 class OllamaAnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """The message of the model, or what is new of it."""
+    """The model's message, or the new part of it."""
 
     role: Literal["assistant"] = "assistant"
     content: str
@@ -419,7 +425,10 @@ class OllamaAnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OllamaLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What answers have in common. Durations are nanoseconds; they and the counts stand in the last line."""
+    """The fields that all answers share.
+
+    Durations are in nanoseconds. Durations and counts are only in the last line.
+    """
 
     model: str
     created_at: str
@@ -439,18 +448,18 @@ class OllamaChatLine(OllamaLine, frozen=True, kw_only=True):
 
     message: OllamaAnswerMessage
     sources: list[SourceBody] | UnsetType = UNSET
-    """Extension, in the last line: sources of the passages that the model was given."""
+    """Extension, in the last line: the sources of the passages that the model was given."""
 
 
 class GenerateLine(OllamaLine, frozen=True, kw_only=True):
-    """A generated text, or a line of its stream."""
+    """Generated text, or a line of its stream."""
 
     response: str
     thinking: str | UnsetType = UNSET
 
 
 class OllamaAnswers(Answers):
-    """The answer to one request, whole or line by line."""
+    """The answer to one request, in one piece or line by line."""
 
     stream_type = "application/x-ndjson"
     id_prefix = "olla-"
@@ -462,7 +471,7 @@ class OllamaAnswers(Answers):
         think: bool | None,
         documents: AskedDocuments | None = None,
     ) -> None:
-        """think: the default of the settings. Raises Refusal."""
+        """think: the default from the settings. Raises Refusal."""
         if body.top_logprobs and not body.logprobs:
             raise Refusal("top_logprobs requires logprobs: true.", param="top_logprobs")
         super().__init__(
@@ -478,7 +487,7 @@ class OllamaAnswers(Answers):
         self._loaded = self._began
 
     def request(self, served: ServedModel, choice: int) -> ChatRequest:
-        """Return the engine's request."""
+        """Return the request for the engine."""
         self._loaded = time.monotonic()
         return super().request(served, choice)
 
@@ -499,7 +508,7 @@ class OllamaAnswers(Answers):
         return msgspec.json.encode(line)
 
     def waiting(self) -> bytes:
-        """Return nothing: there is no line that clients would skip."""
+        """Return nothing: there is no kind of line that clients would skip."""
         return b""
 
     def failure(self, refusal: Refusal) -> bytes:
@@ -515,7 +524,7 @@ class OllamaAnswers(Answers):
                 words = ("", text) if block.kind == "thinking" else (text, "")
                 line = self._line(*words, logprobs=list(map(logprob_of, chances)) or UNSET)
             case BlockEnded(block=block) if block.kind == "call":
-                line = self._line("", calls=[_called(block)])  # its arguments are an object, and come whole
+                line = self._line("", calls=[_called(block)])  # arguments are sent whole, as an object
             case Finished():
                 line = self._line("", end=change)
             case _:
@@ -531,7 +540,7 @@ class OllamaAnswers(Answers):
         end: Finished | None = None,
         logprobs: list[TokenLogprob] | UnsetType = UNSET,
     ) -> OllamaLine:
-        """Return a line. end: of the answer, in its last line."""
+        """Return a line. end: how the answer ended, for its last line."""
         about = self._about(end) | {"logprobs": logprobs}
         return self._worded(about, text, thought or UNSET, calls or UNSET)
 
@@ -543,7 +552,7 @@ class OllamaAnswers(Answers):
         thought: str | UnsetType,
         calls: list[OllamaCall] | UnsetType,
     ) -> OllamaLine:
-        """Return a line in the form of this answer. about: the fields that all forms have."""
+        """Return a line in the format of this answer. about: the fields that all formats share."""
 
     def _about(self, end: Finished | None) -> dict[str, Any]:
         now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
@@ -567,7 +576,7 @@ class OllamaChatAnswers(OllamaAnswers):
     """The answer in a chat."""
 
     def __init__(self, body: OllamaChatBody, think: bool | None) -> None:
-        """Raises Refusal."""
+        """Raises Refusal if the request is not valid."""
         super().__init__(body, body.engine_request(), think, asked_documents(body.docs))
 
     def _worded(
@@ -586,7 +595,7 @@ class GenerateAnswers(OllamaAnswers):
     """The answer to a prompt."""
 
     def __init__(self, body: GenerateBody, think: bool | None) -> None:
-        """Raises Refusal."""
+        """Raises Refusal if the request is not valid."""
         super().__init__(body, body.engine_request(), think)
 
     def _worded(
@@ -600,7 +609,7 @@ class GenerateAnswers(OllamaAnswers):
 
 
 def _called(block: AnswerBlock) -> OllamaCall:
-    """Return the call of a complete block."""
+    """Return the tool call in a complete block."""
     assert block.call is not None
     arguments = arguments_object(block.text)
     called = OllamaCalled(name=block.call.name, arguments=arguments, index=block.number)
@@ -608,5 +617,5 @@ def _called(block: AnswerBlock) -> OllamaCall:
 
 
 def _duration(tokens: int, rate: float) -> int:
-    """Return the duration of tokens in nanoseconds. rate: tokens per second."""
+    """Return how long tokens took, in nanoseconds. rate: tokens per second."""
     return int(tokens / rate * _NANOSECONDS) if rate > 0 else 0

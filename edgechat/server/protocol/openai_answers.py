@@ -1,4 +1,4 @@
-"""Answers of OpenAI's chats: several choices, whole or in chunks; and what they share with completions."""
+"""Answers to OpenAI chats: several choices, in one piece or in chunks; and code shared with completions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _DONE = data_event(b"[DONE]")
 
 
 class CompletionDetails(msgspec.Struct, frozen=True):
-    """Tokens of the thinking, and drafted tokens that were accepted and rejected."""
+    """Tokens spent on thinking, and drafted tokens that were accepted or rejected."""
 
     reasoning_tokens: int
     accepted_prediction_tokens: int
@@ -49,7 +49,7 @@ class CompletionDetails(msgspec.Struct, frozen=True):
 
 
 class UsageBody(msgspec.Struct, frozen=True, kw_only=True):
-    """The tokens of all answers to a request; the prompt counts once."""
+    """The token counts of all answers to a request; each prompt counts once."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -59,7 +59,7 @@ class UsageBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswerTimings(msgspec.Struct, frozen=True):
-    """Extension: milliseconds to the first token, and tokens per second, of the first answer."""
+    """Extension, for the first answer: milliseconds to the first token, and tokens per second."""
 
     ttft_ms: float
     prompt_tps: float
@@ -67,7 +67,10 @@ class AnswerTimings(msgspec.Struct, frozen=True):
 
 
 def usage_of(ends: Sequence[Finished], *, reasoning: int = 0, prompts: int = 1) -> UsageBody:
-    """Return the usage of all answers. Each run of len(ends) / prompts answers has the same prompt."""
+    """Return the usage of all answers.
+
+    prompts: number of different prompts, each with the same number of consecutive answers.
+    """
     each = max(1, len(ends) // prompts)
     runs = [ends[at : at + each] for at in range(0, len(ends), each)]
     prompt = sum(max(one.usage.prompt_tokens for one in run) for run in runs)
@@ -104,7 +107,7 @@ class ChoiceAnswers(Answers):
         prompts: int = 1,
         documents: AskedDocuments | None = None,
     ) -> None:
-        """prompts: how many the request has. Raises Refusal for fields that contradict each other."""
+        """prompts: number of prompts in the request. Raises Refusal for fields that contradict each other."""
         if body.stream_options is not None and not body.stream:
             raise Refusal("stream_options requires stream: true.", param="stream_options")
         super().__init__(
@@ -122,7 +125,7 @@ class ChoiceAnswers(Answers):
         self._wants_usage = body.wants_usage
 
     def end(self) -> bytes:
-        """Return what a stream ends with: the usage, if the client wants it."""
+        """Return what ends a stream: the token counts, if the client wants them, and [DONE]."""
         return (data_event(self._chunk(usage=self._usage())) if self._wants_usage else b"") + _DONE
 
     def failure(self, refusal: Refusal) -> bytes:
@@ -170,7 +173,7 @@ class PartOfCall(msgspec.Struct, frozen=True, kw_only=True):
     """The beginning of a tool call (with id, type and name), or more of its arguments."""
 
     index: int
-    """The number of the call."""
+    """The position of the call among the calls, from 0."""
     id: str | UnsetType = UNSET
     type: Literal["function"] | UnsetType = UNSET
     function: PartOfFunction
@@ -183,17 +186,17 @@ class ChoiceLogprobs(msgspec.Struct, frozen=True):
 
 
 class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """The message of the model."""
+    """The model's message."""
 
     role: Literal["assistant"] = "assistant"
     content: str | None
     reasoning_content: str | UnsetType = UNSET
     tool_calls: list[AnswerCall] | UnsetType = UNSET
     function_call: CalledFunction | UnsetType = UNSET
-    """Instead of tool_calls, if `functions` were sent."""
+    """Used instead of tool_calls if the client sent `functions`."""
     refusal: None = None
     annotations: list[FileCitation] | UnsetType = UNSET
-    """Citations, if the request asks for documents."""
+    """The citations, if the request asks for documents."""
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,7 +217,7 @@ class PartOfAnswer(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: list[PartOfCall] | UnsetType = UNSET
     function_call: PartOfFunction | UnsetType = UNSET
     annotations: list[FileCitation] | UnsetType = UNSET
-    """Citations of the whole answer, in its last part."""
+    """The citations in the whole answer, sent with its last part."""
 
 
 class ChoiceChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -241,7 +244,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     unenforced: list[str] | UnsetType = UNSET
     """Extension: keywords of the tools' schemas that were not enforced."""
     sources: list[SourceBody] | UnsetType = UNSET
-    """Extension: sources of the passages that the model was given."""
+    """Extension: the sources of the passages that the model was given."""
 
 
 class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -267,7 +270,7 @@ class ChatAnswers(ChoiceAnswers):
     window_field = '"overflow": "window"'
 
     def __init__(self, body: ChatBody, think: bool | None) -> None:
-        """think: the default of the settings. Raises Refusal."""
+        """think: the default from the settings. Raises Refusal."""
         super().__init__(
             body,
             body.engine_request(),
@@ -324,7 +327,7 @@ class ChatAnswers(ChoiceAnswers):
         return self._part(choice, PartOfAnswer(tool_calls=[call]))
 
     def _part(self, choice: int, part: PartOfAnswer, end: Finished | None = None, **more: Any) -> bytes:
-        """Encode the new part of one answer as an event. end: of the answer, in its last part."""
+        """Encode the new part of one answer as an event. end: how the answer ended, for its last part."""
         chunk = ChatChunk(
             id=self._id,
             created=self._created,

@@ -1,4 +1,4 @@
-"""The body of POST /v1/chat/completions: messages, which can contain earlier answers, tools and options."""
+"""The body of POST /v1/chat/completions: tools, options, and messages, including earlier answers."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ CallId = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
 class ContentPart(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """A part of a message. Files are refused: no model here can read them."""
+    """A part of a message. Files are refused, because no model here can read them."""
 
     cache_control: Echoed = None
 
     @property
     def plain_text(self) -> str:
-        """Plain text of this part."""
+        """The text of this part."""
         raise NotImplementedError
 
 
@@ -58,31 +58,31 @@ class TextPart(ContentPart, frozen=True, kw_only=True, tag="text"):
 
     @property
     def plain_text(self) -> str:
-        """Plain text of this part."""
+        """The text of this part."""
         return self.text
 
 
 class InputTextPart(TextPart, frozen=True, kw_only=True, tag="input_text"):
-    """A text part, by its name in the Responses API."""
+    """A text part, under its name in the Responses API."""
 
 
 class OutputTextPart(TextPart, frozen=True, kw_only=True, tag="output_text"):
-    """A text part of an answer, by its name in the Responses API."""
+    """A text part of an answer, under its name in the Responses API."""
 
 
 class RefusalPart(ContentPart, frozen=True, kw_only=True, tag="refusal"):
-    """A refusal of the model."""
+    """A refusal by the model."""
 
     refusal: str
 
     @property
     def plain_text(self) -> str:
-        """Plain text of this part."""
+        """The text of this part."""
         return self.refusal
 
 
 class ImageUrl(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an image is."""
+    """The location of an image."""
 
     url: Annotated[
         str,
@@ -102,12 +102,12 @@ class ImagePart(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag
 
     @property
     def url(self) -> str:
-        """URL of the image."""
+        """The URL of the image."""
         return self.image_url if isinstance(self.image_url, str) else self.image_url.url
 
 
 class InputAudio(msgspec.Struct, frozen=True, kw_only=True):
-    """A sound."""
+    """An audio clip."""
 
     data: Annotated[str, Meta(description="Base64 of a WAV, MP3 or FLAC file, up to half an hour.")]
     format: Annotated[
@@ -116,7 +116,7 @@ class InputAudio(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AudioPart(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="input_audio"):
-    """A sound, for models that can hear."""
+    """An audio clip, for models that can hear."""
 
     input_audio: InputAudio
     cache_control: Echoed = None
@@ -130,11 +130,11 @@ MediaContent = (
         list[TextPart | InputTextPart | OutputTextPart | RefusalPart | ImagePart | AudioPart], _MostParts
     ]
 )
-"""Content that may have images and sounds."""
+"""Content that can include images and audio."""
 
 
 class FunctionBody(msgspec.Struct, frozen=True, kw_only=True):
-    """The function that was called, and its arguments: a JSON object, or its text; null for none.
+    """The function that was called, and its arguments: a JSON object, or a string; null for none.
 
     Other fields are ignored.
     """
@@ -150,7 +150,7 @@ class FunctionBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolCallBody(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool call of the model. It can have other fields."""
+    """A tool call by the model. Other fields are allowed."""
 
     id: CallId
     function: FunctionBody
@@ -159,7 +159,7 @@ class ToolCallBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageBody(msgspec.Struct, frozen=True, kw_only=True, tag_field="role"):
-    """A message, with the fields that clients keep with its content."""
+    """A message, with the fields that clients keep along with its content."""
 
     name: Name = None
     id: Echoed = None
@@ -174,19 +174,19 @@ class SystemMessage(MessageBody, frozen=True, kw_only=True, tag="system"):
 
 
 class DeveloperMessage(MessageBody, frozen=True, kw_only=True, tag="developer"):
-    """A system prompt, by its newer name."""
+    """A system prompt, under its newer name."""
 
     content: Content
 
 
 class UserMessage(MessageBody, frozen=True, kw_only=True, tag="user"):
-    """A message of the user."""
+    """A message from the user."""
 
     content: MediaContent
 
 
 class AssistantMessage(MessageBody, frozen=True, kw_only=True, tag="assistant"):
-    """An answer of the model, as it was sent or with fields that clients have added."""
+    """An answer from the model, as it was sent or with fields added by clients."""
 
     content: Content | UnsetType | None = UNSET
     reasoning_content: Annotated[
@@ -228,10 +228,10 @@ ChatMessage = (
 
 
 def as_messages(sent: list[ChatMessage]) -> tuple[Message, ...]:
-    """Return the messages for the engine. Raises Refusal for results without a call."""
+    """Return the messages for the engine. Raises Refusal for a result without a call."""
     made: set[str] = set()
     functions: dict[str, str] = {}
-    """Ids given to the last function_call of each name."""
+    """The id given to the last function_call of each name."""
     found = []
     for at, one in enumerate(sent):
         match one:
@@ -276,7 +276,7 @@ def _answer(sent: AssistantMessage, at: int) -> Message:
 
 
 def _parts(content: MediaContent, at: int) -> Iterator[Part]:
-    """Yield the parts of a message with text, images and sounds."""
+    """Yield the parts of a message: text, images and audio."""
     if isinstance(content, str):
         yield content
         return
@@ -313,7 +313,7 @@ Strict = Annotated[
 
 
 class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
-    """The description of a function for the model; `parameters` is a JSON schema."""
+    """A function as described to the model; `parameters` is a JSON schema."""
 
     name: FunctionName
     description: Annotated[str, Meta(max_length=65536)] | None = None
@@ -331,7 +331,7 @@ class ToolBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NamedFunction(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the tools."""
+    """The name of a tool."""
 
     name: FunctionName
 
@@ -343,7 +343,7 @@ class NamedTool(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag
 
     @property
     def name(self) -> str:
-        """Name of the function to call."""
+        """The name of the function to call."""
         return self.function.name
 
 
@@ -378,7 +378,7 @@ class JsonObject(msgspec.Struct, frozen=True, tag_field="type", tag="json_object
 
 
 class Schema(msgspec.Struct, frozen=True, kw_only=True):
-    """A JSON schema that the answer follows, with or without `strict`."""
+    """A JSON schema for the answer, with or without `strict`."""
 
     name: Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]{1,64}$")]
     schema: SchemaText | UnsetType = UNSET
@@ -492,7 +492,7 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
     ] = None
 
     def engine_request(self) -> ChatRequest:
-        """Return the engine's request, without what depends on the model. Raises Refusal."""
+        """Return the request for the engine, without the parts that depend on the model. Raises Refusal."""
         self._check()
         chosen = self._choice()
         named = chosen.name if isinstance(chosen, NamedTool | NamedFunction) else None
@@ -517,12 +517,12 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
 
     @property
     def overruled(self) -> tuple[str, ...]:
-        """Fields without effect because of others."""
+        """Fields that have no effect because others take precedence."""
         limits = {self.max_tokens, self.max_completion_tokens} - {None}
         return (("max_tokens",) if len(limits) > 1 else ()) + super().overruled
 
     def _choice(self) -> str | NamedTool | NamedFunction | None:
-        """Return the choice of a tool, from either form of the field."""
+        """Return the tool choice, from its current field or its older one."""
         if isinstance(self.tool_choice, AllowedChoice):
             return self.tool_choice.allowed_tools.mode
         return self.tool_choice if self.functions is None else self.function_call

@@ -1,4 +1,4 @@
-"""Texts in, and completions, embeddings, ranks or tokens out: /v1/completions, /v1/embeddings and others."""
+"""Endpoints for plain text: completions, embeddings, reranking, and conversion to and from tokens."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from edgechat.server.refusal import Refusal
 from edgechat.settings import SamplingDefaults
 
 _MOST_TOKENS = 16
-"""OpenAI's default."""
+"""OpenAI's default for max_tokens."""
 
 Suffix = Annotated[
     str,
@@ -53,7 +53,7 @@ class CompletionBody(GenerationBody, frozen=True, kw_only=True):
     """A text completion request."""
 
     prompt: Annotated[
-        Texts, Meta(description="A text, or its token ids; or several of them, up to 8 completions.")
+        Texts, Meta(description="A text or its token ids, or a list of either; up to 8 completions.")
     ]
     logprobs: Annotated[
         Annotated[int, Meta(ge=0, le=5)] | Annotated[float, Meta(ge=0, le=5, multiple_of=1)] | None,
@@ -82,7 +82,7 @@ class CompletionBody(GenerationBody, frozen=True, kw_only=True):
         return prompts
 
     def engine_request(self, prompt: str | tuple[int, ...]) -> ChatRequest:
-        """Return the engine's request for a prompt, without what depends on the model."""
+        """Return the request for the engine for a prompt, without the parts that depend on the model."""
         return ChatRequest(
             id="",
             text=prompt,
@@ -96,7 +96,7 @@ class CompletionBody(GenerationBody, frozen=True, kw_only=True):
 
 
 class CompletionLogprobs(msgspec.Struct, frozen=True):
-    """The logprobs of the tokens; the lists have the same length."""
+    """The logprobs of the tokens; all lists have the same length."""
 
     tokens: list[str]
     token_logprobs: list[float]
@@ -131,15 +131,15 @@ class CompletionAnswers(ChoiceAnswers):
     id_prefix = "cmpl-"
 
     def __init__(self, body: CompletionBody) -> None:
-        """Raises Refusal."""
+        """Raises Refusal if the request is not valid."""
         self._prompt_texts = body.prompts()
         super().__init__(body, body.engine_request(self._prompt_texts[0]), prompts=len(self._prompt_texts))
         self._body = body
         self._offsets = [len(self._echo(choice)) for choice in range(self.n_choices)]
-        """Characters before the next token, for each completion."""
+        """The number of characters before the next token of each completion."""
 
     def request(self, served: ServedModel, choice: int) -> ChatRequest:
-        """Return the engine's request for one completion."""
+        """Return the request for the engine for one completion."""
         return msgspec.structs.replace(super().request(served, choice), text=self._prompt(choice))
 
     def _sampling(self, defaults: SamplingDefaults, choice: int) -> Sampling:
@@ -193,7 +193,7 @@ class CompletionAnswers(ChoiceAnswers):
         return self._prompt_texts[choice // self._body.n_choices]
 
     def _echo(self, choice: int) -> str:
-        """Return the text that a completion begins with."""
+        """Return the text that starts a completion: the prompt if it is echoed, otherwise ''."""
         prompt = self._prompt(choice)
         return prompt if self._body.echo and isinstance(prompt, str) else ""
 
@@ -218,7 +218,7 @@ class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True):
     """An embeddings request."""
 
     model: Model = None
-    input: Annotated[Texts, Meta(description="A text, or its token ids; or several of them, up to 2048.")]
+    input: Annotated[Texts, Meta(description="A text or its token ids, or a list of up to 2048 of either.")]
     encoding_format: Annotated[
         Literal["float", "base64"] | None,
         Meta(description="base64: 32-bit floats, little-endian."),
@@ -233,7 +233,10 @@ class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
     def texts(self) -> list[str | tuple[int, ...]]:
-        """Return the texts, or their tokens. Raises Refusal for a mix of both, or for too many."""
+        """Return each text as a string or as token ids.
+
+        Raises Refusal for a mix of strings and ids, or for too many texts.
+        """
         texts = texts_of(self.input, "input")
         if len(texts) > _MOST_TEXTS:
             raise Refusal(f"The request has more than {_MOST_TEXTS} texts.", param="input")
@@ -249,7 +252,7 @@ class Embedding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EmbeddingUsage(msgspec.Struct, frozen=True):
-    """Tokens of all texts together."""
+    """The token count of all texts together."""
 
     prompt_tokens: int
     total_tokens: int
@@ -265,7 +268,7 @@ class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def embedding_list(body: EmbeddingBody, model: str, embedded: Embedded) -> bytes:
-    """Return the answer as JSON. Many vectors take a second: call it in a thread."""
+    """Return the answer as JSON. Call it in a thread: many vectors take a second."""
     data = [
         Embedding(index=index, embedding=vector_json(vector, body.encoding_format))
         for index, vector in enumerate(embedded.vectors)
@@ -278,13 +281,13 @@ _MOST_DOCUMENTS = 2048
 
 
 class RerankDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A document; other fields of it are ignored."""
+    """A document; its other fields are ignored."""
 
     text: str
 
 
 class RerankBody(msgspec.Struct, frozen=True, kw_only=True):
-    """A query, and documents to rank."""
+    """A query and documents to rank."""
 
     model: Model = None
     query: Annotated[str, Meta(min_length=1)]
@@ -297,7 +300,7 @@ class RerankBody(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ]
     top_n: Annotated[
-        Annotated[int, Meta(ge=1)] | None, Meta(description="Return only so many, the best.")
+        Annotated[int, Meta(ge=1)] | None, Meta(description="Return only this many, the best ones.")
     ] = None
     return_documents: Annotated[bool | None, Meta(description="Return the texts, too.")] = None
 
@@ -308,17 +311,17 @@ class RerankBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RerankResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A document by its place in the request, with its score."""
+    """A document's position in the request, and its score."""
 
     index: int
     relevance_score: Annotated[
-        float, Meta(description="As the model makes it: higher is better, and of no fixed range.")
+        float, Meta(description="As computed by the model: higher is better; there is no fixed range.")
     ]
     document: RerankDocument | UnsetType = UNSET
 
 
 class RerankList(msgspec.Struct, frozen=True, kw_only=True):
-    """The documents, the best first."""
+    """The documents, best first."""
 
     object: Literal["list"] = "list"
     model: str
@@ -371,6 +374,6 @@ class DetokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokensText(msgspec.Struct, frozen=True):
-    """The text of tokens; invalid bytes are replaced by �."""
+    """The text of the tokens; invalid bytes become �."""
 
     content: str

@@ -1,4 +1,4 @@
-"""The answer of the Responses API, whole or as the events of a stream."""
+"""Answers in the Responses API, in one piece or as the events of a stream."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ from edgechat.server.refusal import Refusal
 from edgechat.settings import SamplingDefaults
 
 _PREFIXES = {"text": "msg", "thinking": "rs", "call": "fc", "custom": "ctc"}
-"""Prefixes of item ids, by the kind of the block."""
+"""Prefixes of item ids, by the kind of block."""
 
 
 class ResponseAnswers(Answers):
-    """The response to one request: a search, if there was one, and the blocks of the answer, as items."""
+    """The response to one request. Its items are a search, if there was one, and the blocks of the answer."""
 
     id_prefix = "resp_"
     window_field = '"truncation": "auto"'
@@ -63,9 +63,9 @@ class ResponseAnswers(Answers):
     def __init__(
         self, body: ResponseBody, think: bool | None, earlier: Earlier = NOTHING, keep: Keep | None = None
     ) -> None:
-        """think: the default of the settings. earlier: the items that the request refers to.
+        """think: the default from the settings. earlier: the items that the request refers to.
 
-        keep: stores the response; None: it is not stored. Raises Refusal.
+        keep: stores the response; None to not store it. Raises Refusal.
         """
         self._tools = toolbox_of(body.tools or ())
         super().__init__(
@@ -85,13 +85,13 @@ class ResponseAnswers(Answers):
         self._created = time.time()
         self._completed: float | None = None
         self._number = 0
-        """Sequence number of the next event."""
+        """The sequence number of the next event."""
         self._error: ResponseError | None = None
         self._keep = keep
         self._input = stored_items(items_of(body.input or (), earlier)) if keep is not None else ()
-        # What `store` says is true when it is sent: until the end, that the response is going to be stored;
-        # at the end, whether that has worked. So it is stored before the end is sent, and a client that has
-        # read the end can continue it. A response that fails is never stored.
+        # Until the end, `store` says that the response will be stored; at the end, whether that worked. So it
+        # is stored before the end is sent, and a client that has read the end can continue from it.
+        # A failed response is never stored.
         self._is_stored = keep is not None
 
     def _sampling(self, defaults: SamplingDefaults, choice: int) -> Sampling:
@@ -113,7 +113,7 @@ class ResponseAnswers(Answers):
         return self._event(response.status, response=response)
 
     def waiting(self) -> bytes:
-        """Return an event: clients with a limit for silence count events alone."""
+        """Return an event: a client with a timeout for silence counts only events."""
         if self._has_begun:
             return self._event("in_progress", response=self._response("in_progress"))
         self._has_begun = True
@@ -140,7 +140,7 @@ class ResponseAnswers(Answers):
         return named_event(f"response.{kind}", msgspec.json.encode(body))
 
     def _events(self, change: Change) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the types of the events that tell of a change, with their fields."""
+        """Yield the types and fields of the events that report a change."""
         if self._searches and not self._has_searched:
             self._has_searched = True
             yield "output_item.added", {"output_index": 0, "item": self._search("in_progress")}
@@ -173,11 +173,11 @@ class ResponseAnswers(Answers):
         elif block.kind == "text":
             logprobs = list(map(logprob_of, chances))
             yield "output_text.delta", {**about, "content_index": 0, "delta": text, "logprobs": logprobs}
-        elif not self._is_custom(block):  # its text is known when the JSON object around it is complete
+        elif not self._is_custom(block):  # its text is known only once the JSON object around it is complete
             yield "function_call_arguments.delta", {**about, "delta": text}
 
     def _ended(self, block: AnswerBlock) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the events that come before an item is done."""
+        """Yield the events that precede the end of an item."""
         if block.call is None:
             part = self._part(block)
             if isinstance(part, OutputText):
@@ -197,7 +197,7 @@ class ResponseAnswers(Answers):
             yield "function_call_arguments.done", {"name": name, "arguments": block.text}
 
     def _place(self, block: AnswerBlock) -> int:
-        """Return the place of a block in the output."""
+        """Return the position of a block in the output."""
         return block.index + self._searches
 
     def _about(self, block: AnswerBlock) -> dict[str, Any]:
@@ -211,12 +211,12 @@ class ResponseAnswers(Answers):
         return block.call is not None and block.call.name in self._tools.custom
 
     def _status(self, block: AnswerBlock) -> ItemStatus:
-        """Return the status of a complete item."""
+        """Return the status of an item that has ended."""
         [reply] = self._replies
         return "incomplete" if reply.is_cut and block is reply.blocks[-1] else "completed"
 
     def _item(self, block: AnswerBlock, status: ItemStatus) -> OutputItem:
-        """Return a block as an item; one that is in progress has no content yet."""
+        """Return a block as an item. While it is in progress, it has no content yet."""
         begun = status == "in_progress"
         about: dict[str, Any] = {"id": self._item_id(block), "status": status}
         if block.call is None:
@@ -240,7 +240,7 @@ class ResponseAnswers(Answers):
         return OutputText(text=block.text, annotations=citations, logprobs=logprobs)
 
     def _search(self, status: ItemStatus) -> OutputSearch:
-        """Return the search that has found the passages."""
+        """Return the search that found the passages."""
         results = None
         if status == "completed" and "file_search_call.results" in (self._body.include or ()):
             results = list(map(FoundText.of, range(1, len(self.passages) + 1), self.passages))
@@ -248,7 +248,7 @@ class ResponseAnswers(Answers):
         return OutputSearch(id=self._search_id, status=status, queries=queries, results=results)
 
     def _response(self, status: ResponseStatus | None = None) -> Response:
-        """Return the response so far. status: None at its end."""
+        """Return the response so far. status: None to derive it from how the answer ended."""
         body, [reply] = self._body, self._replies
         if status is None:
             status = "incomplete" if reply.is_cut else "completed"
@@ -299,7 +299,10 @@ class ResponseAnswers(Answers):
 
 
 def _free_text(arguments: str) -> str:
-    """Return the text for a custom tool, which the model writes as a JSON object; or else what it wrote."""
+    """Return the text for a custom tool.
+
+    The model writes it in a JSON object. If it wrote something else, return that unchanged.
+    """
     try:
         value = json.loads(arguments)["input"]
     except (ValueError, TypeError, KeyError):

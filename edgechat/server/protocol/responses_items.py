@@ -1,4 +1,4 @@
-"""The input of POST /v1/responses: messages, calls, results and thoughts, which can be of earlier answers."""
+"""The input of POST /v1/responses: messages, calls, results and thinking, including earlier answers."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from edgechat.server.protocol.body import Echoed, decode, kind_of, no_effect
 from edgechat.server.refusal import Refusal
 
 JOINT = "__"
-"""Joins the names of a namespace and its function to the name that the model sees."""
+"""Joins the names of a namespace and a function into the name that the model sees."""
 _OPAQUE = "edgechat:"
-"""Prefix of an encrypted thought, which is plain base64: it need only be opaque to clients."""
+"""Prefix of `encrypted_content`, which is plain base64: it only has to be opaque to clients."""
 CallId = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
 class ItemAudio(msgspec.Struct, frozen=True, kw_only=True):
-    """A sound, as in chat completions."""
+    """An audio clip, as in chat completions."""
 
     data: Annotated[str, Meta(description="Base64 of a WAV, MP3 or FLAC file, up to half an hour.")]
     format: Literal["wav", "mp3", "flac"]
 
 
 class ItemPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a message or of a result: text, (input_image) an image, or (input_audio) a sound."""
+    """A part of a message or a result: text, an image (input_image) or an audio clip (input_audio)."""
 
     type: str
     text: str | None = None
@@ -53,7 +53,7 @@ Parts = str | Annotated[list[ItemPart], Meta(max_length=1024)]
 
 
 class MessageItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of anybody; its parts are texts, of which there are several names, and media of the user."""
+    """A message in any role. Its text parts can have several types; only users can send images and audio."""
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
@@ -64,7 +64,7 @@ class MessageItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A call of a function, or (with `input`) of a custom tool."""
+    """A function call or, with `input`, a custom tool call."""
 
     type: Literal["function_call", "custom_tool_call"]
     call_id: CallId
@@ -95,7 +95,7 @@ class CallOutputItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReasoningText(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a thought."""
+    """A piece of thinking."""
 
     text: str
     type: str = "reasoning_text"
@@ -113,14 +113,14 @@ class ReasoningItem(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def thought(self) -> str:
-        """The thinking, as far as the client has sent it back."""
+        """The thinking that the client sent back, or ''."""
         if self.content:
             return "".join(part.text for part in self.content)
         return opened(self.encrypted_content or "")
 
 
 class ReferenceItem(msgspec.Struct, frozen=True, kw_only=True):
-    """An item of a stored response, by its id."""
+    """A reference to an item of a stored response."""
 
     type: Literal["item_reference"]
     id: Annotated[str, Meta(max_length=256)]
@@ -133,11 +133,11 @@ class Earlier:
     items: tuple[Raw, ...] = ()
     """Items of the conversation that the request continues."""
     referenced: Mapping[str, Raw] = field(default_factory=dict)
-    """Items that its input refers to, by id."""
+    """Items that the input refers to, by id."""
 
     @property
     def size(self) -> int:
-        """Size of all items in bytes."""
+        """The total size of the items, in bytes."""
         return sum(len(bytes(item)) for item in (*self.items, *self.referenced.values()))
 
 
@@ -155,12 +155,12 @@ _TEXTS = ("input_text", "output_text", "text", "refusal")
 
 
 def sealed(thought: str) -> str:
-    """Return a thought as `encrypted_content`, which agents send back if they keep no thoughts."""
+    """Return thinking as `encrypted_content`, for agents that send that back instead of the thinking."""
     return _OPAQUE + base64.b64encode(thought.encode()).decode()
 
 
 def opened(sent: str) -> str:
-    """Return the thought in an `encrypted_content`, or '' if another server made it."""
+    """Return the thinking in an `encrypted_content`, or '' if another server created it."""
     if not sent.startswith(_OPAQUE):
         return ""
     try:
@@ -170,20 +170,20 @@ def opened(sent: str) -> str:
 
 
 def ignored_items(sent: str | Sequence[Raw]) -> list[str]:
-    """Return the paths of ignored items, such as searches of a hosted service."""
+    """Return the paths of ignored items, such as searches by a hosted service."""
     items = [] if isinstance(sent, str) else sent
     return [f"input[{at}]" for at, item in enumerate(items) if _kind(item, at) not in (*_KINDS, _REFERENCE)]
 
 
 def references_of(sent: str | Sequence[Raw]) -> dict[str, str]:
-    """Return the ids of stored items in an input, by the paths of the references."""
+    """Return the ids of the stored items that an input refers to, keyed by the path of each reference."""
     items = [] if isinstance(sent, str) else sent
     paths = {f"input[{at}]": item for at, item in enumerate(items) if _kind(item, at) == _REFERENCE}
     return {where: decode(item, ReferenceItem, where).id for where, item in paths.items()}
 
 
 def items_of(sent: str | Sequence[Raw], earlier: Earlier) -> list[Raw]:
-    """Return the items of an input, with references replaced by the items."""
+    """Return the items of an input, with each reference replaced by its item."""
     if isinstance(sent, str):
         return [Raw(msgspec.json.encode({"type": "message", "role": "user", "content": sent}))]
     return [
@@ -197,8 +197,8 @@ def messages_of(
 ) -> tuple[Message, ...]:
     """Return the input for the engine, after the conversation that it continues. Raises Refusal.
 
-    Consecutive thoughts, texts and calls form one message. So do the instructions and leading messages of the
-    system and developer: many templates take only one system message.
+    Consecutive thinking, text and calls form one message. So do the instructions and the first system and
+    developer messages, because many templates take only one system message.
     """
     found: list[Message] = []
     system = [instructions] if instructions else []
@@ -227,7 +227,7 @@ def _add(
     made: set[str],
     system: list[str],
 ) -> None:
-    """Add an item to the messages `found`, or to the leading texts in `system`."""
+    """Add an item to the messages in `found`, or to the leading system texts in `system`."""
     last = found[-1] if found and found[-1].role == "assistant" else None
     match item:
         case MessageItem(role="assistant"):
@@ -269,9 +269,9 @@ def _text(content: Parts, where: str) -> str:
 
 
 def _parts(content: Parts, where: str, *, media: bool = False, unread: str | None = None) -> Iterator[Part]:
-    """Yield the parts of a message. media: allow images and sounds.
+    """Yield the parts of a message.
 
-    unread: replaces other parts, which are refused without it.
+    media: allow images and audio. unread: text that replaces other parts; if None, they are refused.
     """
     if isinstance(content, str):
         yield content
@@ -288,8 +288,8 @@ def _parts(content: Parts, where: str, *, media: bool = False, unread: str | Non
             yield unread
         else:
             raise Refusal(
-                f"{where}[{at}]: only text is supported, and images and sounds in messages of the user: no "
-                "files.",
+                f"{where}[{at}]: only text is supported, plus images and audio in user messages; files "
+                "are not.",
                 param=f"{where}[{at}]",
                 code="invalid_value",
             )

@@ -1,7 +1,7 @@
 """The body of POST /v1/responses, and its tools: functions, namespaces of functions, and free-text tools.
 
-The model sees only functions. The server runs `file_search` once, before the answer. Other hosted tools of
-OpenAI (web search, ...) are left out: agents send them to every server, and do without.
+The model sees only functions. The server runs `file_search` once, before the answer. OpenAI's other hosted
+tools (web search, ...) are left out: agents send them to every server, and can do without them.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class CustomToolParam(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NamespaceParam(msgspec.Struct, frozen=True, kw_only=True):
-    """Functions that belong together."""
+    """A group of related functions."""
 
     type: Literal["namespace"]
     name: ToolName
@@ -87,7 +87,7 @@ class NamespaceParam(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileSearchParam(msgspec.Struct, frozen=True, kw_only=True):
-    """A search in documents for the last message of the user, before the answer."""
+    """A document search for the user's last message, before the answer."""
 
     type: Literal["file_search"]
     vector_store_ids: Annotated[
@@ -98,7 +98,7 @@ class FileSearchParam(msgspec.Struct, frozen=True, kw_only=True):
     ]
     max_num_results: Annotated[
         Annotated[int, Meta(ge=1, le=50)] | None,
-        Meta(description="The most passages; without it: as many as there is room for."),
+        Meta(description="The maximum number of passages; by default, as many as fit."),
     ] = None
     filters: Annotated[None, Meta(description="Only null is accepted: files have no attributes.")] = None
     ranking_options: FileSearchRanking | None = None
@@ -106,18 +106,18 @@ class FileSearchParam(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Toolbox:
-    """The tools of one request, and the client's names of them."""
+    """The tools of one request, and the client's names for them."""
 
     tools: tuple[Tool, ...] = ()
     custom: frozenset[str] = frozenset()
-    """Names of free-text tools."""
+    """The names of free-text tools."""
     namespaces: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Namespace and short name of each function in a namespace."""
+    """The namespace and short name of each function in a namespace, by the name that the model sees."""
     search: AskedDocuments | None = None
     """The documents that `file_search` names."""
 
     def name_of(self, called: str) -> tuple[str | None, str]:
-        """Return the namespace, if any, and the name of a function that the model calls."""
+        """Return the namespace, if any, and the short name of a function that the model calls."""
         return self.namespaces.get(called, (None, called))
 
 
@@ -208,7 +208,7 @@ class SchemaFormat(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", 
 
 
 class TextOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The form of the answer."""
+    """The format of the answer."""
 
     format: AnyText | AnyObject | SchemaFormat | None = None
     verbosity: Annotated[str | None, no_effect("Ignored: local models have no such switch.", "medium")] = None
@@ -225,7 +225,7 @@ class ReasoningOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NamedChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The tool to call, or (allowed_tools) those that can be called."""
+    """The tool to call or, for allowed_tools, the tools that can be called."""
 
     type: str
     name: ToolName | None = None
@@ -234,7 +234,7 @@ class NamedChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResponseStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a stream."""
+    """Stream options."""
 
     include_obfuscation: Annotated[bool | None, no_effect("Ignored: no random padding is sent.", False)] = (
         None
@@ -242,7 +242,7 @@ class ResponseStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InputBody(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model is given: the body of /v1/responses/input_tokens."""
+    """The body of /v1/responses/input_tokens: what the model is given."""
 
     model: Model = None
     input: Annotated[
@@ -259,7 +259,7 @@ class InputBody(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: ReasoningOptions | None = None
     truncation: Annotated[
         Literal["auto", "disabled"] | None,
-        Meta(description="auto: what does not fit into the context is left out from the oldest turns on."),
+        Meta(description="auto: the oldest turns that do not fit into the context are left out."),
     ] = None
     previous_response_id: Annotated[
         Annotated[str, Meta(max_length=256)] | None,
@@ -277,11 +277,11 @@ class InputBody(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def overruled(self) -> tuple[str, ...]:
-        """Paths of fields without effect: items and tools of hosted services."""
+        """Paths of fields without effect: items and tools for hosted services."""
         return (*ignored_items(self.input or ""), *ignored_tools(self.tools or ()))
 
     def engine_request(self, box: Toolbox, earlier: Earlier = NOTHING) -> ChatRequest:
-        """Return the engine's request, without what depends on the model. Raises Refusal."""
+        """Return the request for the engine, without the parts that depend on the model. Raises Refusal."""
         if self.conversation is not None:
             raise Refusal(
                 "Conversations are not stored here: send the whole conversation as input.",
@@ -307,14 +307,14 @@ class InputBody(msgspec.Struct, frozen=True, kw_only=True):
         return request
 
     def documents(self, box: Toolbox) -> AskedDocuments | None:
-        """Return the documents of the request. Raises Refusal."""
+        """Return the documents that the request names. Raises Refusal."""
         sent = asked_documents(self.docs)
         if sent is not None and box.search is not None:
             raise Refusal("docs and the tool file_search are the same; send one of them.", param="docs")
         return sent or (box.search if self.tool_choice != "none" else None)
 
     def _choice(self, box: Toolbox) -> tuple[str, tuple[Tool, ...], str | None]:
-        """Return whether a call is required, the tools to choose from, and the one that must be called."""
+        """Return whether a call is required, the tools to choose from, and the tool that must be called."""
         match self.tool_choice:
             case "none":
                 return "none", (), None
@@ -333,7 +333,7 @@ class InputBody(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def _mode(mode: str | None, box: Toolbox) -> str:
-        """Return whether a call is required; a request with no tool but a search has made its call."""
+        """Return whether a call is required. It is not if the only tool is a search, which runs by itself."""
         return "auto" if mode is None or (box.search is not None and not box.tools) else mode
 
     def _schema(self) -> str | None:
@@ -346,7 +346,7 @@ class InputBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResponseBody(InputBody, frozen=True, kw_only=True):
-    """A request for a response. What only OpenAI's servers can do is left out or refused, field by field."""
+    """The body of /v1/responses. Fields that only OpenAI's servers can support are ignored or refused."""
 
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
@@ -355,13 +355,13 @@ class ResponseBody(InputBody, frozen=True, kw_only=True):
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_logprobs: Annotated[
         Annotated[int, Meta(ge=0, le=20)] | None,
-        Meta(description="Return the logprobs of so many alternatives of each token."),
+        Meta(description="Return the logprobs of this many alternatives for each token."),
     ] = None
     include: Annotated[
         Annotated[list[str], Meta(max_length=64)] | None,
         Meta(
             description="message.output_text.logprobs, reasoning.encrypted_content and "
-            "file_search_call.results are heeded; others are of hosted tools."
+            "file_search_call.results are supported; others belong to hosted tools."
         ),
     ] = None
     seed: Annotated[Seed | None, Meta(description="Extension: the same seed reproduces the same text.")] = (
@@ -392,7 +392,7 @@ class ResponseBody(InputBody, frozen=True, kw_only=True):
     ] = None
 
     def engine_request(self, box: Toolbox, earlier: Earlier = NOTHING) -> ChatRequest:
-        """Return the engine's request, without what depends on the model. Raises Refusal."""
+        """Return the request for the engine, without the parts that depend on the model. Raises Refusal."""
         wants_logprobs = self.top_logprobs or "message.output_text.logprobs" in (self.include or ())
         return msgspec.structs.replace(
             super().engine_request(box, earlier),
@@ -402,6 +402,6 @@ class ResponseBody(InputBody, frozen=True, kw_only=True):
         )
 
     def sampling(self, defaults: SamplingDefaults) -> Sampling:
-        """Return the sampling."""
+        """Return the sampling options."""
         sent = SamplingDefaults(temperature=self.temperature, top_p=self.top_p)
         return Sampling(**sent.over(defaults).given(), seed=seed_of(self.seed))

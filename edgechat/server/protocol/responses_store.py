@@ -1,4 +1,4 @@
-"""Responses as they are returned, and as they are stored for `previous_response_id` and `item_reference`."""
+"""Responses, as returned to clients and as stored for `previous_response_id` and `item_reference`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class OutputText(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
-    """A message of the model."""
+    """A message from the model."""
 
     id: str
     status: ItemStatus
@@ -44,7 +44,7 @@ class OutputMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type",
 
 
 class OutputThought(msgspec.Struct, frozen=True, kw_only=True):
-    """The text of a thought."""
+    """A piece of thinking."""
 
     type: Literal["reasoning_text"] = "reasoning_text"
     text: str = ""
@@ -58,11 +58,11 @@ class OutputReasoning(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     summary: list[Any] = []
     content: list[OutputThought]
     encrypted_content: str | UnsetType = UNSET
-    """The thinking in the form that some clients send back, if requested."""
+    """The thinking in the form that some clients send back; only if requested."""
 
 
 class OutputCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call"):
-    """A call of a function. `arguments` is a JSON object, as text."""
+    """A function call. `arguments` is a JSON object as a string."""
 
     id: str
     status: ItemStatus
@@ -73,7 +73,7 @@ class OutputCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", ta
 
 
 class OutputCustomCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="custom_tool_call"):
-    """A call of a tool that takes free text."""
+    """A call to a tool that takes free text."""
 
     id: str
     status: ItemStatus
@@ -83,25 +83,25 @@ class OutputCustomCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="typ
 
 
 class FoundText(msgspec.Struct, frozen=True, kw_only=True):
-    """A passage that a search has found."""
+    """A passage found by a search."""
 
     file_id: str
     filename: str
     score: float
-    """1 / rank."""
+    """1 divided by the rank."""
     text: str
     attributes: dict[str, str] = {}
 
     @classmethod
     def of(cls, rank: int, passage: Given) -> FoundText:
-        """Return a passage. rank: from 1."""
+        """Return a passage as a search result. rank: counted from 1."""
         return cls(
             file_id=file_id_of(passage), filename=filename_of(passage), score=1 / rank, text=passage.text
         )
 
 
 class OutputSearch(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="file_search_call"):
-    """A search in documents, which was carried out before the answer."""
+    """A document search, carried out before the answer."""
 
     id: str
     status: ItemStatus
@@ -114,13 +114,13 @@ OutputItem = OutputMessage | OutputReasoning | OutputCall | OutputCustomCall | O
 
 
 class OutputDetails(msgspec.Struct, frozen=True):
-    """Tokens of the thinking."""
+    """The number of tokens spent on thinking."""
 
     reasoning_tokens: int
 
 
 class ResponseUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """The tokens of a response."""
+    """The token counts of a response."""
 
     input_tokens: int
     input_tokens_details: PromptDetails
@@ -130,20 +130,20 @@ class ResponseUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResponseError(msgspec.Struct, frozen=True):
-    """Why there is no response, or not all of it."""
+    """Why a response failed."""
 
     code: str
     message: str
 
 
 class IncompleteDetails(msgspec.Struct, frozen=True):
-    """Why a response is cut short."""
+    """Why a response was cut short."""
 
     reason: Literal["max_output_tokens"]
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True):
-    """A response: what the model has written, and what it was asked for."""
+    """A response: what the model wrote, and what the request asked for."""
 
     id: str
     object: Literal["response"] = "response"
@@ -164,7 +164,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: Any
     service_tier: Literal["default"] = "default"
     store: bool = False
-    """Whether the response is stored; in progress, whether it will be."""
+    """Whether the response is stored or, while it is in progress, whether it will be."""
     temperature: float | None = None
     text: Any
     tool_choice: Any
@@ -177,11 +177,11 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     truncated: int | UnsetType = UNSET
     """Extension: the number of turns left out, if truncation is auto."""
     sources: list[SourceBody] | UnsetType = UNSET
-    """Extension: sources of the passages that the model was given."""
+    """Extension: the sources of the passages that the model was given."""
 
 
 class InputTokens(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of tokens that an input has for the model."""
+    """The number of tokens that the model reads for an input."""
 
     object: Literal["response.input_tokens"] = "response.input_tokens"
     input_tokens: int
@@ -194,11 +194,11 @@ _LOG = logging.getLogger(__name__)
 _OPTION = "`edgechat serve --store-responses` stores them."
 _SHOWN = 80
 _PREFIXES = {"message": "msg", "function_call": "fc", "custom_tool_call": "ctc", "reasoning": "rs"}
-"""Prefixes of the ids that items get."""
+"""Prefixes of the ids given to items, by type."""
 
 
 class ResponseQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """How a stored response is to be returned."""
+    """How to return a stored response."""
 
     stream: Annotated[Literal[False] | None, Meta(description="Only false: it is returned as a whole.")] = (
         None
@@ -206,11 +206,11 @@ class ResponseQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ItemsQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which items of an input are to be returned."""
+    """Which input items to return."""
 
     limit: Annotated[int, Meta(ge=1, le=100)] = 20
     order: Literal["asc", "desc"] = "desc"
-    after: Annotated[str | None, Meta(description="Those that come after the item of this id.")] = None
+    after: Annotated[str | None, Meta(description="Only items after the one with this id.")] = None
 
 
 class DeletedResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -232,19 +232,19 @@ class InputItems(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredResponses:
-    """Access to stored responses. Without a store, requests that need one are refused."""
+    """Gives access to stored responses. Without a store, requests that need one are refused."""
 
     def __init__(self, store: ResponseStore | None) -> None:
         self._store = store
 
     def keeper(self, wanted: bool | None) -> Keep | None:
-        """Return a function that stores a response; None if it is not stored."""
+        """Return a function that stores a response, or None if it should not be stored."""
         return None if self._store is None or wanted is False else self._keep
 
     async def earlier(self, previous: str | None, references: Mapping[str, str]) -> Earlier:
-        """Return the items of earlier responses that a request refers to. references: see `references_of`.
+        """Return the items of earlier responses that a request refers to.
 
-        Raises Refusal, PromptTooLong, and StoreError if they cannot be read.
+        references: see `references_of`. Raises Refusal, PromptTooLong, and StoreError if they cannot be read.
         """
         if previous is None and not references:
             return NOTHING
@@ -259,8 +259,8 @@ class StoredResponses:
         for where, name in references.items():
             if name not in found:
                 raise Refusal(
-                    f"Item with id '{one_line(name, _SHOWN)}' not found: it is not stored, or no longer. "
-                    "Send it whole.",
+                    f"Item with id '{one_line(name, _SHOWN)}' not found: it is not, or no longer, stored. "
+                    "Send the whole item.",
                     status=404,
                     param=where,
                 )
@@ -270,27 +270,27 @@ class StoredResponses:
         return Earlier(tuple(map(Raw, items)), {name: Raw(item) for name, item in found.items()})
 
     async def response(self, response_id: str) -> bytes:
-        """Return a stored response. Raises Refusal, StoreError."""
+        """Return a stored response. Raises Refusal and StoreError."""
         body, output = await self._of(response_id, ResponseStore.body)
         fields = msgspec.json.decode(body, type=dict[str, Raw])
         fields["output"] = Raw(msgspec.json.encode([Raw(item) for item in output]))
         return msgspec.json.encode(fields)
 
     async def delete(self, response_id: str) -> DeletedResponse:
-        """Delete a stored response. Raises Refusal, StoreError."""
+        """Delete a stored response. Raises Refusal and StoreError."""
         if not await self._of(response_id, ResponseStore.delete):
             raise _no_response(response_id)
         return DeletedResponse(id=response_id)
 
     async def input_items(self, response_id: str, query: ItemsQuery) -> InputItems:
-        """Return items of the input of a stored response. Raises Refusal, StoreError."""
+        """Return input items of a stored response. Raises Refusal and StoreError."""
         items = await self._of(response_id, ResponseStore.input_items)
         if query.order == "desc":
             items.reverse()
         if query.after is not None:
             places = [at for at, item in enumerate(items) if item.id == query.after]
             if not places:
-                raise Refusal("No item of this input has this id.", param="after", code="invalid_value")
+                raise Refusal("No item in this input has this id.", param="after", code="invalid_value")
             items = items[places[-1] + 1 :]
         data = [_listed(item) for item in items[: query.limit]]
         return InputItems(
@@ -301,7 +301,7 @@ class StoredResponses:
         )
 
     async def _keep(self, response: StoredResponse) -> bool:
-        """Store a response. Returns False if that fails: the client still gets the answer."""
+        """Store a response. Return False if that fails: the client still gets its answer."""
         assert self._store is not None
         try:
             await self._store.keep(response)
@@ -317,7 +317,7 @@ class StoredResponses:
             message = f"Previous response with id '{one_line(previous, _SHOWN)}' not found."
             if error.id != previous:
                 message = (
-                    f"The beginning of this conversation, the response {error.id!r}, is not stored any more: "
+                    f"The beginning of this conversation, the response {error.id!r}, is no longer stored: "
                     "send the whole conversation as input."
                 )
             raise Refusal(
@@ -325,7 +325,7 @@ class StoredResponses:
             ) from error
 
     async def _of(self, response_id: str, method: Callable[[ResponseStore, str], Awaitable[T]]) -> T:
-        """Call a method of the store for a response. Raises Refusal if there is no such response."""
+        """Call a method of the store with a response id. Raises Refusal if there is no such response."""
         if self._store is None:
             raise _no_response(response_id, f" Responses are not stored here; {_OPTION}")
         try:
@@ -335,7 +335,10 @@ class StoredResponses:
 
 
 def record_of(response: Response, created: float, sent: tuple[StoredItem, ...]) -> StoredResponse:
-    """Return the record of a response. created: seconds since 1970. sent: the items of its own input."""
+    """Return the record of a response.
+
+    created: seconds since 1970. sent: the items of the response's own input.
+    """
     return StoredResponse(
         id=response.id,
         previous_id=response.previous_response_id,
@@ -348,7 +351,7 @@ def record_of(response: Response, created: float, sent: tuple[StoredItem, ...]) 
 
 
 def stored_items(sent: Sequence[Raw]) -> tuple[StoredItem, ...]:
-    """Return the items of an input for the store. Items without an id get one."""
+    """Return input items in the form for storing. Items without an id get one."""
     used: set[str] = set()
     return tuple(_with_id(item, used) for item in sent)
 
@@ -360,7 +363,10 @@ class _SentItem(msgspec.Struct, frozen=True):
 
 
 def _with_id(item: Raw, used: set[str]) -> StoredItem:
-    """used: ids of the items before, which must differ, as pages begin behind an id."""
+    """Return an item with an id that is not in `used`.
+
+    Ids must be unique, because a page starts after the item with a given id.
+    """
     sent = msgspec.json.decode(item, type=_SentItem)
     if isinstance(sent.id, str) and sent.id and sent.id not in used:
         used.add(sent.id)
@@ -371,7 +377,7 @@ def _with_id(item: Raw, used: set[str]) -> StoredItem:
 
 
 def _listed(stored: StoredItem) -> dict[str, Any]:
-    """Return an item in the form that clients expect: with a type, and with parts instead of a plain text."""
+    """Return an item as clients expect it: with a type, and with parts instead of a plain string."""
     sent = msgspec.json.decode(stored.item, type=_SentItem)
     fields: dict[str, Any] = msgspec.json.decode(stored.item, type=dict[str, Raw])
     fields["type"] = sent.type

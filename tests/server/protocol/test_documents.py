@@ -242,7 +242,7 @@ async def test_all_allows_what_comes_later_too():
 
 
 async def test_without_a_question_there_is_nothing_to_look_for():
-    with pytest.raises(openai.BadRequestError, match="message of the user"):
+    with pytest.raises(openai.BadRequestError, match="user message"):
         await answered(FakeModels(), messages=[{"role": "system", "content": "Hello"}])
 
 

@@ -206,10 +206,10 @@ async def test_no_other_messages_have_images():
     models = FakeModels(sees=True)
     for role in ("system", "assistant"):
         refused = await OLLAMA.refused(models, **OLLAMA.said(messages=[Message(role, [PNG, "x"])]))
-        assert (refused.status, "of the user and of tools" in refused.message) == (400, True)
+        assert (refused.status, "user and tool messages" in refused.message) == (400, True)
     sent = [{"role": "assistant", "content": [MESSAGES.part(PNG)]}]
     refused = await MESSAGES.refused(models, messages=sent)
-    assert (refused.status, "message of the user" in refused.message) == (400, True)
+    assert (refused.status, "user message" in refused.message) == (400, True)
     refused = await GENERATE.refused(models, prompt="x", images=[PNG], raw=True)
     assert (refused.status, "omit raw and suffix" in refused.message) == (400, True)
 

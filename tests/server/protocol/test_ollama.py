@@ -47,7 +47,7 @@ async def test_arguments_of_calls_are_objects(url):
     call = {"function": {"name": "weather", "arguments": [None]}}
     answer = await OLLAMA.post(url, messages=[calling(**call)])
     assert answer.status_code == 400
-    assert "The arguments of a call are an object" in answer.text
+    assert "The arguments of a call must be an object" in answer.text
 
 
 @pytest.mark.parametrize("sent", [{}, {"arguments": None}, {"arguments": {}}])

@@ -205,7 +205,7 @@ async def test_a_chain_whose_beginning_is_gone_says_so(path, client):
     first = await ask(client)
     second = await ask(client, previous_response_id=first.id)
     await client.responses.delete(first.id)
-    told = f"beginning .*{first.id}.* is not stored"
+    told = f"beginning .*{first.id}.* is no longer stored"
     error = await refused(ask(client, previous_response_id=second.id), match=told)
     assert error.code == "previous_response_not_found"
     assert (await client.responses.retrieve(second.id)).id == second.id
