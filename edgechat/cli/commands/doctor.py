@@ -1,12 +1,12 @@
-"""`edgechat doctor`: problems of this machine, the gravest first, each with its remedy.
+"""`edgechat doctor`: problems on this machine, the most serious first, each with its remedy.
 
-With --json one object is printed: `wrong` (their number: the exit code is 1 if there are any) and `findings`,
-a list of weight ("broken", "slow", "tight" or "note"), what, why and fix. Each layer checks its own files;
-this module collects the reports.
+With --json, one object is printed: `wrong` (the number of problems; if there are any, the exit code is 1) and
+`findings`, a list of weight ("broken", "slow", "tight" or "note"), what, why and fix. Each layer checks its
+own files; this module collects the reports.
 
-`edgechat doctor --with ssh://HOST` looks at workers instead; with --json it prints a list of worker, error
+`edgechat doctor --with ssh://HOST` inspects workers instead; with --json it prints a list of worker, error
 and hint (null for one that can be used), edgechat, llama_cpp, ggml, cpu, sandbox, link (up and down in bytes
-a second, round_trip in seconds), devices (name, description, total, free, bandwidth or null).
+per second, round_trip in seconds), devices (name, description, total, free, bandwidth or null).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def doctor(workers: tuple[str, ...] | None, json: bool) -> None:
 
 
 def _run_with(addresses: Sequence[str], *, json: bool) -> int:
-    """Check workers; return 1 if one cannot be used."""
+    """Check workers; return 1 if any cannot be used."""
     with StatusLine(sys.stderr) as status:
         status.show("connecting")
         reports = [_worker(address) for address in addresses]
@@ -93,7 +93,7 @@ def _run_with(addresses: Sequence[str], *, json: bool) -> int:
 
 
 def _worker(address: str) -> dict[str, Any]:
-    """Return the report on a worker, as --json prints it."""
+    """Return a report on a worker, as --json prints it."""
     try:
         tunnel = connect(address)
         if isinstance(tunnel, LostWorker):
@@ -118,7 +118,7 @@ def _worker(address: str) -> dict[str, Any]:
 
 
 def _unequal(tunnel: Tunnel) -> tuple[str | None, str | None]:
-    """Return why a worker does not fit this machine's llama.cpp, and a hint; or (None, None)."""
+    """Return why a worker's llama.cpp does not match this machine's, and a hint; (None, None) if it does."""
     try:
         check_build(tunnel, read_inventory().build)
     except WorkerRefused as error:
@@ -155,7 +155,7 @@ def _findings() -> Iterator[Finding]:
 
 
 def own_findings() -> Iterator[Finding]:
-    """Yield problems of edgechat's own folders and files."""
+    """Yield problems with edgechat's own folders and files."""
     yield from _folders()
     yield from _unreadable_folders()
     yield from _failed_starts()
@@ -178,7 +178,7 @@ def own_findings() -> Iterator[Finding]:
 
 
 def _folders() -> Iterator[Finding]:
-    """Yield a finding for each folder that is not writable; one for all that cannot be created."""
+    """Yield a finding for each folder that is not writable; if one cannot be created, report only that."""
     kinds: tuple[tuple[Callable[[], Path], str], ...] = (
         (paths.config_dir, "Settings are read from this folder."),
         (paths.data_dir, "Conversations and models are stored in this folder."),
@@ -190,7 +190,7 @@ def _folders() -> Iterator[Finding]:
             path = folder()
         except FolderError as error:
             yield Finding(Weight.BROKEN, error.message, why, error.hint or "")
-            return  # the others fail alike
+            return  # the others fail in the same way
         try:
             path.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=path):
@@ -203,11 +203,11 @@ def _folders() -> Iterator[Finding]:
 
 
 def _unreadable_folders() -> Iterator[Finding]:
-    """Yield a note for each unreadable folder of models."""
+    """Yield a note for each models folder that cannot be read."""
     try:
         skipped = inventory().skipped
     except EdgechatError:
-        return  # reported with the catalogue
+        return  # reported by the catalogue check
     for path, reason in list(skipped.items())[:_MOST_NOTES]:
         what = f"The models in {one_line(str(path), 300)} cannot be read: {reason}."
         fix = "To use them, give your user permission to read the folder."
@@ -215,7 +215,7 @@ def _unreadable_folders() -> Iterator[Finding]:
 
 
 def _failed_starts() -> Iterator[Finding]:
-    """Yield a note for each model whose program failed at its last start."""
+    """Yield a note for each model whose engine failed at its last start."""
     for name, start in list(engine_starts().items())[-_MOST_NOTES:]:
         if start.failure:
             what = f"The program of {one_line(name, 300)} {one_line(start.failure, 300)}."
@@ -227,7 +227,7 @@ def _check_guide() -> None:
 
 
 def _check_model() -> None:
-    """Check that the model of settings.toml is on this machine."""
+    """Check that the model named in settings.toml is on this machine."""
     try:
         model = settings.load().model
     except EdgechatError:
@@ -242,7 +242,7 @@ def _check_chats() -> None:
 
 
 def _disks() -> dict[Path, int]:
-    """Return the free bytes of the folders of models, each disk once."""
+    """Return the free bytes for each models folder, counting each disk once."""
     free: dict[Path, int] = {}
     for folder in filter(None, (models_folder(), hub_cache())):
         n_bytes = disk_free(folder)

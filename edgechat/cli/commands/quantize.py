@@ -1,9 +1,9 @@
-"""`edgechat quantize`: make a smaller model file of one in 16 or 32 bits.
+"""`edgechat quantize`: make a smaller model file from one in 16 or 32 bits.
 
 With --json, one object is printed:
 
-    path, name, level, size, source_size, loss (in nats; null where it was not measured)
-    types     of each quantized tensor
+    path, name, level, size, source_size, loss (in nats; null if it was not measured)
+    types     the type of each quantized tensor
     compared  level, size and loss of the plain quantization that the mixture was compared with, or null
 """
 
@@ -182,7 +182,7 @@ def affordable(source: Source, context: int | None) -> int:
 
 
 def _warnings(source: Source, n_bytes: int | None) -> Iterator[str]:
-    """Yield why another source, or the source itself, would be better. n_bytes: the requested size."""
+    """Yield reasons to use another source, or the source itself. n_bytes: the requested size."""
     name, size = source.path.name, source.header.file_size
     if source.is_quantized:
         yield (
@@ -223,7 +223,7 @@ def _rows(made: QuantizedModel) -> Iterator[tuple[str, str]]:
 
 
 def _types_table(types: Mapping[str, str], sizes: Mapping[str, int]) -> str:
-    """Return a table of the types of each kind of tensor."""
+    """Return a table of the types used for each kind of tensor."""
     total = max(1, sum(sizes.values()))
     kinds: dict[str, list[str]] = {}
     for name in types:

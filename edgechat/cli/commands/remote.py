@@ -1,4 +1,4 @@
-"""`edgechat remote`: the servers of [remotes] in settings.toml. docs/remotes.md describes --json."""
+"""`edgechat remote`: the servers under [remotes] in settings.toml. docs/remotes.md describes --json."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def _try_model(name: str, *, json: bool) -> int:
 async def answered(
     plan: LoadPlan, config: Settings, tokens: int, rounds: int = 1, show: Callable[[str], None] | None = None
 ) -> tuple[LoadPlan, list[Timings]]:
-    """Let a remote model write `tokens` tokens, `rounds` times; return its final plan and the timings.
+    """Have a remote model write `tokens` tokens, `rounds` times; return its final plan and the timings.
 
     Raises EdgechatError.
     """
@@ -191,7 +191,7 @@ async def answered(
         for number in range(rounds):
             if show is not None:
                 show(f"answer {number + 1} of {rounds}")
-            # A different beginning each time, so that the server's cache does not help.
+            # Start differently each time, so that the server's cache does not help.
             question = f"{number + 1}. {_TRIAL}" if rounds > 1 else _TRIAL
             request = ChatRequest(id="trial", messages=(Message("user", question),), max_tokens=tokens)
             async with aclosing(engine.stream(request)) as events:
@@ -224,7 +224,7 @@ def _print_models(listing: RemoteListing) -> None:
 
 
 def _free_name(url: str, remotes: dict[str, RemoteServer]) -> str:
-    """Return a free name for a server, from its host."""
+    """Return an unused name for a server, derived from its host."""
     host = urlsplit(url).hostname or ""
     try:
         ipaddress.ip_address(host)
