@@ -39,7 +39,7 @@ def main() -> None:
     if sys.argv[1:2] == [ROLE_FLAG]:
         role = ROLES.get("".join(sys.argv[2:3]))
         if role is None:
-            sys.exit(f"{ROLE_FLAG} is how edgechat starts processes of its own; it has no such one.")
+            sys.exit(f"{ROLE_FLAG} starts edgechat's own child processes; there is no such role.")
         # Otherwise numpy's BLAS starts a thread per core, which takes 30 ms and is hardly ever useful.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         importlib.import_module(role).main()

@@ -59,7 +59,7 @@ def check(path: Path, kinds: Sequence[str] = (".png",), example: str = "--plot b
     """Raise NotDrawn if a plot could not be written to `path`. Called before measuring."""
     if path.suffix.lower() not in kinds:
         raise NotDrawn(
-            f"{path} does not say what to draw: it ends in none of {', '.join(kinds)}.",
+            f"{path} is not a name for a plot: it must end in {' or '.join(kinds)}.",
             hint=f"For example: {example}",
         )
     figure_of()

@@ -51,21 +51,21 @@ def _sheet(report: QualityReport) -> str:
 def _head(report: QualityReport) -> Iterator[tuple[str, str]]:
     yield "Model", report.title
     n_tokens = f"{report.models[0].figures.n_tokens:,}"
-    yield "Text", f"{report.n_chunks} chunks of {report.n_ctx} tokens; {n_tokens}, of second halves, scored"
+    yield "Text", f"{report.n_chunks} chunks of {report.n_ctx} tokens; {n_tokens} scored (second halves)"
 
 
 def _notes(report: QualityReport) -> Iterator[str]:
     if report.base is None:
         yield (
-            "Nothing was compared: what a quantization loses shows beside a more exact file of the same "
-            "model. Download one (edgechat pull MODEL:Q8_0), or name one with --against."
+            "Nothing was compared: to see what a quantization loses, a more exact file of the same model is "
+            "needed. Download one (edgechat pull MODEL:Q8_0), or name one with --against."
         )
         return
     yield f"Divergence: how far predictions are from {report.base}'s, in nats per token; 0 is no loss."
     if any(one.is_chosen for one in report.models):
         yield "*: what this machine would run."
     if len(report.models) > 2:
-        yield "Front: no other one that is as small (size), or as fast (speed), loses less."
+        yield "Front: no other file as small (size), or as fast (speed), loses less."
 
 
 def _tables(report: QualityReport) -> Iterator[str]:

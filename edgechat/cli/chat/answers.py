@@ -26,7 +26,7 @@ ENDS = {
     "length": "stopped at --max-tokens",
     "context": "the context is full",
     "cancelled": "stopped",
-    "tools": "stopped after as many calls of tools in a row as tool_rounds allows",
+    "tools": "stopped after as many rounds of tool calls as tool_rounds allows",
 }
 
 
@@ -65,7 +65,7 @@ class AnswerPrinter:
                     self._text += text
                     self._print(text)
             case ToolCallBegun(_, call):
-                self._status.show(f"writing a call of {call.name}")
+                self._status.show(f"writing a call to {call.name}")
             case UseChanged():
                 self._take_use(event)
             case Finished():
@@ -112,7 +112,7 @@ class AnswerPrinter:
             return
         self._finish_text(error)
         if not self._text and self._uses and error is None:
-            note(f"the model has called tools {len(self._uses)} times, and given no answer.")
+            note(f"the model has called tools {len(self._uses)} times, but has not given an answer.")
         self._print_sources()
         if self._finished is not None:
             self._print_timings(self._finished, plan.context)

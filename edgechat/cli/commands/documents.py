@@ -189,7 +189,7 @@ def rm(name: str, paths: tuple[str, ...], yes: bool) -> None:
     for path in chosen:
         if path not in known.roots:
             hint = "There are: " + ", ".join(map(one_line, known.roots))
-            raise DocumentError(f"{one_line(path)} is no part of {name}.", hint=hint)
+            raise DocumentError(f"{one_line(path)} is not part of {name}.", hint=hint)
     amount = _amount(known.counts) if known.counts is not None else known.problem
     print(flat(f"{name}  {', '.join(chosen) or amount}"))
     if not yes:

@@ -278,7 +278,7 @@ def _server(name: str) -> ServerConfig:
     servers = read_servers(config_path())
     if name not in servers:
         if name in BUILT_IN:
-            raise ToolError(f"{name} is a part of edgechat: there is nothing to start or to remove.")
+            raise ToolError(f"{name} is part of edgechat: there is nothing to start or remove.")
         raise ToolError(
             f"There is no tool server {one_line(name, 60)!r}.", hint="To list them: edgechat mcp list"
         )

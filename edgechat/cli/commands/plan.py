@@ -373,7 +373,7 @@ def _engine_lines(plan: LoadPlan) -> Iterator[tuple[str, str]]:
         return
     yield "Context", f"{plan.context} tokens"
     for part in plan.memory:
-        yield part.name, f"{mebibytes(part.total_bytes)} of {mebibytes(part.budget_bytes)} that can be used"
+        yield part.name, f"{mebibytes(part.total_bytes)} of {mebibytes(part.budget_bytes)} usable"
     for text in plan.notes:
         yield "Note", text
     yield "Why", "\n".join(plan.reasons)
@@ -393,9 +393,9 @@ def _remote_lines(plan: LoadPlan, remote: HostedModel) -> Iterator[tuple[str, st
         yield "Size", f"{figure(remote.n_params / 1e9)} billion parameters"
     able = {
         "sees images": remote.sees,
-        "hears sounds": remote.hears,
+        "hears audio": remote.hears,
         "calls tools": remote.has_tools,
-        "its thinking can be switched": remote.can_switch_thinking,
+        "can switch its thinking on and off": remote.can_switch_thinking,
     }
     yield "Can", ", ".join(what for what, is_so in able.items() if is_so) or "read and write text"
     if plan.predicted is None:

@@ -117,8 +117,8 @@ def quantize(
         raise BadRequest(f"{one_line(matrix)} is not a file.", hint="Check the path, or use auto.")
     if save_imatrix is not None and is_matrix(matrix):
         raise BadRequest(
-            f"{one_line(str(matrix))} is an importance matrix already, so there is none to save.",
-            hint="Omit --save-imatrix, or give a text: --imatrix TEXT",
+            f"{one_line(str(matrix))} is already an importance matrix, so there is nothing to save.",
+            hint="Omit --save-imatrix, or give a text file: --imatrix TEXT",
         )
     if save_imatrix is not None and not save_imatrix.absolute().parent.is_dir():
         raise BadRequest(f"There is no folder {one_line(str(save_imatrix.parent))}.")
@@ -186,11 +186,11 @@ def _warnings(source: Source, n_bytes: int | None) -> Iterator[str]:
     name, size = source.path.name, source.header.file_size
     if source.is_quantized:
         yield (
-            f"{name} is quantized already ({source.header.quant or 'mixed'}), and what it has lost stays "
-            "lost. A file in F16 or BF16 gives a better result."
+            f"{name} is already quantized ({source.header.quant or 'mixed'}), and what that lost cannot "
+            "be recovered. A file in F16 or BF16 gives a better result."
         )
     if n_bytes is not None and size <= n_bytes:
-        yield f"{name} itself takes only {mebibytes(size)}, so that it could stay as it is."
+        yield f"{name} itself takes only {mebibytes(size)}, so it can stay as it is."
 
 
 def _print_dry_run(source: Source, level: str, *, has_importance: bool, json: bool) -> None:
@@ -214,7 +214,7 @@ def _rows(made: QuantizedModel) -> Iterator[tuple[str, str]]:
         yield "Loss", f"{figure(made.loss)} nats (KL divergence from the source, measured)"
     if made.rival is not None:
         level, size, loss = made.rival
-        same = "No mixture was found to be better, so it was taken." if loss == made.loss else ""
+        same = "No better mixture was found, so this one was used." if loss == made.loss else ""
         yield "", f"{level} with the same importance matrix, {mebibytes(size)}: {figure(loss)} nats. {same}"
     yield "", ""
     yield "Types", _types_table(made.types, made.sizes)

@@ -79,7 +79,7 @@ def add(url: str, name: str | None, key_env: str | None, kind: RemoteKind | None
         name = _free_name(url, remotes)
     elif name in remotes:
         hint = f"To remove it: edgechat remote rm {one_line(name, 60)}"
-        raise SettingsError(f"There is a remote {one_line(name, 60)} already.", hint=hint)
+        raise SettingsError(f"There is already a remote named {one_line(name, 60)}.", hint=hint)
     if fault := remote_fault(name, server):
         raise SettingsError(f"This cannot be a remote: {fault}")
     settings.change(("remotes", name), server)
@@ -218,9 +218,7 @@ def _print_models(listing: RemoteListing) -> None:
         print(f"  {flat(row.model.name)}{': ' * bool(facts)}{', '.join(facts)}")
         if row.model.id == UNNAMED:
             name = flat(listing.server)
-            print(
-                f"It does not tell the names of its models; with the one you know: edgechat run {name}/MODEL"
-            )
+            print(f"It does not list its models. If you know the name of one: edgechat run {name}/MODEL")
 
 
 def _free_name(url: str, remotes: dict[str, RemoteServer]) -> str:
