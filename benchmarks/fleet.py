@@ -116,7 +116,7 @@ def most(fits: Callable[[int], bool], limit: int = 4096) -> int:
 
 
 def crowd(costs: Costs, habit: Habit, n_people: int, **options: Any) -> Report:
-    """Simulate that many people after ten minutes of warm-up; fewer people are simulated for longer."""
+    """Simulate `n_people` after a warm-up of ten minutes; the fewer there are, the longer it runs."""
     people = [Person(number, habit, seed=1) for number in range(n_people)]
     fleet = Fleet(costs, people, system=habit.system, **options)
     return fleet.simulate(span(habit, n_people), warm=600)
@@ -346,7 +346,7 @@ async def _stream(client: httpx.AsyncClient, model: str, words: int, tokens: int
 async def measure(
     url: str, model: str, key: str, counts: Sequence[int] = (1, 2, 4, 8), tokens: int = 48
 ) -> None:
-    """Print the costs of a server's calls: per token with n streams, and the first tokens for two prompts."""
+    """Print the costs of a server's calls: per token with n streams, and the time to read two prompts."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=600) as client:
         await _stream(client, model, 8, 4, 0)

@@ -267,7 +267,7 @@ async def _asked_beside(engine: EngineSupervisor, depth: int, seed: int) -> floa
 
 
 async def _reading(engine: EngineSupervisor, depth: int, seed: int) -> asyncio.Task[None]:
-    """Start reading a long prompt; return during a call at this depth."""
+    """Start reading a long prompt; return once a call at this depth is under way."""
     reached = asyncio.Event()
 
     async def read() -> None:

@@ -107,7 +107,7 @@ class Terminal:
         return self._tmux("display-message", "-p", form).strip()
 
     def until(self, wanted: str | Callable[[], bool], seconds: float = 20.0) -> None:
-        """Wait for a text on the screen, or a condition. Raises AssertionError, with the screen."""
+        """Wait for a text on the screen, or for a condition. Raises AssertionError on timeout."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if wanted in self.screen if isinstance(wanted, str) else wanted():

@@ -33,7 +33,7 @@ class ArgumentText(click.ParamType[Any]):
     name = "str"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See click."""
+        """See `click.ParamType.convert`."""
         return as_text(value)
 
 
@@ -55,7 +55,7 @@ class Number(click.ParamType[Any]):
         return f"x>={self.min}" if self.max is None else f"{self.min}<=x<={self.max}"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See click. NaN is out of bounds."""
+        """See `click.ParamType.convert`. NaN is out of bounds."""
         try:
             number = self.kind(value)
         except ValueError:
@@ -97,11 +97,11 @@ class CliOption(click.Option):
         super().__init__(names, shell_complete=_offers(complete), **{"show_default": True} | attributes)
 
     def make_metavar(self, ctx: click.Context) -> str:
-        """See click."""
+        """See `click.Option.make_metavar`."""
         return self.metavar or _shown_type(self)
 
     def get_help_extra(self, ctx: click.Context) -> Any:
-        """See click."""
+        """See `click.Option.get_help_extra`."""
         extra = super().get_help_extra(ctx)
         if isinstance(self.type, Number) and self.type.bounds:
             extra["range"] = self.type.bounds
@@ -115,17 +115,17 @@ class CliArgument(click.Argument):
         super().__init__(names, shell_complete=_offers(complete), **attributes)
 
     def make_metavar(self, ctx: click.Context) -> str:
-        """See click."""
+        """See `click.Argument.make_metavar`."""
         name = self.human_readable_name
         return f"{f'{{{name}}}' if self.required else f'[{name}]'}{'...' if self.nargs != 1 else ''}"
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
-        """See click."""
+        """See `click.Argument.get_help_record`."""
         extra = "  [required]" if self.required else ""
         return f"{self.human_readable_name} {_shown_type(self)}", f"{self.help or ''}{extra}"
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
-        """See click."""
+        """See `click.Argument.get_error_hint`."""
         return f"'{self.human_readable_name}'"
 
 
@@ -178,7 +178,7 @@ class CliCommand(click.Command):
         debug_option(self)
 
     def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """See click."""
+        """See `click.Command.format_arguments`."""
         rows = [one.get_help_record(ctx) for one in self.get_params(ctx) if isinstance(one, CliArgument)]
         if rows:
             with formatter.section("Arguments"):
@@ -199,11 +199,11 @@ class CliGroup(click.Group):
             debug_option(self)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """See click."""
+        """See `click.Group.list_commands`."""
         return list(self.commands)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """See click."""
+        """See `click.Group.resolve_command`."""
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as error:
@@ -237,11 +237,11 @@ class CommandGroup(CliGroup):
     commands: LazyCommands
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """See click."""
+        """See `click.Group.format_commands`."""
         CliGroup(None, commands=self.commands.summaries).format_commands(ctx, formatter)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
-        """See click."""
+        """See `click.Group.shell_complete`."""
         from click.shell_completion import CompletionItem
 
         commands = self.commands.summaries.items()
@@ -253,17 +253,17 @@ class CommandGroup(CliGroup):
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
-        """See click."""
+        """See `click.Group.make_context`."""
         with _own_endings():
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """See click."""
+        """See `click.Group.invoke`."""
         with _own_endings():
             return super().invoke(ctx)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """See click."""
+        """See `click.Group.resolve_command`."""
         if ctx.resilient_parsing:  # completing
             return super().resolve_command(ctx, args)
         if args[0] == "chat":

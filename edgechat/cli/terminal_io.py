@@ -169,7 +169,7 @@ def _wrapped(line: str, width: int) -> list[str]:
 
 
 class StatusLine:
-    """A line that is overwritten, if on a terminal. As a context manager, it clears the line on exit."""
+    """A status line that overwrites itself, on a terminal only. As a context manager, it is cleared on exit."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

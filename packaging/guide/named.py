@@ -40,7 +40,7 @@ class Named:
 
     @property
     def weight(self) -> float:
-        """How often it is asked for."""
+        """How often it is asked for, relative to a handwritten intent."""
         return WEIGHTS[self.name.partition(":")[0]]
 
 
@@ -202,7 +202,7 @@ def toml(name: str) -> dict[str, Any]:
 
 
 def _typed(key: str) -> str:
-    """Return a pattern of the ways to type a key: (Ctrl+N|ctrl+n|ctrl n|ctrl-n|control n)."""
+    """Return a pattern for the ways to type a key: (Ctrl+N|ctrl+n|ctrl n|ctrl-n|control n)."""
     ways = [key, key.lower()]
     if key in ("Up", "Down", "Left", "Right"):
         ways = [f"arrow {key.lower()}", f"{key.lower()} arrow", f"the arrow {key.lower()}", f"Arrow {key}"]
@@ -215,7 +215,7 @@ def _typed(key: str) -> str:
 
 
 def _spoken(name: str) -> str:
-    """Return a pattern of the ways to type a name: (idle_minutes|idle minutes)."""
+    """Return a pattern for the ways to type a name: (idle_minutes|idle minutes)."""
     ways = [name, re.sub(r"[_.-]", " ", name)]
     if re.match(r"[a-z]+\d", name):
         ways.append(re.sub(r"^([a-z]+)(\d)", r"\1 \2", re.sub(r"-", " ", name)))

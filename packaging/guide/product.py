@@ -323,7 +323,7 @@ def _place(words: str) -> tuple[int, str]:
 
 @cache
 def product() -> Product:
-    """Return the Product, read only once."""
+    """Return the Product, which is read only once."""
     return Product()
 
 

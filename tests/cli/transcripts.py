@@ -58,7 +58,7 @@ Scene = Callable[..., object]
 
 @dataclass
 class World:
-    """Where the commands of a case run: a folder, and names for what differs each time."""
+    """The folder in which a case's commands run, and names for what differs each time."""
 
     folder: Path
     request: pytest.FixtureRequest

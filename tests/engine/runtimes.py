@@ -84,7 +84,7 @@ class Runtime:
 
 
 def plan(path: Path, **changes: object) -> LoadPlan:
-    """Return a plan for a model: with its format's backend, small, and with little rounding."""
+    """Return a small plan for a model, with the backend for its format and little rounding."""
     fields = {"context": 2048, "threads": 1, "flash_attention": False, "n_ubatch": 64, "n_seq_max": 3}
     fields["checkpoint_bytes"] = 2**24
     name: BackendName = "mlx" if path.is_dir() else "llama.cpp"

@@ -20,7 +20,7 @@ def text(s: str | bytes) -> bytes:
 
 
 def entry(key: str | bytes, value: object) -> bytes:
-    """Return a metadata entry: str, bool, int (uint32), float, or bytes: the type and the raw value."""
+    """Return a metadata entry. value: str, bool, int (uint32), float, or bytes with a type and raw value."""
     if isinstance(value, bytes):
         return text(key) + value
     if isinstance(value, str):

@@ -118,7 +118,7 @@ class AnswerPrinter:
             self._print_timings(self._finished, plan.context)
 
     def _print_sources(self) -> None:
-        """Print the cited passages, or else those available; then the quotations found in none of them."""
+        """Print the cited passages, or all if none is cited, and quotations that occur in no passage."""
         sources = cited(self._text, self.passages)
         for passage in sources:
             print(flat(passage.name), file=sys.stderr)

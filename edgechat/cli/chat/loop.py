@@ -89,7 +89,7 @@ class ChatLoop:
 
     @property
     def _renders(self) -> bool:
-        """Whether the Markdown of answers is rendered."""
+        """Whether to render the Markdown in answers."""
         return can_render(sys.stdout) and not (self.spoken or self.options.json or self.options.raw)
 
     @property

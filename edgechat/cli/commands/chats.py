@@ -70,7 +70,7 @@ class ChatsGroup(CliGroup):
     """Suggests `edgechat chats rm 1a2b` for `edgechat chats delete 1a2b`."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """See click."""
+        """See `click.Group.resolve_command`."""
         word = args[0]
         if ctx.resilient_parsing or self.get_command(ctx, word) is not None:
             return super().resolve_command(ctx, args)

@@ -313,7 +313,7 @@ async def _tried(config: ServerConfig) -> _Trial:
 
 
 async def _answers() -> Mapping[str, Sequence[GivenConsent]]:
-    """Return the stored answers, by server."""
+    """Return the user's stored answers about tools, by server."""
     from edgechat.tools.consent import ConsentStore, GivenConsent, consents_path
 
     found = defaultdict[str, list[GivenConsent]](list)

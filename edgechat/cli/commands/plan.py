@@ -315,7 +315,7 @@ def _smallest(options: Sequence[RankedFile]) -> RankedFile:
 def show_elsewhere(
     models: Sequence[str], request: PlanRequest, described: MachineDescription, *, json: bool
 ) -> None:
-    """Print a program's memory and command, or a server's model. Raises EdgechatError."""
+    """Print the memory and command of a model's engine, or what its server says. Raises EdgechatError."""
     from edgechat.planner.placement.programs import split_engine
     from edgechat.planner.plan import as_json
 

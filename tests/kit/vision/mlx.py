@@ -220,7 +220,7 @@ def _qwen_text(model_type: str, shape: Shape) -> dict[str, Any]:
 
 
 def _processors(kind: _Kind, eyes: Tower) -> dict[str, dict[str, Any]]:
-    """Return the settings for cutting pictures: preprocessor_config.json and processor_config.json."""
+    """Return the preprocessing settings: preprocessor_config.json and processor_config.json."""
     half = [0.5, 0.5, 0.5]
     shared = {"image_mean": half, "image_std": half, "do_normalize": True, "do_rescale": True}
     if kind.model_type == "gemma3":
