@@ -101,7 +101,7 @@ def measure(subject: Subject, n_tokens: int, size: int, seed: int) -> None:
 
 @contextlib.contextmanager
 def subjects(models: dict[str, Path], context: int) -> Iterator[list[Subject]]:
-    """Load every model with checkpoints; if it makes any, also without."""
+    """Load every model with checkpoints and, if it makes any, without."""
     loaded: list[Subject] = []
     try:
         for name, path in models.items():

@@ -179,7 +179,7 @@ def routers(file: Path | None) -> None:
 def goodput(
     costs: Costs, prompt: int, reply: int, first: float, per_token: float, share: float = 0.9, **options: Any
 ) -> float:
-    """Return the highest rate, in steps of 1/20 request/s, at which `share` of them meet both limits."""
+    """Return the highest requests/s, in steps of 1/20, at which `share` of them meet both limits."""
 
     def fits(twentieths: int) -> bool:
         fleet = Fleet(costs, poisson(twentieths / 20, 130, prompt, reply, seed=2), router="least", **options)

@@ -169,7 +169,7 @@ def _wrapped(line: str, width: int) -> list[str]:
 
 
 class StatusLine:
-    """A status line that overwrites itself, on a terminal only. As a context manager, it is cleared on exit."""
+    """A status line that overwrites itself, on terminals only. As a context manager, it clears the line."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -130,7 +130,7 @@ def of_distribution(one: metadata.Distribution) -> Entry:
 
 
 def _text_files(one: metadata.Distribution) -> Iterator[Path]:
-    """Yield a distribution's licence files: the declared ones, and others with a telling name."""
+    """Yield a distribution's licence files: those declared, and others named like LICENSE."""
     for path in one.files or ():
         in_licences = "licenses" in path.parts and path.parts[0].endswith(".dist-info")
         if in_licences or (_FILE.match(path.name) and not path.name.endswith(_IS_CODE)):

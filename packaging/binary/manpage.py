@@ -2,8 +2,8 @@
 
     python packaging/binary/manpage.py OUT
 
-They say what --help prints, which click-man does not. Subcommands, as of `chats` and `mcp`, are described on
-the page of their command, since each has little to say.
+They say what --help prints, which click-man does not. The subcommands of `chats` and `mcp` are on the pages
+of those commands, since each has little to say.
 """
 
 from __future__ import annotations

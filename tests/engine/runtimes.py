@@ -94,7 +94,7 @@ def plan(path: Path, **changes: object) -> LoadPlan:
 
 
 def load(made: LoadPlan) -> Backend:
-    """Load as a worker does."""
+    """Load a plan in the way that workers do."""
     return worker.open_backend(made, None)
 
 

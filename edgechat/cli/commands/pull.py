@@ -305,7 +305,7 @@ def _object(
 
 
 def _local_object(here: LocalModelEntry, dry_run: bool) -> dict[str, Any]:
-    """Return the same object for a local file whose repository is unknown."""
+    """Return the --json object for a local file whose repository is unknown."""
     from edgechat.models.local.stores import found_at
 
     model = found_at(here.path)

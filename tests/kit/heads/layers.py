@@ -45,7 +45,7 @@ class Attention(NamedTuple):
     """[N_EMBD, heads, width]."""
 
     def named(self, p: str) -> dict[str, Array]:
-        """Return them as a layer's tensors."""
+        """Return the matrices as the named tensors of a layer."""
         return {
             p + "attn_q.weight": self.q.reshape(-1, N_EMBD),
             p + "attn_k.weight": self.k.reshape(-1, N_EMBD),
