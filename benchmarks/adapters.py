@@ -1,10 +1,10 @@
-"""What LoRA adapters cost: a stream with one, and two streams with different ones, which take turns.
+"""The cost of LoRA adapters: a stream with one, and two streams with different ones, which take turns.
 
     python -m benchmarks.adapters MODEL.gguf [ROUNDS]
 
-A random adapter of rank 16 for all matrices of the layers. Each round measures all ways after each other; the
-median of the rounds' ratios is printed. Counted is processor time, of one thread, which other programs do not
-change.
+Uses a random adapter of rank 16 for all matrices in the layers. Each round measures every setup once; the
+median of the rounds' ratios is printed. What counts is the CPU time of one thread, which other programs do
+not affect.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def random_adapter(model: Path, folder: Path) -> AdapterUse:
 
 
 def seconds(engine: EngineCore, *streams: Adapters) -> float:
-    """Return the processor time that the streams take together."""
+    """Return the CPU time that the streams take together."""
     for number, adapters in enumerate(streams):
         engine.submit(
             ChatRequest(
@@ -65,7 +65,7 @@ def seconds(engine: EngineCore, *streams: Adapters) -> float:
 
 
 def main(model: Path, rounds: int) -> None:
-    """Measure, and print the ratios."""
+    """Measure and print the ratios."""
     plan = prepare(str(model), PlanRequest(context=4096, draft="none", threads=1))
     backend = LlamaCppBackend(plan)
     vocabulary = backend.vocabulary
@@ -74,7 +74,7 @@ def main(model: Path, rounds: int) -> None:
         one = (random_adapter(model, Path(folder)),)
         half = (AdapterUse(one[0].path, 0.5),)
         for streams in (((),), (one,), (one, half)):
-            seconds(engine, *streams)  # loads, and fills the prefix cache
+            seconds(engine, *streams)  # load the adapters, and fill the prefix cache
         ratios: dict[str, list[float]] = {}
         for _ in range(rounds):
             plain, with_one = seconds(engine, ()), seconds(engine, one)

@@ -1,11 +1,11 @@
-"""What agents gain: prompts that are read once, calls and forms that are right, first bytes without delay.
+"""What matters to agents: prompts that are read only once, correct calls and JSON, first bytes without delay.
 
     python -m benchmarks.agents MODEL.gguf [prefix tasks first] [--llama LLAMA_BIN]
 
-prefix  sessions of Codex and Claude Code (tests/server/agents) are replayed: which share of what the second
-        and, after a restart of the server, the third prompt have in common with the one before is cached
-tasks   20 calls of functions and 20 texts made JSON of a schema, temperature 0; llama-server --jinja as well
-first   the first byte of an answer's text, beyond the engine's first token
+prefix  replays sessions of Codex and Claude Code (tests/server/agents): of the tokens that the second prompt
+        (and the third, after a server restart) shares with the one before it, the share that is cached
+tasks   20 function calls and 20 texts turned into JSON, at temperature 0; also with llama-server --jinja
+first   the time from the engine's first token to the first byte of an answer's text
 
 LLAMA_BIN is a folder with llama-server.
 """
@@ -42,7 +42,7 @@ _SERVING = re.compile(r"Serving .* at (http://\S+)/v1;")
 
 @contextlib.contextmanager
 def edgechat(model: Path, home: str, context: int = CONTEXT) -> Iterator[httpx2.Client]:
-    """Run a server; give a client of it once the model is loaded."""
+    """Run a server; yield a client once the model is loaded."""
     words = ["serve", str(model), "--port", "0", "--ctx", str(context), "--draft", "none"]
     process = subprocess.Popen(
         [sys.executable, "-m", "edgechat", *words],
@@ -64,17 +64,17 @@ def edgechat(model: Path, home: str, context: int = CONTEXT) -> Iterator[httpx2.
         process.communicate()
 
 
-# Prompts that are read once.
+# Prompts that are read only once.
 
 
 def requests_of(agent: str) -> list[dict[str, Any]]:
-    """Return the recorded requests of an agent that have tools."""
+    """Return the requests in an agent's recording that have tools."""
     session = json.loads(gzip.decompress((RECORDED / f"{agent}.json.gz").read_bytes()))
     return [one for one in session["requests"] if one["body"] and one["body"].get("tools")]
 
 
 def usage(client: httpx2.Client, request: dict[str, Any]) -> tuple[int, int, float]:
-    """Ask; return the tokens of the prompt, how many of them were cached, and the seconds."""
+    """Send a request; return its prompt's tokens, how many of them were cached, and the seconds."""
     body = request["body"] | {"model": "default", "stream": False}
     body |= {"max_output_tokens": 16} if request["path"] == "/v1/responses" else {"max_tokens": 16}
     began = time.perf_counter()
@@ -125,7 +125,7 @@ async def _beside(model: Path, folder: Path) -> None:
 
 
 def told(name: str, client: httpx2.Client) -> None:
-    """Print how many tasks a server does right, and which not."""
+    """Print how many tasks a server gets right, and which ones it gets wrong."""
     for kind, right in (
         ("calls", [calls(client, *task) for task in TASKS]),
         ("forms", [fills(client, text) for text in TEXTS]),
@@ -135,7 +135,7 @@ def told(name: str, client: httpx2.Client) -> None:
 
 
 def calls(client: httpx2.Client, question: str, name: str, arguments: dict[str, Any]) -> bool:
-    """Say whether a question leads to the one call that is meant."""
+    """Return True if the answer to a question is exactly the expected call."""
     body = {"messages": [{"role": "user", "content": question}], "tools": FUNCTIONS}
     message = asked(client, body)
     made = message.get("tool_calls") or []
@@ -148,7 +148,7 @@ def calls(client: httpx2.Client, question: str, name: str, arguments: dict[str, 
 
 
 def fills(client: httpx2.Client, text: Text) -> bool:
-    """Say whether a text becomes the JSON that is meant."""
+    """Return True if a text is turned into the expected JSON."""
     form = {"type": "json_schema", "json_schema": {"name": "form", "schema": schema_of(text), "strict": True}}
     question = f"Extract the data of this text as JSON.\n\n{text.text}"
     message = asked(client, {"messages": [{"role": "user", "content": question}], "response_format": form})
@@ -159,13 +159,13 @@ def fills(client: httpx2.Client, text: Text) -> bool:
 
 
 def asked(client: httpx2.Client, body: dict[str, Any]) -> dict[str, Any]:
-    """Return the message that answers."""
+    """Return the message in the answer to a request."""
     answer = client.post("/v1/chat/completions", json={"temperature": 0, "max_tokens": 256, **body})
     return answer.raise_for_status().json()["choices"][0]["message"]
 
 
 def same(left: Any, right: Any) -> bool:
-    """Compare as a person would: without case and spaces, 5 and 5.0 are the same."""
+    """Compare as a person would: case and spaces do not matter, and 5 equals 5.0."""
     if isinstance(left, dict) and isinstance(right, dict):
         return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
     if isinstance(left, list) and isinstance(right, list):
@@ -179,7 +179,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 def first(model: Path, _: Path | None, rounds: int = 60) -> None:
-    """Time the first byte of an answer's text, and ask when the engine had its first token."""
+    """Time the first byte of an answer's text, and ask the server when the engine had its first token."""
     beyond = []
     with tempfile.TemporaryDirectory() as home, edgechat(model, home, 4096) as client:
         for number in range(rounds):
@@ -203,7 +203,7 @@ FIGURES: dict[str, Callable[[Path, Path | None], None]] = {"prefix": prefix, "ta
 
 
 def main() -> None:
-    """Measure."""
+    """Run the chosen measurements."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("figures", nargs="*", default=list(FIGURES))

@@ -1,9 +1,9 @@
-"""Two streams of a server beside clients that mean it ill: the longest gap of either.
+"""Two streams from a server under attack by malicious clients: the longest gap in either.
 
     python -m benchmarks.attacks MODEL.gguf [names of attacks] [--seconds 8]
 
-Each attack is a process of its own, with the lowest priority: a stranger brings his own processor. It goes on
-for as long as the streams are watched, and then drops all that it has opened.
+Each attack is a separate process with the lowest priority, since a remote attacker has their own CPU. It runs
+for as long as the streams are watched, then drops all its connections.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from benchmarks.serving import KEY, Running
 STREAMS = 2
 CONTEXT = 32768
 HANGS_UP = 0.5
-"""Seconds after which a client is gone again."""
+"""Seconds after which a client disconnects."""
 MIB = 2**20
 
 Attack = Callable[[int], Awaitable[None]]
@@ -38,13 +38,13 @@ ATTACKS: dict[str, Attack] = {}
 
 
 def attack(function: Attack) -> Attack:
-    """Enter an attack by its name."""
+    """Register an attack under its name."""
     ATTACKS[function.__name__.replace("_", " ")] = function
     return function
 
 
 def post(path: str, body: bytes, *, length: int | None = None, key: str = KEY) -> bytes:
-    """Return a request; `length` is what it says of its body."""
+    """Return a request; `length` is the length that it claims for its body."""
     said = len(body) if length is None else length
     return (
         f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {key}\r\n"
@@ -59,7 +59,7 @@ def chat(content: str, **more: Any) -> bytes:
 
 
 async def send(port: int, data: bytes, seconds: float = HANGS_UP) -> None:
-    """Send something, read what comes for a while, and be gone."""
+    """Send data, read the response for a while, and disconnect."""
     with contextlib.suppress(OSError):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
@@ -73,12 +73,12 @@ async def send(port: int, data: bytes, seconds: float = HANGS_UP) -> None:
 
 
 def begin() -> None:
-    """Say that the attack begins now."""
+    """Announce that the attack begins now."""
     print("now", flush=True)
 
 
 async def over_and_over(port: int, make: Callable[[int], bytes], at_once: int = 4) -> None:
-    """Send requests until the end, each of them for half a second, so many at once."""
+    """Keep sending requests, `at_once` at a time, each dropped after half a second."""
     made = itertools.cycle([make(number) for number in range(max(at_once, 4))])
     begin()
 
@@ -90,7 +90,7 @@ async def over_and_over(port: int, make: Callable[[int], bytes], at_once: int = 
 
 
 async def held_open(port: int, data: bytes, n: int, crumb: bytes) -> None:
-    """Open many connections, and send each a crumb now and then."""
+    """Open `n` connections and keep them open, sending each a few bytes (`crumb`) now and then."""
     begin()
     writers = []
     try:
@@ -111,7 +111,7 @@ async def held_open(port: int, data: bytes, n: int, crumb: bytes) -> None:
 
 @attack
 async def nobody(port: int) -> None:
-    """The streams alone."""
+    """Do nothing: the streams run undisturbed, for comparison."""
     begin()
     await asyncio.sleep(3600)
 
@@ -277,7 +277,7 @@ async def sampling_of_every_kind(port: int) -> None:
 
 
 async def gaps(port: int, name: str, seconds: float) -> tuple[float, float]:
-    """Return the middle and the longest gap between pieces of two streams beside an attack."""
+    """Return the median and the longest gap between the pieces of two streams during an attack."""
     times: list[list[float]] = [[] for _ in range(STREAMS)]
 
     async def follow(number: int) -> None:
@@ -300,7 +300,7 @@ async def gaps(port: int, name: str, seconds: float) -> tuple[float, float]:
     await asyncio.sleep(seconds)
     hostile.kill()
     await hostile.wait()
-    await asyncio.sleep(1)  # for what comes late
+    await asyncio.sleep(1)  # for late effects
     until = time.perf_counter()
     for one in streams:
         one.cancel()
@@ -312,7 +312,7 @@ async def gaps(port: int, name: str, seconds: float) -> tuple[float, float]:
 
 
 async def main() -> None:
-    """Measure the attacks that are named, or all."""
+    """Measure the named attacks, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path, nargs="?")
     parser.add_argument("names", nargs="*", metavar="attack")

@@ -1,10 +1,10 @@
-"""Several streams at once through the worker, against a bare batched decode of as many.
+"""Several streams at once through the worker, against a bare batched decode loop of the same size.
 
     python -m benchmarks.batching [--model FILE] [--streams 4 8] [--rounds 12] [--depth 200] [--tokens 48]
 
-Rounds alternate between the two. The bare loop decodes one given token of each sequence per call: no
-sampling, no text. `edgechat` samples (temperature 0.8), makes text and sends every token to another
-process; counted is what arrives while all streams run, and the gaps between the tokens of a stream.
+Rounds alternate between the two. The bare loop decodes one fixed token of each sequence per call, without
+sampling or text. `edgechat` samples (temperature 0.8), produces text and sends every token to another
+process. What counts is the tokens that arrive while all streams run, and the gaps between a stream's tokens.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from edgechat.planner.plan import LoadPlan
 from tests.kit import TINYLLAMA, Spec, build
 
 Arrivals = list[tuple[float, int]]
-"""Times, and how many tokens there were by then."""
+"""Times, each with the number of tokens received so far."""
 
 
 class Bare:
-    """llama_decode with one token of each sequence."""
+    """A llama_decode loop with one token of each sequence per call."""
 
     def __init__(self, plan: LoadPlan, n: int, depth: int) -> None:
         logs.install()
@@ -44,7 +44,7 @@ class Bare:
             self._context.decode([(seq, 0, tokens, 0)])
 
     def run(self, tokens: int) -> float:
-        """Return tokens/s of all sequences together; each goes back to its depth first."""
+        """Rewind each sequence to its depth; return the tokens/s of all sequences together."""
         for seq in range(self._n):
             self._context.remove(seq, self._depth)
         began = time.perf_counter()
@@ -53,13 +53,13 @@ class Bare:
         return self._n * tokens / (time.perf_counter() - began)
 
     def close(self) -> None:
-        """Free what it holds."""
+        """Free the model and context."""
         self._context.close()
         self._model.close()
 
 
 async def stream(engine: EngineSupervisor, name: str, text: str, tokens: int) -> Arrivals:
-    """Return when each token came, and how many there were by then."""
+    """Return when each piece came, and the number of tokens received so far."""
     request = ChatRequest(
         id=name, messages=(Message("user", text),), sampling=Sampling(seed=len(name)), max_tokens=tokens
     )
@@ -71,13 +71,13 @@ async def stream(engine: EngineSupervisor, name: str, text: str, tokens: int) ->
 
 
 async def together(engine: EngineSupervisor, number: int, texts: list[str], tokens: int) -> list[Arrivals]:
-    """Return when the tokens of each stream came."""
+    """Run the streams at once; return when each one's tokens came."""
     streams = [stream(engine, f"{number}-{seq}", text, tokens) for seq, text in enumerate(texts)]
     return await asyncio.gather(*streams)
 
 
 def rate(arrivals: list[Arrivals]) -> tuple[float, list[float]]:
-    """Return tokens/s of all streams while all of them run, and the gaps between tokens."""
+    """Return the tokens/s of all streams together while all of them run, and the gaps between tokens."""
     begin = max(one[0][0] for one in arrivals)
     end = min(one[-1][0] for one in arrivals)
     inside = [[pair for pair in one if begin <= pair[0] <= end] for one in arrivals]
@@ -87,7 +87,7 @@ def rate(arrivals: list[Arrivals]) -> tuple[float, list[float]]:
 
 
 async def measure(model: Path, texts: list[str], rounds: int, depth: int, tokens: int) -> None:
-    """Alternate, and print the ratio."""
+    """Alternate between the two, and print the ratio."""
     n = len(texts)
     plan = LoadPlan(
         model_path=str(model),
@@ -102,9 +102,9 @@ async def measure(model: Path, texts: list[str], rounds: int, depth: int, tokens
     rates: list[tuple[float, float]] = []
     gaps: list[float] = []
     for number in range(rounds):
-        alone = bare.run(tokens + 16)  # in this thread: another one would get other threads to compute with
+        alone = bare.run(tokens + 16)  # in this thread: in another one, OpenMP would start other threads
         arrivals = await together(engine, number, texts, tokens + 16)
-        if number >= 2:  # the first rounds fill the caches
+        if number >= 2:  # the first rounds warm up the caches
             ours, between = rate(arrivals)
             rates.append((alone, ours))
             gaps += between
@@ -130,7 +130,7 @@ def main() -> None:
     options = parser.parse_args()
     model = options.model or build(Spec(shape=TINYLLAMA, weights="Q4_0", n_vocab=32000, mute=MUTE))
     for n in options.streams:
-        # Of the kit's models a letter is a token.
+        # In the kit's models, each letter is a token.
         if options.model is None:
             texts = [(f"{seq} " + "x" * options.depth)[: options.depth - 24] for seq in range(n)]
         else:

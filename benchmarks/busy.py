@@ -1,8 +1,8 @@
-"""Decode speed beside a busy process, by how long OpenMP's threads spin at a barrier before they sleep.
+"""Decode speed next to a busy process, by how long OpenMP's threads spin at a barrier before they sleep.
 
     python -m benchmarks.busy [--rounds 4]
 
-Each cell is a process of its own (OpenMP reads GOMP_SPINCOUNT once), and the settings take turns. The busy
+Each cell is a separate process (OpenMP reads GOMP_SPINCOUNT only once), and the settings take turns. The busy
 process computes in one thread at normal priority, as a browser tab or a build would.
 """
 
@@ -22,7 +22,7 @@ TOKENS = 16
 
 
 def run(model: Path, spin: str) -> float:
-    """Return tokens/s of a bare loop in a process with this setting."""
+    """Return the tokens/s of a bare loop, in a process with this setting."""
     environment = {**os.environ, "GOMP_SPINCOUNT": spin}
     command = [sys.executable, "-m", "benchmarks.busy", "--once", str(model)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

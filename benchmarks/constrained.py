@@ -1,9 +1,9 @@
-"""Answers by a schema and calls of tools, through `edgechat serve` and llama-server, in turns.
+"""Answers that follow a schema, and tool calls, through `edgechat serve` and llama-server in turns.
 
     python -m benchmarks.constrained MODEL.gguf LLAMA_BIN [--n 20]
 
-Each question is asked of both, at temperature 0; the sums of their times are compared, and how many answers
-were valid. LLAMA_BIN is a folder with llama-server.
+Both get the same questions at temperature 0; compared are the total times and the numbers of valid answers.
+LLAMA_BIN is a folder with llama-server.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ TOOL: dict[str, Any] = {
 
 
 def questions(kind: str, n: int) -> list[dict[str, Any]]:
-    """Return the bodies of the requests."""
+    """Return the request bodies."""
     common = {"model": "default", "temperature": 0, "max_tokens": 200}
     bodies = []
     for city in CITIES.split()[:n]:
@@ -67,7 +67,7 @@ def questions(kind: str, n: int) -> list[dict[str, Any]]:
 
 
 async def ask(port: int, body: dict[str, Any]) -> tuple[float, int, bool]:
-    """Return the seconds of an answer, its tokens, and whether it is valid."""
+    """Return the seconds that an answer takes, its tokens, and whether it is valid."""
     data = msgspec.json.encode(body)
     began = time.perf_counter()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)

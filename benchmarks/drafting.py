@@ -1,10 +1,10 @@
-"""Speculation with a real pair of models, beside llama-server with its settings, all in turns.
+"""Speculative decoding with a real pair of models, against llama-server with the same pair, in turns.
 
     python -m benchmarks.drafting TARGET.gguf DRAFT.gguf LLAMA_BIN [--rounds 2] [--only edgechat]
 
-Every server is asked to edit code (a name is changed, all else is repeated) and to write prose, at
-temperature 0 and 0.8. Tokens a second are those between the first and the last piece of the answer. LLAMA_BIN
-is a folder with llama-server.
+Every server is asked to edit code (rename something and repeat the rest) and to write prose, at temperatures
+0 and 0.8. Tokens/s are measured between the first and the last piece of an answer. LLAMA_BIN is a folder with
+llama-server.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ PEER = {
 
 
 async def ask(port: int, task: str, temperature: float, tokens: int, seed: int) -> float:
-    """Return the tokens a second of one answer, after its first one."""
+    """Return the tokens/s of one answer, after its first token."""
     body = {
         "model": "default",
         "messages": [{"role": "user", "content": TASKS[task]}],
@@ -96,7 +96,7 @@ async def ask(port: int, task: str, temperature: float, tokens: int, seed: int) 
 
 
 async def compare(options: argparse.Namespace) -> None:
-    """Ask all servers in turns; they are all loaded, and one at a time computes."""
+    """Ask all servers in turns; all are loaded, but only one computes at a time."""
     rates: dict[tuple[str, float], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     async with contextlib.AsyncExitStack() as stack:
         ports: dict[str, int] = {}
@@ -112,7 +112,7 @@ async def compare(options: argparse.Namespace) -> None:
                 for task in TASKS:
                     for name, port in ports.items():
                         rate = await ask(port, task, temperature, options.tokens, 1 + number)
-                        if number:  # the first round warms caches, and teaches
+                        if number:  # the first round is for warming up caches and for learning
                             rates[task, temperature][name].append(rate)
     print(f"{options.target.name}, drafts by {options.draft.name}, {options.tokens} tokens")
     for (task, temperature), by_name in rates.items():

@@ -1,10 +1,11 @@
-"""An edited message in a long chat: the first token of models whose cache cannot be cut, and of a dense one.
+"""An edited message in a long chat: time to first token, if the cache can be cut and if it cannot.
 
     python -m benchmarks.edits [--tokens 4000] [--sizes 60 130 500] [--rounds 7] [--model FILE.gguf]
 
-Three models of one size, made by tests/kit: dense, windowed (Gemma 3's pattern) and hybrid (LFM2's), and any
-other one with --model. A chat of messages of some tokens each is read, and its third-last message is edited:
-the first token then, and that of the chat when it was new, with checkpoints and without them.
+Uses three models of the same size from tests/kit: dense, windowed (Gemma 3's pattern) and hybrid (LFM2's);
+--model adds another one. A chat of messages with a given number of tokens is read, then its third-last
+message is edited. Measured are the time to the first token after the edit, with and without checkpoints, and
+the same for the new chat.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ SHAPES = {
 
 @dataclass(slots=True)
 class Subject:
-    """A loaded model, with milliseconds to the first token."""
+    """A loaded model, with its times to the first token in milliseconds."""
 
     name: str
     engine: EngineCore
@@ -60,7 +61,7 @@ def open_engine(model: Path, context: int, budget: int) -> EngineCore:
 
 
 def chat(engine: EngineCore, n_tokens: int, size: int, seed: int) -> list[Message]:
-    """Return a chat of about so many tokens whose messages have `size` tokens each, a question last."""
+    """Return a chat of about `n_tokens`, whose messages have `size` tokens each; it ends with a question."""
     words = [f"{(seed * 7919 + at * 104729) % 9973} " for at in range(2 * n_tokens)]
     tokens = [len(engine.backend.vocabulary.tokenize(word, bos=False, special=False)) for word in words]
     messages: list[Message] = []
@@ -100,7 +101,7 @@ def measure(subject: Subject, n_tokens: int, size: int, seed: int) -> None:
 
 @contextlib.contextmanager
 def subjects(models: dict[str, Path], context: int) -> Iterator[list[Subject]]:
-    """Load every model with checkpoints and, where it takes any, without."""
+    """Load every model with checkpoints and, if it makes any, without."""
     loaded: list[Subject] = []
     try:
         for name, path in models.items():

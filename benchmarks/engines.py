@@ -1,12 +1,12 @@
-"""The same question to several engines (the own worker, llama-server, vLLM), by one client and by several.
+"""The same questions to several engines (edgechat's worker, llama-server, vLLM), by one and more clients.
 
     python -m benchmarks.engines MODEL.gguf vllm:FOLDER ... [--prompts 64 1024] [--clients 1 8 32]
 
-Each engine is planned and started as `edgechat run` does it, and is alone while it is asked; name the models
-again to have them take turns. Every prompt has words of its own, about so many tokens. Told are the tokens/s
-of all clients together, replies alone; the first token (median); the gaps between two pieces (median and 95th
-of 100); the memory of the engine's processes (unshared, where the system tells it); and how long the start
-took.
+Each engine is planned and started as by `edgechat run`, and runs alone while it is asked; to make them take
+turns, name the models repeatedly. Each prompt consists of different words and has about the given number of
+tokens. Printed are the tokens/s of all clients together, counting replies only; the median time to the first
+token; the gaps between pieces (median and 95th percentile); the engine processes' memory (unshared, if the
+system reports it); and the start time.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ QUESTION = (
     "and tell what they see in autumn."
 )
 ALWAYS = 50
-"""Tokens of a chat template and the question, about."""
+"""Approximate number of tokens that the chat template and the question take."""
 
 
 def prompts(length: int) -> Iterator[str]:
-    """Yield prompts of about `length` tokens: words that differ from the first one on, and the question."""
+    """Yield prompts of about `length` tokens that differ from the first word on and end with the question."""
     for at in itertools.count():
         words = random.Random(at).choices(QUESTION.split(), k=max(1, length - ALWAYS))
         yield f"{' '.join(words)}\n\n{QUESTION}"
 
 
 async def asked(engine: Engine, name: str, prompt: str, tokens: int) -> tuple[int, int, list[float]]:
-    """Return how many tokens came and were read, and the times of all pieces, the question's first."""
+    """Return how many tokens were received and read, and the times of the question and of all pieces."""
     times, n, read = [time.perf_counter()], 0, 0
     request = ChatRequest(
         id=name,
@@ -59,7 +59,7 @@ async def asked(engine: Engine, name: str, prompt: str, tokens: int) -> tuple[in
 
 
 def memory() -> int:
-    """Return the bytes of all processes that were started from here."""
+    """Return the total memory, in bytes, of all child processes."""
     children = psutil.Process().children(recursive=True)
     return sum(getattr(one.memory_full_info(), "uss", 0) for one in children)
 

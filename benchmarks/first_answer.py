@@ -1,12 +1,12 @@
-"""From an empty home to the first answer, in seconds and keys: the guide's, a local model's, a download's.
+"""From an empty home to the first answer, in seconds and keys: by the guide, a local model, or a download.
 
     python -m benchmarks.first_answer [--model path.gguf] [--mbit 100] [--question "Why is the sky blue?"]
 
-The real app in a pseudo-terminal of 100 x 40, each time in a new home, with the keys that a user presses as
-soon as there is something to press them for: `g` and a question for the guide; without a network, Enter and a
-question for a model in the downloads; with one, Enter on the card that is highlighted, and the question while
-the model is downloaded. The hub is that of the tests, on loopback. It sends `--model`, by default one of
-600 MiB with random weights, under the name of each card's file. The letters of a question are not counted.
+Runs the real app in a pseudo-terminal of 100 x 40, with a new home each time, and presses the keys that a
+user would, as soon as possible: `g` and a question for the guide; offline, Enter and a question for a model
+in the downloads folder; online, Enter on the highlighted card, and the question while the model is
+downloading. The hub is the one from the tests, on loopback. Under every card's file name it serves `--model`,
+by default a file of 600 MiB with random weights. The letters of a question are not counted as keys.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PIECE = 1 << 16
 
 
 def serve(hub: Hub, model: Path, mbit: float) -> None:
-    """Let a hub have what the first screen may offer, and send it at a rate."""
+    """Make a hub serve everything that the first screen may offer, at the given rate."""
     from edgechat.planner.ranking.ranking import Verdict
     from edgechat.planner.ranking.suggestions import first_models
     from edgechat.tui.models.library import ModelLibrary
@@ -36,7 +36,7 @@ def serve(hub: Hub, model: Path, mbit: float) -> None:
     cards = first_models(options, mbit * 1e6 / 8)
     for card in cards:
         print(f"{' '.join(role.value for role in card.roles)}: {card.file.variant.model} {card.file.quant}")
-    # The app measures the machine again, and may choose another one.
+    # The app measures the machine again, and may choose another model.
     for option in [
         option for option in options if option.verdict is Verdict.FITS or option is cards[-1].file
     ]:
@@ -47,7 +47,7 @@ def serve(hub: Hub, model: Path, mbit: float) -> None:
 
 
 class Clock:
-    """The app in a new home; prints what is to be seen, with the seconds and the keys since the start."""
+    """The app in a new home; prints what appears, with the seconds and keys since the start."""
 
     def __init__(self, name: str, home: Path) -> None:
         print(f"{name}:")
@@ -66,7 +66,7 @@ class Clock:
         self.app.type(key)
 
     def ask(self, question: str) -> None:
-        """Type a question, which takes the keys that it takes, and Enter."""
+        """Type a question and press Enter; only Enter is counted."""
         self.app.type(question)
         self.press("\r")
 
@@ -122,7 +122,7 @@ def main() -> None:
         os.environ["EDGECHAT_HOME"] = f"{folder}/planning"
         serve(hub, model, options.mbit)
         print(f"{model.name}, {model.stat().st_size / 2**20:.0f} MiB at {options.mbit:.0f} Mbit/s")
-        # In homes of their own: the machine is measured anew.
+        # Each in a new home, so the machine is measured again.
         ask_guide(Path(folder) / "guide")
         ask_what_is_here(Path(folder) / "here", model, options.question)
         ask_download(Path(folder) / "download", options.question)

@@ -1,12 +1,12 @@
-"""The plan held against what happens: memory buffer by buffer, the process's peak, and the speed.
+"""Plans compared with reality: memory by buffer, the process's peak, and the speed.
 
     python -m benchmarks.fit [--prompt 1000] [--reply 96] [--rounds 1] [--small] [MODEL ...]
 
-Every model is loaded rounds + 1 times by the worker and answers three prompts each time. Each load is planned
-anew, and held against what was just planned and predicted: the first time from the probe of the kernels
-alone, later from what the loads before have taught, too. Speeds are predicted for a prompt of 1,000 tokens.
-Without MODEL: the kit's four kinds of tiny models, and one of the TinyLlama 1.1B shape in Q4_0, Q4_K_M, Q8_0
-and F16; --small leaves those out.
+Every model is loaded rounds + 1 times by the worker and answers three prompts each time. Before each load it
+is planned again, and the results are compared with that plan and its predictions: at first these rely on the
+kernel probe alone, later also on what earlier loads have taught. Speeds are predicted for a prompt of 1,000
+tokens. Without MODEL: the kit's four kinds of tiny models, and one of the TinyLlama 1.1B shape in Q4_0,
+Q4_K_M, Q8_0 and F16, which --small leaves out.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ANSWERS = 3
 
 
 class Peak:
-    """The most memory of its own that a process has had, looked at all the time."""
+    """Samples a process continuously for the most private memory it ever has."""
 
     def __init__(self, pid: int) -> None:
         self.bytes = 0
@@ -54,14 +54,14 @@ class Peak:
                     self.bytes = max(self.bytes, int(line.split()[1]) * 1024)
 
     def close(self) -> int:
-        """Stop looking; return the bytes."""
+        """Stop sampling; return the peak in bytes."""
         self._done.set()
         self._thread.join()
         return self.bytes
 
 
 def models(small: bool) -> list[Path]:
-    """Return the models that are made for this."""
+    """Return the models made for this benchmark."""
     made = [tiny(kind) for kind in ("dense", "windowed", "hybrid", "moe")]
     if not small:
         mixed = {"Q4_K": Q4_K_M}
@@ -71,13 +71,13 @@ def models(small: bool) -> list[Path]:
 
 
 def own(plan: LoadPlan, buffers: tuple[Buffer, ...]) -> int:
-    """Return the bytes of a plan that become the process's own memory: not what is mapped from the file."""
+    """Return the bytes of a plan that become the process's private memory, not mapped from the file."""
     mapped = sum(one.weights for one in buffers if one.name == "CPU")
     return plan.total_bytes - mapped
 
 
 async def load(plan: LoadPlan, prompts: list[str], reply: int) -> tuple[ModelInfo, int, list[Finished]]:
-    """Load, answer, and return the model, the peak of its process and the ends of the answers."""
+    """Load a model and have it answer; return the model, its process's peak memory and the answers' ends."""
     engine = EngineSupervisor(plan, idle_seconds=0)
     try:
         model = await engine.start()
@@ -98,14 +98,14 @@ async def load(plan: LoadPlan, prompts: list[str], reply: int) -> tuple[ModelInf
 
 
 def text(path: Path, n_tokens: int, seed: int) -> str:
-    """Return about so many tokens, with a template's: words, or letters for the kit's byte tokenizer."""
+    """Return about `n_tokens`, including the template's: words, or letters for the kit's byte tokenizer."""
     if MODELS_DIR in path.parents:
         return "".join(random.Random(seed).choices("xyz", k=n_tokens - 40))
     return prompt(n_tokens, seed)
 
 
 def measure(path: Path, rounds: int, n_prompt: int, reply: int) -> None:
-    """Print what came of one model."""
+    """Measure one model and print the results."""
     errors: list[tuple[float, float]] = []
     for number in range(rounds + 1):
         plan = prepare(str(path), PlanRequest(context=CONTEXT))
@@ -145,7 +145,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
-        os.environ["XDG_CACHE_HOME"] = home  # nothing is known of this machine yet
+        os.environ["XDG_CACHE_HOME"] = home  # start with nothing known about this machine
         began = time.perf_counter()
         for path in options.models or models(options.small):
             measure(path, options.rounds, options.prompt, options.reply)

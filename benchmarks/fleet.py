@@ -1,15 +1,15 @@
-"""How many people one machine serves, and when several machines pay off: a simulation, in seconds.
+"""How many people one machine can serve, and when several machines pay off: a simulation that takes seconds.
 
     python -m benchmarks.fleet check     against closed forms, our own server and published figures
     python -m benchmarks.fleet one       people on one machine, by engine and habit
     python -m benchmarks.fleet routers   four machines: random, least loaded, prefix affinity
-    python -m benchmarks.fleet apart     four machines: reading and writing together or apart
+    python -m benchmarks.fleet apart     four machines: prefill and decode together or apart
     python -m benchmarks.fleet costs URL MODEL   measure C(n) and the prefill rate of a running server;
-                                                 its key in OPENAI_API_KEY
+                                                 its key is read from OPENAI_API_KEY
 
---figure FILE of routers and apart writes the pictures of docs/scale.md.
-`benchmarks.fleet_simulation` has the model, docs/scale.md what came of it. To put in an engine of your own,
-measure its costs and put them where CPU, SPARK and A100 are.
+With --figure FILE, `routers` and `apart` draw the pictures in docs/scale.md. `benchmarks.fleet_simulation`
+contains the model, and docs/scale.md the results. To add another engine, measure its costs and put them where
+CPU, SPARK and A100 are.
 """
 
 from __future__ import annotations
@@ -96,16 +96,16 @@ AGENT = Habit("agent", per_hour=120, first=500, prompt=500, reply=150, turns=20,
 HABITS = (CHAT, DOCUMENTS, AGENT)
 
 FIRST, GAP = 5.0, 0.25
-"""Seconds that the first token, and 95 of 100 gaps, may take."""
+"""Limits in seconds for the first token, and for the 95th percentile of gaps."""
 
 
 def served(report: Report) -> bool:
-    """Return whether 95 of 100 first tokens and gaps are in time."""
+    """Return True if the 95th percentiles of first tokens and gaps are within their limits."""
     return bool(report.first) and report.first_token(0.95) <= FIRST and report.gap(0.95) <= GAP
 
 
 def most(fits: Callable[[int], bool], limit: int = 4096) -> int:
-    """Return the largest number that fits, to within a thirtieth; 0 if one is too many."""
+    """Return the largest number that fits, to within a thirtieth; 0 if even 1 does not."""
     low, high = 0, 1
     while high <= limit and fits(high):
         low, high = high, high * 2
@@ -116,19 +116,19 @@ def most(fits: Callable[[int], bool], limit: int = 4096) -> int:
 
 
 def crowd(costs: Costs, habit: Habit, n_people: int, **options: Any) -> Report:
-    """Return what so many people meet, after ten minutes; fewer people are watched for longer."""
+    """Simulate `n_people` after a warm-up of ten minutes; the fewer there are, the longer it runs."""
     people = [Person(number, habit, seed=1) for number in range(n_people)]
     fleet = Fleet(costs, people, system=habit.system, **options)
     return fleet.simulate(span(habit, n_people), warm=600)
 
 
 def span(habit: Habit, n_people: int) -> float:
-    """Return the seconds in which so many people ask some 600 questions, but 15 minutes at the least."""
+    """Return the seconds in which that many people ask about 600 questions, but at least 15 minutes."""
     return max(900, min(600 * 3600 / habit.per_hour / n_people, 6 * 3600))
 
 
 def one() -> None:
-    """Print how many people one machine serves."""
+    """Print how many people one machine can serve."""
     print("| engine | habit | people | questions/h | first token p50, p95 | gap p50, p95 | busy |")
     print("|---|---|---|---|---|---|---|")
     narrow = replace(SPARK, name=f"{SPARK.name}, 8 at once", slots=8)
@@ -146,7 +146,7 @@ def one() -> None:
 
 
 def routers(file: Path | None) -> None:
-    """Print what routers do before four machines; draw it for agents."""
+    """Print the effect of routers for four machines, and plot it for agents."""
     print("| engine, habit | router | people | of the prompt cached | first token p50, p95 | busy |")
     print("|---|---|---|---|---|---|")
     for costs, habit in ((ROOMY, CHAT), (SPARK, DOCUMENTS), (SPARK, AGENT)):
@@ -154,7 +154,7 @@ def routers(file: Path | None) -> None:
             router: most(lambda n, r=router: served(crowd(costs, habit, n, n=4, router=r)))  # noqa: B023
             for router in ("random", "least", "affinity")
         }
-        for router, n in numbers.items():  # the details are those of one crowd for all three
+        for router, n in numbers.items():  # the details are for the same number of people with all three
             report = crowd(costs, habit, numbers["affinity"] // 2, n=4, router=router)
             print(
                 f"| {costs.name}, {habit.name} | {router} | **{n}** | "
@@ -179,7 +179,7 @@ def routers(file: Path | None) -> None:
 def goodput(
     costs: Costs, prompt: int, reply: int, first: float, per_token: float, share: float = 0.9, **options: Any
 ) -> float:
-    """Return the requests/s, to a twentieth, of which `share` keep both limits."""
+    """Return the highest requests/s, in steps of 1/20, at which `share` of them meet both limits."""
 
     def fits(twentieths: int) -> bool:
         fleet = Fleet(costs, poisson(twentieths / 20, 130, prompt, reply, seed=2), router="least", **options)
@@ -197,12 +197,12 @@ SHAPES: tuple[tuple[str, int, Policy, float], ...] = (
     ("2 read, 2 write, 1 Gbit/s", 2, WHOLE, 1e9),
 )
 WORK = ((512, 64, 40), (2000, 200, 10))
-"""Prompts, replies, and the highest requests/s that are tried."""
+"""Prompt and reply lengths, and the highest requests/s to try."""
 PER_TOKEN = (0.022, 0.025, 0.03, 0.04, 0.06, 0.1)
 
 
 def apart(file: Path | None) -> None:
-    """Print the requests/s of four GPUs, together and apart, by the limits of latency; draw them."""
+    """Print, and plot, the requests/s of four GPUs, together and apart, by latency limits."""
     figure, plots = _axes() if file else (None, (None, None))
     print("| prompt, reply | first token | " + " | ".join(f"{1000 * one:.0f} ms" for one in PER_TOKEN) + " |")
     print("|---" * (len(PER_TOKEN) + 2) + "|")
@@ -228,7 +228,7 @@ def apart(file: Path | None) -> None:
 
 
 def _kept(reports: dict[float, Report | None], first: float, per_token: float) -> float:
-    """Return the rate up to which nine of ten requests keep both limits, interpolated."""
+    """Return the rate up to which nine in ten requests meet both limits, by interpolation."""
     shares = [(rate, one.attained(first, per_token) if one else 1.0) for rate, one in reports.items()]
     for (rate, share), (higher, less) in pairwise(shares):
         if less < 0.9:
@@ -250,7 +250,7 @@ def _save(figure: Any, file: Path) -> None:
 
 
 class Client(Once):
-    """Asks one thing after the other, each in a conversation of its own."""
+    """Asks one question after another, each in a new conversation."""
 
     def __init__(self, number: int, prompt: int, reply: int) -> None:
         super().__init__(number, 0.0, prompt, reply)
@@ -266,14 +266,14 @@ class Client(Once):
 
 
 def check() -> None:
-    """Print the simulation beside what is known."""
+    """Print the simulation's results next to known ones."""
     rate, service = 0.7 / CPU.call(0, 0, ((0, 200),)), CPU.call(0, 0, ((0, 200),))
     alone = replace(CPU, slots=1)
     report = Fleet(alone, poisson(rate, 20000 * service, 200, 1, seed=3)).simulate(20000 * service)
     wait = statistics.fmean(report.first) - service
     print(f"M/D/1 at 0.7: wait {wait / service:.3f} of a service, by theory {0.7 / (2 * 0.3):.3f}")
 
-    # The day of "Latency of the server" in RESULTS.md: a token took 40 ms, one of a prompt 8.
+    # The day of "Latency of the server" in RESULTS.md: 40 ms per token, 8 ms per prompt token.
     slow = 40 / 14.9
     day = replace(
         CPU,
@@ -305,7 +305,7 @@ def check() -> None:
             f"reading alone {reads:.1f} (5.6), 2 reading for 1 that writes {split:.1f} (3.3)"
         )
 
-    # Sarathi-Serve's comparison: 99 of 100 gaps under five decoding steps, prompts and replies as ShareGPT's.
+    # Sarathi-Serve's comparison: the 99th percentile of gaps under five decode steps, lengths as in ShareGPT.
     habit = Habit("shared", per_hour=60, first=1730, prompt=1, reply=415, turns=1, system=0, context=8192)
     numbers = []
     for policy in (WHOLE, Policy(call_limit=0.12, calls=1)):
@@ -320,11 +320,11 @@ def check() -> None:
 
 
 COUNT = "Count from one to a thousand in words. "
-"""Eight words, which models answer at length."""
+"""Eight words, to which models give long answers."""
 
 
 async def _stream(client: httpx.AsyncClient, model: str, words: int, tokens: int, key: int) -> list[float]:
-    """Return when the request was sent and when each piece of the reply came."""
+    """Return when the request was sent, and when each piece of the reply came."""
     body = {
         "model": model,
         "messages": [{"role": "user", "content": f"{key} " + COUNT * (words // 8)}],
@@ -346,7 +346,7 @@ async def _stream(client: httpx.AsyncClient, model: str, words: int, tokens: int
 async def measure(
     url: str, model: str, key: str, counts: Sequence[int] = (1, 2, 4, 8), tokens: int = 48
 ) -> None:
-    """Print the costs of a server's calls: tokens while n streams run, first tokens of two prompts."""
+    """Print the costs of a server's calls: per token with n streams, and the time to read two prompts."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=600) as client:
         await _stream(client, model, 8, 4, 0)
@@ -358,7 +358,7 @@ async def measure(
                 streams = await asyncio.gather(*[_stream(client, model, 8, tokens, one) for one in keys])
                 begin, end = max(one[1] for one in streams), min(one[-1] for one in streams)
                 pieces = sum(begin < at <= end for one in streams for at in one[1:])
-                if pieces:  # else a reply had ended before another began
+                if pieces:  # otherwise one reply ended before another began
                     rounds.append((end - begin) * n / pieces)
             if rounds:
                 steps.append((n, round(statistics.median(rounds), 5)))

@@ -1,10 +1,10 @@
-"""A discrete-event simulation of engines that serve many people: what `benchmarks.fleet` computes with.
+"""A discrete-event simulation of engines that serve many people, used by `benchmarks.fleet`.
 
-A machine batches as `edgechat.engine.scheduling` does: one token of every stream in each call, filled up with
-chunks of prompts as far as a call may take; KV cells are a limit, those of idle conversations are kept and
-evicted, least recently used first, and the youngest request is preempted when nothing else is left. Calls of
-streams alone are taken together until something happens, so that hours take seconds. Times are in seconds,
-sizes in tokens; equal inputs give equal results.
+A machine batches as `edgechat.engine.scheduling` does: each call has one token of every stream, and is filled
+up with as many prompt chunks as it may take. KV cells are limited: idle conversations keep theirs until they
+are evicted, least recently used first; when nothing else is left, the youngest request is preempted. Calls
+with only streams are combined until something happens, so that hours take seconds. Times are in seconds,
+sizes in tokens. The same inputs give the same results.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from dataclasses import dataclass, field
 import numpy as np
 
 HEADROOM = 32
-"""Cells left for each request to grow before another joins, as in the scheduler."""
+"""Cells reserved for each request's growth before another request may join, as in the scheduler."""
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What calls of an engine cost: C(n), and what depth and prompts add."""
+    """What an engine's calls cost: C(n), plus the costs of depth and prompts."""
 
     name: str
     origin: str
     steps: tuple[tuple[int, float], ...]
-    """Seconds of a call with one token of each of n streams, at no depth."""
+    """Pairs of n and the seconds of a call with one token from each of n streams, at depth 0."""
     cell_seconds: float
-    """... added for each cell that the streams look back on."""
+    """Seconds added for each cell that the streams attend to."""
     token_seconds: float
-    """... for each token of a prompt in the same call."""
+    """Seconds added for each prompt token in the same call."""
     pair_seconds: float
-    """... for each pair of such a token and a cell before it."""
+    """Seconds added for each pair of a prompt token and a cell before it."""
     cells: int
-    """Tokens that the KV cache holds."""
+    """Capacity of the KV cache in tokens."""
     cell_bytes: int
     slots: int = 32
-    """Requests that are computed at once."""
+    """Maximum number of requests computed at once."""
 
     def __post_init__(self) -> None:
         counts = [n for n, _ in self.steps]
@@ -49,7 +49,7 @@ class Costs:
             raise ValueError(f"{self.name}: the costs of calls must be positive, in the order of streams")
 
     def streams(self, n: int) -> float:
-        """Return C(n), interpolated between what was measured and extrapolated behind it."""
+        """Return C(n), interpolated between measurements and extrapolated beyond them."""
         counts = [count for count, _ in self.steps]
         at = bisect_left(counts, n)
         if at < len(counts) and counts[at] == n:
@@ -60,11 +60,14 @@ class Costs:
         return s0 + (s1 - s0) * (n - n0) / (n1 - n0)
 
     def call(self, n: int, cells: int = 0, chunks: tuple[tuple[int, int], ...] = ()) -> float:
-        """Return the seconds of a call of n streams over so many cells, with (depth, tokens) of prompts."""
+        """Return the seconds of a call with n streams that attend to `cells`, and prompt chunks.
+
+        chunks: (depth, tokens) of each.
+        """
         seconds = self.streams(max(n, 1)) + self.cell_seconds * cells
         for depth, tokens in chunks:
             seconds += self.token_seconds * tokens + self.pair_seconds * tokens * (depth + tokens / 2)
-        # Alone, a prompt's first token takes the place of a stream's.
+        # C(1) already includes one token, which without streams is the prompt's first.
         return seconds - (0 if n else self.token_seconds)
 
 
@@ -73,16 +76,16 @@ class Policy:
     """How a machine fills its calls."""
 
     call_limit: float = 0.25
-    """Seconds that a call with prompts may take beside streams ..."""
+    """Maximum seconds for a call with prompts and streams ..."""
     calls: float = 3.0
-    """... or so many calls of the streams alone, if that is longer."""
+    """... or this many times a call with the streams alone, if that is longer."""
     mixes: bool = True
-    """False: prompts go first, in calls of their own, and streams stand still meanwhile."""
+    """False: prompts go first, in calls of their own, while streams wait."""
     n_batch: int = 512
-    """Tokens of the largest call."""
+    """Maximum number of tokens in a call."""
 
     def prompt_tokens(self, costs: Costs, n: int) -> int:
-        """Return how many tokens of prompts go beside n streams (CallCost.prompt_tokens, all learnt)."""
+        """Return how many prompt tokens fit in a call beside n streams, like CallCost.prompt_tokens."""
         if not (n and self.mixes):
             return self.n_batch
         base = costs.streams(n)
@@ -92,49 +95,49 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Habit:
-    """What a person does: medians of lognormal lengths, and the pace."""
+    """A person's habits: medians of log-normal lengths, and the pace."""
 
     name: str
     per_hour: float
     """Questions, not counting the time in which a reply is written."""
     first: int
-    """Tokens of a conversation's first question, without the system prompt ..."""
+    """Tokens in a conversation's first question, without the system prompt ..."""
     prompt: int
-    """... and of every later one."""
+    """... and in every later one."""
     reply: int
     turns: int
-    """Questions of a conversation."""
+    """Questions per conversation."""
     system: int = 200
-    """Tokens that all conversations begin with: they are cached on every machine."""
+    """Tokens that all conversations start with; they are cached on every machine."""
     spread: float = 0.8
-    """Sigma of the lengths' logarithms; 0: all are the median."""
+    """Standard deviation of the lengths' logarithms; 0: all lengths equal the median."""
     context: int = 16384
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A question on its way."""
+    """A question and the state of its reply."""
 
     person: int
     conversation: int
     prompt: int
     reply: int
     new: int
-    """Tokens of the prompt that no machine can have."""
+    """Prompt tokens that no machine can have cached."""
     asked: float
     pending: int = 0
-    """Tokens of the prompt that are still to be computed."""
+    """Prompt tokens still to be computed."""
     length: int = 0
     written: int = 0
     first: float = 0.0
     last: float = 0.0
-    """When its first and its latest token came."""
+    """`first` and `last`: when its first and its latest token came."""
     n_computed: int = 0
-    """Tokens of the prompt that were not cached when it was first seated."""
+    """Prompt tokens that were not cached when it was first admitted."""
 
 
 class Person:
-    """Asks, reads, and asks again; the questions depend on the seed and on nothing else."""
+    """Asks, reads, and asks again; the questions depend only on the seed."""
 
     def __init__(self, number: int, habit: Habit, seed: int) -> None:
         self._number, self._habit = number, habit
@@ -168,7 +171,7 @@ class Person:
 
 
 class Once(Person):
-    """Asks one question of fixed lengths: many of them are open (Poisson) arrivals."""
+    """Asks a single question of fixed length; many of them make open (Poisson) arrivals."""
 
     def __init__(self, number: int, at: float, prompt: int, reply: int) -> None:
         self._at: float | None = at
@@ -183,7 +186,7 @@ class Once(Person):
 
 
 def poisson(rate: float, seconds: float, prompt: int, reply: int, seed: int) -> list[Person]:
-    """Return people who ask once each, `rate` of them a second."""
+    """Return people who ask once each, at `rate` per second."""
     source, at = random.Random(seed), 0.0
     people: list[Person] = []
     while (at := at + source.expovariate(rate)) < seconds:
@@ -193,28 +196,28 @@ def poisson(rate: float, seconds: float, prompt: int, reply: int, seed: int) -> 
 
 @dataclass(slots=True)
 class Run:
-    """Calls that a machine computes: one with prompts, or several of streams alone."""
+    """Calls that a machine runs: one with prompts, or several with streams alone."""
 
     start: float
     streams: list[Request]
     chunks: list[tuple[Request, int]]
     first: float
-    """Seconds of the first call; each one takes `growth` more than the one before."""
+    """Seconds of the first call; each further one takes `growth` longer than the last."""
     growth: float
     n: int
 
     def seconds(self, n: int) -> float:
-        """Return the time of the first n calls."""
+        """Return the time that the first n calls take."""
         return n * self.first + self.growth * n * (n - 1) / 2
 
     def calls_until(self, now: float) -> int:
-        """Return how many calls have ended, or are running, at a time."""
+        """Return how many calls have ended or are running at a given time."""
         return bisect_left(range(1, self.n), now - self.start, key=self.seconds) + 1
 
 
 @dataclass
 class Machine:
-    """An engine with its queue, its KV cache and what it has done."""
+    """An engine, with its queue, its KV cache and its statistics."""
 
     costs: Costs
     policy: Policy
@@ -223,7 +226,7 @@ class Machine:
     waiting: deque[Request] = field(default_factory=deque)
     running: list[Request] = field(default_factory=list)
     idle: OrderedDict[int, int] = field(default_factory=OrderedDict)
-    """Cells of conversations that nobody computes, the least recently used first."""
+    """Cells of idle conversations, least recently used first."""
     run: Run | None = None
     version: int = 0
     busy: float = 0.0
@@ -233,32 +236,32 @@ class Machine:
 
     @property
     def load(self) -> int:
-        """Requests that are here."""
+        """The number of requests on this machine."""
         return len(self.waiting) + len(self.running)
 
     def own(self, length: int) -> int:
-        """Return the cells of a conversation beside those of the system prompt."""
+        """Return a conversation's cells, not counting those of the system prompt."""
         return max(length - self.system, 0)
 
     @property
     def free(self) -> int:
-        """Cells that hold nothing."""
+        """The number of free cells."""
         used = sum(self.own(request.length) for request in self.running)
         return self.costs.cells - self.system - used - self._idle_cells
 
     def keep(self, request: Request) -> None:
-        """Keep the cells of a request that leaves."""
+        """Keep the cells of a request that has finished."""
         self.running.remove(request)
         self.forget(request.conversation)
         self.idle[request.conversation] = request.length
         self._idle_cells += self.own(request.length)
 
     def forget(self, conversation: int) -> None:
-        """Free the cells of an idle conversation, or give them to the request that continues it."""
+        """Free an idle conversation's cells, or hand them over to the request that continues it."""
         self._idle_cells -= self.own(self.idle.pop(conversation, 0))
 
     def cached(self, request: Request) -> int:
-        """Return how much of a prompt's beginning lies here."""
+        """Return how much of the prompt's beginning is cached here."""
         return min(max(self.idle.get(request.conversation, 0), self.system), request.prompt - 1)
 
     def _can_join(self, request: Request) -> bool:
@@ -273,13 +276,13 @@ class Machine:
             request = self.waiting.popleft()
             cached = self.cached(request)
             self.forget(request.conversation)
-            if not request.written or request.pending:  # else its cells have come over the link
+            if not request.written or request.pending:  # otherwise its cells came over the link
                 request.length, request.pending = cached, request.prompt + request.written - cached
                 request.n_computed = request.n_computed or request.pending
             self.running.append(request)
 
     def plan(self, now: float) -> Run | None:
-        """Return the next calls; None if there is nothing to do."""
+        """Return the next calls, or None if there is nothing to do."""
         self._admit()
         prompts = [request for request in self.running if request.pending]
         streams = [request for request in self.running if not request.pending]
@@ -305,7 +308,7 @@ class Machine:
         return Run(now, streams, chunks, first, self.costs.cell_seconds * len(streams), n)
 
     def _chunks(self, prompts: list[Request], left: int) -> list[tuple[Request, int]]:
-        """Return chunks of prompts; the shortest, if it is not the first, gets half of the tokens."""
+        """Return chunks of prompts. If the shortest prompt is not the first, it gets half of the tokens."""
         chunks: list[tuple[Request, int]] = []
         if prompts and (shortest := min(prompts, key=lambda one: one.pending)) is not prompts[0]:
             chunks.append((shortest, min(shortest.pending, max(left // 2, 1))))
@@ -321,7 +324,7 @@ class Machine:
     def _preempt(self) -> None:
         youngest = self.running.pop()
         youngest.length, youngest.pending = 0, 0
-        if youngest.written:  # what it has written is computed again with its prompt
+        if youngest.written:  # its reply so far is computed again, along with the prompt
             youngest.pending = youngest.prompt + youngest.written
         self.waiting.appendleft(youngest)
         self.preempted += 1
@@ -329,21 +332,21 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A network between machines."""
+    """A network connection between machines."""
 
     bits: float = 1e9
-    """A second."""
+    """Bits per second."""
     delay: float = 0.0003
 
 
 @dataclass(slots=True)
 class Report:
-    """What came of a simulation; questions asked before the warm-up ended are not counted."""
+    """The result of a simulation. Questions asked during the warm-up are not counted."""
 
     first: list[float] = field(default_factory=list)
     """Seconds from each question to its first token."""
     per_token: list[float] = field(default_factory=list)
-    """Mean gap of each reply that has more than one token."""
+    """Each reply's mean gap between tokens."""
     gaps: list[float] = field(default_factory=list)
     weights: list[int] = field(default_factory=list)
     """How many gaps of each length there were."""
@@ -351,14 +354,14 @@ class Report:
     new: int = 0
     cached: int = 0
     computed: int = 0
-    """Tokens of prompts: those that no machine could have, taken from a cache, not found there."""
+    """`new`, `cached`, `computed`: prompt tokens that could not be cached, that were, and that were not."""
     prefilled: int = 0
-    """Tokens of prompts that were computed in all, in the warm-up and after preemptions too."""
+    """All prompt tokens computed, including the warm-up and those repeated after preemption."""
     preempted: int = 0
     busy: float = 0.0
-    """Share of the machines' time."""
+    """Share of time that the machines were busy."""
     sent: int = 0
-    """Bytes of KV cells that went over links."""
+    """Bytes of KV cells sent over links."""
 
     def first_token(self, q: float) -> float:
         """Return a quantile of the time to the first token."""
@@ -373,23 +376,23 @@ class Report:
         return float(np.asarray(self.gaps)[order][np.searchsorted(total, q * total[-1])])
 
     def attained(self, first: float, per_token: float) -> float:
-        """Return the share of the replies with both within their limits, as DistServe counts."""
+        """Return the share of replies within both limits, as DistServe counts them."""
         pairs = zip(self.first, self.per_token, strict=True)
         return sum(a <= first and b <= per_token for a, b in pairs) / max(len(self.first), 1)
 
 
 EDGECHAT = Policy()
 WHOLE = Policy(mixes=False, n_batch=16384)
-"""Prompts first and whole, as vLLM did when DistServe and Sarathi-Serve were measured against it."""
+"""Whole prompts first, as vLLM did when DistServe and Sarathi-Serve were compared with it."""
 GIGABIT = Link()
 
 
 class Fleet:
     """Machines behind a router.
 
-    `router` is "random"; "least" (fewest requests); or "affinity": where most of the conversation is cached,
-    unless that machine has `patience` more requests than the least loaded one. With `n_prefill` of them set
-    apart, these read prompts and send the KV cells over the link of one of the others, which write.
+    `router` is "random"; "least" (fewest requests); or "affinity": the machine that has most of the
+    conversation cached, unless it has over `patience` more requests than the least loaded one. The first
+    `n_prefill` machines only prefill, and send the KV cells over a link to one of the others, which decode.
     """
 
     def __init__(
@@ -421,7 +424,7 @@ class Fleet:
         self.report = Report()
 
     def simulate(self, seconds: float, warm: float = 0.0) -> Report:
-        """Return what happens in so many seconds after a warm-up."""
+        """Simulate that many seconds after a warm-up; return the report."""
         self._warm, end = warm, warm + seconds
         for person in self._people:
             self._push(person.pause(), "ask", person)
@@ -503,7 +506,7 @@ class Fleet:
             request.pending -= size
             if request.pending:
                 continue
-            if request.written:  # it was preempted, and goes on
+            if request.written:  # it was preempted, and continues
                 self._gap(request, now - request.last, 1)
             else:
                 request.first = now
@@ -530,7 +533,7 @@ class Fleet:
         self._push(now + person.pause(), "ask", person)
 
     def _send(self, machine: Machine, request: Request, now: float) -> None:
-        """Send what the writer lacks of the KV cells; a link carries one request after the other."""
+        """Send the KV cells that the decoding machine lacks; a link carries one request at a time."""
         machine.keep(request)
         at = self._choose(self._writers, request, self._expected)
         missing = request.length - max(self._writers[at].idle.get(request.conversation, 0), machine.system)

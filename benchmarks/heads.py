@@ -1,14 +1,13 @@
-"""Drafts of layers that read a model's hidden states (MTP, EAGLE-3), beside llama-server.
+"""Drafts from layers that read a model's hidden states (MTP, EAGLE-3), compared with llama-server.
 
     python -m benchmarks.heads speed LLAMA_BIN [--kinds qwen35 glm4_moe] [--eps 0.05 1] [--rounds 3]
     python -m benchmarks.heads accepted LLAMA_BIN [--rounds 6]
 
-speed     the models of benchmarks/wide_heads.py; with an eps of 1 the head is of no use. All servers in
-          turns, llama-server with several settings. Tokens a second are those between the first and the last
-          piece.
-accepted  the tiny models of tests/kit/heads, with drafts of three tokens, always
+speed     the models from benchmarks/wide_heads.py; at an eps of 1 the head is useless. All servers take
+          turns, llama-server with several settings. Tokens/s are measured between the first and last piece.
+accepted  the tiny models from tests/kit/heads, always with drafts of three tokens
 
-They go on with the same texts at temperature 0. LLAMA_BIN is a folder with llama-server.
+They continue the same texts at temperature 0. LLAMA_BIN is a folder with llama-server.
 """
 
 from __future__ import annotations
@@ -53,17 +52,17 @@ PEER = {
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """An answer."""
+    """An answer with its speed and drafts."""
 
     text: str
     rate: float
-    """Tokens a second."""
+    """Tokens per second."""
     drafted: int
     accepted: int
 
 
 async def ask(port: int, prompt: str, tokens: int) -> Said:
-    """Have a server go on with a text."""
+    """Have a server continue a text."""
     body = {
         "model": "default",
         "prompt": prompt,
@@ -102,7 +101,7 @@ async def ask(port: int, prompt: str, tokens: int) -> Said:
 
 
 def _drafts(event: dict[str, Any], known: tuple[int, int]) -> tuple[int, int]:
-    """Return how many tokens were drafted and stood, as either server says it."""
+    """Return how many tokens were drafted and accepted, as reported by either server."""
     if timings := event.get("timings"):
         return timings.get("draft_n", 0), timings.get("draft_n_accepted", 0)
     details = event["usage"].get("completion_tokens_details") or {}
@@ -111,7 +110,7 @@ def _drafts(event: dict[str, Any], known: tuple[int, int]) -> tuple[int, int]:
 
 
 async def compare(kind: str, eps: float, options: argparse.Namespace) -> None:
-    """Ask all servers in turns; they are all loaded, and one at a time computes."""
+    """Ask all servers in turns; all are loaded, but only one computes at a time."""
     model = wide(kind, options.folder, eps=eps)
     rng, answers = random.Random(1), defaultdict(list)
     async with contextlib.AsyncExitStack() as stack:
@@ -126,7 +125,7 @@ async def compare(kind: str, eps: float, options: argparse.Namespace) -> None:
             prompt = " ".join(rng.choices(WORDS, k=12))
             for name, port in ports.items():
                 said = await ask(port, prompt, options.tokens)
-                if number:  # the first round warms caches, and teaches
+                if number:  # the first round is for warming up caches and for learning
                     answers[name].append(said)
     print(f"{model.name}, {options.rounds} answers of {options.tokens} tokens")
     plain = statistics.median(one.rate for one in answers["edgechat none"])
@@ -154,11 +153,11 @@ async def run(options: argparse.Namespace) -> None:
 
 
 async def count(kind: str, options: argparse.Namespace) -> None:
-    """Compare how many tokens of three stand."""
+    """Compare how many of three drafted tokens are accepted."""
     plan, rng = headed(kind, n_seq_max=1, n_outputs_max=16, n_rs_seq=8), random.Random(1)
     prompts = ["".join(map(chr, rng.choices(range(33, 127), k=20 * n))) for n in range(1, options.rounds + 1)]
     template = ChatTemplate(CHATML)
-    speculation.OVERHEAD = math.inf  # of a tiny model every decision takes too long
+    speculation.OVERHEAD = math.inf  # for a tiny model, every decision takes too long
     engine = EngineCore(open_backend(plan, None), template, controller=Fixed(3))
     texts, drafted, accepted = [], 0, 0
     for prompt in prompts:

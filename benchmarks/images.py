@@ -1,8 +1,8 @@
-"""What images cost: the second question, a projector's memory, text beside it, and streams beside an encoder.
+"""What images cost: a second question, a projector's memory, its effect on text, gaps during encoding.
 
     python -m benchmarks.images [second memory text gaps] [--size 24]
 
-Models and projectors are tiny ones of tests/kit/vision, the projector with --size times as many channels.
+Models and projectors are tiny ones from tests/kit/vision; the projector has --size times as many channels.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CONTEXT = 4096
 
 
 def planned(kind: str, folder: Path, size: int, *, vision: bool = True) -> LoadPlan:
-    """Return how a model is loaded, with its projector beside it."""
+    """Return the plan for a model with its projector."""
     eyes = seeing(kind, size=size)
     for path in (eyes.model, eyes.projector):
         link = folder / path.name
@@ -44,14 +44,14 @@ def planned(kind: str, folder: Path, size: int, *, vision: bool = True) -> LoadP
 
 
 def picture(folder: Path, colour: str, side: int = 128, seed: int = 0) -> Image:
-    """Return an image's file."""
+    """Write an image file; return the image."""
     buffer = io.BytesIO()
     PillowImage.fromarray(noisy(colour, side, side, seed=seed)).save(buffer, "PNG")
     return ImageLibrary(folder / "images").add(buffer.getvalue())
 
 
 async def ask(engine: EngineSupervisor, *messages: Message) -> tuple[str, Finished]:
-    """Return an answer and its end."""
+    """Return an answer and its Finished event."""
     text = ""
     request = ChatRequest(id=f"r{time.monotonic_ns()}", messages=messages, sampling=GREEDY, max_tokens=8)
     async for event in engine.stream(request):
@@ -63,7 +63,7 @@ async def ask(engine: EngineSupervisor, *messages: Message) -> tuple[str, Finish
 
 
 async def second(folder: Path, size: int) -> None:
-    """Ask twice about an image."""
+    """Ask two questions about an image."""
     for kind in KINDS:
         engine = EngineSupervisor(planned(kind, folder, size))
         said = [Message("user", PLACE + QUESTION, media=(picture(folder, "red", 256),))]
@@ -75,14 +75,14 @@ async def second(folder: Path, size: int) -> None:
 
 
 def resident(engine: EngineSupervisor) -> int:
-    """Return the private memory of the worker."""
+    """Return the worker's private memory in bytes."""
     children = psutil.Process().children(recursive=True)
     worker = next(child for child in children if "engine" in child.cmdline())
     return int(worker.memory_full_info().uss)
 
 
 async def memory(folder: Path, size: int) -> None:
-    """Hold a projector's plan against what the worker takes more with it."""
+    """Compare a projector's planned memory with what the worker takes in addition."""
     for kind in KINDS:
         taken = []
         for vision in (False, True):
@@ -100,7 +100,7 @@ async def memory(folder: Path, size: int) -> None:
 
 
 async def text(folder: Path, size: int, rounds: int = 12) -> None:
-    """Time text with a projector loaded and without, in turns."""
+    """Time text with and without a projector loaded, in turns."""
     engines = [EngineSupervisor(planned("dense", folder, size, vision=vision)) for vision in (True, False)]
     ratios = []
     for turn in range(rounds + 1):
@@ -119,7 +119,7 @@ async def text(folder: Path, size: int, rounds: int = 12) -> None:
 
 
 async def stream(engine: EngineSupervisor, arrivals: list[float]) -> None:
-    """Stream text for ever; note when pieces come."""
+    """Stream text forever; record when pieces come."""
     free = Sampling(temperature=1.0, seed=1, bias=((1, -1e6), (2, -1e6)))
     messages = (Message("user", "Tell."),)
     while True:
@@ -130,7 +130,7 @@ async def stream(engine: EngineSupervisor, arrivals: list[float]) -> None:
 
 
 async def gaps(folder: Path, size: int) -> None:
-    """Measure the gaps of a stream while an image is encoded."""
+    """Measure the gaps in a stream while an image is encoded."""
     for kind in KINDS:
         engine = EngineSupervisor(planned(kind, folder, size))
         await ask(engine, Message("user", QUESTION))
@@ -159,7 +159,7 @@ FIGURES: dict[str, Callable[[Path, int], Awaitable[None]]] = {
 
 
 async def main() -> None:
-    """Measure."""
+    """Run the chosen measurements."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("figures", nargs="*", default=list(FIGURES))
     parser.add_argument("--size", type=int, default=24)

@@ -1,9 +1,9 @@
-"""How long a keypress takes to show while a 1B model generates on all cores.
+"""How long a keypress takes to appear while a 1B model generates on all cores.
 
     python -m benchmarks.keypress [--keys 60]
 
-The real app in a pseudo-terminal: a question is sent, and while the answer streams, letters that no answer
-contains are typed one by one; each is timed until the terminal is sent it.
+Runs the real app in a pseudo-terminal: a question is sent, and while the answer streams, letters that no
+answer contains are typed one by one; each is timed until it is written to the terminal.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class App:
     """The app in a pseudo-terminal."""
 
     def __init__(self, model: Path | str | None, size: tuple[int, int] = (30, 100)) -> None:
-        """model: None for the one that was used last. size: rows and columns."""
+        """model: None for the one used last. size: rows and columns."""
         edgechat = str(Path(sys.executable).with_name("edgechat"))
         self.pid, self.terminal = pty.fork()
         if self.pid == 0:
@@ -43,17 +43,17 @@ class App:
         os.write(self.terminal, text.encode())
 
     def until(self, text: str, timeout: float) -> float:
-        """Read until the terminal is sent `text`; return the seconds."""
+        """Read until `text` is written to the terminal; return the seconds."""
         began, seen, sign = time.perf_counter(), b"", text.encode()
         while sign not in seen:
-            left = began + timeout - time.perf_counter()  # a cursor that blinks is no answer
+            left = began + timeout - time.perf_counter()  # a blinking cursor does not count
             if left <= 0 or not select.select([self.terminal], [], [], left)[0]:
                 raise TimeoutError(f"{text!r} never came")
             seen = seen[-256:] + os.read(self.terminal, 65536)
         return time.perf_counter() - began
 
     def rest(self, seconds: float) -> int:
-        """Read for a while; return the bytes that came."""
+        """Read for a while; return the number of bytes."""
         end, count = time.perf_counter() + seconds, 0
         while (left := end - time.perf_counter()) > 0:
             if select.select([self.terminal], [], [], left)[0]:
@@ -61,14 +61,14 @@ class App:
         return count
 
     def close(self) -> None:
-        """Kill it."""
+        """Kill the app."""
         os.kill(self.pid, 9)
         os.waitpid(self.pid, 0)
         os.close(self.terminal)
 
 
 def measure(model: Path, keys: int) -> list[float]:
-    """Return the seconds of each keypress during one long answer."""
+    """Return the seconds that each keypress takes during one long answer."""
     app = App(model)
     try:
         app.until("(0%)", 60)

@@ -1,9 +1,9 @@
-"""A conversation of many times the context, and whether first token, memory and speed stay as they are.
+"""A conversation many times as long as the context: first token, memory and speed before and after overflow.
 
     python -m benchmarks.overflow [--context 1024] [--times 20]
 
-Every turn has as many new tokens as any other; between two turns the engine settles, as it does while a
-person reads. The engine runs in this process, whose memory is looked at after each turn.
+Every turn has the same number of new tokens; between turns the engine settles, as it does while a user reads.
+The engine runs in this process, whose memory is checked after each turn.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from edgechat.planner.plan import LoadPlan
 from tests.kit import TINYLLAMA, Spec, build
 
 QUESTION, REPLY = 60, 48
-"""Tokens of a turn, without what the template adds."""
+"""Tokens in a turn, without those added by the template."""
 
 
 @dataclass
 class Turn:
-    """What one turn cost."""
+    """The cost of one turn."""
 
     usage_tokens: int
     dropped: int
@@ -39,13 +39,13 @@ class Turn:
     decode_tps: float
     computed: int
     settled: int
-    """Tokens that were computed between this turn and the next."""
+    """Tokens computed between this turn and the next."""
     seconds_to_settle: float
     memory: int
 
 
 def run(engine: EngineCore, total: int, tell: Callable[[Turn], None]) -> list[Turn]:
-    """Talk until so many tokens have been said."""
+    """Talk until `total` tokens have been exchanged."""
     process = psutil.Process()
     messages: list[Message] = []
     turns: list[Turn] = []
@@ -92,7 +92,7 @@ def run(engine: EngineCore, total: int, tell: Callable[[Turn], None]) -> list[Tu
 
 
 def report(turns: list[Turn], context: int) -> None:
-    """Print the figures before and after the first overflow, at the same depths."""
+    """Compare the figures before and after the first overflow, at the same depths."""
     first = next(at for at, turn in enumerate(turns) if turn.dropped)
     before, after = turns[1:first], turns[first:]
     depths = [turn.usage_tokens for turn in after]

@@ -1,10 +1,10 @@
-"""How fast a download is, its SHA-256 included, beside huggingface_hub's own of the same file, without any.
+"""Download speed with SHA-256 verification, against huggingface_hub's own download without it.
 
     python -m benchmarks.pull [--size 1024] [--rounds 5] [--folder /dev/shm]
 
-The hub is a process of its own on loopback that sends the file with sendfile(). Each round is a new process
-for either side, in turns, into an empty cache; only the download itself is timed, with the name given to the
-file in the end; what is written but not yet on the disk is flushed between rounds.
+The hub is a separate process on loopback that sends the file with sendfile(). The two sides take turns, each
+in a new process and with an empty cache. Only the download is timed, up to the final renaming of the file;
+pending writes are flushed to disk between rounds.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ REPO, FILE, COMMIT = "owner/big-GGUF", "big-Q4_0.gguf", "c" * 40
 
 
 class Handler(BaseHTTPRequestHandler):
-    """The API, the hub's address of the file, and behind a redirect the file."""
+    """Serves the hub's API, its URL of the file, and, after a redirect, the file."""
 
     protocol_version = "HTTP/1.1"
     file: Path
     sha256: str
     store: int
-    """Port of the host that keeps the file."""
+    """Port of the host that stores the file."""
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def do_HEAD(self) -> None:
-        """Answer without a body."""
+        """Send headers only."""
         self.do_GET()
 
     def do_GET(self) -> None:
-        """Answer."""
+        """Send JSON, a redirect or the file."""
         size = self.file.stat().st_size
         if self.path.startswith("/api/models/"):
             lfs = {"sha256": self.sha256, "size": size}
@@ -62,7 +62,7 @@ class Handler(BaseHTTPRequestHandler):
                     self.connection.sendfile(file)
 
     def answer(self, status: int, headers: dict[str, str]) -> None:
-        """Send status and headers."""
+        """Send a status and headers."""
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
@@ -87,12 +87,12 @@ def ours() -> float:
 
     class Silent:
         def has(self, file: RemoteFile, n: int) -> None:
-            """Not shown."""
+            """Do nothing."""
 
         checked = has
 
         def says(self, text: str) -> None:
-            """Show what should not happen."""
+            """Print a message; none is expected."""
             print(text, file=sys.stderr)
 
     import huggingface_hub  # noqa: F401  (tells the token)
@@ -112,7 +112,7 @@ def theirs() -> float:
 
 
 def run(side: str, folder: Path, port: str) -> float:
-    """Return the seconds of a download in a new process."""
+    """Return the seconds that a download takes in a new process."""
     cache = folder / "cache"
     variables = {
         "HF_ENDPOINT": f"http://127.0.0.1:{port}",

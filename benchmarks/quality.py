@@ -1,11 +1,11 @@
-"""Perplexity and divergence per second, of llama-perplexity's, in turns.
+"""Speed of measuring perplexity and divergence, against llama-perplexity, in turns.
 
     python -m benchmarks.quality BASE.gguf MODEL.gguf LLAMA_BIN [--chunks 8] [--rounds 3] [--ctx 512]
 
-Both score the same chunks of the text that ships with the same threads: first the perplexity of MODEL, then
-its divergence from BASE by a base file that llama-perplexity has written. Seconds are those from the first
-chunk to the last result, without loading; those of the processors, too, which say more on a busy machine.
-LLAMA_BIN is a folder with llama-perplexity. The figures of both are compared as well.
+Both score the same chunks of the shipped text with the same number of threads: first MODEL's perplexity, then
+its divergence from BASE, using a base file written by llama-perplexity. Times run from the first chunk to the
+last result, without loading; CPU time is given as well, since it says more on a busy machine. LLAMA_BIN is a
+folder with llama-perplexity. The results of both are compared, too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ THREADS = os.cpu_count() or 1
 
 
 class Stopwatch:
-    """The time that a child process takes from `start` until it has been waited for."""
+    """Times a child process from `start` until it has been waited for."""
 
     def __init__(self) -> None:
         self._others = _children_cpu()
@@ -50,7 +50,7 @@ class Stopwatch:
         self._began, self._cpu = time.perf_counter(), sum(child.cpu_times()[:2])
 
     def stop(self) -> tuple[float, float]:
-        """Return the seconds, and those of the processors."""
+        """Return the elapsed seconds and the CPU seconds."""
         return time.perf_counter() - self._began, _children_cpu() - self._others - self._cpu
 
 
@@ -62,7 +62,7 @@ def _children_cpu() -> float:
 def theirs(
     program: Path, model: Path, text: Path, n_ctx: int, n_chunks: int, *more: str
 ) -> tuple[tuple[float, float], str]:
-    """Return the time that llama-perplexity takes from the first chunk on, and what it says."""
+    """Return the times that llama-perplexity takes from the first chunk on, and its output."""
     command = [program, "-m", model, "-f", text, "-c", n_ctx, "--chunks", n_chunks, "-t", THREADS, *more]
     said, watch = "", Stopwatch()
     with subprocess.Popen(
@@ -80,7 +80,7 @@ def theirs(
 def ours(
     model: Path, folder: Path, n_ctx: int, n_chunks: int, base_file: str = ""
 ) -> tuple[tuple[float, float], ScoreFile]:
-    """Return the time that edgechat takes from the first chunk on, and the scores."""
+    """Return the times that edgechat takes from the first chunk on, and the scores."""
     n_batch = min(n_ctx, 512)
     plan = LoadPlan(
         model_path=str(model),
@@ -94,7 +94,7 @@ def ours(
     )
     path = folder / f"{time.perf_counter_ns()}.scores"
     file = ScoreFile(path, scored(n_ctx))
-    file.begin(1.0)  # the speed of decoding is no part of this
+    file.begin(1.0)  # decode speed is not measured here
     task = QualityTask(
         text=str(shipped_text()),
         n_ctx=n_ctx,

@@ -3,12 +3,12 @@
     python -m benchmarks.quantize MODEL.gguf --speed LLAMA-QUANTIZE [--rounds 3]
     python -m benchmarks.quantize MODEL.gguf [--sizes Q4_K_M,Q3_K_M] [--chunks 4] [--unround]
 
-MODEL in F16, or quantized: then its dequantized weights in F16 are the source. These lie on the grid of their
-own types, so that the same types cost them next to nothing; --unround moves each weight by up to half a step,
-which makes of them what weights were before they were ever quantized.
+MODEL is in F16, or quantized: then its weights are dequantized to F16 first. Such weights lie on the grid of
+their original types, so quantizing to the same types costs almost nothing; --unround moves each weight by up
+to half a step, which makes them like weights that were never quantized.
 
-The importance matrix and the tensors' sensitivities come from one half of the text that ships, and what is
-reported is measured with the files themselves on the other half.
+The importance matrix and the tensors' sensitivities come from one half of the shipped text; the results are
+measured on the other half, with the files themselves.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PIECE = 2400
 
 
 def halves(folder: Path, n_bytes: int) -> tuple[Path, Path]:
-    """Write two texts of so many characters that have nothing in common; return them."""
+    """Write two non-overlapping texts of `n_bytes` characters each; return their paths."""
     text = lzma.decompress(paths.shipped("quality.txt.xz").read_bytes()).decode()
     files = folder / "calibration.txt", folder / "held-out.txt"
     step = max(2, len(text) // n_bytes // 2 * 2)
@@ -55,7 +55,7 @@ def halves(folder: Path, n_bytes: int) -> tuple[Path, Path]:
 def write(
     source: Path, target: Path, level: str, types: dict[str, str] | None = None, imatrix: str = ""
 ) -> Path:
-    """Write a file."""
+    """Write a quantized file; return its path."""
     take_step(
         WriteStep(
             source=str(source),
@@ -71,7 +71,7 @@ def write(
 
 
 def unround(path: Path, quantized: Path) -> None:
-    """Move each weight of a file in F16 by up to half the step of the type it came from, in place."""
+    """Move each weight in an F16 file by up to half a step of its original type, in place."""
     random = np.random.default_rng(1)
     header, before = read_header(path), {t.name: t for t in read_header(quantized).tensors}
     for tensor in header.tensors:
@@ -83,7 +83,7 @@ def unround(path: Path, quantized: Path) -> None:
             part = np.array(data[start : start + (width << 16)], np.float32).reshape(-1, width)
             gaps = np.diff(np.sort(part, 1), axis=1)
             largest = np.abs(part).max(1, keepdims=True)
-            gaps[gaps < largest / 300] = np.inf  # equal but for the rounding to 16 bits
+            gaps[gaps < largest / 300] = np.inf  # equal except for rounding to 16 bits
             step = gaps.min(1, keepdims=True)
             step[~np.isfinite(step)] = 0
             part += random.uniform(-0.5, 0.5, part.shape).astype(np.float32) * step
@@ -111,7 +111,7 @@ def main() -> None:
 
 
 def speed(options: argparse.Namespace, folder: Path) -> dict[str, object]:
-    """Return the seconds of both programs for Q4_K_M, in turns; what is written is removed in between."""
+    """Return the seconds that both programs take for Q4_K_M, in turns; outputs are deleted in between."""
     seconds: dict[str, list[float]] = {"edgechat": [], "llama-quantize": []}
     source, target = options.model, folder / "out.gguf"
     command = [options.speed, str(source), str(target), "Q4_K_M", str(os.cpu_count())]
@@ -129,7 +129,7 @@ def speed(options: argparse.Namespace, folder: Path) -> dict[str, object]:
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
-    """Return the figures."""
+    """Measure sizes and divergences; return the figures."""
     begun = time.monotonic()
 
     def tell(text: str) -> None:

@@ -1,12 +1,12 @@
-"""How fast prompts are read, of a real model, beside llama.cpp's own programs of the same build.
+"""Prefill speed with a real model, compared with llama.cpp's own programs from the same build.
 
     python -m benchmarks.reading MODEL.gguf LLAMA_BIN [lone newcomer heard] [--rounds 3] [--sizes 2000]
 
 lone      prompts of 400, 2,000 and 6,000 tokens (or --sizes) through `edgechat run` and `edgechat serve`,
-          over llama-bench's rate for as many tokens and the same kind of attention, in turns
-newcomer  the first token of a prompt of 355 tokens beside three and seven streams, and their longest gap
-          meanwhile; of llama-server with eight slots the same
-heard     how long a cancel, and a second question, wait while a long prompt is read, at some depths
+          relative to llama-bench's rate for the same length and kind of attention, in turns
+newcomer  the first token for a prompt of 355 tokens that arrives during three and seven streams, and the
+          longest gap in those; the same with llama-server and eight slots
+heard     how long a cancel, and a second question, must wait while a long prompt is read, at several depths
 
 LLAMA_BIN is a folder with llama-bench and llama-server.
 """
@@ -44,7 +44,7 @@ CONTEXT = 8192
 SLOTS = 8
 DEPTHS = (300, 1200, 3000)
 ENDS = {"151643": -100, "151645": -100}
-"""End tokens of Qwen2.5, so that streams last as long as the newcomer is read."""
+"""Qwen2.5's end tokens, suppressed so that streams outlast the reading of the newcomer's prompt."""
 
 
 def bare(folder: Path, model: Path, n_tokens: int, *, flash: bool) -> float:
@@ -60,7 +60,7 @@ def bare(folder: Path, model: Path, n_tokens: int, *, flash: bool) -> float:
 
 
 def edgechat(*words: str, home: str, text: str = "") -> Any:
-    """Return what a command answers as JSON."""
+    """Return a command's JSON output."""
     done = subprocess.run(
         [sys.executable, "-m", "edgechat", *words, "--json", "--ctx", str(CONTEXT), "--draft", "none"],
         env={**os.environ, "EDGECHAT_HOME": home},
@@ -73,13 +73,13 @@ def edgechat(*words: str, home: str, text: str = "") -> Any:
 
 
 def run(model: Path, text: str, home: str) -> tuple[int, float]:
-    """Return the tokens of a prompt and the rate at which `edgechat run` reads it."""
+    """Return the number of tokens in a prompt, and the rate at which `edgechat run` reads it."""
     answer = edgechat("run", str(model), "--max-tokens", "1", home=home, text=text)
     return answer["usage"]["prompt_tokens"], answer["timings"]["prompt_tps"]
 
 
 async def lone(model: Path, folder: Path, rounds: int, sizes: Sequence[int]) -> None:
-    """Prompts that nobody else waits beside."""
+    """Measure prompts with nothing else running."""
     for size in sizes:
         through_run, through_serve = [], []
         with tempfile.TemporaryDirectory() as home:
@@ -104,7 +104,7 @@ async def lone(model: Path, folder: Path, rounds: int, sizes: Sequence[int]) -> 
 
 @contextlib.asynccontextmanager
 async def opened(port: int, text: str, tokens: int) -> AsyncIterator[AsyncIterator[float]]:
-    """Ask a server, and give the times at which pieces of its answer come; leaving hangs up."""
+    """Ask a server; yield the times at which pieces of the answer come. Exiting disconnects."""
     body = {
         "model": "default",
         "messages": [{"role": "user", "content": text}],
@@ -136,7 +136,7 @@ async def opened(port: int, text: str, tokens: int) -> AsyncIterator[AsyncIterat
 
 
 async def beside(port: int, n_streams: int, seed: int) -> tuple[float, float]:
-    """Return seconds to a newcomer's first token beside so many streams, and their longest gap meanwhile."""
+    """Return the seconds to a newcomer's first token beside `n_streams` streams, and their longest gap."""
     times: list[list[float]] = [[] for _ in range(n_streams)]
 
     async def follow(number: int) -> None:
@@ -165,7 +165,7 @@ async def beside(port: int, n_streams: int, seed: int) -> tuple[float, float]:
 async def peer(
     folder: Path, model: Path, *more: str, slots: int = SLOTS, context: int = SLOTS * 2048
 ) -> AsyncIterator[int]:
-    """Run llama-server with so many slots; give its port. more: arguments."""
+    """Run llama-server; yield its port. more: additional arguments."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -204,7 +204,7 @@ async def peer(
 
 
 async def newcomer(model: Path, folder: Path, rounds: int) -> None:
-    """A prompt beside streams, here and there; one server at a time is in memory, each is asked in turns."""
+    """Measure prompts that arrive during streams, on both servers in turns; one is in memory at a time."""
     for n_streams in (3, 7):
         ours, theirs = [], []
         for number in range(rounds):
@@ -226,7 +226,7 @@ async def newcomer(model: Path, folder: Path, rounds: int) -> None:
 
 
 async def heard(model: Path, rounds: int) -> None:
-    """Cancels and second questions while a prompt is read."""
+    """Measure cancels and second questions while a prompt is read."""
     plan = LoadPlan(model_path=str(model), model_name=model.name, context=CONTEXT, threads=THREADS)
     engine = EngineSupervisor(plan, idle_seconds=0)
     await engine.start()
@@ -246,7 +246,7 @@ def _request(name: str, text: str) -> ChatRequest:
 
 
 async def _cancelled(engine: EngineSupervisor, depth: int, seed: int) -> float:
-    """Return the seconds from a cancel, inside a call at this depth, to the end."""
+    """Return the seconds from a cancel, made during a call at this depth, to the end."""
     reading = await _reading(engine, depth, seed)
     began = time.perf_counter()
     await engine.cancel("long")
@@ -255,7 +255,7 @@ async def _cancelled(engine: EngineSupervisor, depth: int, seed: int) -> float:
 
 
 async def _asked_beside(engine: EngineSupervisor, depth: int, seed: int) -> float:
-    """Return the seconds from a short question, inside a call at this depth, to its first token."""
+    """Return the seconds from a short question, asked during a call at this depth, to its first token."""
     reading = await _reading(engine, depth, seed)
     began, first = time.perf_counter(), 0.0
     async for event in engine.stream(_request("short", "Hi")):
@@ -267,7 +267,7 @@ async def _asked_beside(engine: EngineSupervisor, depth: int, seed: int) -> floa
 
 
 async def _reading(engine: EngineSupervisor, depth: int, seed: int) -> asyncio.Task[None]:
-    """Begin to read a long prompt; return once it is inside a call at this depth."""
+    """Start reading a long prompt; return once a call at this depth is under way."""
     reached = asyncio.Event()
 
     async def read() -> None:
@@ -279,13 +279,13 @@ async def _reading(engine: EngineSupervisor, depth: int, seed: int) -> asyncio.T
     arrived = asyncio.ensure_future(reached.wait())
     await asyncio.wait([reading, arrived], return_when=asyncio.FIRST_COMPLETED)
     if reading.done():
-        reading.result()  # raises what went wrong
+        reading.result()  # raises its error
     await asyncio.sleep(0.7)
     return reading
 
 
 def main() -> None:
-    """Measure."""
+    """Run the chosen measurements."""
     parser = argparse.ArgumentParser()
     parser.add_argument("model", type=Path)
     parser.add_argument("folder", type=Path)

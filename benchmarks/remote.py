@@ -1,11 +1,11 @@
-"""A stream through RemoteEngine, and four at once, against the same read by curl, in turns.
+"""Streams through RemoteEngine, one and four at once, against reading them with curl, in turns.
 
     python -m benchmarks.remote --server llama-server --model FILE.gguf [--rounds 8] [--tokens 128]
     python -m benchmarks.remote --url http://127.0.0.1:8080 --id MODEL [--key KEY]
 
-The server is llama-server (of PATH, or where --server says), or one that runs already. A rate is that of the
-pieces after the first one, so that reading the prompt does not count; curl writes to a pipe that is only
-read. The time of this process's core that a piece takes is told, too: on a busy machine it is what counts.
+The server is llama-server (from PATH, or at --server), or one that is already running. Rates count the pieces
+after the first, so that prefill does not matter; curl writes to a pipe that is only read. The CPU time that
+this process takes per piece is printed, too: on a busy machine, that is what counts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ QUESTION = "Write a long story about a lighthouse keeper and her cat."
 _START_SECONDS = 120.0
 
 Stream = tuple[float, str]
-"""Pieces a second, and the text."""
+"""Pieces per second, and the text."""
 
 
 def rate(times: list[float]) -> float:
@@ -73,7 +73,7 @@ async def by_curl(url: str, key: str | None, model: str, tokens: int) -> Stream:
     lines: list[tuple[float, bytes]] = []
     async for line in process.stdout:
         if line.startswith(b"data: {"):
-            lines.append((time.perf_counter(), line))  # noqa: PERF401  (each at its own time)
+            lines.append((time.perf_counter(), line))  # noqa: PERF401  (each with its own time)
     await process.wait()
     parsed = [(at, json.loads(line[6:])["choices"]) for at, line in lines]
     pieces = [(at, found[0]["delta"].get("content")) for at, found in parsed if found]
@@ -83,7 +83,7 @@ async def by_curl(url: str, key: str | None, model: str, tokens: int) -> Stream:
 
 @contextlib.asynccontextmanager
 async def served(program: str, model: str, *options: str) -> AsyncIterator[str]:
-    """Run llama-server for four at once; yield its URL once it answers."""
+    """Run llama-server with four slots; yield its URL once it responds."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -125,7 +125,7 @@ async def measure(url: str, key: str | None, model: str | None, rounds: int, tok
     for at in range(rounds):
         turns = [by_engine(engine, tokens, str(at)), by_curl(url, key, id, tokens)]
         results = {}
-        for turn in turns if at % 2 else turns[::-1]:  # who begins changes
+        for turn in turns if at % 2 else turns[::-1]:  # take turns in going first
             results[turn.__name__] = await turn
         (our_rate, our_text), (their_rate, their_text) = results["by_engine"], results["by_curl"]
         assert our_text.strip() == their_text.strip(), "the texts differ"
@@ -178,7 +178,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def _home() -> Iterator[None]:
-    """Remember no speeds in the user's own folder."""
+    """Keep measured speeds out of the user's own folder."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["EDGECHAT_HOME"] = folder
         yield

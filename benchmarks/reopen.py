@@ -1,9 +1,10 @@
-"""Opening a conversation after a restart: the first token with its state from disk, and cold.
+"""Opening a conversation after a restart: the first token with its state restored from disk, and without.
 
     python -m benchmarks.reopen [--tokens 2000] [--rounds 3] [--weights Q4_0]
 
-Each round: a worker answers in a chat, the chat is left, the worker ends. A second worker answers the next
-turn of it; a third one the same next turn of a chat it has never seen. Loading the model is not counted.
+In each round, a worker answers in a chat, the chat is left, and the worker ends. A second worker answers the
+next turn; a third one answers the same turn of a chat that it has never seen. Loading the model is not
+counted.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ async def ask(plan: LoadPlan, chat: str, name: str, messages: tuple[Message, ...
 
 
 async def measure(model: Path, tokens: int, rounds: int) -> None:
-    """Print a line for each round, and the median."""
+    """Print a line per round, and the median."""
     plan = LoadPlan(model_path=str(model), model_name=model.name, context=tokens + 512, threads=THREADS)
     ratios = []
     for number in range(rounds):

@@ -1,9 +1,9 @@
-"""Sampling alone, with large vocabularies: milliseconds a token, beside those of reading the row once.
+"""Sampling alone, with large vocabularies: milliseconds per token, compared with reading the row once.
 
     python -m benchmarks.sampling [--rounds 60]
 
-The logits are random, with a few likely tokens as real models have. Between two tokens a hundred megabytes
-are read, as weights are, so that nothing is left in the processor's caches. The settings take turns.
+The logits are random, with a few likely tokens as in real models. Between tokens, a hundred megabytes are
+read, like weights, so that nothing is left in the CPU's caches. The settings take turns.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _RECENT = list(range(1000))
 
 
 def row(n_vocab: int, seed: int) -> Logits:
-    """Return logits as a model might compute them."""
+    """Return logits like those of a real model."""
     random = np.random.default_rng(seed)
     logits = (2.4 * random.standard_normal(n_vocab)).astype(np.float32)
     logits[random.integers(0, n_vocab, _N_LIKELY)] = np.linspace(24, 8, _N_LIKELY)
@@ -42,8 +42,8 @@ def row(n_vocab: int, seed: int) -> Logits:
 
 
 def measure(n_vocab: int, rounds: int) -> dict[str, float]:
-    """Return the median milliseconds of a token with each setting, and of a row's maximum."""
-    logits = np.zeros(n_vocab, np.float32)  # one buffer for all tokens, as llama.cpp has
+    """Return the median milliseconds per token with each setting, and for a row's maximum."""
+    logits = np.zeros(n_vocab, np.float32)  # one buffer for all tokens, as in llama.cpp
     weights = np.zeros(25_000_000, np.float32)
     samplers = {name: Sampler(sampling) for name, sampling in SETTINGS.items()}
     seconds: dict[str, list[float]] = {name: [] for name in ("reading the row", *samplers)}

@@ -1,15 +1,15 @@
-"""`edgechat serve` under load: this process is the load, the server and its worker are two others.
+"""`edgechat serve` under load. This process is the load; the server and its worker are two others.
 
     python -m benchmarks.serving [one batch beside prefix latency ...] [--rounds 10]
 
-one      a stream through HTTP against the same answer by `edgechat run`, in turns
-batch    four and eight streams against a bare batched decode of as many
-beside   the gaps of a stream while a prompt of 1,700 tokens is read
-prefix   the first token behind a known prefix of 1,000 tokens, against that of an empty prompt
-latency  first token and gaps of 1, 4, 8 and 16 clients that ask one thing after the other
+one      a stream over HTTP against the same answer from `edgechat run`, in turns
+batch    four and eight streams against a bare batched decode loop of the same size
+beside   the gaps in a stream while a prompt of 1,700 tokens is read
+prefix   the first token after a cached prefix of 1,000 tokens, against that for an empty prompt
+latency  first token and gaps with 1, 4, 8 and 16 clients that ask one question after another
 
-The client is a bare socket: a real one, with its JSON and its objects, would take the processor from the
-model, as both cores compute. Every token of the model is one character, so that characters are tokens.
+The client is a bare socket: a real one, with its JSON and objects, would take CPU time from the model, which
+uses both cores. Every token of the model is one character, so characters are counted as tokens.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SMALL = 512
 DEPTH = 200
 
 Arrivals = list[tuple[float, int]]
-"""Times, and how many tokens there were by then; the first is the time of the question, and 0."""
+"""Times, each with the number of tokens received so far; starts with the time of the question and 0."""
 
 
 class _Choice(msgspec.Struct):
@@ -66,7 +66,7 @@ class Server:
     port: int
 
     async def ask(self, messages: Sequence[tuple[str, str]], tokens: int, seed: int) -> Arrivals:
-        """Stream an answer of `tokens` tokens at the most."""
+        """Stream an answer of up to `tokens` tokens."""
         body = msgspec.json.encode(
             {
                 "model": "default",
@@ -91,7 +91,7 @@ class Server:
 
 
 class _Client(asyncio.Protocol):
-    """Asks one thing, and notes what comes when; it is read later, when nothing is timed."""
+    """Asks one question, and records what comes and when, to be parsed after timing."""
 
     def __init__(self, question: bytes) -> None:
         self._question = question
@@ -109,7 +109,7 @@ class _Client(asyncio.Protocol):
 
 
 def _tokens(pieces: list[tuple[float, bytes]]) -> Arrivals:
-    """Return when the tokens came; RuntimeError for another answer than a stream's."""
+    """Return when the tokens came. Raises RuntimeError if the answer is not a stream."""
     if not pieces or b" 200 " not in pieces[0][1]:
         raise RuntimeError(b"".join(data for _, data in pieces).decode())
     arrivals, count, rest = [], 0, b""
@@ -124,7 +124,7 @@ def _tokens(pieces: list[tuple[float, bytes]]) -> Arrivals:
 
 
 class Running:
-    """The server's process: `async with` gives it once it is ready."""
+    """The server's process; `async with` yields it once it is ready."""
 
     def __init__(self, model: Path, context: int = CONTEXT, *, draft: str = "none") -> None:
         self._home = tempfile.TemporaryDirectory(prefix="edgechat-serving-")
@@ -169,7 +169,7 @@ class Running:
 
 
 class Run:
-    """`edgechat run`, as whoever reads its output sees it."""
+    """`edgechat run`, as seen by a program that reads its output."""
 
     def __init__(self, model: Path) -> None:
         self._model = model
@@ -203,7 +203,7 @@ class Run:
 
 
 def rate(arrivals: Arrivals, until: int) -> float:
-    """Return tokens/s from the first token to the one of that number."""
+    """Return the tokens/s from the first token to number `until`."""
     inside = [one for one in arrivals[1:] if one[1] <= until]
     (first, n_first), (last, n_last) = inside[0], inside[-1]
     return (n_last - n_first) / (last - first)
@@ -215,31 +215,32 @@ def gaps(arrivals: Arrivals) -> list[float]:
 
 
 def first_token(arrivals: Arrivals) -> float:
-    """Return the seconds from the question to its first token."""
+    """Return the seconds from the question to the first token of the answer."""
     return arrivals[1][0] - arrivals[0][0]
 
 
 def question(name: str, length: int = DEPTH) -> str:
-    """Return a question of about so many tokens, the template's among them, that nobody has asked yet."""
+    """Return a new question of about `length` tokens, including the template's."""
     return (f"{name} " + "".join(chr(65 + at % 50) for at in range(length)))[: max(length - 24, 1)]
 
 
 async def together(server: Server, number: int, n: int, tokens: int) -> list[Arrivals]:
-    """Ask as many things at once."""
+    """Ask n questions at once."""
     asked = [[("user", question(f"{seq} of them"))] for seq in range(n)]
     return await asyncio.gather(*(server.ask(one, tokens, 9 * number + seq) for seq, one in enumerate(asked)))
 
 
 def spread(ratios: list[float]) -> str:
-    """Return how ratios lie about."""
+    """Return the median and quartiles of ratios as text."""
     low, middle, high = statistics.quantiles(ratios, n=4)
     return f"rounds: median {middle:.3f}, middle half {low:.3f} - {high:.3f}"
 
 
 async def one(model: Path, rounds: int) -> None:
-    """A stream through HTTP, of `edgechat run`.
+    """Compare a stream over HTTP with `edgechat run`.
 
-    The context is small, so that both compute over as many cells: those of earlier answers cost as much.
+    The context is small, so that both compute over the same number of cells: those left by earlier answers
+    cost just as much.
     """
     tokens = 64
     rates = []
@@ -258,7 +259,7 @@ async def one(model: Path, rounds: int) -> None:
 
 
 def total(arrivals: list[Arrivals]) -> float:
-    """Return tokens/s of all streams while all of them run."""
+    """Return the tokens/s of all streams together while all of them run."""
     begin = max(one[1][0] for one in arrivals)
     end = min(one[-1][0] for one in arrivals)
     inside = [[pair for pair in one[1:] if begin <= pair[0] <= end] for one in arrivals]
@@ -266,7 +267,7 @@ def total(arrivals: list[Arrivals]) -> float:
 
 
 async def batch(model: Path, rounds: int) -> None:
-    """Four and eight streams, of a bare batch."""
+    """Compare four and eight streams with a bare batched loop."""
     tokens = 64
     for n in (4, 8):
         plan = LoadPlan(
@@ -294,7 +295,7 @@ async def batch(model: Path, rounds: int) -> None:
 
 
 async def beside(model: Path, rounds: int) -> None:
-    """The gaps of a stream beside a long prompt."""
+    """Measure the gaps in a stream while a long prompt is read."""
     longest = []
     async with Running(model) as server:
         for number in range(min(rounds, 4)):
@@ -313,7 +314,7 @@ async def beside(model: Path, rounds: int) -> None:
 
 
 async def prefix(model: Path, rounds: int) -> None:
-    """The first token behind a known prefix."""
+    """Measure the first token after a cached prefix."""
     system = question("You know all of this:", 1024)
     known, empty = [], []
     async with Running(model) as server:
@@ -331,7 +332,7 @@ async def prefix(model: Path, rounds: int) -> None:
 
 
 async def latency(model: Path, rounds: int) -> None:
-    """First token and gaps by the number of clients."""
+    """Measure the first token and gaps by the number of clients."""
     tokens, seconds = 32, 4.0 * rounds
     print(f"prompts of 64 tokens, {tokens} tokens an answer; milliseconds, p50 / p95 / p99")
     print("| clients | answers | tokens/s | first token | gap between tokens |\n|---|---|---|---|---|")
@@ -356,12 +357,12 @@ async def latency(model: Path, rounds: int) -> None:
 
 
 def told(seconds: list[float]) -> str:
-    """Return the quantiles in milliseconds."""
+    """Return the quantiles in milliseconds, as text."""
     return " / ".join(ms(float(one)) for one in np.quantile(seconds, (0.5, 0.95, 0.99)))
 
 
 def ms(seconds: float) -> str:
-    """Return milliseconds."""
+    """Return seconds as milliseconds, as text."""
     return f"{1000 * seconds:.0f}"
 
 

@@ -1,4 +1,4 @@
-"""Speculation against plain decoding and against every fixed length, on pairs of known agreement.
+"""Speculation against plain decoding and every fixed draft length, with pairs of known agreement.
 
     python -m benchmarks.speculation live   [--rounds 10] [--tokens 64] [--streams 1] [--pairs 0.05,useless]
     python -m benchmarks.speculation record [--positions 60]       -> .models/speculation-traces.json
@@ -6,18 +6,19 @@
     python -m benchmarks.speculation replay
     python -m benchmarks.speculation copy   [--rounds 10] [--weights F16,Q4_0,mlx-F32,4bit]
 
-live: the engine in this process decodes from one prompt in turns: plain, with drafts of each fixed length,
+live: the engine, in this process, decodes from one prompt in turns: plain, with drafts of each fixed length,
 and with the controller. The best fixed length is chosen on one half of the rounds and scored on the other.
-record: at each position of a text what the draft would say next, how sure it is and how much of it stands.
-costs: what calls of 1 to 16 rows take, and a token of the draft. replay: the controller and every fixed
-length over these records, so that no noise decides. copy: a text is repeated with one word changed, n-grams
-draft; the calls are real, the tokens are forced, since random weights copy nothing.
+record: for each position in a text, what the draft would propose, how sure it is, and how much is accepted.
+costs: the time of calls with 1 to 16 rows, and of drafting a token. replay: runs the controller and every
+fixed length on these records, free of noise. copy: a text is repeated with one word changed, and n-grams
+draft; the calls are real, but the tokens are forced, since random weights copy nothing.
 
-The target has 24 layers of 1024 and a vocabulary of 32000 (0.43B), the draft its first layer (0.08B).
-Weights of 4bit, 8bit, mlx-F16 and mlx-F32 are for MLX, the others for llama.cpp. MLX on a processor is slow:
-its models have 24 layers of 256 and a vocabulary of 4096 there.
+The target has 24 layers of 1024 and a vocabulary of 32000 (0.43B); the draft is its first layer (0.08B).
+Weights in 4bit, 8bit, mlx-F16 and mlx-F32 are for MLX, the others for llama.cpp. MLX is slow on a CPU: there
+its models have 24 layers of 256 and a vocabulary of 4096.
 
-eps says how much the other layers add: at 0 both say the same. "useless" is a draft of other random weights.
+eps scales what the other layers add: at 0, target and draft agree. "useless" is a draft with other random
+weights.
 """
 
 from __future__ import annotations
@@ -57,11 +58,11 @@ FIXED = (1, 2, 3, 4, 6, 8)
 TRACES, COSTS = MODELS_DIR / "speculation-traces.json", MODELS_DIR / "speculation-costs.json"
 MLX = ("4bit", "8bit", "mlx-F16", "mlx-F32")
 SMALL = Shape(n_layers=24, n_embd=256, n_ff=704, n_heads=4, n_kv_heads=4)
-"""For MLX on a processor."""
+"""For MLX on a CPU."""
 THREADS = 2
 LOADING: dict[str, Any] = {"threads": THREADS, "n_outputs_max": 32, "n_ubatch": 512, "flash_attention": True}
 PROMPTS = 6
-"""Greedy text of random weights soon goes in circles, and another prompt leads into another circle."""
+"""Greedy text from random weights soon repeats itself; other prompts lead to other loops."""
 
 
 def prompt(number: int) -> str:
@@ -92,7 +93,7 @@ def load(path: Path) -> Backend:
 
 
 class Plain(Controller):
-    """No drafts."""
+    """Never drafts."""
 
     def begin(self, n_streams: int, depth: float) -> bool:
         super().begin(n_streams, depth)
@@ -100,7 +101,7 @@ class Plain(Controller):
 
 
 class Fixed(Controller):
-    """Drafts of one length."""
+    """Always drafts the same length."""
 
     def __init__(self, length: int) -> None:
         super().__init__(StepCost())
@@ -149,7 +150,7 @@ def open_engine(weights: str, pair: str) -> EngineCore:
 def decode(
     engine: EngineCore, controller: Controller, temperature: float, tokens: int, number: int, streams: int = 1
 ) -> tuple[float, Finished]:
-    """Return tokens/s of a reply, or of several at once, and the end of one of them."""
+    """Return the tokens/s of one or several replies at once, and the end of one of them."""
     engine.speculation.controller = controller
     for stream in range(streams):
         said = prompt((number + stream) % PROMPTS)
@@ -178,7 +179,7 @@ def live(
     rates: dict[str, list[float]] = {name: [] for name in runs}
     decode(engine, Fixed(2), temperature, 16, 0)
     first, _ = decode(engine, adaptive, temperature, tokens, 3, streams)
-    for number in (4, 5, 3):  # who chats has chatted before, and what was learnt is kept
+    for number in (4, 5, 3):  # earlier replies: users have chatted before, and what was learned is kept
         decode(engine, adaptive, temperature, tokens, number, streams)
     last = None
     for number in range(rounds):
@@ -214,7 +215,7 @@ def live(
 
 
 def mean(rates: Sequence[float]) -> float:
-    """Of rates over equal numbers of tokens, the harmonic mean is the rate of all together."""
+    """Return the harmonic mean, which is the overall rate when each covers the same number of tokens."""
     return statistics.harmonic_mean(rates)
 
 
@@ -244,7 +245,7 @@ def record(weights: str, pair: str, temperature: float, positions: int) -> dict[
             found = verify(sampler, rows, stream.tokens, guess)
             classes.append(guess.confidence)
             stood.append(len(found) - 1)
-            # One token a position: the next one is drawn as if nothing had been drafted.
+            # Advance one token, drawn as if nothing had been drafted.
             stream.tokens.append(found[0] if temperature <= 0 else sampler.choose(rows[0], stream.tokens))
             backend.truncate(0, at + 1)
         drafter.forget(stream)
@@ -270,7 +271,7 @@ def always(_classes: Sequence[int]) -> bool:
 
 
 def costs(weights: str, rounds: int = 25) -> dict[str, Any]:
-    """Return the seconds of calls of 1 to 16 rows, and of a token of the draft: medians of paired rounds."""
+    """Return the seconds of calls with 1 to 16 rows, and of drafting a token: medians of paired rounds."""
     target, draft = models(weights, "0.05")
     backend, small = load(target), load(draft)
     depth = 400
@@ -303,7 +304,7 @@ def _timed(backend: Backend, depth: int, n: int) -> float:
 
 
 class Replay:
-    """Steps over a record, without noise: costs are in units of C(1)."""
+    """Replays a record without noise, with costs in units of C(1)."""
 
     def __init__(self, trace: dict[str, Any], costs: dict[str, Any], *, drawn: bool) -> None:
         self.classes, self.stood = trace["classes"], trace["stood"]
@@ -313,7 +314,7 @@ class Replay:
         self.round = costs["round"] / first
 
     def fixed(self, length: int, tokens: int) -> float:
-        """Return tokens for each C(1) with drafts of one length."""
+        """Return the tokens per C(1) with drafts of one length."""
         return self._run(lambda classes: (length, length), None, tokens)
 
     def adaptive(self, controller: Controller, tokens: int) -> float:
@@ -360,9 +361,9 @@ class Replay:
             made += stood + 1
             spent += cost + drafting
             at += stood + 1
-            if self.drawn:  # what comes next was drawn, and would have been another text than the record's
+            if self.drawn:  # a drawn token would have led away from the recorded text
                 at = next(places)
-            elif at >= len(self.stood):  # another round, through other positions
+            elif at >= len(self.stood):  # go round again, through other positions
                 rounds += 1
                 at = rounds % 7
         return made / spent
@@ -390,7 +391,7 @@ def replay(tokens: int) -> None:
 
 
 class Forced(Sampler):
-    """Takes the tokens of a script, whatever the logits are."""
+    """Takes its tokens from a script, whatever the logits."""
 
     def __init__(self, script: Sequence[int]) -> None:
         super().__init__(Sampling(temperature=0))

@@ -1,15 +1,15 @@
-"""How long until something is there: short commands, the first word of an answer, the app's first frame.
+"""Time until something happens: short commands, the first word of an answer, the app's first frame.
 
     python -m benchmarks.startup [--rounds 15] [--program dist/edgechat-VERSION-OS-ARCH/edgechat]
     python -m benchmarks.startup --commands
     python -m benchmarks.startup --servers 3
 
-Short commands are measured in turns with `python -c pass`, and compared with it round by round: in wall time,
-and in processor time, which another program disturbs less. With --commands, nothing else is measured.
-With --program the packaged program is measured beside the installed one, in turns; with --servers, a home
-whose mcp.json has so many tool servers beside an empty one. The first word is the guide's, from the start of
-the process to the first byte of its answer: three processes of edgechat. The first frame is timed to the
-first bytes that draw its text, in a pseudo-terminal of 100 x 30 that answers nothing.
+Short commands take turns with `python -c pass`, and are compared with it round by round: in wall time, and in
+CPU time, which other programs disturb less. With --commands, nothing else is measured. --program compares the
+packaged program with the installed one, in turns; --servers compares a home whose mcp.json has that many tool
+servers with an empty one. The first word is the guide's, from the start of the process to the first byte of
+its answer; three edgechat processes take part. The first frame is timed until the first bytes that draw its
+text, in a pseudo-terminal of 100 x 30 that does not respond to queries.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ INSTALLED = Path(sys.executable).with_name("edgechat")
 
 
 def compare_commands(rounds: int, home: Path, full: Path) -> None:
-    """Print the times of short commands, as multiples of `python -c pass`; `full`: a home with 200 models."""
+    """Print the times of short commands relative to `python -c pass`; `full`: a home with 200 models."""
     commands = {
         "python -c pass": ([sys.executable, "-c", "pass"], home),
         "edgechat --version": ([INSTALLED, "--version"], home),
@@ -44,7 +44,7 @@ def compare_commands(rounds: int, home: Path, full: Path) -> None:
     for number in range(rounds + 1):
         for name, (command, folder) in commands.items():
             found = _times(command, folder)
-            if number:  # the first round fills caches
+            if number:  # the first round warms up caches
                 taken[name].append(found)
             else:
                 print(f"{name}: {1000 * found[0]:.0f} ms for the first time")
@@ -62,7 +62,7 @@ def compare_commands(rounds: int, home: Path, full: Path) -> None:
 
 
 def _times(command: list[str | Path], home: Path) -> tuple[float, float]:
-    """Return the seconds of wall and processor time that a command takes, in a home of its own."""
+    """Return the wall and CPU seconds that a command takes, with its own home."""
     import resource
 
     unset = ("EDGECHAT_HOME", "PYTHONDONTWRITEBYTECODE", "HF_HOME", "XDG_CACHE_HOME")
@@ -74,7 +74,7 @@ def _times(command: list[str | Path], home: Path) -> tuple[float, float]:
 
 
 def write_models(home: Path, count: int) -> None:
-    """Put so many small models into edgechat's folder."""
+    """Put `count` small models into edgechat's folder."""
     from tests.kit.build import tiny
 
     folder = home / ".local" / "share" / "edgechat" / "models"
@@ -86,14 +86,14 @@ def write_models(home: Path, count: int) -> None:
 
 
 def version(program: Path) -> float:
-    """Return the seconds of `edgechat --version`."""
+    """Return the seconds that `edgechat --version` takes."""
     began = time.perf_counter()
     subprocess.run([program, "--version"], check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - began
 
 
 def first_word(program: Path) -> float:
-    """Return the seconds until the guide begins to answer."""
+    """Return the seconds until the guide starts to answer."""
     began = time.perf_counter()
     command = [program, "run", "guide", "What is edgechat?", "--no-store"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -129,7 +129,7 @@ def first_frame(program: Path, sign: bytes, size: tuple[int, int] = (30, 100)) -
 
 
 def write_servers(home: Path, count: int) -> None:
-    """Write an mcp.json with tool servers that would say by a file that they were started."""
+    """Write an mcp.json whose tool servers would create a file if they were started."""
     command = {"command": sys.executable, "args": ["-c", f"open({str(home / 'started')!r}, 'w')"]}
     (home / "config").mkdir()
     servers = {f"server{number}": command for number in range(count)}
@@ -160,7 +160,7 @@ def main() -> None:
         if options.program:
             variants["packaged"] = (options.program.resolve(), home)
         if options.servers:
-            del measures["first word"]  # of a chat without tools
+            del measures["first word"]  # that chat has no tools
             write_servers(Path(other), options.servers)
             variants[f"{options.servers} tool servers"] = (INSTALLED, other)
         for name, measure in measures.items():
@@ -168,7 +168,7 @@ def main() -> None:
             for number in range(options.rounds + 1):
                 for variant, (program, os.environ["EDGECHAT_HOME"]) in variants.items():
                     taken = measure(program)
-                    if number:  # the first round fills caches
+                    if number:  # the first round warms up caches
                         seconds[variant].append(taken)
             for variant, found in seconds.items():
                 pairs = zip(found, seconds["plain"], strict=True)

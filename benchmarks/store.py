@@ -2,8 +2,8 @@
 
     python -m benchmarks.store [--chats 1000] [--turns 50]
 
-The text is made of words with the frequencies of natural language (Zipf's law), about 400 characters a turn.
-Each figure is the median of several calls, beside the slowest, through the store's own thread.
+The text consists of words with the frequencies of natural language (Zipf's law), about 400 characters per
+turn. Each figure is the median of several calls through the store's own thread, with the slowest next to it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REPEATS = 15
 
 
 class Writer:
-    """Makes texts of always the same kind; a rare word is in one of a thousand."""
+    """Generates text from a fixed seed; a rare word occurs in one of a thousand."""
 
     def __init__(self) -> None:
         self.random = random.Random(7)
@@ -42,7 +42,7 @@ class Writer:
         self._shares = list(itertools.accumulate(1 / (rank + 3) for rank in range(len(self.words))))
 
     def text(self, characters: int = 400) -> str:
-        """Return some lines, one in seven with code or letters that are not English."""
+        """Return a few lines, one in seven with code or non-English letters."""
         words = self.random.choices(self.words, cum_weights=self._shares, k=characters // 5)
         if self.random.random() < 0.001:
             words[len(words) // 2] = RARE
@@ -60,7 +60,7 @@ def chat(number: int, title: str, when: float) -> tuple[Chat, list[Turn]]:
 
 
 async def fill(path: Path, chats: int, turns: int) -> None:
-    """Write a store of so many conversations of so many turns."""
+    """Write a store with that many conversations and turns."""
     writer, store = Writer(), await Store.open(path)
     for number in range(chats):
         when = time.time() - 3600.0 * (chats - number)
@@ -101,7 +101,7 @@ async def opened_and_closed(path: Path) -> None:
 
 
 async def measure_reading(path: Path) -> None:
-    """Print what opening, listing and searching take."""
+    """Print how long opening, listing and searching take."""
     writer = Writer()
     common, other = writer.words[0], writer.words[3]
     row("open and close", await timed(lambda: opened_and_closed(path)))
@@ -134,7 +134,7 @@ async def measure_reading(path: Path) -> None:
 
 
 async def measure_writing(path: Path, count: int = 300) -> None:
-    """Print what a turn costs to write, with the index and without it, and what deleting costs."""
+    """Print the cost of writing a turn, with and without the index, and of deleting."""
     writer, store = Writer(), await Store.open(path)
     one, _ = chat(10**9, "new", time.time())
     await store.add(one, [turn_of(one.id, "first", None, 0, time.time())])

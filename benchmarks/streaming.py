@@ -3,11 +3,11 @@
     python -m benchmarks.streaming [--model FILE] [--rounds 40] [--depth 256] [--tokens 32]
     python -m benchmarks.streaming --backend mlx [--model FOLDER]     against mlx-lm's generate_step
 
-Short rounds alternate between the two, so that a noisy machine is fair to both; each begins at the same
-depth, from the cache. The ratio is that of all rounds together, with the spread of the rounds beside it.
-The bare loop takes its next token from a fixed list: no sampling, no text. `edgechat` samples (temperature
-0.8 unless told otherwise), makes text, and sends every token to another process, which writes it to
-/dev/null. mlx-lm's generate_step samples in the same way, and begins the next token before that is known.
+Short rounds alternate between the two, so that noise affects both equally; each starts at the same depth,
+from the cache. The ratio covers all rounds, and the spread over the rounds is printed with it. The bare loop
+takes its next token from a fixed list, without sampling or text. `edgechat` samples (temperature 0.8 by
+default), produces text, and sends every token to another process, which writes it to /dev/null. mlx-lm's
+generate_step samples in the same way, and starts computing the next token before the current one is known.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from tests.kit import NOT_PRINTABLE, TINYLLAMA, Shape, Spec, build
 THREADS = 2
 LARGE = Spec(shape=TINYLLAMA, weights="4bit", n_vocab=32000)
 SMALL = Spec(shape=Shape(n_layers=8, n_embd=256, n_ff=704, n_heads=4, n_kv_heads=4), n_vocab=4096)
-"""MLX is not made for processors: this takes as long there for a token as the large one on a GPU."""
+"""MLX is not made for CPUs: there, a token of this model takes as long as one of the large model on a GPU."""
 _TRIES = 4
-"""Times as many rounds are tried as are asked for: what a real model says may be short."""
+"""How many times as many rounds to try, since a real model's reply may be too short to count."""
 MUTE = (*NOT_PRINTABLE, *range(259, 32000))
-"""For a model whose replies are text, each token of which is seen, and read again as it was written."""
+"""Tokens to suppress, so that replies are printable and are tokenized as they were written."""
 
 
 class Bare:
-    """The least that can be done: llama_batch_get_one and llama_decode."""
+    """The bare minimum: llama_batch_get_one and llama_decode."""
 
     def __init__(self, model: Path, context: int, *, flash: bool = True) -> None:
         self._quiet = lib.llama_log_callback(lambda *_: None)
@@ -61,7 +61,7 @@ class Bare:
         self.context = lib.llama_init_from_model(self.model, params)
 
     def run(self, depth: int, tokens: int) -> float:
-        """Go back to `depth`, then return tokens/s of decoding `tokens` one by one."""
+        """Go to `depth`; return the tokens/s of decoding `tokens` one by one."""
         self._go_to(depth)
         began = time.perf_counter()
         for i in range(tokens):
@@ -70,7 +70,7 @@ class Bare:
         return tokens / (time.perf_counter() - began)
 
     def read(self, depth: int, tokens: int) -> float:
-        """Go to `depth`, then return tokens/s of reading so many, up to 512, in one call."""
+        """Go to `depth`; return the tokens/s of reading up to 512 tokens in one call."""
         self._go_to(depth)
         began = time.perf_counter()
         self._decode([5 + i % 200 for i in range(tokens)])
@@ -106,7 +106,7 @@ class GenerateStep:
         self._sampler = make_sampler(temp=temperature, top_p=same.top_p, min_p=same.min_p, top_k=same.top_k)
 
     def run(self, depth: int, tokens: int) -> float:
-        """Go back to `depth`, then return tokens/s of decoding, the first of them aside."""
+        """Go to `depth`; return the tokens/s of decoding, without the first token."""
         from mlx_lm.generate import generate_step
         from mlx_lm.models.cache import trim_prompt_cache
 
@@ -125,9 +125,9 @@ class GenerateStep:
 async def through_worker(
     engine: EngineSupervisor, text: str, number: int, tokens: int, temperature: float
 ) -> tuple[float, float, int] | None:
-    """Return decode tokens/s as the worker timed it, as this process saw the tokens come, and the depth.
+    """Return the decode tokens/s as timed by the worker and by this process, and the depth reached.
 
-    None if the model had nothing more to say.
+    Returns None if the reply was too short.
     """
     sampling = Sampling(temperature=temperature, seed=number)
     arrivals = []
@@ -150,7 +150,7 @@ async def through_worker(
 async def measure(
     model: Path, real: bool, backend: Backend, rounds: int, depth: int, tokens: int, temperature: float
 ) -> None:
-    """Alternate, and print the ratios."""
+    """Alternate between the two, and print the ratios."""
     context = depth + tokens + 256
     plan = LoadPlan(
         model_path=str(model),
@@ -167,13 +167,13 @@ async def measure(
     for number in range(_TRIES * rounds):
         if len(rows) == rounds:
             break
-        # Of the kit's models a letter is a token.
+        # In the kit's models, each letter is a token.
         text = long_task(depth, number) if real else "x" * (depth - 24)
         if found := await through_worker(engine, text, number, tokens, temperature):
             worker, seen, reached = found
             rows.append((await asyncio.to_thread(bare.run, reached, tokens), worker, seen))
-    rows = rows[2:]  # the first rounds fill the caches
-    # Of rates over equal numbers of tokens, the harmonic mean is the rate of all rounds together.
+    rows = rows[2:]  # the first rounds warm up the caches
+    # Each rate covers the same number of tokens, so the harmonic mean is the overall rate.
     bare_rate, *rates = (statistics.harmonic_mean(column) for column in zip(*rows, strict=True))
     what = f"depth {depth}, {tokens} tokens, temperature {temperature:g}"
     print(f"{model.name}, {THREADS} threads, {what}, {os.cpu_count()} cores")

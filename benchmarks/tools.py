@@ -2,12 +2,11 @@
 
     python -m benchmarks.tools MODEL.gguf [--llama LLAMA_BIN] [--tasks 1,2,3] [-v]
 
-The model gets questions about a small project that is written for this, and the tools list_files, read_file
-and search_files for its folder; temperature 0. A task is solved if its answer has the words that it must
-have.
+The model is asked about a small project written for this, with the tools list_files, read_file and
+search_files for its folder, at temperature 0. A task is solved if the answer contains the required words.
 
-edgechat      the loop of a chat: `ChatSession.answer`, in this process, with everything permitted
-llama-server  a bare client of /v1/chat/completions with the same tools and the same limit of rounds (--jinja)
+edgechat      a chat's own loop: `ChatSession.answer`, in this process, with everything permitted
+llama-server  a bare client of /v1/chat/completions with the same tools and the same limit on rounds (--jinja)
 
 LLAMA_BIN is a folder with llama-server.
 """
@@ -125,7 +124,7 @@ Security reports go to tomas@example.org.
 
 @dataclass(frozen=True, slots=True)
 class FileTask:
-    """A question, and a pattern for each thing that the answer must have."""
+    """A question, and patterns that its answer must match."""
 
     question: str
     needs: tuple[str, ...]
@@ -160,14 +159,14 @@ TASKS = (
 
 @dataclass
 class Answered:
-    """An answer, and what it took."""
+    """An answer and its cost."""
 
     text: str = ""
     calls: list[str] = field(default_factory=list)
     computed: int = 0
-    """Tokens of prompts that were computed."""
+    """Prompt tokens that were computed."""
     prompts: int = 0
-    """Tokens of all prompts."""
+    """Prompt tokens in total."""
 
 
 Asking = Callable[[str], Awaitable[Answered]]
@@ -178,7 +177,7 @@ async def permit(tool: ToolSpec, arguments: str) -> bool:
 
 
 async def in_chat(model: Path, folder: Path, run: Callable[[str, Asking], Awaitable[None]]) -> None:
-    """Ask in chats."""
+    """Run the tasks in chats."""
     options = CommandLineOptions(
         sampling=SamplingDefaults(temperature=0.0), max_tokens=MOST_TOKENS, tools=(f"files:{folder}",)
     )
@@ -207,7 +206,7 @@ async def in_chat(model: Path, folder: Path, run: Callable[[str, Asking], Awaita
 async def by_client(
     model: Path, folder: Path, llama: Path, run: Callable[[str, Asking], Awaitable[None]]
 ) -> None:
-    """Ask llama-server by a client that does nothing but to carry out calls."""
+    """Run the tasks on llama-server, with a client that only carries out calls."""
     tools = await ToolRegistry().open([f"files:{folder}"])
     functions = [
         {
@@ -233,7 +232,7 @@ async def by_client(
 async def by_hand(
     client: httpx2.AsyncClient, tools: ToolSet, functions: list[dict[str, Any]], question: str
 ) -> Answered:
-    """Ask, and carry out calls until there are none."""
+    """Ask, and carry out calls until there are none left."""
     answered = Answered()
     messages: list[dict[str, Any]] = [{"role": "user", "content": ASKED.format(question=question)}]
     body = {"messages": messages, "tools": functions, "temperature": 0, "max_tokens": MOST_TOKENS}
@@ -262,7 +261,7 @@ async def by_hand(
 
 
 async def told(name: str, ask: Asking, tasks: Sequence[int], verbose: bool) -> None:
-    """Print how many tasks are solved, and which not."""
+    """Print how many tasks are solved, and which ones are not."""
     wrong, computed, prompts, calls = list[int](), 0, 0, 0
     began = time.perf_counter()
     for number in tasks:

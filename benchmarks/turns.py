@@ -1,11 +1,11 @@
-"""What a new turn has to compute: tokens of its prompt that are not in the cache after the last reply.
+"""What a new turn has to compute: prompt tokens that are not in the cache after the last reply.
 
     python -m benchmarks.turns [--templates FOLDER] [--vocab FILE.gguf] [--turns 4] [--speed]
 
-For every template, with and without a system prompt, with and without thinking in the replies: the tokens
-of the prompts of turns 2 to 4 (the question and the generation prompt among them, which are always new)
-beyond what they share with the last prompt and the reply as it was generated ("kept"), and beyond what
-settling has computed in idle time ("settled"). No model runs; tokens are bytes without --vocab.
+Covers every template, with and without a system prompt, with and without thinking in the replies. For the
+prompts of turns 2 to 4, it counts the tokens beyond the prefix shared with the last prompt and the reply as
+generated ("kept"), and beyond what settling has computed in idle time ("settled"). The question and the
+generation prompt are always new. No model runs; without --vocab, tokens are bytes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ THOUGHT = "The user asks about bridges. River {} has {} bridges that I know of. 
 
 @contextlib.contextmanager
 def vocabulary_of(path: Path | None) -> Iterator[Vocabulary]:
-    """Give the vocabulary of a GGUF, which need not hold a model; the scripted one where there is none."""
+    """Yield the vocabulary of a GGUF file, which need not contain a model; by default, the scripted one."""
     if path is None:
         yield ScriptedVocabulary()
         return
@@ -62,7 +62,7 @@ def vocabulary_of(path: Path | None) -> Iterator[Vocabulary]:
 
 
 def generated(marks: Marks | None, reply: Message, *, opened: bool) -> str:
-    """Return the text that a model writes where the front end sees `reply`."""
+    """Return the text that the model generates when the front end gets `reply`."""
     if marks is None or not reply.thinking:
         return reply.content
     begin = "" if opened else marks.open + "\n" * (marks.open[-1] == ">" and "<|" not in marks.open)
@@ -71,14 +71,14 @@ def generated(marks: Marks | None, reply: Message, *, opened: bool) -> str:
 
 
 def shared(one: list[int], other: list[int]) -> int:
-    """Return the length of the common beginning."""
+    """Return the length of the common prefix."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Turn:
-    """What one turn's prompt has beyond what was there before it, in tokens."""
+    """What one turn's prompt needs beyond what is already there, in tokens."""
 
     new: int
     kept: int
@@ -110,7 +110,7 @@ def turns(template: ChatTemplate, vocabulary: Vocabulary, n: int, *, ruled: bool
 
 
 def table(folder: Path, vocabulary: Vocabulary, process: RestartingChild, n: int) -> None:
-    """Print a line for every template and kind of chat."""
+    """Print a line for each template and kind of chat."""
     print(f"{'template':42} system thinks {'question':>8} {'kept':>20} {'settled':>20}")
     for path in sorted(folder.glob("*.jinja")):
         template = ChatTemplate(path.read_text(), bos=vocabulary.bos, eos=vocabulary.eos, process=process)
@@ -126,7 +126,7 @@ def table(folder: Path, vocabulary: Vocabulary, process: RestartingChild, n: int
 
 
 def speed(folder: Path, vocabulary: Vocabulary, process: RestartingChild) -> None:
-    """Print the milliseconds that the prompts of a long chat take."""
+    """Print the milliseconds that building the prompts of a long chat takes."""
     columns = ("render", "tokens", "first of", "of", "next")
     print(f"\n{f'ms, a chat of {LONG} tokens':42} " + " ".join(f"{column:>8}" for column in columns))
     for path in sorted(folder.glob("*.jinja")):
@@ -136,7 +136,7 @@ def speed(folder: Path, vocabulary: Vocabulary, process: RestartingChild) -> Non
 
 
 def times_of(template: ChatTemplate, vocabulary: Vocabulary) -> list[float]:
-    """Return the milliseconds of what `speed` names, where every message's size must be known."""
+    """Return the milliseconds for each column of `speed`."""
     each = len(vocabulary.tokenize(QUESTION + ANSWER, bos=False, special=False)) + 10
     messages = [
         message
@@ -156,7 +156,7 @@ def times_of(template: ChatTemplate, vocabulary: Vocabulary) -> list[float]:
 
 
 def milliseconds(work: Callable[[], object], rounds: int = 5) -> float:
-    """Return the median of a few rounds."""
+    """Return the median time of a few rounds."""
     times = []
     for _ in range(rounds):
         began = time.perf_counter()

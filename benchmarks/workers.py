@@ -1,16 +1,16 @@
-"""Layers on other machines: the text, the memory there, and the speed over links, against what was planned.
+"""Layers on other machines: the text, the memory there, and the speed over links, compared with the plan.
 
     python -m benchmarks.workers [MODEL.gguf] [split traffic links] [--rounds 5] [--tokens 32]
 
-split  two workers on this machine, of unequal memory, take all layers: the text is the local one, and each
-       process grows by what was planned for it
-traffic  all layers are on one worker: the bytes of a token and of a prompt's tokens on the wire, ssh's own
-       included, and those that the forecast counts; they do not depend on how busy the machine is
-links  all layers are on one worker behind a link of 1 Gbit/s and 0.3 ms, of 100 Mbit/s and 2 ms (a round trip
-       more), or behind none: tokens a second, predicted and measured, in turns
+split  two workers on this machine, with different amounts of memory, take all layers: the text must equal the
+       local one, and each process must grow as planned
+traffic  one worker has all layers: the bytes on the wire per token and per prompt token, including ssh's
+       overhead, and the bytes that the forecast counts; they do not depend on how busy the machine is
+links  one worker has all layers, behind a link of 1 Gbit/s and 0.3 ms, of 100 Mbit/s and 2 ms (longer round
+       trips), or directly: tokens/s, predicted and measured, in turns
 
-Needs OpenSSH's server. The links are a proxy (tests/remote/link.py) before a real sshd. MODEL: TinyLlama's
-shape in Q4_0 without one.
+Needs OpenSSH's server. The links are a proxy (tests/remote/link.py) in front of a real sshd. Default MODEL:
+the TinyLlama shape in Q4_0.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ QUESTION = "Describe a day at the sea, from the first light to the last."
 
 
 def placed(model: Path, *addresses: str, split: tuple[int, ...] = ()) -> LoadPlan:
-    """Return the plan with all layers on these workers, whether that is fast or not."""
+    """Return a plan with all layers on these workers, whether or not that is fast."""
     local = prepare(str(model), REQUEST)
     header = read_model(model)
     split = split or (header.n_layers + 1,)
@@ -74,7 +74,7 @@ def placed(model: Path, *addresses: str, split: tuple[int, ...] = ()) -> LoadPla
 
 
 async def reply(engine: EngineSupervisor, n: int, question: str = QUESTION) -> tuple[str, float]:
-    """Return a greedy reply of at most n tokens, and its tokens a second."""
+    """Return a greedy reply of at most n tokens, and its tokens/s."""
     request = ChatRequest(
         id="r",
         messages=(Message("user", question),),
@@ -92,14 +92,14 @@ async def reply(engine: EngineSupervisor, n: int, question: str = QUESTION) -> t
 
 
 async def prompt_calls(engine: EngineSupervisor, question: str) -> int:
-    """Return in how many calls a prompt is read."""
+    """Return how many calls it takes to read a prompt."""
     request = ChatRequest(id="r", messages=(Message("user", question),), max_tokens=1)
     done = {event.done async for event in engine.stream(request) if isinstance(event, Prefill)}
     return len(done - {0})
 
 
 def unmeasured(sshd: Sshd, name: str, port: int | None = None) -> str:
-    """Return the address of a worker that need not measure its speed first."""
+    """Return the address of a worker that does not have to measure its speed first."""
     cpu = read_cpu()
     store_speed(msgspec.structs.replace(guessed(1e11, 1e12), measured=1.0), cpu, KEY + cpu.name)
     shutil.copytree(paths.cache_dir(), sshd.home(name) / "cache", dirs_exist_ok=True)
@@ -107,7 +107,7 @@ def unmeasured(sshd: Sshd, name: str, port: int | None = None) -> str:
 
 
 async def split(model: Path, sshd: Sshd, n: int) -> None:
-    """Print whether the text is the local one, and what each worker took."""
+    """Print whether the text equals the local one, and how much memory each worker took."""
     n_parts = read_model(model).n_layers + 1
     first = n_parts // 3
     plan = placed(model, unmeasured(sshd, "small"), unmeasured(sshd, "large"), split=(first, n_parts - first))
@@ -131,7 +131,7 @@ async def split(model: Path, sshd: Sshd, n: int) -> None:
 
 
 async def traffic(model: Path, sshd: Sshd, n: int) -> None:
-    """Print the bytes on the wire for each token, and what the forecast counts."""
+    """Print the bytes on the wire per token, and the bytes that the forecast counts."""
     with SlowLink(sshd.port, rate=1e9, delay=0.0) as wire:
         plan = placed(model, unmeasured(sshd, "one", wire.port))
         engine = EngineSupervisor(plan)
@@ -156,7 +156,7 @@ async def traffic(model: Path, sshd: Sshd, n: int) -> None:
 
 
 async def links(model: Path, sshd: Sshd, n_rounds: int, n: int) -> None:
-    """Print predicted and measured tokens a second over each link."""
+    """Print the predicted and measured tokens/s over each link."""
     ratios: dict[str, list[tuple[float, float]]] = {name: [] for name in LINKS}
     for number in range(n_rounds):
         for name, link in LINKS.items():
@@ -175,7 +175,7 @@ async def links(model: Path, sshd: Sshd, n_rounds: int, n: int) -> None:
                 _, speed = await reply(engine, n)
                 await engine.close()
                 assert plan.forecast is not None
-                # With the prompt before it.
+                # Includes the prompt before it.
                 predicted = 1 / plan.forecast.decoding(40 + n / 2)
                 ratios[name].append((predicted, speed))
                 up, down = (getattr(tunnel.link, way) / 1e6 for way in ("up", "down"))  # type: ignore[union-attr]
@@ -194,7 +194,7 @@ async def links(model: Path, sshd: Sshd, n_rounds: int, n: int) -> None:
 
 @contextlib.contextmanager
 def homes() -> Iterator[Sshd]:
-    """Run an sshd; this machine and the workers keep what they learn in a folder of their own."""
+    """Run an sshd; this machine and the workers store what they learn in a temporary folder."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.environ["EDGECHAT_HOME"] = str(folder / "here")
@@ -206,7 +206,7 @@ def homes() -> Iterator[Sshd]:
 
 
 def main() -> None:
-    """Run what is named."""
+    """Run the chosen measurements."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("words", nargs="*", help="a model, and what to measure")
     parser.add_argument("--rounds", type=int, default=5)

@@ -1,4 +1,4 @@
-"""A hook of mkdocs: what the documentation shows and docs/ does not hold, the picture of the app."""
+"""mkdocs hook: adds the picture of the app, which the documentation shows but docs/ does not contain."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mkdocs.structure.files import File, Files
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the picture that README.md shows too."""
+    """Add the picture that README.md shows."""
     picture = Path(__file__).with_name("app.svg")
     files.append(File.generated(config, picture.name, abs_src_path=str(picture)))
     return files

@@ -1,6 +1,6 @@
-"""The house in figures: files, lines by kind, imports between packages, private names of others.
+"""The code base in figures: files, lines by kind, imports between packages, private names used elsewhere.
 
-Run as `make house`. `--imports` adds each package's imports, `--private` the places of each private name.
+Run as `make house`. `--imports` adds each package's imports; `--private` adds where private names are used.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ import grimp
 
 ROOT = Path(__file__).parents[1] / "edgechat"
 SMALL, LARGE = 80, 600
-"""Lines: below, a file is too small to be a subject; above, it may be two."""
+"""In lines: a file below is too small to be a subject; one above may be two."""
 PUBLIC = {"_asdict", "_exit", "_replace"}
-"""Names that Python documents."""
+"""Names that Python documents, despite the underscore."""
 KINDS = ("code", "imports", "docstrings", "comments", "blank")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass
 class Source:
-    """A Python file, with its lines counted by kind."""
+    """A Python file and its line counts by kind."""
 
     path: Path
     tree: ast.Module
@@ -39,7 +39,7 @@ class Source:
 
     @classmethod
     def read(cls, path: Path) -> Source:
-        """Read and count a file."""
+        """Read a file and count its lines."""
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)
         kinds = dict.fromkeys(range(1, len(text.splitlines()) + 1), "code")
@@ -51,7 +51,7 @@ class Source:
         for node in nodes:
             if isinstance(node, ast.Import | ast.ImportFrom):
                 kinds |= dict.fromkeys(range(node.lineno, (node.end_lineno or 0) + 1), "imports")
-            # A string that stands alone documents what is above it.
+            # A string on its own documents what is above it.
             elif (
                 isinstance(node, ast.Expr)
                 and isinstance(node.value, ast.Constant)
@@ -64,12 +64,12 @@ class Source:
 
     @property
     def name(self) -> str:
-        """The path below the package."""
+        """The path inside the package."""
         return self.path.relative_to(ROOT).as_posix()
 
 
 def foreign_names(sources: list[Source]) -> dict[str, set[str]]:
-    """Return the private names of other packages and the files that use each.
+    """Return the private names of third-party packages, and the files that use each.
 
     These are imports of private modules and names, private attributes that nothing in edgechat defines, and
     overrides of private methods.
@@ -110,14 +110,14 @@ def _defined(tree: ast.Module) -> Iterator[str]:
 def _overridden(node: ast.ClassDef, module: str, name: str) -> list[str]:
     try:
         base = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError):  # MLX, where it is not installed
+    except (ImportError, AttributeError):  # MLX is not installed everywhere
         return []
     methods = [one.name for one in node.body if isinstance(one, FUNCTIONS)]
     return [method for method in methods if _is_private(method) and hasattr(base, method)]
 
 
 def package_imports() -> dict[str, Counter[str]]:
-    """Return for each package how many modules of others its modules import, by package."""
+    """Return, for each package, how many modules of each other package its modules import."""
     graph = grimp.build_graph("edgechat", cache_dir=None)
     found: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for module in graph.modules:
@@ -129,7 +129,7 @@ def package_imports() -> dict[str, Counter[str]]:
 
 
 def floors(imports: dict[str, Counter[str]]) -> list[list[str]]:
-    """Return the packages in floors: each imports only from those below, which come first."""
+    """Return the packages by layer, lowest first; each imports only from the layers below."""
     floor: dict[str, int] = {}
     for package in TopologicalSorter({one: set(others) for one, others in imports.items()}).static_order():
         floor[package] = 1 + max((floor[other] for other in imports.get(package, ())), default=-1)

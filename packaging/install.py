@@ -1,7 +1,7 @@
-"""Run `pip install` with a line of progress: `python packaging/install.py -e .`, with pip's options.
+"""Run `pip install` with a progress line: `python packaging/install.py -e .`, with pip's options.
 
-pip says nothing for the minutes that llama.cpp takes to compile, and everything once that fails. This shows
-what is compiled and how far it is, and of a failure its cause and the command that helps.
+pip is silent for the minutes that llama.cpp takes to compile, and prints everything if that fails. This
+script shows what is being compiled and how far it is; after a failure, the cause and a command that helps.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _STEP = re.compile(r"\[(\d+)/(\d+)\] ")
 _SOURCE = re.compile(r"([\w.-]+\.(?:c|cc|cpp|cxx|mm?|cu))(?!\w)")
 _COLLECTED = re.compile(r"(?:Collecting|Downloading) ([^\s/;=<>~!\[(]+)")
 _QUIET = 15.0
-"""Seconds between two lines where there is no terminal."""
+"""Seconds between progress lines when there is no terminal."""
 _LAST = 5
-"""Lines that are shown of an error of another kind."""
+"""Lines to show of an error that is not among `_CAUSES`."""
 
 _COMPILERS = {
     "apt-get": "sudo apt install build-essential",
@@ -33,7 +33,7 @@ _COMPILERS = {
     "winget": 'winget install Microsoft.VisualStudio.2022.BuildTools --override "--add '
     'Microsoft.VisualStudio.Workload.VCTools --passive"',
 }
-"""By the program that installs it."""
+"""Commands that install a compiler, by the program they need."""
 _CAUSES: tuple[tuple[str, str, str], ...] = (
     (
         r"No space left on device|Errno 28",
@@ -62,11 +62,11 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
         "{python} -m pip install cmake ninja",
     ),
 )
-"""What pip's output says, what that means, and the next command."""
+"""Patterns in pip's output, the causes they point to, and the next command."""
 
 
 def progress(line: str) -> str | None:
-    """Return what is being done, of a line of pip's output that tells it."""
+    """Return the progress that a line of pip's output reports, if any."""
     if (step := _STEP.search(line)) and (sources := _SOURCE.findall(line)):
         return f"compiling llama.cpp, {step[1]} of {step[2]}: {sources[-1]}"
     if found := _COLLECTED.match(line.strip()):
@@ -75,7 +75,7 @@ def progress(line: str) -> str | None:
 
 
 def explain(output: str) -> str:
-    """Return why pip has failed and the next command, or its last words if that is unknown."""
+    """Return why pip failed and the next command, or pip's last error lines if the cause is unknown."""
     for pattern, cause, command in _CAUSES:
         if re.search(pattern, output, re.IGNORECASE):
             return f"{cause}\n  {command.format(compiler=_compiler(), python=sys.executable)}"
@@ -84,13 +84,13 @@ def explain(output: str) -> str:
 
 
 def _compiler() -> str:
-    """Return how to install a compiler here."""
+    """Return the command that installs a compiler on this system."""
     known = (command for program, command in _COMPILERS.items() if shutil.which(program))
     return next(known, "Install GCC or Clang with C++17.")
 
 
 def main() -> int:
-    """Install; returns pip's exit code."""
+    """Run pip; return its exit code."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-v", *sys.argv[1:]]
     in_terminal = sys.stderr.isatty()
     begun = said = time.monotonic()

@@ -1,6 +1,6 @@
-"""Draw the README's pictures: `python packaging/pictures.py [FOLDER]` leaves app.svg and plan.svg there.
+"""Draw the README's pictures: `python packaging/pictures.py [FOLDER]` writes app.svg and plan.svg there.
 
-The app asks the guide that ships, and the plan is for a laptop of 16 GB; both have a home of their own.
+The app talks to the guide that ships, and the plan is for a laptop with 16 GB; each has its own home folder.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from textual.pilot import Pilot
 
 _HERE = Path(__file__).resolve().parent
 _SIZE = 164, 36
-"""Columns and rows of the app."""
+"""The app's columns and rows."""
 _PLANNED = ("plan", "qwen3-8b", "--ram", "16GB", "--vram", "0", "--bandwidth", "60GB/s")
 _COLUMNS = 100
 _CHATS = (("Where are my chats stored?",), ("How do I quantize a model?", "What is speculative decoding?"))
@@ -27,7 +27,7 @@ _PATIENCE = 60.0
 
 
 async def draw_app(path: Path) -> None:
-    """Ask the guide, open the conversations and the engine room, and draw what is there."""
+    """Ask the guide some questions, open the conversations and the engine room, and draw the screen."""
     from edgechat.tui.app import EdgechatApp, StartOptions
 
     app = EdgechatApp(StartOptions("guide"), theme="dark")
@@ -46,7 +46,7 @@ async def draw_app(path: Path) -> None:
 
 
 async def _until(pilot: Pilot[None], text: str) -> None:
-    """Wait until a text is on the screen; TimeoutError where it never comes."""
+    """Wait until a text is on the screen. Raises TimeoutError."""
     async with asyncio.timeout(_PATIENCE):
         while text not in pilot.app.export_screenshot().replace("&#160;", " "):
             await pilot.pause(0.1)
@@ -54,7 +54,7 @@ async def _until(pilot: Pilot[None], text: str) -> None:
 
 
 def draw_plan(path: Path) -> None:
-    """Draw what the command line says."""
+    """Draw the output of `edgechat plan`."""
     variables = os.environ | {"COLUMNS": str(_COLUMNS), "FORCE_COLOR": "1"}
     command = [sys.executable, "-m", "edgechat", *_PLANNED]
     said = subprocess.run(command, env=variables, check=True, capture_output=True, encoding="utf-8").stdout
@@ -65,7 +65,7 @@ def draw_plan(path: Path) -> None:
 
 
 def main() -> None:
-    """Draw both."""
+    """Draw both pictures."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else _HERE
     with tempfile.TemporaryDirectory() as home:
         os.environ["EDGECHAT_HOME"] = home

@@ -1,4 +1,4 @@
-"""What all tests share: a home of their own, so that no chat or log is the user's, and devices."""
+"""Fixtures and settings for all tests: a separate home, so that users' chats are safe, and devices."""
 
 import gc
 import os
@@ -25,18 +25,18 @@ from tests.terminal import needs_tmux
 
 pytest_plugins = ["tests.zygote"]
 
-os.environ[amx.VARIABLE] = "0"  # so that every machine computes the same, and weights take what files do
+os.environ[amx.VARIABLE] = "0"  # results, and the memory of weights, must not depend on AMX
 
-# How long an example takes is the machine's affair; pytest's own timeout ends what hangs.
-# The same examples each time: what guards a merge must not fail by chance. The soak looks for new ones.
+# How long an example takes depends on the machine; pytest's own timeout ends what hangs.
+# Examples are the same each time, since a merge check must not fail by chance. The soak tries new ones.
 settings.register_profile("edgechat", deadline=None, derandomize=True)
 settings.register_profile("soak", deadline=None, max_examples=2_000)
-settings.load_profile("edgechat")  # which --hypothesis-profile replaces
+settings.load_profile("edgechat")  # --hypothesis-profile overrides this
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Count what drives a terminal as slow, for it waits for a screen; leave most of a grid to the soak."""
+    """Mark tests that wait for a terminal's screen as slow; leave most of each grid to the soak."""
     for item in items:
         if needs_tmux.mark in item.iter_markers("skipif"):
             item.add_marker("slow")
@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(items):
 
 
 def _mark_further_cases(items):
-    """Mark all cases of a test but the first that neither is in the soak nor slow."""
+    """Mark all cases of a test as `further`, except the first that is neither slow nor in the soak."""
     begun = set()
     for item in items:
         test = item.nodeid.partition("[")[0]
@@ -57,7 +57,7 @@ def _mark_further_cases(items):
 
 
 def _longest_first(items):
-    """Sort by what a file takes, roughly: one process with a long file must not be the last to begin it."""
+    """Sort files by rough duration, so that no process starts a long file last."""
     seconds = Counter()
     for item in items:
         if not item.get_closest_marker("soak"):
@@ -68,26 +68,26 @@ def _longest_first(items):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish():
-    """Spare the garbage collector ten thousand tests: to look through them took it a tenth of the time."""
+    """Exempt the collected tests from garbage collection, which spent a tenth of the time on them."""
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
-    """Keep settings, chats and logs inside the test's folder; child processes inherit it."""
+    """Keep settings, chats and logs inside the test's folder, for child processes too."""
     monkeypatch.setenv("EDGECHAT_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
 
 
 @pytest.fixture
 def scripted_workers(monkeypatch):
-    """Let workers that this process starts know the models of tests/scripted."""
+    """Let workers started by this process load the scripted models from tests/scripted."""
     monkeypatch.setattr(spawn, "PROGRAM", PROGRAM)
 
 
 @pytest.fixture
 def measured(home):
-    """Let the machine be measured already, which takes a program in a new home six seconds of every core."""
+    """Store a measurement of the machine; in a new home, measuring takes six seconds on all cores."""
     cpu = read_cpu()
     speed = guessed(2e10, 2e11, choose_threads(cpu)[0])
     left_out = dict.fromkeys(_shapes_of_attention(), "plans are to be the same on every machine")
@@ -96,7 +96,7 @@ def measured(home):
 
 @cache
 def _shapes_of_attention():
-    """Return the names of those that the catalogue's models have."""
+    """Return the names of the attention shapes in the catalogue's models."""
     headers = [shipped_header(entry, quant) for entry in catalogue() for quant in shipped_quants(entry)[:1]]
     return tuple({str(shape_of(header).heads) for header in headers})
 
@@ -112,7 +112,7 @@ HUB_VARIABLES = (
 
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
-    """Start a hub, and let edgechat ask it."""
+    """Start a hub, and direct edgechat to it."""
     for name in HUB_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NO_PROXY", "*")
@@ -125,14 +125,14 @@ def hub(monkeypatch, tmp_path):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """Wait for one second of silence from the hub, not eight: for tests of hubs that fall silent."""
+    """Wait for a silent hub for one second instead of eight."""
     monkeypatch.setattr("edgechat.models.hub.client.IDLE", 1.0)
     monkeypatch.setattr("edgechat.models.hub.client.SPARE", 0.3)
 
 
 @pytest.fixture
 def hf_cache(tmp_path, monkeypatch):
-    """Keep huggingface_hub's cache inside the test's folder; nothing is made yet."""
+    """Put huggingface_hub's cache inside the test's folder, without creating it."""
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hf-hub"))
     monkeypatch.delenv("HF_HUB_DISABLE_SYMLINKS", raising=False)
     return tmp_path / "hf-hub"
@@ -140,13 +140,13 @@ def hf_cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def no_waits(monkeypatch):
-    """Let a download try again at once."""
+    """Let downloads retry immediately."""
     monkeypatch.setattr("edgechat.models.hub.download.WAITS", (0.01,) * 7)
 
 
 @pytest.fixture
 def small_disk(tmp_path, monkeypatch):
-    """Put huggingface_hub's cache onto a disk of 2 MiB."""
+    """Put huggingface_hub's cache on a disk of 2 MiB."""
     disk = tmp_path / "disk"
     disk.mkdir()
     monkeypatch.setenv("HF_HUB_CACHE", str(disk / "cache"))
@@ -156,9 +156,9 @@ def small_disk(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def servers():
-    """Two devices, RPC0 and RPC1, of unequal memory.
+    """Start two devices, RPC0 and RPC1, with different amounts of memory.
 
-    For all tests that load models in their own process: it knows one list of servers in its life.
+    They serve all tests that load models in their own process, which can only ever know one list of servers.
     """
     with RpcServer(memory=48 << 20) as large, RpcServer(memory=16 << 20) as small:
         yield large, small

@@ -1,4 +1,4 @@
-"""What something costs, counted: the same on every machine, however busy it is."""
+"""Costs by counting: the same on every machine, however busy it is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def calls_of(work: Callable[[], object]) -> int:
-    """Return how many functions are called in `work`, Python's own and those in C."""
+    """Return how many functions `work` calls, both in Python and in C."""
     count = 0
 
     def counted(_frame: object, event: str, _argument: object) -> None:

@@ -1,4 +1,4 @@
-"""Disks of a test's own: so small that they are soon full, or read-only."""
+"""Disks for a single test: so small that they are soon full, or read-only."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ UNMOUNTING = 20.0
 
 @contextlib.contextmanager
 def small_disk(folder: Path, limit: str) -> Iterator[None]:
-    """Mount a disk in memory with mount's option `limit` (as "size=2m") onto `folder` meanwhile.
+    """Mount a disk in memory at `folder` for the duration; limit: an option of mount, such as "size=2m".
 
-    The test is skipped where only root may do so. A process that was just killed may hold a file open
-    for a moment more; a disk that stays busy for `UNMOUNTING` seconds fails the test.
+    Skips the test without root. A process that was just killed may keep a file open a moment longer; if
+    the disk stays busy for `UNMOUNTING` seconds, the test fails.
     """
     with _mounted(folder, ["-t", "tmpfs", "-o", limit, "none"]):
         yield
@@ -27,7 +27,7 @@ def small_disk(folder: Path, limit: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def read_only(folder: Path) -> Iterator[None]:
-    """Make the disk of `folder` read-only meanwhile, for root, too; see `small_disk`."""
+    """Make the disk of `folder` read-only for the duration, even for root; see `small_disk`."""
     with _mounted(folder, ["--bind", str(folder)]):
         remount = ["mount", "-o", "remount,ro,bind", str(folder)]
         subprocess.run(remount, capture_output=True, check=True)
@@ -35,7 +35,7 @@ def read_only(folder: Path) -> Iterator[None]:
 
 
 def fill(disk: Path) -> None:
-    """Leave no byte on a small disk."""
+    """Fill a small disk to the last byte."""
     with (disk / "fill").open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(bytes(4096))

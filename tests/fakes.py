@@ -1,4 +1,4 @@
-"""An engine that replays a script of events: the seam between a front end and the worker process."""
+"""An engine that replays scripted events, in place of the worker process behind a front end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from edgechat.documents.embedding import Vectors
 
 Step = str | float | EdgechatError | Prefill | Delta | Dropped | ToolCall
-"""A word to say, seconds to wait, an error to raise, an event as it is, or a call of a tool."""
+"""A word to say, seconds to wait, an error to raise, an event to pass on, or a tool call."""
 
 MODEL = ModelInfo(
     name="scripted",
@@ -59,9 +59,9 @@ def thought(text: str) -> Delta:
 
 
 class FakeEngine:
-    """Answers each request with the next script; the last one again when there are no more.
+    """Answers each request with the next script, and repeats the last one.
 
-    It passes the contract of engines, see `tests/engine/test_contract.py`.
+    It satisfies the engine contract, see `tests/engine/test_contract.py`.
     """
 
     def __init__(self, *scripts: Sequence[Step], load_seconds: float = 0.0) -> None:
@@ -75,7 +75,7 @@ class FakeEngine:
         self.closed = False
         self.n_closed = 0
         self.lasting: bool | None = None
-        """Whether it keeps what it computed on disk; None before it is told."""
+        """Whether it keeps what it computed on disk; None until it is told."""
         self.left: list[str | None] = []
         self.forgotten: list[str] = []
         self.looks = 0
@@ -90,7 +90,7 @@ class FakeEngine:
         self._closing = asyncio.Event()
 
     def reopen(self, plan: LoadPlan, *, lasting: bool) -> None:
-        """Be the engine of a plan; of another one, after `close`, as if made anew."""
+        """Become the engine for a plan; after `close`, start afresh for another one."""
         self.plan, self.lasting = plan, lasting
         if self.closed:
             self.model, self.closed = None, False
@@ -145,7 +145,7 @@ class FakeEngine:
             self._cancelled.discard(request.id)
 
     async def _is_ready(self, on_progress: Callable[[float], None] | None, may_load: bool) -> bool:
-        """Load the model if necessary; False if the engine is closed."""
+        """Load the model if necessary; return False if the engine is closed."""
         if not may_load and self.state is not EngineState.READY:
             raise EngineGone("The engine was gone before the request came to it.")
         try:
@@ -214,7 +214,7 @@ class FakeEngine:
         special: bool = False,
         may_load: bool = True,
     ) -> Translated | None:
-        """Every byte is a token of its own."""
+        """Treat every byte as a token."""
         if isinstance(what, ChatRequest):
             what = "".join(message.content for message in what.messages)
         if not await self._is_ready(None, may_load):
@@ -261,7 +261,7 @@ class FakeEngine:
 
 
 class FakeEmbedder:
-    """Embeds so many texts, then waits."""
+    """Embeds a given number of texts, then waits."""
 
     name = "fake"
 

@@ -1,4 +1,4 @@
-"""What a terminal makes of Kitty's graphics protocol, written from its specification alone.
+"""A terminal's side of Kitty's graphics protocol, written from the specification alone.
 
 https://sw.kovidgoyal.net/kitty/graphics-protocol/
 """
@@ -22,21 +22,21 @@ _TOKEN = re.compile(r"\x1b\[([0-9;]*)m|\U0010eeee(?:[^\x00-\x7f]){3}", re.S)
 
 @dataclass
 class KittyScreen:
-    """The images that a terminal holds, and what it would answer, from the bytes that it was sent."""
+    """The images that a terminal holds, and its responses, computed from the bytes sent to it."""
 
     images: dict[int, Pixels] = field(default_factory=dict)
     placements: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """The columns and rows of virtual placements."""
+    """Columns and rows of virtual placements, by image id."""
     sent: list[int] = field(default_factory=list)
-    """The ids of all images that were ever complete."""
+    """Ids of all images that have ever been complete."""
     queries: int = 0
     longest: int = 0
-    """Letters of data in one command."""
+    """Most characters of data in one command."""
     _loading: dict[str, str] | None = None
     _data: str = ""
 
     def feed(self, text: str) -> None:
-        """Obey the commands in a program's output; AssertionError if the specification forbids one."""
+        """Execute the commands in a program's output. Raises AssertionError if one is not allowed."""
         for keys, data in _COMMAND.findall(text):
             self.longest = max(self.longest, len(data))
             self._obey(dict(pair.split("=") for pair in keys.split(",")), data)
@@ -66,7 +66,7 @@ class KittyScreen:
         try:
             pixels = zlib.decompress(base64.b64decode(self._data, validate=True))
         except zlib.error:
-            return  # cut off, which is an error without an answer (q=2)
+            return  # truncated: an error that gets no response (q=2)
         assert (about["f"], about["o"], about["U"], about.get("t", "d")) == ("24", "z", "1", "d")
         width, height = int(about["s"]), int(about["v"])
         assert len(pixels) == 3 * width * height
@@ -77,7 +77,7 @@ class KittyScreen:
 
 
 def placeholder_cells(text: str) -> list[tuple[int, int, int]]:
-    """Return the image id, row and column of the placeholders in a program's output, in their order."""
+    """Return the image id, row and column of each placeholder in a program's output."""
     cells, low = [], 0
     for match in _TOKEN.finditer(text):
         if match[1] is not None:
@@ -92,14 +92,14 @@ def placeholder_cells(text: str) -> list[tuple[int, int, int]]:
 
 
 def number_of(diacritic: str) -> int:
-    """Return the number that a diacritic stands for: its place in the specification's list."""
+    """Return the number of a diacritic: its position in the specification's list."""
     return numbered_diacritics().index(diacritic)
 
 
 @cache
 def numbered_diacritics() -> list[str]:
-    """Return the first of the list, by its rule: marks above (class 230) that no normalization touches."""
-    letters = [chr(code) for code in range(0x30000)]  # above, nothing is composed
+    """Return the start of the list, by its rule: marks above (class 230) unchanged by normalization."""
+    letters = [chr(code) for code in range(0x30000)]  # no code point above this is composed
     splits = [unicodedata.decomposition(letter) for letter in letters]
     composed = {part for split in splits if not split.startswith("<") for part in split.split()}
     return [

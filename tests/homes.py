@@ -1,4 +1,4 @@
-"""Homes in which other tools have left models, laid out as they do it; and what a home must not leak."""
+"""Home folders with models left by other tools, in those tools' layouts; and isolation from the real home."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 def settle(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make `home` the user's, with nothing in it; programs that are started inherit it."""
+    """Make `home` the user's home, empty, for child processes too."""
     home.mkdir(parents=True, exist_ok=True)
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("USERPROFILE", str(home))
-    # A test must not find the service that a developer runs.
+    # Tests must not find a developer's own Ollama service.
     monkeypatch.setenv("OLLAMA_MODELS", str(home / ".ollama" / "models"))
 
 
 def place(source: Path, target: Path) -> Path:
-    """Put a copy of a file somewhere; return where."""
+    """Copy a file to `target`; return it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, target)
     return target
@@ -46,7 +46,7 @@ def sha256(path: Path) -> str:
 def in_hub(
     home: Path, source: Path, repo: str, name: str, *, commit: str = COMMIT, main: bool = True
 ) -> Path:
-    """Leave a file as huggingface_hub does; return its path in the snapshot."""
+    """Store a file as huggingface_hub does; return its path in the snapshot."""
     folder = home / ".cache" / "huggingface" / "hub" / ("models--" + repo.replace("/", "--"))
     blob = folder / "blobs" / sha256(source)
     if not blob.exists():
@@ -69,9 +69,9 @@ def in_ollama(
     projector: Path | None = None,
     **layers: object,
 ) -> Path:
-    """Leave a file as Ollama does, perhaps with its projector and other layers; return the blob.
+    """Store a file as Ollama does, optionally with a projector and other layers; return the blob.
 
-    layers: their contents by kind: bytes, text, or what becomes JSON.
+    layers: their contents by kind, as bytes, text, or an object to store as JSON.
     """
     root = home / ".ollama" / "models"
     kinds = {"model": source} | ({"projector": projector} if projector else {})
@@ -121,5 +121,5 @@ def write_manifest(home: Path, name: str, manifest: object, *, folder: str = "ma
 
 
 def in_lm_studio(home: Path, source: Path, name: str) -> Path:
-    """Leave a file as LM Studio does; `name` is publisher/repo/file."""
+    """Store a file as LM Studio does; `name` is publisher/repo/file."""
     return place(source, home.joinpath(".lmstudio", "models", *name.split("/")))

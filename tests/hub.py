@@ -1,4 +1,4 @@
-"""A hub of the tests' own, on loopback, which answers as huggingface.co does; or not, where a test wants it.
+"""A hub for tests, on loopback, that answers like huggingface.co, or with faults that a test asks for.
 
     with Hub() as hub:
         hub.add("owner/repo", {"a-Q4_K_M.gguf": path, "README.md": b"..."})
@@ -6,7 +6,7 @@
         hub.fail("store", Fault(cut_after=1000, times=1))
         hub.seen                                         every request, with its headers
 
-As on the real one, large files lie on another host (here another port), to which the hub redirects.
+As on the real hub, large files are on another host (here another port), to which the hub redirects.
 """
 
 from __future__ import annotations
@@ -27,45 +27,45 @@ from tests.hub_answers import RANGE, TOKEN, Server
 __all__ = ["TOKEN", "Fault", "Hub", "Place", "Repo", "Seen", "took"]
 
 Place = Literal["api", "resolve", "store"]
-"""Who answers: the API, the hub's addresses of files, or the host that keeps large files."""
+"""Who answers: the API, the hub's file URLs, or the host that stores large files."""
 
 
 @dataclass
 class Fault:
-    """Something that goes wrong with an answer; what is left alone is as it should be."""
+    """A fault in an answer. Everything not set here is as it should be."""
 
     status: int | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Set on top; an empty value takes a header away."""
+    """Headers to override; an empty value removes a header."""
     body: bytes | None = None
     drop: bool = False
-    """Hang up without an answer."""
+    """Close the connection without an answer."""
     wait: float = 0.0
-    """Seconds before the answer begins."""
+    """Seconds before the answer starts."""
     pause: float = 0.0
     """Seconds before each piece of the body."""
     piece: int = 1 << 16
-    """Bytes of a piece."""
+    """Size of a piece in bytes."""
     drip_headers: float = 0.0
-    """Seconds before each line of the headers."""
+    """Seconds before each header line."""
     cut_after: int | None = None
-    """Bytes of the body after which the connection is closed."""
+    """Bytes of the body to send before closing the connection."""
     reset: bool = False
-    """Break the connection off there with a reset, as a router does."""
+    """Reset the connection at that point, as a router might."""
     ignore_range: bool = False
     chunked: bool = False
-    """Say no length: the body ends where a chunk says so."""
+    """Send no length, but a chunked body."""
     more: bytes = b""
-    """Sent after the body."""
+    """Bytes to send after the body."""
     times: int = -1
-    """Answers that it spoils; -1 all."""
+    """Number of answers affected; -1 for all."""
     after: int = 0
-    """Answers that it leaves alone first."""
+    """Number of answers to let through first."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A request that came."""
+    """A request that was received."""
 
     place: Place | None
     method: str
@@ -74,19 +74,19 @@ class Seen:
 
     @property
     def token(self) -> str | None:
-        """What it would have been let in with."""
+        """The Authorization header, if any."""
         return self.headers.get("Authorization")
 
     @property
     def range(self) -> tuple[int, int] | None:
-        """First and last byte asked for."""
+        """First and last byte requested."""
         match = RANGE.fullmatch(self.headers.get("Range", ""))
         return (int(match[1]), int(match[2] or -1)) if match else None
 
 
 @dataclass
 class Repo:
-    """A repository and its one commit."""
+    """A repository with a single commit."""
 
     name: str
     files: dict[str, bytes]
@@ -95,21 +95,21 @@ class Repo:
     gated: bool | str = False
     private: bool = False
     info: dict[str, Any] = field(default_factory=dict)
-    """Put on top of what the API says."""
+    """Overrides for what the API says."""
 
     def sha256(self, name: str) -> str:
         return hashlib.sha256(self.files[name]).hexdigest()
 
     def in_store(self, name: str) -> bool:
-        """Say whether it is kept with Git LFS, as every GGUF file is."""
+        """Return True if a file is stored with Git LFS, like every GGUF file."""
         return name.lower().endswith((".gguf", ".safetensors", ".bin"))
 
 
 class Hub:
-    """The hub (`url`) and the host of its large files (`store_url`)."""
+    """The hub (`url`), and the host that stores its large files (`store_url`)."""
 
     def __init__(self, *, tls: ssl.SSLContext | None = None) -> None:
-        """tls: answer over HTTPS, with the certificate in it."""
+        """tls: the context to answer over HTTPS with, including the certificate."""
         self.repos: dict[str, Repo] = {}
         self.seen: list[Seen] = []
         self.stopped = threading.Event()
@@ -131,7 +131,7 @@ class Hub:
         self.stop()
 
     def stop(self) -> None:
-        """Go away: connections are refused from now on."""
+        """Stop the hub; from then on, connections are refused."""
         self.stopped.set()
         for server in self._servers:
             server.shutdown()
@@ -147,7 +147,7 @@ class Hub:
         tags: tuple[str, ...] = ("gguf", "license:apache-2.0"),
         **info: Any,
     ) -> Repo:
-        """Add a repository, or the next commit of one."""
+        """Add a repository, or replace its commit."""
         held = {name: one if isinstance(one, bytes) else one.read_bytes() for name, one in files.items()}
         digest = hashlib.sha1(name.encode())
         for file, data in held.items():
@@ -157,27 +157,27 @@ class Hub:
         return repo
 
     def fail(self, place: Place, fault: Fault) -> None:
-        """Spoil answers of `place` from now on."""
+        """Apply a fault to the answers of `place` from now on."""
         with self._lock:
             self._faults.append((place, fault))
             self.mended.clear()
 
     def mend(self) -> None:
-        """Take all faults away; what is being sent slowly comes at once."""
+        """Remove all faults; answers being sent slowly are finished at once."""
         with self._lock:
             self._faults.clear()
             self.mended.set()
 
     def requests(self, place: Place) -> list[Seen]:
-        """Return the requests that reached `place`."""
+        """Return the requests made to `place`."""
         return [one for one in self.seen if one.place == place]
 
     def note(self, place: Place | None, method: str, path: str, headers: Message) -> None:
-        """Keep what came."""
+        """Record a request."""
         self.seen.append(Seen(place, method, path, headers))
 
     def fault(self, place: Place | None) -> Fault:
-        """Return what shall go wrong with the next answer of `place`."""
+        """Return the fault to apply to the next answer of `place`."""
         with self._lock:
             for where, fault in self._faults:
                 if where == place and fault.after > 0:
@@ -188,11 +188,11 @@ class Hub:
         return Fault()
 
     def find(self, path: str) -> tuple[Repo | None, list[str]]:
-        """Return the repository of a path, and what follows it."""
+        """Return the repository that a path belongs to, and the rest of the path."""
         parts = [unquote(part) for part in path.strip("/").split("/")]
         return self.repos.get("/".join(parts[:2])), parts[2:]
 
 
 def took(start: float) -> float:
-    """Return the seconds since `start`, a time.monotonic()."""
+    """Return the seconds since `start`, a time from time.monotonic()."""
     return time.monotonic() - start

@@ -1,4 +1,4 @@
-"""What the hub of the tests answers over HTTP, right or spoilt: see tests/hub.py."""
+"""The test hub's HTTP answers, correct or faulty; see tests/hub.py."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """Shake hands in the request's own thread, where a client that does not is nobody's harm."""
+        """Do the TLS handshake in the request's own thread, where a client that stalls does no harm."""
         if self._tls is not None:
             request = self._tls.wrap_socket(request, server_side=True)
         super().finish_request(request, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: clients hang up on purpose."""
+        """Print nothing: clients disconnect on purpose."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -72,7 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(404, None, fault)
 
     def _allowed(self, repo: Repo | None, fault: Fault, *, files: bool) -> bool:
-        """Refuse what the hub refuses; without a token it does not tell private from missing."""
+        """Refuse what the real hub refuses. Without a token, it does not distinguish private from missing."""
         token = self.headers.get("Authorization")
         if token is not None and token != f"Bearer {TOKEN}":
             self._refuse(401, None, fault, "Invalid credentials in Authorization header")

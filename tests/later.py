@@ -1,4 +1,4 @@
-"""Large libraries, imported when they are used: every process imports all tests, and only some use these."""
+"""Lazy imports of large libraries: every process imports all tests, but few of them use these."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import pytest
 
 
 class Later:
-    """A module that is imported when the first of its names is asked for."""
+    """A module that is imported when one of its names is first used."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # pytest looks whether it is a test
+        if name.startswith("_"):  # pytest checks whether it is a test
             raise AttributeError(name)
         return getattr(importlib.import_module(self._name), name)
 
 
 def later_or_skip(name: str) -> Later:
-    """Return the module to be; where it is not installed, skip the file that asks."""
+    """Return a lazy module; if it is not installed, skip the file that called this."""
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not installed", allow_module_level=True)
     return Later(name)

@@ -1,4 +1,4 @@
-"""How many examples hypothesis draws for a property."""
+"""The number of examples that hypothesis draws for a property."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from hypothesis import settings
 
 
 def examples(n: int) -> int:
-    """Return n for `make test`, fifty times as many for `make soak`."""
+    """Return n for `make test`, and fifty times as many for `make soak`."""
     return n * 50 if settings.get_current_profile_name() == "soak" else n

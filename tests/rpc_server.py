@@ -1,10 +1,10 @@
-"""An RPC server of llama.cpp in a process of its own: a device like a GPU on any machine.
+"""A llama.cpp RPC server in its own process: a GPU-like device on any machine.
 
     with RpcServer(memory=64 * MIB) as server:
         LoadParams(..., rpc=(server.address,), devices=("RPC0",), split=(3,))
 
-llama.cpp's own CPU device says that all of RAM is free and gives as much as it is asked for. This server's
-has `memory` bytes, says what is left of them, and refuses more, as a GPU does.
+llama.cpp's own CPU device reports all of RAM as free and grants every allocation. This server's device has
+`memory` bytes, reports how many are left, and refuses to go beyond them, as a GPU does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REPOSITORY = Path(__file__).parents[1]
 
 
 def skip_without_rpc() -> None:
-    """Skip the test where llama.cpp was built without RPC; `make` builds it in."""
+    """Skip the test if llama.cpp was built without RPC; `make` builds it in."""
     import llama_cpp.llama_cpp as lib
 
     if not lib.llama_supports_rpc():
@@ -35,7 +35,7 @@ def skip_without_rpc() -> None:
 
 
 class RpcServer:
-    """A server on the loopback that ends with the test, or with the process that started it."""
+    """A server on loopback that ends with the test, or with the process that started it."""
 
     def __init__(self, memory: int, *, threads: int = 1) -> None:
         skip_without_rpc()
@@ -55,7 +55,7 @@ class RpcServer:
 
     @property
     def allocations(self) -> list[int]:
-        """Bytes of each buffer that it was asked for, in order; what it refused counts negative."""
+        """The size in bytes of each buffer requested, in order; negative if refused."""
         signs = {"given": 1, "refused": -1}
         lines = (line.split() for line in self._log.read_text().splitlines())
         return [signs[line[0]] * int(line[1]) for line in lines if line and line[0] in signs]
@@ -72,7 +72,7 @@ class RpcServer:
                 time.sleep(0.02)
 
     def kill(self) -> None:
-        """End it as the OOM killer would."""
+        """Kill the server, as the OOM killer would."""
         self.process.kill()
         self.process.wait()
 
@@ -113,7 +113,7 @@ _Free = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class _Limit:
-    """Makes of ggml's CPU device one with so much memory, by putting functions in front of its own."""
+    """Limits the memory of ggml's CPU device, by wrapping its functions."""
 
     def __init__(self, device: int, buffer_type: int, memory: int) -> None:
         self._total = memory
@@ -155,7 +155,7 @@ def _end_with_parent() -> None:
 
 
 def main(address: str, memory: int, threads: int) -> None:
-    """Serve until the parent is gone."""
+    """Serve until the parent process ends."""
     from edgechat.native import ggml
 
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -1,8 +1,7 @@
-"""Where the time of the tests goes: `make test-times`.
+"""Where the tests spend their time: `make test-times`.
 
-As a plugin of pytest (`-p tests.times --times FILE`) it writes a line of JSON for each test: seconds of
-wall clock, of processor with those of all child processes, and what the test started. As a program it sums
-such a file:
+As a pytest plugin (`-p tests.times --times FILE`), it writes a line of JSON for each test: wall time, CPU
+time including all child processes, and what the test started. As a program, it summarizes such a file:
 
     python -m tests.times build/test-times.jsonl
 """
@@ -24,7 +23,7 @@ import pytest
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _started: Counter[str] = Counter()
 _KINDS = ("tmux", "edgechat", "engine", "dryrun")
-"""What makes a test's kind, if it starts one: the first of these; else any child, then what the test is."""
+"""A test's kind is the first of these that it starts; failing that, see `_kind`."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -74,7 +73,7 @@ class _Times:
 
 
 def _see(event: str, arguments: Any) -> None:
-    """Count what is started, by its role, program or command."""
+    """Count each program started, by role, name or command."""
     if event != "subprocess.Popen":
         return
     words = (
@@ -101,7 +100,7 @@ def _kind(item: pytest.Item) -> str:
 
 
 def processor_seconds() -> float:
-    """Return the seconds of processor that this process and all its descendants have used."""
+    """Return the CPU seconds used by this process and all its descendants."""
     mine = os.times()
     total = mine.user + mine.system + mine.children_user + mine.children_system
     waiting = _children(os.getpid())
@@ -122,12 +121,12 @@ def _children(process: int) -> list[int]:
         for thread in os.listdir(f"/proc/{process}/task"):
             found += map(int, Path(f"/proc/{process}/task/{thread}/children").read_text().split())
     except OSError:
-        pass  # it has ended, or this is no Linux
+        pass  # it has ended, or this is not Linux
     return found
 
 
 def main(words: Sequence[str]) -> None:
-    """Print the sums of a file by kind, by folder and file, what was started, and the slowest tests."""
+    """Print the totals of a file by kind, folder and file, what was started, and the slowest tests."""
     rows = [json.loads(line) for line in Path(words[0]).read_text(encoding="utf-8").splitlines()]
     for row in rows:
         row["file"] = row["test"].partition("::")[0]

@@ -1,18 +1,18 @@
-"""Children of edgechat in 5 ms: forks of a process with the imports done, on Linux.
+"""Starts edgechat's processes in 5 ms on Linux, by forking a process that has done the imports.
 
-Most of a child's life in a test is spent on imports: 0.4 s for a worker. Here `subprocess` asks a zygote for
-the commands that start edgechat, or those of its children that import much. It clones itself with
-CLONE_PARENT, so the new process is a child of the asking one: its parent, exit code, signals, streams,
-folder, environment and command line are real. Only its memory is inherited instead of loaded. These start
-from nothing:
+In a test, a child spends most of its life on imports: 0.4 s for a worker. Here, `subprocess` asks a zygote to
+run the commands that start edgechat, or children of it that import much. The zygote clones itself with
+CLONE_PARENT, so that the new process is a child of the one that asked: its parent, exit code, signals,
+streams, folder, environment and command line are real. Only its memory is inherited instead of loaded. These
+are started normally:
 
 - other programs, and children that import little;
-- commands with options of Popen other than streams, folder, environment and session;
+- commands that use options of Popen other than streams, folder, environment and session;
 - commands whose environment changes how Python itself starts (PYTHON..., LD_..., the locale);
-- everything in a test that is marked `fresh`.
+- everything in a test marked `fresh`.
 
-A command started this way forks a zygote for its own children before it has a thread. A zygote ends when the
-other side of its socket is closed. If it crashes, every further start fails, and the run ends.
+A command started this way forks a zygote for its own children before it has any threads. A zygote ends when
+the other end of its socket is closed. If it crashes, every further start fails, and the test run ends.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _ROLES = (
     *("engine", "dryrun", "speed", "quality", "bench", "quantize"),
     *("template", "grammar", "image", "sound", "projector", "devices", "mcp"),
 )
-"""Children that import much. Others start as fast from nothing, and some may take little memory."""
+"""Children that import much. Others start as fast without a zygote, and some must use little memory."""
 _MODULES = (
     "PIL.Image",
     *(f"PIL.{name}ImagePlugin" for name in ("Bmp", "Gif", "Jpeg", "Png", "WebP")),
@@ -80,20 +80,20 @@ _MODULES = (
 )
 _INTERPRETER = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GGML_", "LLAMA_", "MTMD_")
 _ROOM = 4096
-"""Bytes of command line that a child can show: what the zygote itself was started with."""
+"""Maximum length of a child's command line: the size of the one that the zygote was started with."""
 
 
 class ZygoteLost(BaseException):
-    """The zygote crashed. No Exception, lest it be taken for a failure of the child that was asked for."""
+    """The zygote crashed. Not an Exception, which could be mistaken for a failure of the requested child."""
 
 
 class Zygote:
-    """The side that asks. One process has one."""
+    """The requesting side; each process has one."""
 
     fresh = False
-    """Whether everything starts from nothing meanwhile."""
+    """Whether to start everything normally for now."""
     started = 0
-    """How many children it has made."""
+    """Number of children started."""
 
     def __init__(self, connection: socket.socket, process: subprocess.Popen[bytes] | None = None) -> None:
         self._connection = connection
@@ -102,7 +102,7 @@ class Zygote:
         self._lock = threading.Lock()
 
     def start(self, request: Mapping[str, Any], streams: list[int]) -> int:
-        """Return the number of the new process, which closes the last stream when it is set up.
+        """Return the id of the new process, which closes the last stream once it is set up.
 
         Raises ZygoteLost.
         """
@@ -123,7 +123,7 @@ class Zygote:
         return int.from_bytes(answer, "big")
 
     def lost(self) -> str | None:
-        """Return how it ended; None while it runs."""
+        """Return how the zygote ended, or None if it is running."""
         ended = self._process is not None and self._process.poll() is not None
         return self._obituary() if ended else None
 
@@ -133,11 +133,11 @@ class Zygote:
 
 
 ours: Zygote | None = None
-"""This process's."""
+"""The zygote of this process."""
 
 
 def pytest_collection_finish(session: Any) -> None:
-    """Start it in each process that runs tests."""
+    """Start a zygote in each process that runs tests."""
     global ours
     options = session.config.option
     if ours is None and not options.collectonly and not getattr(options, "numprocesses", None):
@@ -145,19 +145,19 @@ def pytest_collection_finish(session: Any) -> None:
 
 
 def pytest_runtest_setup(item: Any) -> None:
-    """Let a test marked `fresh` start its programs from nothing."""
+    """Let tests marked `fresh` start their programs normally."""
     if ours is not None:
         ours.fresh = item.get_closest_marker("fresh") is not None
 
 
 def pytest_runtest_teardown(item: Any) -> None:
-    """End the run where the zygote has crashed."""
+    """End the run if the zygote has crashed."""
     if ours is not None and (lost := ours.lost()):
         item.session.shouldfail = lost
 
 
 def install() -> Zygote | None:
-    """Start a zygote for this process and let `subprocess` ask it; None where there is no such clone."""
+    """Start a zygote for this process and make `subprocess` use it; return None if it is unavailable."""
     if not AVAILABLE:
         return None
     mine, its = socket.socketpair()
@@ -180,7 +180,7 @@ def _hook(zygote: Zygote) -> None:
         args, _, close_fds, kept, cwd, env, stdin, _, _, stdout, _, stderr, *others = given
         _, exec_pipe, _, session, *special = others
         words = [os.fsdecode(word) for word in args]
-        # Nothing but Popen's own pipe is kept; group, gid, gids, uid, umask, preexec_fn are the defaults.
+        # Only Popen's own pipe is inherited; group, gid, gids, uid, umask and preexec_fn have their defaults.
         plain = close_fds and len(kept) == 1 and special[:6] == [-1, None, None, None, -1, None]
         if zygote.fresh or not plain or not _is_ours(words) or (cwd is not None and not os.path.isdir(cwd)):
             return original(*given)
@@ -232,19 +232,19 @@ def _read(connection: socket.socket, size: int) -> bytes | None:
     return data
 
 
-# The zygote's side.
+# In the zygote.
 
 
 def main() -> None:
-    """Import, then serve the socket whose descriptor is the first argument."""
+    """Do the imports, then serve the socket whose descriptor is the first argument."""
     sys.path.insert(0, str(_ROOT))
-    from tests import zygote  # this module by its own name, not as __main__
+    from tests import zygote  # under its own name, not as __main__
 
     zygote.prepare_and_serve(socket.socket(fileno=int(sys.argv[1])))
 
 
 def prepare_and_serve(connection: socket.socket) -> NoReturn:
-    """Import what children need, and clone one for each request, until the other side is gone."""
+    """Import what children need, and clone a process for each request until the socket is closed."""
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # threads do not survive a fork
     for name in _MODULES:
         importlib.import_module(name)
@@ -252,13 +252,13 @@ def prepare_and_serve(connection: socket.socket) -> NoReturn:
     assert len(threads) == 1, "a process with threads must not fork"
     gc.collect()
     gc.freeze()
-    with contextlib.suppress(BrokenPipeError):  # nobody wanted a child
+    with contextlib.suppress(BrokenPipeError):  # no child was needed
         connection.sendall(b"!")
     _serve(connection)
 
 
 def _serve(connection: socket.socket) -> NoReturn:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal, for whoever is in front there
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for whatever runs in the terminal's foreground
     area, thread = _CommandLine(), _thread_id()
     while True:
         try:
@@ -271,7 +271,7 @@ def _serve(connection: socket.socket) -> NoReturn:
         process = _clone_sibling()
         if process == 0:
             if thread is not None:
-                thread.value = os.getpid()  # as fork() of the C library would
+                thread.value = os.getpid()  # as the C library's fork() would do
             connection.close()
             _become(request, streams, area)
         for stream in streams:
@@ -295,7 +295,7 @@ def _clone_sibling() -> int:
 
 
 def _thread_id() -> ctypes.c_int | None:
-    """Return where the C library remembers the main thread's id, which a bare clone leaves as it was."""
+    """Return where the C library stores the main thread's id, which a bare clone does not update."""
     this = ctypes.CDLL(None).pthread_self
     this.restype = ctypes.c_void_p
     numbers = (ctypes.c_int * 256).from_address(this())
@@ -304,7 +304,7 @@ def _thread_id() -> ctypes.c_int | None:
 
 
 class _CommandLine:
-    """What /proc shows as the command line: an area of this process's memory."""
+    """The command line that /proc shows: an area in this process's memory."""
 
     def __init__(self) -> None:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
@@ -312,16 +312,16 @@ class _CommandLine:
         self._size = end - self._start
 
     def show(self, words: list[str]) -> None:
-        """Replace it; the kernel ends a line without a closing zero at its first zero."""
+        """Replace it. If the last byte is not zero, the kernel ends the command line at the first zero."""
         text = " ".join(words).encode("utf-8", "surrogateescape")[: self._size - 2]
         filled = text + b"\0" * (self._size - 1 - len(text)) + b"\1"
         ctypes.memmove(self._start, filled, self._size)
 
 
 def _become(request: Mapping[str, Any], streams: list[int], area: _CommandLine) -> NoReturn:
-    """Be what was asked for, as after an exec; never returns."""
+    """Become the requested process, as if by exec; never returns."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for ignored in (signal.SIGTERM, signal.SIGHUP):  # by a command's own zygote
+    for ignored in (signal.SIGTERM, signal.SIGHUP):  # a command's own zygote ignores these
         signal.signal(ignored, signal.SIG_DFL)
     *standard, exec_pipe = streams
     for number, stream in enumerate(standard):
@@ -348,7 +348,7 @@ def _program(scripted: bool) -> None:
     from edgechat.base.process import spawn
     from tests.scripted import PROGRAM
 
-    if scripted:  # as tests/scripted/edgechat.py does
+    if scripted:  # as in tests/scripted/edgechat.py
         spawn.PROGRAM = PROGRAM
         program.ROLES["engine"] = "tests.scripted.worker"
     if sys.argv[1:2] != [ROLE_FLAG]:
@@ -372,7 +372,7 @@ def _own_zygote() -> None:
 
 
 def _open_streams() -> None:
-    """Make sys.stdin, stdout and stderr what Python makes them at its start."""
+    """Set up sys.stdin, stdout and stderr as Python does at startup."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         stream = None
         with contextlib.suppress(OSError):
@@ -391,7 +391,7 @@ def _open_streams() -> None:
 
 
 def _run(work: Callable[[], object]) -> NoReturn:
-    """Run a program, then end the process as Python does, except for clearing its memory."""
+    """Run a program, then end the process as Python does, but without freeing its memory."""
     code: object = 0
     try:
         work()

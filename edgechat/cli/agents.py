@@ -1,4 +1,4 @@
-"""Coding agents, and how each is pointed at a server: variables, arguments, temporary files.
+"""Coding agents, and how to point each one at a server: variables, arguments, temporary files.
 
 The user's own files are not changed.
 """
@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 _PATIENCE_MS = 3_600_000
-"""Timeout of agents: the first prompt of some takes minutes on a CPU."""
+"""Agents' timeout: on a CPU, the first prompt of some of them takes minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """A server, as agents see it."""
+    """A server, as an agent sees it."""
 
     url: str
     """Base URL without /v1."""
@@ -26,25 +26,25 @@ class ServerAddress:
     context: int
     """Context length in tokens."""
     sees: bool = False
-    """Whether the model takes images; many agents send them only if told so."""
+    """Whether the model takes images; many agents send them only if told that it does."""
 
     @property
     def modalities(self) -> list[str]:
-        """Input modalities of the model."""
+        """The model's input modalities."""
         return ["text", "image"] if self.sees else ["text"]
 
     @property
     def answer_tokens(self) -> int:
-        """Largest number of tokens of an answer."""
+        """Maximum number of tokens in an answer."""
         return min(8192, self.context // 4)
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """Command line, environment and files of an agent."""
+    """An agent's command-line arguments, environment and files."""
 
     arguments: tuple[str, ...] = ()
-    """Arguments before those of the user."""
+    """Arguments placed before the user's."""
     environment: Mapping[str, str | None] = field(default_factory=dict)
     """Variables to set, or to remove (None)."""
     files: Mapping[str, str] = field(default_factory=dict)
@@ -57,13 +57,13 @@ class Agent:
 
     name: str
     install: str
-    """Command that installs it."""
+    """Command that installs the agent."""
     settings: Callable[[ServerAddress, Path], AgentSettings]
     """Called with the server and the temporary folder."""
 
 
 def plain_environment(address: ServerAddress) -> dict[str, str | None]:
-    """Return the variables that most programs for OpenAI, Anthropic and Ollama read."""
+    """Return the variables that most clients for OpenAI, Anthropic and Ollama read."""
     return {
         "OPENAI_BASE_URL": f"{address.url}/v1",
         "OPENAI_API_KEY": address.key,
@@ -76,8 +76,8 @@ def plain_environment(address: ServerAddress) -> dict[str, str | None]:
 
 
 def _codex(address: ServerAddress, _: Path) -> AgentSettings:
-    # Codex warns that it has no metadata for the model. It would take some (model_catalog_json), but they
-    # must bring a system prompt for the model, which would replace Codex's own.
+    # Codex warns that it has no metadata for the model. It would accept some (model_catalog_json), but they
+    # must include a system prompt, which would replace Codex's own.
     provider = {
         "name": "edgechat",
         "base_url": f"{address.url}/v1",
@@ -106,7 +106,7 @@ def _claude(address: ServerAddress, _: Path) -> AgentSettings:
         **dict.fromkeys(models, address.model),
         "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(address.answer_tokens),
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-        # A header of its prompt that changes with each request: nothing after it would be found in the cache.
+        # The header changes with each request, so nothing after it in the prompt would be found in the cache.
         "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
         "API_TIMEOUT_MS": str(_PATIENCE_MS),
     }

@@ -1,8 +1,8 @@
 """Shell completion of values: names and ids on this machine.
 
-Shells evaluate completions, and names are untrusted (a file, a title): values that would need quoting are
-omitted. Errors are ignored, since their text would land in the line that is being typed. Without
-completions, the shell completes paths.
+Shells evaluate completions, and names are untrusted (a file, a title), so values that would need
+quoting are omitted. Errors are ignored, since their text would end up on the line being typed. If
+there are no completions, the shell completes paths.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable, Iterator
 from edgechat.cli.declaring import Completer
 
 VARIABLE = "_EDGECHAT_COMPLETE"
-"""Environment variable with which a shell asks; see `shell_completion`."""
-# Values that begin with - would be taken for options.
+"""Environment variable that a shell sets to request completions; see `shell_completion`."""
+# Values that start with - would be mistaken for options.
 _SAFE_VALUE = re.compile(r"[\w./:@+][\w./:@+-]*")
 _UNSAFE_IN_DESCRIPTION = re.compile(r"[^\w ,.;!?/+-]+")
 _MOST = 100
-"""Limit of conversations, and of the characters of a description."""
+"""Maximum number of conversations, and of characters in a description."""
 _DRAFTERS = (
     ("auto", "whatever is on this machine and fits"),
     ("none", "no drafting"),
@@ -69,7 +69,7 @@ def _catalogue() -> Iterator[tuple[str, str]]:
     from edgechat.models.catalogue import catalogue
 
     for entry in catalogue():
-        if entry.repo is not None:  # otherwise it ships with edgechat
+        if entry.repo is not None:  # models without a repository ship with edgechat
             yield entry.name, entry.description
 
 
@@ -121,7 +121,7 @@ def _remotes() -> Iterator[tuple[str, str]]:
 
 
 def _remote_models() -> Iterator[tuple[str, str]]:
-    """Yield models of other servers that have answered before; no server is asked now."""
+    """Yield models that other servers have answered with before; contacts no server."""
     from edgechat import settings
     from edgechat.models.remote.measured import measured_speeds
 

@@ -1,4 +1,4 @@
-"""Options, arguments, commands and groups: click's classes, with value types in --help."""
+"""Options, arguments, commands and groups: click's classes, with value types shown in --help."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from edgechat.cli.terminal_io import as_text
 INTERRUPTED = 130
 
 Completer = Callable[[str], list[tuple[str, str]]]
-"""Maps the beginning of a value to the values that begin so, each with a description."""
+"""Maps the start of a value to the matching values, each with a description."""
 
 
 class ArgumentText(click.ParamType[Any]):
-    """Text, with bytes that are not UTF-8 replaced. Paths are plain strings instead."""
+    """Text, with non-UTF-8 bytes replaced. Paths use plain strings instead."""
 
     name = "str"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See click."""
+        """See `click.ParamType.convert`."""
         return as_text(value)
 
 
@@ -41,7 +41,7 @@ TEXT = ArgumentText()
 
 
 class Number(click.ParamType[Any]):
-    """A number, with inclusive bounds."""
+    """A number with inclusive bounds."""
 
     def __init__(self, kind: type[int | float], min: float | None = None, max: float | None = None) -> None:
         self.kind, self.min, self.max = kind, min, max
@@ -49,13 +49,13 @@ class Number(click.ParamType[Any]):
 
     @property
     def bounds(self) -> str:
-        """Bounds as --help shows them: 0<=x<=5."""
+        """The bounds as --help shows them: 0<=x<=5."""
         if self.min is None:
             return "" if self.max is None else f"x<={self.max}"
         return f"x>={self.min}" if self.max is None else f"{self.min}<=x<={self.max}"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See click; NaN is out of bounds."""
+        """See `click.ParamType.convert`. NaN is out of bounds."""
         try:
             number = self.kind(value)
         except ValueError:
@@ -91,17 +91,17 @@ def _offers(complete: Completer | None) -> Any:
 
 
 class CliOption(click.Option):
-    """An option; `complete` completes its values in a shell."""
+    """An option whose values `complete` completes in a shell."""
 
     def __init__(self, names: Any, *, complete: Completer | None = None, **attributes: Any) -> None:
         super().__init__(names, shell_complete=_offers(complete), **{"show_default": True} | attributes)
 
     def make_metavar(self, ctx: click.Context) -> str:
-        """See click."""
+        """See `click.Option.make_metavar`."""
         return self.metavar or _shown_type(self)
 
     def get_help_extra(self, ctx: click.Context) -> Any:
-        """See click."""
+        """See `click.Option.get_help_extra`."""
         extra = super().get_help_extra(ctx)
         if isinstance(self.type, Number) and self.type.bounds:
             extra["range"] = self.type.bounds
@@ -109,23 +109,23 @@ class CliOption(click.Option):
 
 
 class CliArgument(click.Argument):
-    """An argument; `complete` completes its values in a shell."""
+    """An argument whose values `complete` completes in a shell."""
 
     def __init__(self, names: Any, *, complete: Completer | None = None, **attributes: Any) -> None:
         super().__init__(names, shell_complete=_offers(complete), **attributes)
 
     def make_metavar(self, ctx: click.Context) -> str:
-        """See click."""
+        """See `click.Argument.make_metavar`."""
         name = self.human_readable_name
         return f"{f'{{{name}}}' if self.required else f'[{name}]'}{'...' if self.nargs != 1 else ''}"
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
-        """See click."""
+        """See `click.Argument.get_help_record`."""
         extra = "  [required]" if self.required else ""
         return f"{self.human_readable_name} {_shown_type(self)}", f"{self.help or ''}{extra}"
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
-        """See click."""
+        """See `click.Argument.get_error_hint`."""
         return f"'{self.human_readable_name}'"
 
 
@@ -168,17 +168,17 @@ debug_option = option(
 
 
 class CliCommand(click.Command):
-    """A command with --debug, and with a section for arguments in --help."""
+    """A command with a --debug option, and a section for arguments in --help."""
 
     def __init__(self, *args: Any, offline: bool = False, **attributes: Any) -> None:
-        """offline: whether it also has --offline."""
+        """offline: whether to add --offline."""
         super().__init__(*args, **attributes)
         if offline:
             offline_option(self)
         debug_option(self)
 
     def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """See click."""
+        """See `click.Command.format_arguments`."""
         rows = [one.get_help_record(ctx) for one in self.get_params(ctx) if isinstance(one, CliArgument)]
         if rows:
             with formatter.section("Arguments"):
@@ -191,7 +191,7 @@ class CliGroup(click.Group):
     command_class = CliCommand
 
     def __init__(self, *args: Any, debug: bool = True, offline: bool = False, **attributes: Any) -> None:
-        """debug, offline: whether it has --debug and --offline itself."""
+        """debug, offline: whether the group itself has --debug and --offline."""
         super().__init__(*args, **{"subcommand_metavar": "COMMAND [ARGS]..."} | attributes)
         if offline:
             offline_option(self)
@@ -199,11 +199,11 @@ class CliGroup(click.Group):
             debug_option(self)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """See click."""
+        """See `click.Group.list_commands`."""
         return list(self.commands)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """See click."""
+        """See `click.Group.resolve_command`."""
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as error:
@@ -216,11 +216,11 @@ class LazyCommands(UserDict[str, click.Command]):
     """Commands by name, in the order of --help, imported on first use."""
 
     def __init__(self, package: str, places: dict[str, tuple[str, str]]) -> None:
-        """places: the module and the function of each command, "models.rm", and the beginning of its help."""
+        """places: by command, its module and function (such as "models.rm") and the start of its help."""
         super().__init__()
         self.data = {name: f"{package}.{place}" for name, (place, _) in places.items()}  # type: ignore[misc]
         self.summaries = {name: CliCommand(name, help=text) for name, (_, text) in places.items()}
-        """Stand-ins that have only the help of a command."""
+        """Stand-ins that have only a command's help text."""
 
     def __getitem__(self, name: str) -> click.Command:
         """Import and return a command."""
@@ -232,16 +232,16 @@ class LazyCommands(UserDict[str, click.Command]):
 
 
 class CommandGroup(CliGroup):
-    """The program: lists commands without importing them; suggests `edgechat run guide` for `guide`."""
+    """The program: lists commands without importing them, and suggests `edgechat run guide` for `guide`."""
 
     commands: LazyCommands
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """See click."""
+        """See `click.Group.format_commands`."""
         CliGroup(None, commands=self.commands.summaries).format_commands(ctx, formatter)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
-        """See click."""
+        """See `click.Group.shell_complete`."""
         from click.shell_completion import CompletionItem
 
         commands = self.commands.summaries.items()
@@ -253,18 +253,18 @@ class CommandGroup(CliGroup):
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
-        """See click."""
+        """See `click.Group.make_context`."""
         with _own_endings():
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """See click."""
+        """See `click.Group.invoke`."""
         with _own_endings():
             return super().invoke(ctx)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """See click."""
-        if ctx.resilient_parsing:  # for completion
+        """See `click.Group.resolve_command`."""
+        if ctx.resilient_parsing:  # completing
             return super().resolve_command(ctx, args)
         if args[0] == "chat":
             ctx.fail(
@@ -278,9 +278,9 @@ class CommandGroup(CliGroup):
 
 @contextlib.contextmanager
 def _own_endings() -> Iterator[None]:
-    """Make arguments in usage errors safe for a terminal, and replace click's endings.
+    """Make arguments in usage errors safe for a terminal, and override how click ends the program.
 
-    click prints "Aborted!" for Ctrl+C, and fails if the reader of the output has closed it.
+    click prints "Aborted!" on Ctrl+C, and fails if whatever reads the output has closed it.
     """
     try:
         yield
@@ -296,7 +296,7 @@ def _own_endings() -> Iterator[None]:
 
 
 def suggest(ctx: click.Context, word: str, command: list[str]) -> None:
-    """Fail, and suggest a command."""
+    """Fail, suggesting a command."""
     ctx.fail(f"No such command {word!r}. Did you mean: {one_line(shlex.join(command))}")
 
 

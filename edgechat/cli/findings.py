@@ -1,4 +1,4 @@
-"""Findings: what is wrong on this machine and with edgechat's own files, why it matters, and the remedies.
+"""Findings: what keeps models from running well on this machine, and the remedies.
 
 Each layer checks its own files; this module collects the reports.
 """
@@ -50,7 +50,7 @@ _HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 
 
 class Weight(IntEnum):
-    """Severity of a finding. All but notes are problems."""
+    """Severity of a finding. Everything above NOTE is a problem."""
 
     NOTE = 0
     TIGHT = 1
@@ -66,17 +66,17 @@ class Finding:
     what: str
     why: str
     fix: str
-    """Text; lines that begin with two spaces are commands."""
+    """Text; lines that start with two spaces are commands."""
 
 
 def all_findings() -> Iterator[Finding]:
-    """Yield what is wrong on this machine and with edgechat's own files."""
+    """Yield problems with edgechat's own files, and with this machine."""
     yield from own_findings()
     yield from machine_findings(survey(), _disks())
 
 
 def own_findings() -> Iterator[Finding]:
-    """Yield problems of edgechat's own folders and files."""
+    """Yield problems with edgechat's own folders and files."""
     yield from _folders()
     yield from _unreadable_folders()
     yield from _failed_starts()
@@ -99,7 +99,7 @@ def own_findings() -> Iterator[Finding]:
 
 
 def _folders() -> Iterator[Finding]:
-    """Yield a finding for each folder that is not writable; one for all that cannot be created."""
+    """Yield a finding for each folder that is not writable; if one cannot be created, report only that."""
     kinds: tuple[tuple[Callable[[], Path], str], ...] = (
         (paths.config_dir, "Settings are read from this folder."),
         (paths.data_dir, "Conversations and models are stored in this folder."),
@@ -111,7 +111,7 @@ def _folders() -> Iterator[Finding]:
             path = folder()
         except FolderError as error:
             yield Finding(Weight.BROKEN, error.message, why, error.hint or "")
-            return  # the others fail alike
+            return  # the others fail in the same way
         try:
             path.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=path):
@@ -124,11 +124,11 @@ def _folders() -> Iterator[Finding]:
 
 
 def _unreadable_folders() -> Iterator[Finding]:
-    """Yield a note for each unreadable folder of models."""
+    """Yield a note for each models folder that cannot be read."""
     try:
         skipped = inventory().skipped
     except EdgechatError:
-        return  # reported with the catalogue
+        return  # reported by the catalogue check
     for path, reason in list(skipped.items())[:_MOST_NOTES]:
         what = f"The models in {one_line(str(path), 300)} cannot be read: {reason}."
         fix = "To use them, give your user permission to read the folder."
@@ -136,7 +136,7 @@ def _unreadable_folders() -> Iterator[Finding]:
 
 
 def _failed_starts() -> Iterator[Finding]:
-    """Yield a note for each model whose program failed at its last start."""
+    """Yield a note for each model whose engine failed at its last start."""
     for name, start in list(engine_starts().items())[-_MOST_NOTES:]:
         if start.failure:
             what = f"The program of {one_line(name, 300)} {one_line(start.failure, 300)}."
@@ -148,7 +148,7 @@ def _check_guide() -> None:
 
 
 def _check_model() -> None:
-    """Check that the model of settings.toml is on this machine."""
+    """Check that the model named in settings.toml is on this machine."""
     try:
         model = settings.load().model
     except EdgechatError:
@@ -170,7 +170,7 @@ def _check_chats() -> None:
 
 
 def _disks() -> dict[Path, int]:
-    """Return the free bytes of the folders of models, each disk once."""
+    """Return the free bytes for each models folder, counting each disk once."""
     free: dict[Path, int] = {}
     folders = [hub_cache()]
     with suppress(FolderError):
@@ -183,7 +183,7 @@ def _disks() -> dict[Path, int]:
 
 
 def machine_findings(survey: Survey, disks: dict[Path, int]) -> Iterator[Finding]:
-    """Yield the findings about this machine and its llama.cpp. disks: free bytes by folder of models."""
+    """Yield findings about this machine and its llama.cpp. disks: free bytes, by models folder."""
     for failure in survey.failures:
         yield _failure(failure, survey.build)
     if survey.build is not None:
@@ -235,7 +235,7 @@ def _unused(cards: tuple[Accelerator, ...], build: Build) -> Iterator[Finding]:
             continue
         names = ", ".join(dict.fromkeys(_described(card) for card in unused))
         built = [name for name in DRIVERS[vendor] if name in (*build.backends, *build.unloaded)]
-        # The GPU inside an Intel or AMD processor shares its memory and is seldom faster than the CPU.
+        # A GPU built into an Intel or AMD processor shares its memory and is seldom faster than the CPU.
         integrated = vendor in ("intel", "amd") and all(card.shares_ram for card in unused)
         weight = Weight.NOTE if integrated else Weight.SLOW
         if built:
@@ -274,7 +274,7 @@ def _unseen(vendor: Vendor, names: str, built: list[str], weight: Weight) -> Fin
 
 
 def _mlx(profile: DeviceProfile) -> Iterator[Finding]:
-    """Yield a note if MLX could use the GPU, but is not installed."""
+    """Yield a note if MLX could use the GPU but is not installed."""
     if profile.mlx or not any(card.is_apples for card in profile.accelerators):
         return
     why = "MLX models require it; edgechat would use the better of MLX and llama.cpp for each model."
@@ -288,7 +288,7 @@ def _kernels(instruction_sets: tuple[str, ...], build: Build) -> Iterator[Findin
         return
     grave = [name for name in missing if name in ESSENTIAL]
     if frozen() and not grave:
-        return  # the archive has chosen its best build
+        return  # the archive has already chosen its best build
     listed = ", ".join(grave or missing)
     what = f"This build of llama.cpp does not use these instruction sets of the CPU: {listed}."
     why = "Models run at half speed or less." if grave else "Prompts are read somewhat more slowly."
@@ -296,7 +296,7 @@ def _kernels(instruction_sets: tuple[str, ...], build: Build) -> Iterator[Findin
 
 
 def _amx(failure: str, build: Build) -> Iterator[Finding]:
-    """Yield a note if the matrix unit of a server CPU is unused."""
+    """Yield a note if a server CPU's matrix unit is unused."""
     if failure and not frozen():
         what = f"AMX, the matrix unit of this processor, is not used: its trial {failure}."
         why = "Prompts would be read up to 1.7 times as fast."
@@ -305,7 +305,7 @@ def _amx(failure: str, build: Build) -> Iterator[Finding]:
 
 
 def _attention(speed: DeviceSpeed) -> Iterator[Finding]:
-    """Yield a note for each shape of attention that was not measured."""
+    """Yield a note for each attention shape that was not measured."""
     for heads, why in speed.unmeasured.items():
         yield Finding(
             Weight.NOTE,
@@ -360,7 +360,7 @@ def _disk(folder: Path, free: int) -> Iterator[Finding]:
     yield Finding(Weight.TIGHT if little else Weight.NOTE, what, why, fix)
 
 
-# Remedies: commands that install what is missing, for this installation and this shell.
+# Remedies: commands that install what is missing, for this installation and shell.
 
 DRIVERS: dict[Vendor, tuple[str, ...]] = {
     "nvidia": ("CUDA", "Vulkan"),
@@ -368,7 +368,7 @@ DRIVERS: dict[Vendor, tuple[str, ...]] = {
     "intel": ("SYCL", "Vulkan"),
     "apple": ("MTL",),
 }
-"""ggml's backends for the GPUs of each vendor."""
+"""ggml's backends for each vendor's GPUs."""
 _OPTIONS = {
     "CUDA": "GGML_CUDA",
     "ROCm": "GGML_HIP",
@@ -389,7 +389,7 @@ _PACKAGE = "llama-cpp-python"
 
 
 def rebuild(vendor: Vendor | None, build: Build, *, also: str | None = None) -> tuple[str, str]:
-    """Return the backend to build for a vendor's GPUs ('' for none), and the instructions."""
+    """Return the backend to build for a vendor's GPUs ('' for None), and instructions for building it."""
     backend = _backend_for(vendor) if vendor else ""
     shown = {"MTL": "Metal"}.get(backend, backend)
     if frozen():
@@ -404,14 +404,14 @@ def rebuild(vendor: Vendor | None, build: Build, *, also: str | None = None) -> 
 
 
 def install_llama(version: str | None = None, options: str = "") -> str:
-    """Return the command that rebuilds llama-cpp-python, on lines that begin with two spaces."""
+    """Return the command that rebuilds llama-cpp-python, on lines that start with two spaces."""
     if frozen():
         return _other_download("")
     package = f"{_PACKAGE}=={version}" if version else _PACKAGE
     if importlib.util.find_spec("pip") is not None:
         command = [f"{sys.executable} -m pip install", "--force-reinstall --no-cache-dir --no-deps"]
         command.append(f"--no-binary {_PACKAGE} {package}")
-    else:  # an environment made by uv has no pip
+    else:  # uv creates environments without pip
         command = [f"uv pip install --python {sys.executable}", f"--no-cache --reinstall-package {_PACKAGE}"]
         command.append(f"--no-binary-package {_PACKAGE} {package}")
     if sys.platform == "win32":
@@ -421,9 +421,9 @@ def install_llama(version: str | None = None, options: str = "") -> str:
 
 
 def install(package: str, *, archive: str) -> str:
-    """Return the command that installs a package, on a line that begins with two spaces.
+    """Return the command that installs a package, on a line that starts with two spaces.
 
-    archive: the archive to download instead, for the packaged program.
+    archive: the archive to download instead, if edgechat was not installed with pip.
     """
     if frozen():
         return f"Download edgechat again: the archive for {archive}."
@@ -433,7 +433,7 @@ def install(package: str, *, archive: str) -> str:
 
 
 def _other_download(backend: str) -> str:
-    """Return which archive to download, for the packaged program."""
+    """Return which archive to download instead, for users of the packaged program."""
     if backend not in _ARCHIVES:
         return "Download edgechat again: the archive for this system and CPU."
     if sys.platform == "darwin" or platform.machine().lower() not in ("x86_64", "amd64"):
@@ -445,7 +445,7 @@ def _other_download(backend: str) -> str:
 
 
 def _backend_for(vendor: Vendor) -> str:
-    """Return the best backend for a vendor's GPUs, given the tools that are installed."""
+    """Return the best backend for a vendor's GPUs that the installed tools can build."""
     if vendor == "amd" and (frozen() or shutil.which("hipcc") is None):
-        return "Vulkan"  # needs no ROCm, which supports few cards
+        return "Vulkan"  # it does not need ROCm, which supports few cards
     return {"nvidia": "CUDA", "amd": "ROCm", "apple": "MTL"}.get(vendor, "Vulkan")

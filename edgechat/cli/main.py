@@ -1,6 +1,6 @@
-"""Command `edgechat`: its options, and the one place where errors become text and exit codes.
+"""The `edgechat` command: its options, and the only place that turns errors into text and exit codes.
 
-The module of a command is imported when it is called.
+Each command's module is imported when the command is called.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def app(
     screen_reader: bool,
 ) -> None:
     """Open the chat, or run a command."""
-    from edgechat.base import logs  # 11 ms, which `edgechat --version` need not pay
+    from edgechat.base import logs  # 11 ms, which `edgechat --version` can do without
 
     logs.to_file()
     if context.invoked_subcommand is not None:
@@ -252,7 +252,7 @@ def app(
 
 
 def _settings_ask_for_plain_mode() -> bool:
-    """Return whether the settings request the plain mode; the app reports errors in them."""
+    """Return True if the settings request the plain mode; invalid settings are left for the app to report."""
     from edgechat import settings
 
     with contextlib.suppress(EdgechatError):
@@ -261,12 +261,12 @@ def _settings_ask_for_plain_mode() -> bool:
 
 
 def run_cli() -> int:
-    """Run the command line and return its exit code: 0 fine, 1 a user's error, 2 usage, 3 engine failure."""
+    """Run the command line and return its exit code: 0 success, 1 user error, 2 usage, 3 engine failure."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # the parent process has closed it
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  (for the life of the process)
+        if getattr(sys, name) is None:  # closed by the parent process
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  (open until the program ends)
     for stream in (sys.stdout, sys.stderr):
-        # Characters that a terminal cannot show become question marks.
+        # Show characters that the terminal cannot encode as question marks.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     return translated(_run)
@@ -278,11 +278,11 @@ def _run() -> None:
         from edgechat.cli import shell_completion
 
         sys.exit(shell_completion.answer(app, "edgechat", asked))
-    app(prog_name="edgechat")  # named, because a frozen program is edgechat.exe
+    app(prog_name="edgechat")  # given explicitly, since a frozen program is edgechat.exe
 
 
 def translated(work: Callable[[], object]) -> int:
-    """Run `work`; report errors on stderr, with --debug after their traceback; return the exit code."""
+    """Run `work` and return the exit code; report errors on stderr, with a traceback first under --debug."""
     try:
         try:
             work()
@@ -319,7 +319,7 @@ def _report(error: Exception) -> int:
 
         from edgechat.base import logs
 
-        logs.to_file()  # the error may have come before any command
+        logs.to_file()  # the error may have come before the log file was opened
         logging.getLogger(__name__).error("a fault of edgechat's own", exc_info=error)
         complain(
             f"Internal error in edgechat: {type(error).__name__}: {error}",
@@ -329,12 +329,12 @@ def _report(error: Exception) -> int:
 
 
 def _output_closed() -> int:
-    """End successfully if the reader of the output has closed it, for `set -o pipefail`."""
+    """Return success, since `set -o pipefail` would report a reader that stopped early as a failure."""
     _discard_stdout()
     return 0
 
 
 def _discard_stdout() -> None:
-    # Buffered output would fail again at exit, with a traceback.
+    # Otherwise flushing the buffer at exit would fail again, with a traceback.
     with contextlib.suppress(OSError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Options and arguments that several commands share."""
+"""Options and arguments shared by several commands."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from edgechat.settings import EngineName, RuntimeQuant
 
 MOST = 2**31 - 1
-"""Largest number of tokens or conversations, as in settings.toml."""
+"""Maximum number of tokens or conversations, as in settings.toml."""
 
 
 def _adapters(
     _context: click.Context, _param: click.Parameter, given: tuple[str, ...]
 ) -> tuple[str, ...] | None:
-    """Return the adapters; None for those of the settings."""
+    """Return the adapters; None for those in the settings."""
     return () if given == ("off",) else given or None
 
 
@@ -67,7 +67,7 @@ anyway_option = option("--load-anyway", is_flag=True, help="Load the model even 
 def checked_workers(
     _context: click.Context, _param: click.Parameter, given: tuple[str, ...]
 ) -> tuple[str, ...] | None:
-    """Check the addresses of workers; return None if there are none."""
+    """Check the workers' addresses; return None if there are none."""
     if not given:
         return None
     from edgechat.base.network import lenders

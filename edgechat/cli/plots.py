@@ -1,4 +1,4 @@
-"""Plots of benchmarks: speed, the cost of calls and ways of decoding; quality against size and speed."""
+"""Benchmark plots: speed, the cost of calls, ways of decoding, and quality against size and speed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Measure = Callable[["MeasuredModel"], float]
 
 
 def draw(report: BenchReport, title: str, path: Path) -> None:
-    """Write a PNG. Raises NotDrawn."""
+    """Plot a report as a PNG file. Raises NotDrawn."""
     figure = figure_of(15)
     figure.suptitle(title)
     deep, left, right = figure.subplots(1, 3)
@@ -56,10 +56,10 @@ def draw(report: BenchReport, title: str, path: Path) -> None:
 
 
 def check(path: Path, kinds: Sequence[str] = (".png",), example: str = "--plot bench.png") -> None:
-    """Check, before the measurement, that a plot of these kinds can be drawn. Raises NotDrawn."""
+    """Raise NotDrawn if a plot could not be written to `path`. Called before measuring."""
     if path.suffix.lower() not in kinds:
         raise NotDrawn(
-            f"{path} does not say what to draw: it ends in none of {', '.join(kinds)}.",
+            f"{path} is not a name for a plot: it must end in {' or '.join(kinds)}.",
             hint=f"For example: {example}",
         )
     figure_of()
@@ -68,9 +68,9 @@ def check(path: Path, kinds: Sequence[str] = (".png",), example: str = "--plot b
 
 
 def figure_of(width: float = 10) -> Any:
-    """Return an empty figure of this width in inches. Raises NotDrawn if matplotlib is missing."""
+    """Return an empty figure, `width` inches wide. Raises NotDrawn if matplotlib is missing."""
     try:
-        from matplotlib.figure import Figure  # half a second, and optional
+        from matplotlib.figure import Figure  # takes half a second, and is optional
     except ImportError as error:
         raise NotDrawn(
             "Plots require matplotlib, which is not installed.",
@@ -82,24 +82,24 @@ def figure_of(width: float = 10) -> Any:
 
 
 def size(one: MeasuredModel) -> float:
-    """Return the size of a file in GiB."""
+    """Return the file size in GiB."""
     return one.model.model.size / 2**30
 
 
 def speed(one: MeasuredModel) -> float:
-    """Return the tokens per second."""
+    """Return the speed in tokens per second."""
     return one.tokens_per_second
 
 
 def loss(one: MeasuredModel) -> float:
-    """Return the loss of a model: its divergence, 0 for the base; else its perplexity."""
+    """Return a model's loss: its divergence (0 for the base), or its perplexity if there is no base."""
     if one.figures.divergence is not None:
         return one.figures.divergence.mean.value
     return 0.0 if one.is_base else one.figures.perplexity.value
 
 
 def front(models: Iterable[MeasuredModel], value: Measure, sign: int) -> list[MeasuredModel]:
-    """Return the models on the Pareto front, the best by `value` first.
+    """Return the models on the Pareto front, starting with the best by `value`.
 
     sign: 1 if smaller values are better, -1 if larger ones are.
     """
@@ -114,16 +114,16 @@ AXES: tuple[tuple[str, str, Measure, int], ...] = (
     ("size", "size in GiB", size, 1),
     ("speed", "tokens per second", speed, -1),
 )
-"""Fronts: name, label, value, and sign as in `front`."""
+"""Pareto fronts: name, label, value, and sign as in `front`."""
 
 
 def check_quality(path: Path) -> None:
-    """Check, before the measurement, that a plot of quality can be drawn. Raises NotDrawn."""
+    """Raise NotDrawn if a quality plot could not be written to `path`. Called before measuring."""
     check(path, _KINDS, "--plot quality.svg, or --plot - for the terminal")
 
 
 def draw_quality(report: QualityReport, path: Path) -> None:
-    """Write a plot of quality in the format of the file's suffix. Raises NotDrawn."""
+    """Plot quality, in the format given by the file's suffix. Raises NotDrawn."""
     whole = figure_of()
     whole.suptitle(report.title)
     for axes, (_, label, value, sign) in zip(whole.subplots(1, 2, sharey=True), AXES, strict=True):
@@ -156,7 +156,7 @@ def draw_quality(report: QualityReport, path: Path) -> None:
 
 
 def quality_text(report: QualityReport) -> str:
-    """Return a plot of quality as text, under 80 columns."""
+    """Return a quality plot as text, less than 80 columns wide."""
     return "\n\n".join(_scatter(report, label, value, sign) for _, label, value, sign in AXES)
 
 
@@ -170,7 +170,7 @@ def _scatter(report: QualityReport, label: str, value: Measure, sign: int) -> st
         across = round((value(one) - low) / ((high - low) or 1.0) * (_WIDTH - 1))
         down = round((1 - loss(one) / most) * (_HEIGHT - 1))
         name = f"{'*' if one.is_chosen else 'o' if one in on_front else 'x'} {one.model.label}"[:_LABEL]
-        # The next free row, so that no name hides another.
+        # Use the next free row, so that names do not overlap.
         free = (
             at for at in [*range(down, -1, -1), *range(down, _HEIGHT)] if _is_free(rows[at], across, name)
         )

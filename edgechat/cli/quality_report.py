@@ -1,4 +1,4 @@
-"""Report of `edgechat bench --quality`: a table, a plot, or JSON as in `commands/bench.py`."""
+"""Report of `edgechat bench --quality`: a table, a plot, or JSON as described in `commands/bench.py`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TERMINAL = Path("-")
 
 
 def run(request: QualityRequest, *, plot_file: Path | None, json: bool) -> None:
-    """Run the command. plot_file: path for a plot; '-' for the terminal. Raises EdgechatError."""
+    """Run the command. plot_file: where to write a plot; '-' for the terminal. Raises EdgechatError."""
     if plot_file is not None and plot_file != _TERMINAL:
         plots.check_quality(plot_file)
     try:
@@ -51,25 +51,25 @@ def _sheet(report: QualityReport) -> str:
 def _head(report: QualityReport) -> Iterator[tuple[str, str]]:
     yield "Model", report.title
     n_tokens = f"{report.models[0].figures.n_tokens:,}"
-    yield "Text", f"{report.n_chunks} chunks of {report.n_ctx} tokens; {n_tokens}, of second halves, scored"
+    yield "Text", f"{report.n_chunks} chunks of {report.n_ctx} tokens; {n_tokens} scored (second halves)"
 
 
 def _notes(report: QualityReport) -> Iterator[str]:
     if report.base is None:
         yield (
-            "Nothing was compared: what a quantization loses shows beside a more exact file of the same "
-            "model. Download one (edgechat pull MODEL:Q8_0), or name one with --against."
+            "Nothing was compared: to see what a quantization loses, a more exact file of the same model is "
+            "needed. Download one (edgechat pull MODEL:Q8_0), or name one with --against."
         )
         return
     yield f"Divergence: how far predictions are from {report.base}'s, in nats per token; 0 is no loss."
     if any(one.is_chosen for one in report.models):
         yield "*: what this machine would run."
     if len(report.models) > 2:
-        yield "Front: no other one that is as small (size), or as fast (speed), loses less."
+        yield "Front: no other file as small (size), or as fast (speed), loses less."
 
 
 def _tables(report: QualityReport) -> Iterator[str]:
-    """Yield the table, split to fit the width; each part has the names of the models."""
+    """Yield the table in parts that fit the width, each starting with the models' names."""
     names, columns = _columns(report)
     part: list[tuple[str, ...]] = []
     for column in columns:
@@ -82,7 +82,7 @@ def _tables(report: QualityReport) -> Iterator[str]:
 
 
 def _columns(report: QualityReport) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-    """Return the columns with the names of the models, and those with their figures."""
+    """Return the columns that name the models, and the columns of figures."""
     rows = [("", "", "SIZE", "TOKENS/S", "PERPLEXITY", "DIVERGENCE", "MEDIAN", "99.9 %", "SAME TOP", "FRONT")]
     fronts = report_fronts(report)
     for one in report.models:
@@ -113,7 +113,7 @@ def _columns(report: QualityReport) -> tuple[list[tuple[str, ...]], list[tuple[s
 
 
 def with_error(estimate: Estimate) -> str:
-    """Return a figure with its error to two digits: '0.03124 ± 0.00041'."""
+    """Return a figure, with its error to two digits: '0.03124 ± 0.00041'."""
     if not estimate.error > 0:
         return figure(estimate.value)
     digits = max(0, 1 - math.floor(math.log10(estimate.error)))
@@ -121,7 +121,7 @@ def with_error(estimate: Estimate) -> str:
 
 
 def report_fronts(report: QualityReport) -> dict[str, list[str]]:
-    """Return the fronts ('size', 'speed') of each model, by label."""
+    """Return the fronts ('size', 'speed') that each model is on, by label."""
     fronts: dict[str, list[str]] = {one.model.label: [] for one in report.models}
     for name, _, value, sign in plots.AXES:
         for one in plots.front(report.models, value, sign):

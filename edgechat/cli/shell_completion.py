@@ -1,8 +1,8 @@
-"""Shell completion: answers to shells, and the scripts that ask.
+"""Shell completion: the scripts that request completions, and the answers to them.
 
-The protocol is that of typer, whose scripts are on users' machines. A script sets _EDGECHAT_COMPLETE to
-complete_SHELL, and other variables to the line. The present scripts, in `base/data/completion`, all ask as
-fish does: the answer has a line for each value, with its description after a tab.
+The protocol is typer's, whose scripts are on users' machines. A script sets _EDGECHAT_COMPLETE to
+complete_SHELL, and passes the command line in other variables. The current scripts, in
+`base/data/completion`, all use the fish format: one value per line, with its description after a tab.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ SCRIPTS = tuple(dict.fromkeys(_SCRIPTS.values()))
 
 
 def script(name: str) -> str:
-    """Return a script by its file name."""
+    """Return a script, by file name."""
     return paths.shipped(f"completion/{name}").read_text(encoding="utf-8")
 
 
 def answer(group: click.Command, program: str, instruction: str) -> int:
-    """Print the answer to a shell; return the exit code."""
+    """Print the answer to a shell's request; return the exit code."""
     action, found, shell = instruction.partition("_")
     if not found:
         return _refuse("Invalid completion instruction.")
@@ -60,7 +60,7 @@ def _refuse(message: str) -> int:
 
 
 def _words(shell: str) -> tuple[list[str], str]:
-    """Return the complete words after the program, and the incomplete last one."""
+    """Return the complete words after the program's name, and the last one, which is incomplete."""
     if shell == "bash":
         words, at = split_arg_string(os.environ["COMP_WORDS"]), int(os.environ["COMP_CWORD"])
         return words[1:at], words[at] if at < len(words) else ""
@@ -83,7 +83,7 @@ def _for_fish(items: list[CompletionItem[Any]]) -> str:
 
 
 def _for_zsh(items: list[CompletionItem[Any]]) -> str:
-    """Return a command, which the older script evaluates."""
+    """Return a command for the older script to evaluate."""
     lines = [":".join(f'"{_quoted(text)}"' for text in (item.value, item.help) if text) for item in items]
     return "_arguments '*: :(({}))'".format("\n".join(lines)) if lines else "_files"
 
@@ -149,7 +149,7 @@ def _shell() -> str | None:
 
 
 def _install(shell: str, text: str) -> Path:
-    """Write a script where the shell finds it, and configure the shell if needed; return the path."""
+    """Write the script where the shell looks for it, and configure the shell if needed; return its path."""
     home = Path.home()
     if shell == "bash":
         path = home / ".bash_completions" / "edgechat.sh"

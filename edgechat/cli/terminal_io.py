@@ -19,20 +19,20 @@ BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 _INTERVAL = 0.1
 _CLEAR = "\r\x1b[K"
 USAGE_ERROR = 2
-SIGNAL_EXIT = 128  # shells add it to the number of the signal that ended a program
+SIGNAL_EXIT = 128  # plus the number of the signal that ended the program, as in shells
 _PATIENCE = 2.0
-"""Seconds until a note says that standard input is awaited."""
+"""Seconds before a note says that standard input is being awaited."""
 
 
 def as_text(argument: str) -> str:
-    """Return an argument with bytes that are not UTF-8 replaced."""
+    """Return an argument with non-UTF-8 bytes replaced."""
     return argument.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def complain(message: str, hint: str | None) -> None:
-    """Print an error on stderr: what happened, in a line, and what to do next.
+    """Print an error on stderr: what happened, on one line, and what to do next.
 
-    Only lines of the hint that begin with two spaces (commands to copy) stay separate.
+    Lines of the hint are joined, except those that start with two spaces (commands to copy).
     """
     print(f"error: {flat(message)}", file=sys.stderr)
     if hint:
@@ -46,16 +46,17 @@ def note(text: str) -> None:
 
 
 def read_piped(limit: int) -> bytes:
-    """Return at most `limit` bytes of standard input, however slow its source.
+    """Return up to `limit` bytes of standard input, however slow its source.
 
-    A parent process may leave a pipe open to which nobody writes: then a note says what is awaited.
+    A parent process may leave a pipe open without writing to it, so after a while a note says what is
+    being awaited.
     """
     import threading
 
     nothing = "NUL" if sys.platform == "win32" else "/dev/null"
     text = f"still reading standard input, which has not ended. To do without it: <{nothing}"
     waiting = threading.Timer(_PATIENCE, note, [text])
-    waiting.daemon = True  # Ctrl+C need not wait for it
+    waiting.daemon = True  # so that Ctrl+C does not wait for it
     waiting.start()
     try:
         return sys.stdin.buffer.read(limit)
@@ -72,7 +73,8 @@ def ending_on_signals() -> Iterator[None]:
     handled = [number for number in numbers if before[number] is not signal.SIG_IGN]
 
     def leave(number: int, _: object) -> None:
-        # Both the shell and the kernel signal a closed terminal; the second must not interrupt the saving.
+        # When a terminal closes, the shell and the kernel both send a signal; the second must not interrupt
+        # saving.
         for other in handled:
             signal.signal(other, signal.SIG_IGN)
         raise SystemExit(SIGNAL_EXIT + number)
@@ -94,14 +96,14 @@ def print_json(value: object) -> None:
 
 
 def is_interactive() -> bool:
-    """Return whether a person can be asked."""
+    """Return True if there is a user to ask."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def confirm(question: str, nothing: str, without: str) -> None:
-    """Ask before something is deleted permanently. Raises Exit: 1 after a no, 2 without a terminal.
+    """Ask before deleting something permanently. Raises Exit: 1 if refused, 2 without a terminal.
 
-    nothing: what was not done. without: how to do it without a question.
+    nothing: says that nothing was done. without: says how to do it without being asked.
     """
     if not is_interactive():
         complain(f"{nothing}: there is no terminal to confirm in.", without)
@@ -112,7 +114,7 @@ def confirm(question: str, nothing: str, without: str) -> None:
 
 
 def answers_yes(question: str) -> bool:
-    """Ask a question; return whether the answer is yes."""
+    """Ask a question; return True if the answer is yes."""
     try:
         return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:
@@ -120,19 +122,19 @@ def answers_yes(question: str) -> bool:
 
 
 def styled(stream: TextIO) -> bool:
-    """Return whether to write escape sequences: to a terminal, unless NO_COLOR (no-color.org) is set."""
+    """Return True if styled output suits `stream`: a terminal, without NO_COLOR (no-color.org) set."""
     return can_render(stream) and not os.environ.get("NO_COLOR")
 
 
 def can_render(stream: TextIO) -> bool:
-    """Return whether a stream is a terminal that understands escape sequences, if only without colours."""
+    """Return True if `stream` is a terminal that understands escape sequences, even if not colors."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def sheet(rows: Iterable[tuple[str, str]], *, bold: bool = False, width: int = 11) -> str:
-    """Return rows (label, text) with the texts in a column; each line of a text is wrapped separately.
+    """Return (label, text) rows with the texts in a column; each line of a text is wrapped separately.
 
-    Lines that begin with two spaces are not wrapped: they are commands to copy.
+    Lines that start with two spaces are commands to copy, and are not wrapped.
     """
     lines: list[str] = []
     for label, text in rows:
@@ -148,9 +150,9 @@ def sheet(rows: Iterable[tuple[str, str]], *, bold: bool = False, width: int = 1
 
 
 def table(lines: Sequence[Sequence[str]], *, indent: str = "") -> str:
-    """Return lines with equally many cells, aligned in columns.
+    """Return rows of cells, aligned in columns. All rows must have the same number of cells.
 
-    indent: before each line; two spaces keep a `sheet` from wrapping it.
+    indent: what each row starts with; two spaces keep a `sheet` from wrapping it.
     """
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
@@ -162,12 +164,12 @@ def table(lines: Sequence[Sequence[str]], *, indent: str = "") -> str:
 def _wrapped(line: str, width: int) -> list[str]:
     import textwrap  # 2 ms
 
-    # Paths stay whole, however long, so that they can be copied.
+    # Keep paths whole, however long, so that they can be copied.
     return textwrap.wrap(line, width, break_on_hyphens=False, break_long_words=False) or [""]
 
 
 class StatusLine:
-    """A line that is overwritten, on a terminal only. As a context manager, it clears the line at the end."""
+    """A status line that overwrites itself, on terminals only. As a context manager, it clears the line."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -181,17 +183,17 @@ class StatusLine:
         self.clear()
 
     def show(self, text: str) -> None:
-        """Show `text`, unless the line has just changed."""
+        """Show `text`, unless the line changed a moment ago."""
         if self._on and time.monotonic() - self._shown > _INTERVAL:
             self._stream.write(f"{_CLEAR}{one_line(text, 78)}")
             self._stream.flush()
             self._shown = time.monotonic()
 
     def say(self, sentence: str) -> None:
-        """Do nothing: only screen readers need a separate sentence."""
+        """Do nothing; only screen readers need a separate sentence."""
 
     def heard(self) -> None:
-        """Note other input or output, which matters only for screen readers."""
+        """Record other input or output; it matters only for screen readers."""
 
     def clear(self) -> None:
         """Clear the line."""

@@ -1,4 +1,4 @@
-"""Values of options: engines, qualities, and amounts such as '8GiB', '8g', '6144 MiB', '50GB/s'."""
+"""Option values: engines, qualities, and amounts such as '8GiB', '8g', '6144 MiB' or '50GB/s'."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ quant_option = option(
 
 
 def runs_elsewhere(model: str) -> bool:
-    """Return whether another program or server runs a model: ENGINE:MODEL, or NAME/MODEL of a remote."""
+    """Return True if another program or server runs the model: ENGINE:MODEL, or NAME/MODEL on a remote."""
     from edgechat.models.remote.model import split_remote
     from edgechat.planner.placement.programs import split_engine
 
@@ -42,14 +42,14 @@ def runs_elsewhere(model: str) -> bool:
 
 
 def amount(option: str, text: str | None) -> int | None:
-    """Return bytes; 8G and 8GB mean 8 GiB, as for memory modules. Raises click.BadParameter."""
+    """Return an amount in bytes. 8G and 8GB mean 8 GiB, as for memory modules. Raises BadParameter."""
     if text is None:
         return None
     return _number(option, text, 1024, "memory; write 8GiB")
 
 
 def rate(text: str | None) -> float | None:
-    """Return bytes per second; GB are 10^9 bytes here, as in data sheets."""
+    """Return a rate in bytes per second; here 1 GB is 10^9 bytes, as in data sheets. Raises BadParameter."""
     if text is None:
         return None
     base = 1024 if "i" in text.lower() else 1000
@@ -63,7 +63,7 @@ def rate(text: str | None) -> float | None:
 
 
 def quality_class(text: str | None) -> QualityClass | None:
-    """Return the quality class of this name."""
+    """Return the quality class with this name. Raises BadParameter if there is none."""
     if text is None:
         return None
     from edgechat.models.quality import QualityClass
@@ -76,7 +76,7 @@ def quality_class(text: str | None) -> QualityClass | None:
 
 
 def cache_types(text: str | None) -> tuple[CacheType, ...]:
-    """Return the types of KV cache in a comma-separated list."""
+    """Return the KV cache types in a comma-separated list. Raises BadParameter."""
     from edgechat.native.params import CacheType
 
     names = [name.strip().lower() for name in (text or "").split(",") if name.strip()]

@@ -1,4 +1,4 @@
-"""The completions of all shells, in files that are called as each shell looks for them.
+"""Completion scripts for all shells, in files with the names that each shell expects.
 
     python packaging/binary/completions.py OUT
 
@@ -14,7 +14,7 @@ from edgechat.cli import shell_completion
 
 
 def write_completions(folder: Path) -> list[Path]:
-    """Write the files into a folder, which is made if need be; return their paths."""
+    """Write the files to a folder, creating it if necessary; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / name for name in shell_completion.SCRIPTS]
     for path in paths:
@@ -23,7 +23,7 @@ def write_completions(folder: Path) -> list[Path]:
 
 
 def main() -> int:
-    """Write the files to the folder argv[1]."""
+    """Write the files to the folder in argv[1]."""
     if len(sys.argv) != 2:
         print("usage: python packaging/binary/completions.py FOLDER", file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""Which Rust crates are compiled into a distribution's library: what its wheel's SBOM says."""
+"""The Rust crates compiled into a distribution's library, according to the SBOM in its wheel."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from importlib import metadata
 
 
 def crates_in(one: metadata.Distribution) -> list[str]:
-    """Return "name version: licence" of each crate, sorted; none where the wheel has no SBOM."""
+    """Return "name version: licence" for each crate, sorted; an empty list if the wheel has no SBOM."""
     found: set[str] = set()
     for path in one.files or ():
         if path.parent.name == "sboms" and path.name.endswith(".cyclonedx.json"):
             for part in json.loads(path.read_text(encoding="utf-8"))["components"]:
-                # Those that built it are not in it.
+                # Excluded components were used for building, and are not in the library.
                 if part["purl"].startswith("pkg:cargo/") and part.get("scope") != "excluded":
                     found.add(f"{part['name']} {part['version']}: {_licence(part.get('licenses', ()))}")
     return sorted(found)
 
 
 def _licence(said: list[dict[str, object]]) -> str:
-    """Return an SPDX expression, or the names that stand in place of one."""
+    """Return an SPDX expression, or the names given in place of one."""
     named: list[str] = []
     for one in said:
         licence = one.get("license")

@@ -1,8 +1,9 @@
-"""Run by the packaged program before all else: give programs that it starts the user's own libraries.
+"""Startup hook of the packaged program: gives the programs that it starts the user's own libraries.
 
-On Linux PyInstaller's loader points LD_LIBRARY_PATH at our libraries. It has been read by now; a browser that
-opens a link must not find them there. Children of ours start through the loader, which is told to set it
-anew: it would take what it left in the environment for a sign that it has.
+On Linux, PyInstaller's loader points LD_LIBRARY_PATH at our libraries. This process has already read it;
+a browser opened for a link must not inherit it. Our own child processes start through the loader, which
+must set the variable again: without PYINSTALLER_RESET_ENVIRONMENT, what it left in the environment would
+make it believe that it has done so already.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""What Python is built with: libraries of others, in it or beside it, whose texts it does not bring.
+"""Third-party libraries built into Python or shipped with it, whose licence texts it does not include.
 
-Standalone builds, which uv installs and releases for Linux freeze, have all of them linked in. Other builds
-have Expat and mpdecimal from Python's own sources, and those that lie beside them.
+Standalone builds, which uv installs and from which the Linux releases are frozen, have all of them linked in.
+Other builds contain Expat and mpdecimal from Python's own sources, and any libraries shipped next to them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ class Library:
     licence: str
     homepage: str
     text: str
-    """Its file in licence_texts."""
+    """The name of its file in licence_texts."""
     module: str
     """The module that needs it."""
     files: str
-    """A pattern of its file's name, where it is a shared library."""
+    """Pattern for its file name, if it is a shared library."""
     copyright: str = ""
-    """Who has it, where the text does not say."""
+    """The copyright holders, if the text does not name them."""
     in_sources: bool = False
-    """Python's sources have it, and use it where they are not told otherwise."""
+    """Whether Python's sources include it and use it by default."""
 
 
 _OPENSSL = (
@@ -91,19 +91,19 @@ LIBRARIES = (
 
 
 def is_standalone() -> bool:
-    """Say whether this Python is of python-build-standalone, which links everything in."""
+    """Return True if this Python is a python-build-standalone build, which links everything in."""
     return bool(sysconfig.get_config_var("PYTHON_BUILD_STANDALONE"))
 
 
 def libraries_inside(of_python: Set[str], of_system: Set[str]) -> Iterator[Library]:
     """Yield the libraries inside a frozen Python.
 
-    Takes the names of the files in the folder that Python brought, and of those from the system, which have
-    their package's text.
+    of_python, of_system: names of the files that came with Python, and of those from the system, which are
+    covered by their packages' licence texts.
     """
     standalone = is_standalone()
     for one in LIBRARIES:
-        if one.module not in sys.stdlib_module_names:  # this version has no use for it
+        if one.module not in sys.stdlib_module_names:  # not used by this version of Python
             continue
         pattern = re.compile(rf"{one.files}\b", re.IGNORECASE)
         beside = any(map(pattern.match, of_python))
@@ -113,7 +113,7 @@ def libraries_inside(of_python: Set[str], of_system: Set[str]) -> Iterator[Libra
 
 
 def with_copyleft(of_python: Set[str]) -> list[str]:
-    """Return what must not ship: a standalone Python's _dbm has Berkeley DB, under a copyleft."""
+    """Return what must not ship: a standalone Python's _dbm contains Berkeley DB, which is copyleft."""
     names = [name for name in of_python if is_standalone() and name.startswith("_dbm.")]
     return [f"Berkeley DB, which is in {name} (packaging/edgechat.spec can exclude _dbm)" for name in names]
 

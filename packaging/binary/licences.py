@@ -1,9 +1,9 @@
-"""LICENCES.txt: the licences of all that is inside a frozen edgechat, whole, from what is really inside.
+"""LICENCES.txt: the full licences of everything that a frozen edgechat really contains.
 
     python packaging/binary/licences.py dist/edgechat-0.1.0-linux-x86_64 LICENCES.txt
 
-What has no text stops it: nothing ships unlicensed. It is run by the Python that froze the program, as it
-asks the distributions that are installed there.
+Fails if anything lacks a licence text: nothing ships unlicensed. Run it with the Python that froze the
+program, since it reads the distributions installed there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FILE = re.compile(r"(licen[cs]e|copying|notice|unlicense|copyright)", re.IGNORE
 _IS_CODE = (".py", ".pyc", ".pyi", ".so", ".json", ".yaml")
 _LINE = "=" * 100
 
-# Distributions that leave out the text of the licence they name.
+# Distributions that name a licence but do not include its text.
 _TEXTS_ELSEWHERE = {
     "cobble": "cobble.txt",
     "nvidia-ml-py": "nvidia-ml-py.txt",
@@ -37,14 +37,14 @@ _TEXTS_ELSEWHERE = {
     "tokenizers": "Apache-2.0.txt",
 }
 
-# What is to be said of a distribution besides what it says itself.
+# Additions to what a distribution says about itself.
 _NOTES = {
     "llama_cpp_python": "llama.cpp and ggml, which its wheel contains, have an entry of their own.",
     BOOTLOADER: "Inside are its bootloader and its start-up modules. The exception in its licence allows to "
     "ship them with programs under any licence.",
 }
 
-# It says so in a sentence; the other's terms stand only in the head of its file.
+# Licences that these state only in a sentence, or in the header of a file.
 _EXPRESSIONS = {
     BOOTLOADER: "GPL-2.0-or-later WITH Bootloader-exception",
     "cobble": "BSD-2-Clause AND MIT",
@@ -69,26 +69,26 @@ that they came from.
 
 
 class MissingLicence(Exception):
-    """Something inside has no licence's text."""
+    """Something inside has no licence text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One work that is inside."""
+    """One work inside the program."""
 
     name: str
     version: str
     licence: str
-    """An SPDX expression, or what its maker calls it; empty where the text alone says it."""
+    """An SPDX expression, or the maker's name for the licence; empty if only the text says it."""
     homepage: str
     text: str
     note: str = ""
 
 
 def write_licences(frozen: Path, out: Path) -> list[str]:
-    """Write the licences of what is in a frozen folder to `out`; return the names of what is inside.
+    """Write the licences of everything in a frozen folder to `out`; return the names of what it contains.
 
-    Raises MissingLicence naming all that have no text, and UnknownOrigin.
+    Raises MissingLicence, naming everything that has no text, or UnknownOrigin.
     """
     found = origins(frozen)
     inside_python = libraries_inside(found.of_python, found.of_system)
@@ -113,7 +113,7 @@ def write_licences(frozen: Path, out: Path) -> list[str]:
 
 
 def of_distribution(one: metadata.Distribution) -> Entry:
-    """Return what an installed distribution says of itself; its text is empty where it brings none."""
+    """Return what an installed distribution says about itself; `text` is empty if it includes none."""
     texts = dict.fromkeys(text for path in _text_files(one) if (text := _read(path)))
     text = "\n\n".join(texts) or _text_in_metadata(one) or _text_elsewhere(one)
     crates = crates_in(one)
@@ -130,7 +130,7 @@ def of_distribution(one: metadata.Distribution) -> Entry:
 
 
 def _text_files(one: metadata.Distribution) -> Iterator[Path]:
-    """Yield the files of a distribution that are licences: what it declares, and what its folders have."""
+    """Yield a distribution's licence files: those declared, and others named like LICENSE."""
     for path in one.files or ():
         in_licences = "licenses" in path.parts and path.parts[0].endswith(".dist-info")
         if in_licences or (_FILE.match(path.name) and not path.name.endswith(_IS_CODE)):
@@ -138,7 +138,7 @@ def _text_files(one: metadata.Distribution) -> Iterator[Path]:
 
 
 def _text_in_metadata(one: metadata.Distribution) -> str:
-    """Return the text that some distributions have in place of a licence's name."""
+    """Return the licence text that some distributions give in place of a licence name."""
     said = one.metadata.get("License") or ""
     return said if said.count("\n") > 5 else ""
 
@@ -179,7 +179,7 @@ def _own() -> Entry:
 def _llama_cpp(version: str) -> Entry:
     text = _read(_TEXTS / "llama.cpp.txt")
     version = f"as in llama_cpp_python {version}"
-    licence = "MIT AND BSD-2-Clause"  # the latter is xxHash's
+    licence = "MIT AND BSD-2-Clause"  # the latter is for xxHash
     return Entry("llama.cpp and ggml", version, licence, "https://github.com/ggml-org/llama.cpp", text)
 
 
@@ -204,7 +204,7 @@ def _of_python(library: Library) -> Entry:
 
 
 def _of_system(libraries: set[str]) -> Iterator[Entry]:
-    """Yield the packages that shared libraries came from, then the licences that these only name."""
+    """Yield the packages that shared libraries came from, then the licences that those packages only name."""
     of_packages: defaultdict[SystemPackage, list[str]] = defaultdict(list)
     for library in sorted(libraries):
         of_packages[package_of(library)].append(library)
@@ -234,7 +234,7 @@ def _section(entry: Entry) -> str:
 
 
 def _read(path: Path) -> str:
-    """Return a text with plain ends of lines; nothing where there is no such file."""
+    """Return a file's text without trailing whitespace or CRLF; '' if there is no such file."""
     if not path.is_file():
         return ""
     text = path.read_text(encoding="utf-8", errors="replace")
@@ -242,7 +242,7 @@ def _read(path: Path) -> str:
 
 
 def main() -> int:
-    """Write the licences of argv[1] to argv[2]."""
+    """Write the licences of the folder in argv[1] to the file in argv[2]."""
     if len(sys.argv) != 3:
         print("usage: python packaging/binary/licences.py FROZEN-FOLDER FILE", file=sys.stderr)
         return 2

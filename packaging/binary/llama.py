@@ -1,9 +1,9 @@
-"""Build the llama-cpp-python that packaged programs carry: `python packaging/binary/llama.py FOLDER`.
+"""Build the llama-cpp-python for packaged programs: `python packaging/binary/llama.py FOLDER`.
 
-A CPU backend is built for each generation of processors as a module beside the library, of which
-`edgechat.native.ggml.start` loads the best. The first of 64 bits (x64) stays out of the program: numpy, which
-is in it too, wants SSE4.2. Backends for GPUs are more such modules: where their driver is missing they do not
-load, and the processor computes.
+For each generation of processors, a CPU backend is built as a module next to the library;
+`edgechat.native.ggml.start` loads the best one. The oldest 64-bit variant (x64) is left out of the program,
+since numpy, which is also inside, needs SSE4.2. GPU backends are modules, too: without their driver they do
+not load, and the CPU computes.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ _LOCK = _HERE.parent / "constraints.txt"
 _PACKAGE = "llama-cpp-python"
 
 _CARDS = "61-virtual;75-real;80-real;86-real;89-real;90"
-"""Machine code for cards since Turing (2018); older and newer ones compile it for themselves, once."""
+"""Machine code for cards since Turing (2018); older and newer cards compile their own, once."""
 FLAVOURS: dict[str, tuple[str, ...]] = {
     "cpu": (),
-    # Metal and its shaders are built in on every Mac by the wheel itself.
+    # The wheel builds in Metal and its shaders on every Mac.
     "metal": (),
     "vulkan": ("-DGGML_VULKAN=ON",),
     "cuda": ("-DGGML_CUDA=ON", f"-DCMAKE_CUDA_ARCHITECTURES={_CARDS}"),
 }
-"""What each adds to the processors that all of them run on."""
+"""What each flavour adds to the CPU backends, which are in all of them."""
 
 
 def cmake_args(flavour: str) -> list[str]:
-    """Return what CMake is told, with CMAKE_ARGS of the environment at the end so that it wins."""
+    """Return the arguments for CMake. CMAKE_ARGS from the environment come last, so that they win."""
     return [
         "-DGGML_NATIVE=OFF",
         "-DGGML_BACKEND_DL=ON",
         "-DGGML_CPU_ALL_VARIANTS=ON",
         "-DGGML_RPC=ON",
-        # The wheel installs no module but ggml-cpu; llama.cpp puts them all where its programs would lie.
+        # The wheel installs only the ggml-cpu module; llama.cpp would put the others next to its programs.
         "-DCMAKE_INSTALL_BINDIR=llama_cpp/lib",
         "-DCMAKE_INSTALL_LIBDIR=llama_cpp/lib",
         "-DCMAKE_INSTALL_RPATH=" + ("@loader_path" if sys.platform == "darwin" else "$ORIGIN"),
-        # Wheels keep no links, so a library of three names would be there three times, and be loaded twice.
+        # Wheels cannot hold links: a library with three names would be stored three times and loaded twice.
         "-DCMAKE_PLATFORM_NO_VERSIONED_SONAME=ON",
         f"-DCMAKE_PROJECT_llama_cpp_INCLUDE={(_HERE / 'llama.cmake').as_posix()}",
         *FLAVOURS[flavour],
@@ -52,7 +52,7 @@ def cmake_args(flavour: str) -> list[str]:
 
 
 def pinned() -> str:
-    """Return the version that was tested, as pip wants it: 'llama-cpp-python==0.3.36'."""
+    """Return the tested version as a requirement for pip: 'llama-cpp-python==0.3.36'."""
     found = re.search(r"^llama[-_]cpp[-_]python==(\S+)", _LOCK.read_text(encoding="utf-8"), re.MULTILINE)
     if found is None:
         raise SystemExit(f"{_LOCK} does not pin {_PACKAGE}: run `make lock`.")
@@ -60,7 +60,7 @@ def pinned() -> str:
 
 
 def main() -> None:
-    """Build it."""
+    """Build the wheel."""
     parser = argparse.ArgumentParser(description="Build the portable wheel of llama-cpp-python.")
     parser.add_argument("folder", type=Path, help="where the wheel goes")
     parser.add_argument("--flavour", choices=FLAVOURS, default="cpu")

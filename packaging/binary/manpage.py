@@ -1,9 +1,9 @@
-"""The man pages, made from the command line itself and from docs/: edgechat.1, and one for each command.
+"""Man pages, made from the command line itself and from docs/: edgechat.1, and one for each command.
 
     python packaging/binary/manpage.py OUT
 
-They say what --help prints, which click-man does not. The commands of `chats` and `mcp` are on their pages:
-each says little alone.
+They say what --help prints, which click-man does not. The subcommands of `chats` and `mcp` are on the pages
+of those commands, since each has little to say.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ NAME = "edgechat"
 
 
 def _table(page: str, heading: str) -> dict[str, str]:
-    """Return the rows of the table below a heading of docs/: the first column without its backticks."""
+    """Return the rows of the table under a heading in docs/; the first column loses its backticks."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8").split(f"\n## {heading}\n", 1)[1]
     rows = re.findall(r"^\| `?([^|`]+)`? \| (.+) \|$", text.split("\n## ", 1)[0], re.MULTILINE)
-    return dict(rows[1:])  # without the titles of the columns
+    return dict(rows[1:])  # without the header row
 
 
 ENVIRONMENT = _table("settings.md", "Environment variables")
 EXIT_STATUS = {int(code): text for code, text in _table("command-line.md", "Exit codes").items()}
-# Where the form of what --json prints is written: the modules' docstrings.
+# The modules whose docstrings describe what --json prints.
 JSON_FORMS = {
     "device": "edgechat.cli.commands.device",
     "plan": "edgechat.cli.commands.plan",
@@ -45,7 +45,7 @@ JSON_FORMS = {
     "show": "edgechat.cli.commands.show",
     "chats": "edgechat.cli.commands.chats",
 }
-# What --help calls the kinds of values, and what people do.
+# What to print for each type name in --help.
 _KINDS = {
     "str": "TEXT",
     "int": "N",
@@ -56,13 +56,13 @@ _KINDS = {
 }
 
 
-# Options of all commands, which a page tells once.
+# Options that every command has; the pages of subcommands leave them out.
 _EVERYWHERE = ("debug", "help")
 _INDENT = " " * 4
 
 
 def write_pages(folder: Path) -> list[Path]:
-    """Write all pages into a folder, which is made if need be; return their paths."""
+    """Write all pages to a folder, creating it if necessary; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     root = app
     context = root.make_context(NAME, [], resilient_parsing=True)
@@ -138,14 +138,14 @@ def _head(title: str, summary: str) -> list[str]:
     first = re.split(r"[.:;](?:\s|$)", summary)[0]
     return [
         f'.TH {escaped(title.upper())} 1 "{date}" "{NAME} {escaped(__version__)}" "{NAME} manual"',
-        # The first letter of a title is for people to look through a list of them.
+        # Titles are capitalized only for reading in a list; man pages use lowercase here.
         ".SH NAME",
         rf"{escaped(title)} \- {prose(first[0].lower() + first[1:])}",
     ]
 
 
 def _within(command: Any, name: str, parent: Any) -> Any:
-    """Return the context of a command without running it."""
+    """Return a command's context without running the command."""
     return command.make_context(name, [], parent=parent, resilient_parsing=True)
 
 
@@ -164,7 +164,7 @@ def _arguments(macro: str, command: Any, context: Any) -> list[str]:
 
 
 def _terms(command: Any, context: Any, kind: str, without: tuple[str, ...] = ()) -> list[str]:
-    """Return the options or arguments as --help says them, those named in `without` left out."""
+    """Return the options or arguments as in --help, leaving out those in `without`."""
     lines: list[str] = []
     for param in command.get_params(context):
         record = param.get_help_record(context)
@@ -174,7 +174,7 @@ def _terms(command: Any, context: Any, kind: str, without: tuple[str, ...] = ())
 
 
 def _term(said: str, *, is_option: bool) -> str:
-    """Return '-m, --model <str>' with what is typed bold and what is put in italic."""
+    """Return '-m, --model <str>' in roff: what is typed in bold, placeholders in italics."""
     if not is_option:
         return italic(said.partition(" <")[0])
     found = re.fullmatch(r"((?:--?[\w-]+(?:, | / )?)+) ?(.*)", said)
@@ -186,7 +186,7 @@ def _term(said: str, *, is_option: bool) -> str:
 
 
 def files() -> dict[str, str]:
-    """Return where edgechat keeps what on this platform, with ~ for the home folder."""
+    """Return what edgechat stores on this platform, by path, with ~ for the home folder."""
     return {
         _home(platformdirs.user_config_dir(NAME, appauthor=False), "settings.toml"): "The settings; every "
         "field is optional.",
@@ -211,7 +211,7 @@ def _home(*parts: str) -> str:
 
 
 def _examples() -> list[str]:
-    """Return the commands of docs/command-line.md's first block, each with what it says of them."""
+    """Return the commands in the first code block of docs/command-line.md, with their comments."""
     page = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
     block = page.split("```", 2)[1]
     lines: list[str] = []
@@ -222,7 +222,7 @@ def _examples() -> list[str]:
 
 
 def _json_form(docstring: str) -> list[str]:
-    """Return what a module says of --json: paragraphs, and tables of keys with what they mean."""
+    """Return what a module's docstring says about --json: paragraphs, and tables of keys and meanings."""
     told = docstring[docstring.index("With --json") :]
     lines: list[str] = []
     for block in filter(None, map(str.rstrip, told.split("\n\n"))):
@@ -233,7 +233,7 @@ def _json_form(docstring: str) -> list[str]:
 
 
 def _rows(table: str) -> list[tuple[str, str]]:
-    """Return the rows of an indented table as (keys, meaning); keys that say all themselves as ("", keys)."""
+    """Return the rows of an indented table as (keys, meaning), or as ("", keys) if there is no meaning."""
     joined = re.sub(rf"\n{_INDENT} +|,\n{_INDENT}", lambda found: ", " if "," in found[0] else " ", table)
     rows: list[tuple[str, str]] = []
     for line in joined.splitlines():
@@ -243,7 +243,7 @@ def _rows(table: str) -> list[tuple[str, str]]:
 
 
 def main() -> int:
-    """Write the pages to the folder argv[1]."""
+    """Write the pages to the folder in argv[1]."""
     if len(sys.argv) != 2:
         print("usage: python packaging/binary/manpage.py FOLDER", file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""Whose everything in a frozen folder is: a distribution's, Python's, or the system's."""
+"""Where everything in a frozen folder comes from: a distribution, Python, or the system."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from typing import Any
 
 OWN = "edgechat"
 BOOTLOADER = "pyinstaller"
-# PyInstaller's own modules, and what it calls the modules and the archive that it makes.
+# PyInstaller's own modules, and its names for the modules and the archive that it creates.
 _OF_PYINSTALLER = re.compile(r"pyi(mod|boot)\d+_|_?pyi_|PYZ")
 _SUFFIXES = tuple(sorted(all_suffixes(), key=len, reverse=True))
 _NAMESPACE = 3
 """PyInstaller's PYZ_ITEM_NSPKG."""
-# Where PyInstaller puts a Mac's Python and its Info.plist.
+# Where PyInstaller puts Python and its Info.plist on a Mac.
 _FRAMEWORK = "Python.framework"
 _SHARED = re.compile(r"\.(so(\.\d+)*|dylib|dll|pyd)$", re.IGNORECASE)
 
 
 class UnknownOrigin(Exception):
-    """Something is inside that nobody is known to have written."""
+    """The folder contains something of unknown origin."""
 
 
 @dataclass
 class Origins:
-    """What is inside a frozen folder."""
+    """The contents of a frozen folder."""
 
     distributions: set[str] = field(default_factory=set)
-    """Names as importlib.metadata takes them."""
+    """Names, as importlib.metadata expects them."""
     of_python: set[str] = field(default_factory=set)
-    """Shared libraries that Python itself brings, by file name."""
+    """Shared libraries that came with Python, by file name."""
     of_system: set[str] = field(default_factory=set)
     """Shared libraries that were taken from the system, by file name."""
 
 
 def origins(frozen: Path) -> Origins:
-    """Look into a one-dir program of PyInstaller. Raises UnknownOrigin."""
+    """Examine a one-folder program made by PyInstaller. Raises UnknownOrigin."""
     found = Origins(distributions={OWN, BOOTLOADER})
     owners = _Owners()
     unknown: list[str] = []
@@ -67,14 +67,14 @@ def origins(frozen: Path) -> Origins:
 
 
 class _Owners:
-    """Which installed distribution has a module or a file."""
+    """Finds the installed distribution that a module or file belongs to."""
 
     def __init__(self) -> None:
         self._files: dict[str, str] = {}
         self._folders: defaultdict[str, set[str]] = defaultdict(set)
         self._modules: dict[str, str] = {}
         for one in metadata.distributions():
-            name = one.name  # read from the disk each time
+            name = one.name  # it is read from disk on each access
             for path in one.files or ():
                 self._files[path.as_posix()] = name
                 self._folders[path.parts[0]].add(name)
@@ -83,16 +83,16 @@ class _Owners:
                     self._modules[module] = name
 
     def of_module(self, name: str) -> str | None:
-        """Return the distribution that has this module, or None."""
+        """Return the distribution that contains this module, or None."""
         if name.partition(".")[0] == OWN:
             return OWN
-        # A hook that PyInstaller runs in the program is a file of it, or of its contributed hooks.
+        # PyInstaller's runtime hooks are files of PyInstaller or of its contributed hooks.
         hooks = (f"PyInstaller.hooks.rthooks.{name}", f"_pyinstaller_hooks_contrib.rthooks.{name}")
         found = next((self._modules[one] for one in (name, *hooks) if one in self._modules), None)
         return found or (BOOTLOADER if _OF_PYINSTALLER.match(name) else None)
 
     def of_file(self, path: PurePosixPath) -> str | None:
-        """Return the distribution that has this file or, where it was made there, its folder; or None."""
+        """Return the distribution that contains this file, or else the only one in its folder; or None."""
         if path.parts[0].startswith(OWN):
             return OWN
         found = self._files.get(path.as_posix())
@@ -103,20 +103,20 @@ class _Owners:
 
 
 def _modules(frozen: Path) -> Iterator[str]:
-    """Yield the names of the Python modules inside, the program's script left out."""
+    """Yield the names of the Python modules inside, except the program's own script."""
     archive = _archive(frozen)
     for name, (*_, kind) in archive.toc.items():
         if kind == "z":
             inside = archive.open_embedded_archive(name).toc
-            # A namespace, such as opentelemetry, has no file that anybody wrote.
+            # A namespace package, such as opentelemetry, has no file of its own.
             yield from (module for module, (kind, *_) in inside.items() if kind != _NAMESPACE)
         elif _OF_PYINSTALLER.match(name):
             yield name
 
 
 def _archive(frozen: Path) -> Any:
-    """Return the CArchiveReader of the program in a folder."""
-    # Here, so that what needs no program works where PyInstaller is not installed.
+    """Return a CArchiveReader for the program in a folder."""
+    # Imported here, so that everything else works without PyInstaller.
     from PyInstaller.archive.readers import ArchiveReadError, CArchiveReader
 
     for path in sorted(frozen.iterdir()):
@@ -147,7 +147,7 @@ def _is_pythons(module: str) -> bool:
 
 
 def _comes_with_python(path: PurePosixPath) -> bool:
-    """Say whether a shared library is an extension of Python's, or lies beside it: not in the system."""
+    """Return True if a shared library is one of Python's extensions, or shipped with Python."""
     if path.name.partition(".")[0] in sys.stdlib_module_names or path.name.lower().startswith("libpython"):
         return True
     base = Path(sys.base_prefix)

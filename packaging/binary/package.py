@@ -1,7 +1,7 @@
 """Freeze edgechat and pack it: `python packaging/binary/package.py [--flavour cpu]`.
 
-To be run by the Python of an environment that has edgechat's wheel, the portable llama.cpp of `llama.py` and
-PyInstaller; `make package` makes one. Leaves in dist/ the folder, its archive and the archive's checksum.
+Run it with the Python of an environment that has edgechat's wheel, the portable llama.cpp from `llama.py` and
+PyInstaller; `make package` creates one. Leaves the folder, its archive and a checksum in dist/.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _HERE = Path(__file__).resolve().parent
 _ROOT = _HERE.parent.parent
 _SYSTEMS = {"linux": "linux", "darwin": "macos", "win32": "windows"}
 _PROCESSORS = {"amd64": "x86_64", "x86_64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}
-_FIRST_STAMP = 315532800  # 1980, where the time of zip files begins
+_FIRST_STAMP = 315532800  # 1980, the first date in zip files
 _IMPLIED = ("cpu", "metal")
-"""Flavours that the archive's name leaves out: there is no other of that kind for the system."""
+"""Flavours that archive names leave out, since they are the default on their systems."""
 
 
 def archive_name(flavour: str) -> str:
-    """Return 'edgechat-VERSION-OS-ARCH', with '-cuda' or the like where more is built in."""
+    """Return 'edgechat-VERSION-OS-ARCH', followed by '-cuda' or the like for other flavours."""
     machine = platform.machine().lower()
     system, processor = _SYSTEMS.get(sys.platform, sys.platform), _PROCESSORS.get(machine, machine)
     words = ["edgechat", __version__, system, processor]
@@ -45,19 +45,19 @@ def archive_name(flavour: str) -> str:
 
 
 def freeze(work: Path) -> Path:
-    """Run PyInstaller; return the folder with the program."""
+    """Run PyInstaller; return the folder that contains the program."""
     command = [sys.executable, "-P", "-m", "PyInstaller", "--noconfirm", "--clean", "--log-level", "WARN"]
     command += ["--workpath", str(work / "work"), "--distpath", str(work / "frozen")]
     command.append(str(_HERE.parent / "edgechat.spec"))
-    # Sets and so archives come in the same order each time.
+    # A fixed hash seed keeps the order of sets, and so of archives, the same each time.
     subprocess.run(command, check=True, cwd=work, env=os.environ | {"PYTHONHASHSEED": "1"})
     return work / "frozen" / "edgechat"
 
 
 def strip(folder: Path) -> None:
-    """Take the symbols that nobody links with out of Linux's libraries.
+    """Remove unneeded symbols from shared libraries on Linux.
 
-    Not of those in NAME.libs: auditwheel has moved their parts about, and `strip` would spoil them.
+    Those in NAME.libs are skipped: auditwheel has rearranged their sections, and `strip` would break them.
     """
     if sys.platform != "linux" or shutil.which("strip") is None:
         return
@@ -67,7 +67,7 @@ def strip(folder: Path) -> None:
 
 
 def furnish(folder: Path) -> None:
-    """Add what people and shells read to the frozen program's folder."""
+    """Add the files for users and shells to the frozen program's folder."""
     shutil.copy(_ROOT / "LICENSE", folder)
     shutil.copy(_HERE / "README.md", folder)
     manpage.write_pages(folder / "man")
@@ -76,7 +76,7 @@ def furnish(folder: Path) -> None:
 
 
 def pack(folder: Path) -> Path:
-    """Return the archive of a folder, the same bytes for the same files: a zip on Windows, else a .tar.gz."""
+    """Return a reproducible archive of a folder: a .zip on Windows, a .tar.gz elsewhere."""
     stamp = int(os.environ["SOURCE_DATE_EPOCH"])
     files = sorted(folder.rglob("*"))
     if sys.platform == "win32":
@@ -93,7 +93,7 @@ def pack(folder: Path) -> Path:
         entry.uid = entry.gid = 0
         entry.uname = entry.gname = ""
         entry.mtime = stamp
-        entry.mode = 0o755 if entry.isdir() or entry.mode & 0o100 else 0o644  # not the builder's umask
+        entry.mode = 0o755 if entry.isdir() or entry.mode & 0o100 else 0o644  # whatever the umask
         return entry
 
     archive = folder.with_name(f"{folder.name}.tar.gz")
@@ -104,14 +104,14 @@ def pack(folder: Path) -> Path:
 
 
 def _time() -> int:
-    """Return the time of all that is made, in seconds since 1970: the last commit's, unless one is set."""
+    """Return the timestamp for all files, in seconds since 1970: SOURCE_DATE_EPOCH, or the last commit's."""
     command = ["git", "-C", str(_ROOT), "log", "-1", "--format=%ct"]
-    last = subprocess.run(command, capture_output=True, text=True).stdout.strip()  # '' where there is no git
+    last = subprocess.run(command, capture_output=True, text=True).stdout.strip()  # '' without git
     return max(int(os.environ.get("SOURCE_DATE_EPOCH") or last or 0), _FIRST_STAMP)
 
 
 def main() -> None:
-    """Freeze, furnish, pack; print what is large."""
+    """Freeze the program, add files and pack it; print its largest parts."""
     parser = argparse.ArgumentParser(description="Make the archive of the packaged program.")
     parser.add_argument("--flavour", choices=llama.FLAVOURS, default="cpu")
     parser.add_argument("--where", action="store_true", help="only print where the program is or would be")

@@ -1,4 +1,4 @@
-"""The script that PyInstaller freezes: `edgechat`, and every child process of it."""
+"""The script that PyInstaller freezes: runs `edgechat` and all its child processes."""
 
 from edgechat.__main__ import main
 

@@ -1,4 +1,4 @@
-"""Text as the lines of a man page, in the macros of man(7) that both groff and mandoc know."""
+"""Text as lines of a man page, using man(7) macros that both groff and mandoc support."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ _CODE = re.compile(r"`([^`]+)`")
 
 
 def escaped(text: str) -> str:
-    """Return text so that roff prints it as it is, wherever on a line it comes to stand."""
+    """Return text escaped so that roff prints it unchanged, even at the start of a line."""
     found = "".join(_SPECIAL.get(letter, letter) for letter in text)
     return rf"\&{found}" if found.startswith(".") else found
 
 
 def bold(text: str) -> str:
-    """Return text to be typed as it is."""
+    """Return text in bold, for what is typed literally."""
     return rf"\fB{escaped(text)}\fR"
 
 
 def italic(text: str) -> str:
-    """Return text that something is put in the place of."""
+    """Return text in italics, for placeholders."""
     return rf"\fI{escaped(text)}\fR"
 
 
 def prose(text: str) -> str:
-    """Return a paragraph in lines of customary length, with what is in backquotes as what is typed."""
+    """Return a paragraph wrapped to the usual width, with text in backquotes in bold."""
     parts = _CODE.split(" ".join(text.split()))
     found = "".join(bold(part) if at % 2 else escaped(part) for at, part in enumerate(parts))
     lines = textwrap.wrap(found, _WIDTH, break_long_words=False, break_on_hyphens=False)
@@ -35,7 +35,7 @@ def prose(text: str) -> str:
 
 
 def tagged(term: str, *paragraphs: str) -> list[str]:
-    """Return an entry of a list: `term` in roff, then paragraphs of text, indented."""
+    """Return a list entry: `term`, in roff, then indented paragraphs of plain text."""
     lines = [".TP", term]
     for at, text in enumerate(paragraphs):
         lines += [*([".IP"] if at else []), prose(text)]

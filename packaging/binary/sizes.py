@@ -1,4 +1,4 @@
-"""What is large in a packaged program: `python packaging/binary/sizes.py dist/edgechat-...`."""
+"""The largest parts of a packaged program: `python packaging/binary/sizes.py dist/edgechat-...`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SHOWN = 20
 
 
 def parts(folder: Path) -> Counter[str]:
-    """Return the bytes of each part, links not counted: a folder in `_internal`, or a file of its own."""
+    """Return the bytes of each part: a folder or file in `_internal`, or a file beside it. Skips links."""
     found: Counter[str] = Counter()
     for path in folder.rglob("*"):
         if path.is_file() and not path.is_symlink():
@@ -20,7 +20,7 @@ def parts(folder: Path) -> Counter[str]:
 
 
 def report(folder: Path) -> str:
-    """Return a table of the largest parts, in MB (10^6 bytes), with the sum of all."""
+    """Return a table of the largest parts and the total, in MB (10^6 bytes)."""
     found = parts(folder)
     rows = [f"{size / 1e6:7.1f}  {name}" for name, size in found.most_common(_SHOWN)]
     rest = sum(found.values()) - sum(size for _, size in found.most_common(_SHOWN))

@@ -1,4 +1,4 @@
-"""Whose a shared library of the system is, and under which terms: what the package manager says."""
+"""The packages that the system's shared libraries come from, and their terms, from the package manager."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 _DEBIAN_TEXTS = Path("/usr/share/common-licenses")
 
-# Libraries of makers who let them be shipped, and publish the terms at an address alone.
+# Libraries that may be redistributed, and whose terms are only published at a URL.
 _REDISTRIBUTABLE = {
     r"(vcruntime|msvcp|concrt|vcomp|vccorlib)\d+.*\.dll|ucrtbase\.dll|api-ms-win-.*\.dll": (
         "Microsoft Visual C++ Runtime",
@@ -23,18 +23,18 @@ _REDISTRIBUTABLE = {
 
 
 class NoPackage(Exception):
-    """No package of the system has a library, or it has no licence's text."""
+    """No system package has the library, or the package has no licence text."""
 
 
 @dataclass(frozen=True, slots=True)
 class SystemPackage:
-    """A package of the system."""
+    """A system package."""
 
     name: str
     version: str
     homepage: str
     text: str
-    """What it says of its copyright, whole."""
+    """Its full copyright notice."""
 
 
 def package_of(library: str) -> SystemPackage:
@@ -46,7 +46,7 @@ def package_of(library: str) -> SystemPackage:
 
 
 def common_texts(text: str) -> dict[str, str]:
-    """Return the licences that a Debian package's copyright names instead of quoting, by name."""
+    """Return the licences, by name, that a Debian copyright file refers to instead of quoting."""
     named = set(re.findall(r"common-licenses/([\w.+-]*[\w+-])", text))
     files = {(_DEBIAN_TEXTS / name).resolve() for name in named}
     return {path.name: path.read_text(errors="replace") for path in sorted(files) if path.is_file()}
@@ -85,7 +85,7 @@ def _unknown(library: str) -> SystemPackage:
 
 
 def _said(*command: str) -> str:
-    """Return what a program prints; nothing where it is missing or fails."""
+    """Return what a program prints, or '' if it is missing or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except OSError:

@@ -1,9 +1,9 @@
-"""Write edgechat/base/data/skeletons.bin: the header of every model of the catalogue, in every quant it has.
+"""Write edgechat/base/data/skeletons.bin: the header of every model in the catalogue, in each of its quants.
 
 $ python packaging/catalogue/build.py [--check]
 
---check writes nothing and fails where the shipped file is another. To add a model: its numbers in shapes.py,
-what is known of its files in sizes.toml, its entry in models.toml, and this again.
+--check writes nothing, and fails if the shipped file differs. To add a model: put its numbers into shapes.py,
+what is known about its files into sizes.toml and its entry into models.toml, then run this again.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from edgechat.models.shipped import pack_all
 ROOT = Path(__file__).parents[2]
 TARGET = ROOT / "edgechat" / "base" / "data" / "skeletons.bin"
 MAX_OFF = 0.015
-"""A mixture whose size is further than this from the published one is another mixture, and not shipped."""
+"""Headers whose size is off by more than this share are not shipped: the mixture must be different."""
 
 Sizes = dict[str, Any]
 
 
 def sizes() -> dict[str, Sizes]:
-    """Return sizes.toml."""
+    """Return the contents of sizes.toml."""
     return tomllib.loads((Path(__file__).with_name("sizes.toml")).read_text(encoding="utf-8"))
 
 
 def base(name: str) -> ModelHeader:
-    """Return the header of a model in F16. Raises ValueError where its table is not the model's."""
+    """Return a model's header in F16. Raises ValueError if its table has the wrong number of weights."""
     header = f16(name, *SHAPES[name])
     if header.n_params != PARAMETERS[name]:
         raise ValueError(f"{name} would have {header.n_params} weights instead of {PARAMETERS[name]}.")
@@ -46,7 +46,7 @@ def base(name: str) -> ModelHeader:
 
 
 def headers(entry: CatalogueEntry, known: Sizes) -> list[ModelHeader]:
-    """Return the headers of one model in the quantizations that its repository has and that are known."""
+    """Return a model's headers, for the quantizations in its repository whose sizes come out right."""
     source = base(entry.name)
     found = []
     for quant in LADDER:
@@ -61,7 +61,7 @@ def headers(entry: CatalogueEntry, known: Sizes) -> list[ModelHeader]:
 
 
 def fitted(header: ModelHeader, patterns: dict[str, str]) -> ModelHeader:
-    """Return the header with other types where a pattern finds a quantized tensor's name."""
+    """Return the header with other types for the quantized tensors whose names match a pattern."""
     tensors = list(header.tensors)
     for pattern, kind in patterns.items():
         for i, one in enumerate(tensors):
@@ -71,7 +71,7 @@ def fitted(header: ModelHeader, patterns: dict[str, str]) -> ModelHeader:
 
 
 def everything() -> bytes:
-    """Return what skeletons.bin holds."""
+    """Return the contents of skeletons.bin."""
     known = sizes()
     entries = [entry for entry in read_catalogue(ROOT / "models.toml") if entry.repo is not None]
     return pack_all([(entry, headers(entry, known[entry.name])) for entry in entries])

@@ -1,4 +1,4 @@
-"""Which type llama.cpp gives to each tensor of a quantization: asked of its own quantizer in a dry run.
+"""The type of each tensor in a quantization, from a dry run of llama.cpp's own quantizer.
 
 `llama_model_quantize` with `dry_run` reads a header, writes nothing, and logs a line for each tensor.
 """
@@ -35,14 +35,14 @@ LADDER = (
     "F16",
     "MXFP4",
 )
-"""What skeletons are made of, where a repository has it."""
+"""Quantizations to make skeletons of, if a repository has them."""
 
 _LINE = re.compile(r"\]\s+(?P<name>\S+)\s+- \[.*?\], type =\s*(?P<type>\w+), ")
 _NEW = re.compile(r"-> .* MiB \((?P<type>\w+)\)")
 
 
 def f16(name: str, arch: str, numbers: Numbers) -> ModelHeader:
-    """Return the header of a model as a converter writes it: weights in F16, the rest in F32."""
+    """Return a model's header as a converter writes it: weights in F16, the rest in F32."""
     metadata: dict[str, Value] = {"general.architecture": arch, "general.name": name}
     for key, value in numbers.items():
         if key not in NOT_METADATA:
@@ -56,7 +56,7 @@ def f16(name: str, arch: str, numbers: Numbers) -> ModelHeader:
 
 
 def quantized(header: ModelHeader, quant: str, *, imatrix: bool) -> ModelHeader:
-    """Return the header that llama.cpp's quantizer would write. Raises ValueError where it does not."""
+    """Return the header that llama.cpp's quantizer would write. Raises ValueError if it cannot."""
     if quant == "F16":
         return header
     kinds = _ask(header, quant, imatrix)
@@ -70,7 +70,7 @@ def _ask(header: ModelHeader, quant: str, imatrix: bool) -> dict[str, GgmlType]:
     params = lib.llama_model_quantize_default_params()
     params.ftype = next(number for number, name in FILE_TYPES.items() if name == quant)
     params.dry_run, params.nthread = True, 1
-    if imatrix:  # of which only matters here that there is one
+    if imatrix:  # only its presence matters here
         number = (ctypes.c_float * 1)(1.0)
         data = (lib.llama_model_imatrix_data * 2)()
         data[0].name, data[0].data, data[0].size = b"none", number, 1
@@ -86,7 +86,7 @@ def _ask(header: ModelHeader, quant: str, imatrix: bool) -> dict[str, GgmlType]:
 
 
 def _read(lines: list[str]) -> dict[str, GgmlType]:
-    """Return the type of each tensor by the log: its own, unless the end of its line says another."""
+    """Return each tensor's type from the log: its own, unless its line ends with another one."""
     found: dict[str, GgmlType] = {}
     name = ""
     for line in lines:
@@ -105,7 +105,7 @@ def _with(quant: str, header: ModelHeader) -> ModelHeader:
 
 
 def placed(header: ModelHeader) -> ModelHeader:
-    """Return the header with its tensors one after the other, and their bytes as the size of the file."""
+    """Return the header with its tensors laid out one after another, and the file size computed from them."""
     at, tensors = 0, []
     for one in header.tensors:
         tensors.append(replace(one, offset=at))
@@ -114,7 +114,7 @@ def placed(header: ModelHeader) -> ModelHeader:
 
 
 def tensor(name: str, shape: tuple[int, ...], kind: GgmlType) -> ModelTensor:
-    """Return a tensor that has no place yet."""
+    """Return a tensor with no offset yet."""
     n_bytes = kind.row_bytes(shape[0])
     for n in shape[1:]:
         n_bytes *= n

@@ -1,7 +1,7 @@
-"""The numbers of each model of the catalogue, as its GGUF metadata has them.
+"""The numbers of each model in the catalogue, as in its GGUF metadata.
 
-Sources: the models' config.json and llama.cpp's converters. `PARAMETERS` says how many weights a table made
-of them must have; the published counts, and for models with vision the text part.
+Sources: the models' config.json and llama.cpp's converters. `PARAMETERS` gives the number of weights that a
+table made from them must have: the published count, or for models with vision, that of the text model.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Numbers = dict[str, Any]
 def _dense(
     layers: int, embd: int, heads: int, kv: int, head: int, ff: int, vocab: int, context: int, **more: Any
 ) -> Numbers:
-    """Return what every transformer has. A dot in a key is written __, and `tied` is about the table only."""
+    """Return the keys of every transformer. In `more`, __ stands for a dot; `tied` only affects the table."""
     numbers: Numbers = {
         "block_count": layers,
         "context_length": context,
@@ -48,7 +48,7 @@ def _lfm2(layers: int, full: tuple[int, ...], ff: int, vocab: int, **more: Any) 
 def _encoder(
     layers: int, embd: int, heads: int, ff: int, vocab: int, context: int, pooling: int, **more: Any
 ) -> Numbers:
-    """pooling: llama.cpp's number."""
+    """pooling: llama.cpp's number for the pooling type."""
     return {
         "block_count": layers,
         "context_length": context,
@@ -64,7 +64,7 @@ def _encoder(
 def _gemma4(
     layers: int, embd: int, heads: int, kv: tuple[int, int], ff: int, context: int, w: int, **more: Any
 ) -> Numbers:
-    """kv: heads of a windowed and of a full layer. `every`: one layer of so many is full."""
+    """kv: KV heads in a windowed and in a full layer. `every`: every how many layers one is full."""
     every, shared = more.pop("every", 6), more.pop("shared", 0)
     windowed = [(layer + 1) % every != 0 for layer in range(layers)]
     wide = [ff * 2 if shared and layer >= layers - shared else ff for layer in range(layers)]
@@ -88,7 +88,7 @@ def _gemma4(
 def _qwen35(
     layers: int, embd: int, heads: int, kv: int, ff: int, values: int, *, tied: bool, **more: Any
 ) -> Numbers:
-    """values: heads of the values in a linear layer, 128 channels each; its keys have 16."""
+    """values: value heads in a linear layer, with 128 channels each; the number of key heads is always 16."""
     return _dense(
         layers,
         embd,
@@ -266,7 +266,7 @@ PARAMETERS: dict[str, int] = {
     "qwen3.8-27b": 26_895_998_464,
     "qwen3.5-35b-a3b": 34_660_610_688,
     "qwen3.6-35b-a3b": 34_660_610_688,
-    # The files of these two have an output of their own, though the models share it with their embeddings.
+    # The files of these two have a separate output tensor, though the models tie it to the embeddings.
     "qwen2.5-coder-0.5b": 494_032_768 + 896 * 151936,
     "qwen2.5-coder-1.5b": 1_543_714_304 + 1536 * 151936,
     "qwen2.5-coder-7b": 7_615_616_512,

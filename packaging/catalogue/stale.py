@@ -1,10 +1,10 @@
-"""Say which entries of the catalogue are to be looked at again: `make catalogue`.
+"""Report which entries of the catalogue need another look: `make catalogue`.
 
 $ python packaging/catalogue/stale.py [--days N]
 
-Of each entry: whether it was looked at within N days (60), and where it differs from what the hub says of its
-repository. Without the hub, only the first. Fails where there is something to do. Then compare the entry with
-its repository, see whether a newer model of its size is better, and write the day into models.toml.
+Reports entries not checked within N days (60), and those that differ from what the hub says about their
+repository; if the hub cannot be reached, only the former. Fails if there is anything to do. Then compare the
+entry with its repository, see whether a newer model of its size is better, and put the date into models.toml.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from edgechat.models.hub.endpoint import endpoint
 CATALOGUE = Path(__file__).parents[2] / "models.toml"
 DAYS = 60
 PATIENCE = 20.0
-"""Seconds for what the hub says of one repository."""
+"""Seconds to wait for the hub's answer about one repository."""
 UNREACHABLE = (httpx2.HTTPError, OSError, OutOfTime)
 
 T = TypeVar("T")
 
 
 def in_time(work: Callable[[], T]) -> T:
-    """Return what `work` does. Raises OutOfTime."""
+    """Return the result of `work`. Raises OutOfTime."""
     return run_within(PATIENCE, PATIENCE, lambda watch: work())
 
 
 def stale(entry: CatalogueEntry, today: date, days: int) -> str | None:
-    """Return when an entry was looked at if that is longer ago than so many days, or never was."""
+    """Return when an entry was last checked, if that was more than `days` ago or never; otherwise None."""
     if entry.checked is None:
         return "was never looked at."
     age = (today - entry.checked).days
@@ -51,7 +51,7 @@ def stale(entry: CatalogueEntry, today: date, days: int) -> str | None:
 
 
 def differences(entry: CatalogueEntry, api: HfApi) -> Iterator[str]:
-    """Yield where an entry is not what the hub says. Raises one of UNREACHABLE."""
+    """Yield the differences between an entry and what the hub says. Raises one of UNREACHABLE."""
     assert entry.repo is not None
     try:
         info = in_time(lambda: api.model_info(entry.repo or "", timeout=PATIENCE))
@@ -66,7 +66,7 @@ def differences(entry: CatalogueEntry, api: HfApi) -> Iterator[str]:
 
 
 def files(entry: CatalogueEntry, there: Sequence[str]) -> Iterator[str]:
-    """Yield which quantizations are not there as single files."""
+    """Yield the quantizations that are missing, or only there in parts."""
     for quant in entry.quants:
         file = entry.file_for(quant)
         if file not in there:
@@ -76,7 +76,7 @@ def files(entry: CatalogueEntry, there: Sequence[str]) -> Iterator[str]:
 
 
 def facts(entry: CatalogueEntry, info: ModelInfo) -> Iterator[str]:
-    """Yield what is said otherwise of licence, terms, context and the switch for thinking."""
+    """Yield differences in licence, gating, context and the thinking switch."""
     card, gguf = info.card_data or {}, info.gguf or {}
     licence = str(card.get("license_name") or card.get("license") or "")
     if licence and plain(licence) != plain(entry.licence):
@@ -93,12 +93,12 @@ def facts(entry: CatalogueEntry, info: ModelInfo) -> Iterator[str]:
 
 
 def plain(licence: str) -> str:
-    """Return a licence's name as everybody spells it: 'llama3.2'."""
+    """Return a licence's name in a normalized spelling: 'llama3.2'."""
     return re.sub(r"[^a-z0-9.]", "", licence.lower())
 
 
 def main(arguments: Sequence[str] | None = None, *, today: date | None = None) -> None:
-    """Print what is to do, a line each. Exits with 1 if there is something."""
+    """Print what needs to be done, one item per line. Exits with 1 if there is anything."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

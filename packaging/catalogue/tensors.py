@@ -1,6 +1,6 @@
-"""The table of tensors that each architecture has, in the names of llama.cpp's loaders (src/models/*.cpp).
+"""The tensors of each architecture, named as in llama.cpp's loaders (src/models/*.cpp).
 
-Rows are (name, shape in ggml's order). What a converter leaves in F32 in a file of F16 is `plain`.
+Rows are (name, shape in ggml's order). `plain` tells which ones a converter leaves in F32 in an F16 file.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ Row = tuple[str, tuple[int, ...]]
 Numbers = dict[str, Any]
 
 NOT_METADATA = ("tied", "bias", "rope_freqs", "rope_factors", "alike", "token_types")
-"""Keys that only say which tensors there are."""
+"""Keys that only determine which tensors there are."""
 
 _PLAIN = (
     *("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight", "shortconv.conv.weight"),
@@ -21,7 +21,7 @@ _PLAIN = (
 
 
 def plain(row: Row) -> bool:
-    """Say whether a converter writes this tensor in F32: norms, biases, routers, convolutions, positions."""
+    """Return True if converters write this tensor in F32: norms, biases, routers, convolutions, positions."""
     name, shape = row
     return (
         len(shape) == 1
@@ -32,7 +32,7 @@ def plain(row: Row) -> bool:
 
 
 RANKED = 4
-"""llama.cpp's number of a pooling type."""
+"""llama.cpp's number for the pooling type of rerankers."""
 _BERTS = ("bert", "nomic-bert")
 _LFM2 = ("lfm2", "lfm2moe")
 
@@ -40,7 +40,7 @@ _LFM2 = ("lfm2", "lfm2moe")
 def table(arch: str, numbers: Numbers) -> list[Row]:
     """Return all tensors of a model."""
     rows = [*(_bert_ends(arch, numbers) if arch in _BERTS else _ends(numbers))]
-    if arch in _LFM2:  # where llama.cpp keeps a wrong name
+    if arch in _LFM2:  # llama.cpp kept a misnomer here
         rows = [(name.replace("output_norm", "token_embd_norm"), shape) for name, shape in rows]
     if numbers.get("pooling_type") == RANKED:
         rows += _head_of_reranker(arch, numbers["embedding_length"])
@@ -54,7 +54,7 @@ def table(arch: str, numbers: Numbers) -> list[Row]:
 
 
 def _head_of_reranker(arch: str, e: int) -> Iterator[Row]:
-    """A BERT's has two layers and one score; Qwen3's are the rows of its output for 'yes' and 'no'."""
+    """BERT's head has two layers and one score; Qwen3's is the output rows for 'yes' and 'no'."""
     if arch == "bert":
         yield from _biased("cls", (e, e))
         yield from (("cls.output.weight", (e,)), ("cls.output.bias", (1,)))
@@ -94,7 +94,7 @@ def _bert_ends(arch: str, n: Numbers) -> Iterator[Row]:
 
 
 def _block(arch: str, n: Numbers, layer: int) -> Iterator[Row]:
-    """llama, mistral3, granite, smollm3, qwen2, qwen3, qwen3moe, gemma3, gemma-embedding."""
+    """A layer of llama, mistral3, granite, smollm3, qwen2, qwen3, qwen3moe, gemma3 or gemma-embedding."""
     e, d = n["embedding_length"], n["attention.key_length"]
     q, kv = d * n["attention.head_count"], d * n["attention.head_count_kv"]
     yield "attn_norm.weight", (e,)
@@ -145,7 +145,7 @@ def _phi3(arch: str, n: Numbers, layer: int) -> Iterator[Row]:
 
 
 def _gemma4(arch: str, n: Numbers, layer: int) -> Iterator[Row]:
-    """Windowed and full layers differ in heads and their length; in a full one keys may serve as values."""
+    """Windowed and full layers have different heads; in full layers, keys can double as values."""
     e, windowed = n["embedding_length"], n["attention.sliding_window_pattern"][layer]
     d = n["attention.key_length_swa" if windowed else "attention.key_length"]
     q, kv = d * n["attention.head_count"], d * n["attention.head_count_kv"][layer]
@@ -175,7 +175,7 @@ def _gemma4(arch: str, n: Numbers, layer: int) -> Iterator[Row]:
 
 
 def _qwen35(arch: str, n: Numbers, layer: int) -> Iterator[Row]:
-    """Three layers of linear attention (a gated delta net), then a full one with a gate in its queries."""
+    """Three layers with linear attention (a gated delta net), then a full one whose queries have a gate."""
     e, d = n["embedding_length"], n["attention.key_length"]
     yield from (("attn_norm.weight", (e,)), ("post_attention_norm.weight", (e,)))
     if (layer + 1) % n["full_attention_interval"]:
@@ -206,7 +206,7 @@ def _delta_net(n: Numbers) -> Iterator[Row]:
 
 
 def _lfm2(arch: str, n: Numbers, layer: int) -> Iterator[Row]:
-    """Short convolutions, and attention in some layers; experts in all but the first ones of lfm2moe."""
+    """Short convolutions, with attention in some layers; in lfm2moe, experts in all but the first layers."""
     e, d, heads = n["embedding_length"], n["attention.key_length"], n["attention.head_count_kv"][layer]
     yield from (("attn_norm.weight", (e,)), ("ffn_norm.weight", (e,)))
     if heads:
@@ -238,7 +238,7 @@ def _gpt_oss(arch: str, n: Numbers, layer: int) -> Iterator[Row]:
 
 
 def _bert(arch: str, n: Numbers, layer: int) -> Iterator[Row]:
-    """Norms follow what they normalize. nomic-bert has a gate, one tensor for q, k and v, and no biases."""
+    """Norms come last. nomic-bert has a gate, a single tensor for q, k and v, and no biases."""
     e, f = n["embedding_length"], n["feed_forward_length"]
     if arch == "nomic-bert":
         yield "attn_qkv.weight", (e, 3 * e)

@@ -1,4 +1,4 @@
-"""How often the draft foresees what the guide says."""
+"""How often the draft model predicts the guide's next token."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """For each answer of the guide, which of its tokens the draft foresaw from those before."""
+    """Which tokens of each answer the draft predicted, given the tokens before them."""
 
     answers: tuple[tuple[bool, ...], ...]
 
     @property
     def share(self) -> float:
-        """The share of all tokens."""
+        """The share of tokens that were predicted."""
         return sum(map(sum, self.answers)) / sum(map(len, self.answers))
 
     @property
     def stretch(self) -> float:
-        """How many tokens in a row are foreseen, in the mean of all unbroken rows."""
+        """The mean length of unbroken runs of predicted tokens."""
         rows = [sum(row) for answer in self.answers for good, row in groupby(answer) if good]
         return sum(rows) / len(rows)
 
     def per_call(self, drafted: int) -> float:
-        """How many tokens a call of the guide gives where the draft guesses `drafted` ahead.
+        """Return the tokens gained per call of the guide when `drafted` tokens are drafted ahead.
 
-        The call that reads the prompt gives the first token and is not counted.
+        The call that reads the prompt, and yields the first token, is not counted.
         """
         return sum(len(answer) - 1 for answer in self.answers) / sum(1 for _ in self._calls(drafted))
 
     def acceptance(self, drafted: int) -> float:
-        """The share of guessed tokens that are the guide's, where `drafted` are guessed ahead."""
+        """Return the acceptance rate when `drafted` tokens are drafted ahead."""
         calls = list(self._calls(drafted))
         return sum(good for good, _ in calls) / sum(ahead for _, ahead in calls)
 
     def _calls(self, drafted: int) -> Iterator[tuple[int, int]]:
-        """For each call how many of the guessed tokens are right, and how many were guessed."""
+        """Yield, for each call, the number of drafted tokens that are right and the number drafted."""
         for answer in self.answers:
             at = 1
             while at < len(answer):
@@ -52,7 +52,7 @@ class Agreement:
 
 
 def replies(guide: llama_cpp.Llama, cases: Iterable[Case]) -> Iterator[tuple[list[int], list[int]]]:
-    """The tokens of every prompt and those of the guide's answer at temperature 0, its end among them."""
+    """Yield the tokens of each prompt and of the guide's answer at temperature 0, with its end token."""
     form = Jinja2ChatFormatter(guide.metadata["tokenizer.chat_template"], eos_token="", bos_token="")
     for case in cases:
         messages = [{"role": "system", "content": case.system}] if case.system else []
@@ -69,7 +69,7 @@ def replies(guide: llama_cpp.Llama, cases: Iterable[Case]) -> Iterator[tuple[lis
 
 
 def agreement(guide: llama_cpp.Llama, draft: llama_cpp.Llama, cases: Iterable[Case]) -> Agreement:
-    """Compare what the guide says with what the draft, given the same tokens, holds likeliest."""
+    """Compare the guide's answers with the tokens that the draft finds likeliest, given the same context."""
     found = []
     for ids, said in replies(guide, cases):
         draft.reset()

@@ -1,4 +1,4 @@
-"""Write the guide's model card, with the scores of its weights in several quantizations."""
+"""Write the guide's model card, with scores for several quantizations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TEMPLATE = Path(__file__).with_name("card.md")
 
 
 def write(corpus: Corpus, cases: tuple[Case, ...], load: Callable[..., llama_cpp.Llama], count: int) -> None:
-    """Export the weights in every quantization, score them all, and write the card beside those that ship."""
+    """Export the weights in every quantization, score them, and write the card next to the shipped files."""
     found: dict[str, tuple[int, Marks, int]] = {}
     for kind in TYPES:
         path = BUILD / "guide" / f"guide-{kind}.gguf"
@@ -53,10 +53,10 @@ def write(corpus: Corpus, cases: tuple[Case, ...], load: Callable[..., llama_cpp
 
 
 def row(cells: Iterable[str]) -> str:
-    """Cells of a table between bars."""
+    """Return the cells of a table row, separated by bars."""
     return " | ".join(cells)
 
 
 def score(marked: list[Marked]) -> str:
-    """'128 of 150 (85 %)'."""
+    """Return a score as text: '128 of 150 (85 %)'."""
     return f"{right(marked)} of {len(marked)} ({right(marked) / max(1, len(marked)):.0%})".replace("%", " %")

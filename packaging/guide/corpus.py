@@ -1,20 +1,20 @@
-"""The guide's corpus: intents with their answers, and endless ways to ask for them.
+"""The guide's corpus: intents with their answers, and countless ways to ask for them.
 
     python packaging/guide/corpus.py [--sample N]      check it; show N conversations
 
-Answers about things that have a name come from the program itself (named.py), the others are written in
-corpus/, and all are held against the program (product.py). Questions are sampled from patterns (patterns.py).
+Answers about named things come from the program itself (named.py); the others are written in corpus/. All are
+checked against the program (product.py). Questions are sampled from patterns (patterns.py).
 
     [[intent]]
     name = "retry"
-    weight = 1.5                            how often it is asked, beside 1 for others
-    about = ["key:ctrl+r", "slash:retry"]   it answers for these names too, in place of their own intents
-    answer = "Press {key:retry} ..."        the key of that action; {commands}, {slashes}, {settings},
-                                            {sampling} and {models} are lists
-    follow = { why = "what_is_a_try" }      where a question of that group in followups.toml leads from here
-    ask = '''patterns, one a line'''
+    weight = 1.5                            how often it is asked, relative to others, which have 1
+    about = ["key:ctrl+r", "slash:retry"]   also answers for these names, replacing their own intents
+    answer = "Press {key:retry} ..."        {key:ACTION} is that action's key; {commands}, {slashes},
+                                            {settings}, {sampling} and {models} are lists
+    follow = { why = "what_is_a_try" }      the intent that a question from a group in followups.toml leads to
+    ask = '''patterns, one per line'''
 
-    [ask]                                   more ways to ask for what has a name
+    [ask]                                   more ways to ask about a named thing
     "option:--grace" = '''patterns'''
 """
 
@@ -42,7 +42,7 @@ EXAMS = ("held_out", "practice", "newcomers", "newcomers_practice")
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """One answer and the patterns that ask for it; `follow` says where "why?" or "how?" lead from here."""
+    """One answer and the patterns that ask for it; `follow` says where "why?" or "how?" lead next."""
 
     name: str
     answer: str
@@ -62,27 +62,27 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Turns in order."""
+    """A sequence of turns."""
 
     turns: tuple[Turn, ...]
 
 
 def lines(text: str) -> tuple[str, ...]:
-    """The non-empty lines of a block of patterns."""
+    """Return the non-empty lines in a block of patterns."""
     return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 
 def normal(text: str) -> str:
-    """A question without case and punctuation: two that are equal here are the same question."""
+    """Return a question without case and punctuation, for comparison."""
     return " ".join(re.findall(r"[a-z0-9+]+", text.lower().replace("'", "")))
 
 
 class Corpus:
-    """The corpus. `size` is how the guide speaks of its own parameters, "about 6 million".
+    """The corpus.
 
-    `plain` is the share of questions in their plainest words: of all the ways a pattern can be said, the one
-    that people say most would hardly ever be drawn. Raises ValueError where the files contradict themselves
-    or name what edgechat does not have.
+    size: how the guide states its number of parameters, "about 6 million". plain: the share of questions in
+    their plainest wording, which would otherwise hardly ever be drawn. Raises ValueError if the files
+    contradict themselves or name something that edgechat does not have.
     """
 
     def __init__(self, size: str, plain: float = 0.15, source: Product | None = None) -> None:
@@ -90,7 +90,7 @@ class Corpus:
         self.product = source or product()
         self._places = {"size": size, **lists(self.product)}
         self.about: dict[str, str] = {}
-        """The names that a written intent answers for, each with that intent."""
+        """The names that written intents answer for, and those intents."""
         self.intents = self._intents()
         self.groups = {
             g["name"]: Intent(g["name"], g["answer"], lines(g["ask"]))
@@ -117,7 +117,7 @@ class Corpus:
                 name = one["name"]
                 if name in found or name in generated:
                     raise ValueError(f"{topic}.toml: a second intent {name!r}")
-                # What an intent is about by name, it answers in place of the intent that the name would make.
+                # An intent answers for the names in `about`, in place of the intents generated for them.
                 about = one.get("about", [])
                 self.about |= dict.fromkeys(about, name)
                 if missing := [other for other in about if other not in generated]:
@@ -137,7 +137,7 @@ class Corpus:
                 )
         for name, one in generated.items():
             said = asks.pop(name, [])
-            # A way to ask that somebody wrote says more than one of the form that all names share.
+            # A handwritten question is worth more than one from the form shared by all names.
             found[name] = Intent(
                 name, one.answer, (*one.ask, *said, *said), one.weight + min(1.0, len(said) / 12)
             )
@@ -147,7 +147,7 @@ class Corpus:
 
     @staticmethod
     def filled(source: Product, places: Mapping[str, str], answer: str) -> str:
-        """An answer with the keys and lists that it leaves open. Raises KeyError where there is no such."""
+        """Return an answer with its keys and lists filled in. Raises KeyError if one does not exist."""
 
         def value(place: re.Match) -> str:
             kind, _, action = place[1].partition(":")
@@ -157,17 +157,17 @@ class Corpus:
 
     @property
     def answers(self) -> dict[str, str]:
-        """Every answer, by its intent's name; of a group as 'group:why'."""
+        """All answers by the name of their intent, or by 'group:why' for groups."""
         groups = {f"group:{name}": one.answer for name, one in self.groups.items()}
         return {name: one.answer for name, one in self.intents.items()} | groups
 
     @property
     def declines(self) -> frozenset[str]:
-        """The answers that decline."""
+        """The answers that decline to answer."""
         return frozenset(one.answer for one in self.intents.values() if one.topic == "limits")
 
     def question(self, intent: Intent, rng: random.Random) -> str:
-        """A question for the intent that is not one of an exam."""
+        """Return a question for the intent that is not in any exam."""
         while True:
             pattern = rng.choices(intent.ask, self._weights[intent.name])[0]
             if rng.random() < self.plain:
@@ -179,7 +179,7 @@ class Corpus:
                 return text
 
     def conversation(self, rng: random.Random, turns: int) -> Conversation:
-        """Sample a conversation: intents at random, now and then a "why?" that leans on the turn before."""
+        """Sample a conversation: random intents, and sometimes a "why?" that refers to the previous turn."""
         names = list(self.intents)
         weights = [i.weight for i in self.intents.values()]
         done: list[Turn] = []
@@ -188,7 +188,7 @@ class Corpus:
             if rng.random() < (0.25 if done else 0.04):
                 group, last = self._follow(last, rng)
                 answer = last.answer if last else group.answer
-                if last is None and not answer:  # "say that again"
+                if last is None and not answer:  # for "say that again"
                     answer = done[-1].answer if done else self.intents["can"].answer
                 done.append(Turn(self.question(group, rng), answer))
             else:
@@ -197,18 +197,18 @@ class Corpus:
         return Conversation(tuple(done))
 
     def _follow(self, last: Intent | None, rng: random.Random) -> tuple[Intent, Intent | None]:
-        """A leaning question, and the intent it leads to from `last` (None: the group's own answer)."""
+        """Return a follow-up question, and the intent it leads to; None for the group's own answer."""
         leads = last.follow if last else {}
-        # Half of the time one that leads somewhere, or the leads would drown among the defaults.
+        # Often choose one that leads somewhere, since most groups only give their default answer.
         name = rng.choice(list(leads)) if leads and rng.random() < 0.6 else rng.choice(list(self.groups))
         return self.groups[name], self._led_to(leads[name]) if name in leads else None
 
     def _led_to(self, name: str) -> Intent | None:
-        """The intent of that name, or the one that answers for it."""
+        """Return the intent with that name, or the one that answers for it."""
         return self.intents.get(self.about.get(name, name))
 
     def faults(self) -> Iterator[str]:
-        """What is wrong with the corpus: patterns, leads, answers; and questions that two intents share."""
+        """Yield faults in the corpus: patterns, leads, answers, and questions that two intents share."""
         for name, answer in self.answers.items():
             if not answer and name == "group:again":
                 continue
@@ -236,7 +236,7 @@ class Corpus:
                     asked[text.lower()].setdefault(one.name, pattern)
         told = set()
         for text, names in asked.items():
-            # Which of those that decline it says so is all the same.
+            # It does not matter which of the declining intents answers.
             declines = all(self.intents[name].topic == "limits" for name in names)
             if len(names) > 1 and text and not declines and frozenset(names) not in told:
                 told.add(frozenset(names))
@@ -244,27 +244,27 @@ class Corpus:
 
 
 def conversations(corpus: Corpus, rng: random.Random) -> Iterator[Conversation]:
-    """Conversations without end: most are short, some as long as training ever sees."""
+    """Yield conversations endlessly: most are short, some as long as any in training."""
     while True:
         turns = rng.choices((1, 2, 3, rng.randint(4, 7), rng.randint(8, 16)), (40, 20, 15, 18, 7))[0]
         yield corpus.conversation(rng, turns)
 
 
 def questions(corpus: Corpus, rng: random.Random) -> Iterator[Conversation]:
-    """Conversations of a single turn, without end."""
+    """Yield single-turn conversations endlessly."""
     while True:
         yield corpus.conversation(rng, 1)
 
 
 def exam_questions() -> Iterator[str]:
-    """Every question of an exam that stands alone; "why?" and its like may be trained on."""
+    """Yield every standalone exam question. Follow-ups such as "why?" may be trained on."""
     for exam in EXAMS:
         for one in toml(f"{exam}.toml")["question"]:
             yield one["ask"]
 
 
 def main() -> int:
-    """Check the corpus, and show some of it."""
+    """Check the corpus and show samples."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sample", type=int, default=0, help="show so many conversations")
     options = parser.parse_args()

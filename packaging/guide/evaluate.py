@@ -1,10 +1,10 @@
-"""Give the guide its exam at temperature 0, and count.
+"""Run the guide's exam at temperature 0, and count the right answers.
 
     python packaging/guide/evaluate.py [--exam practice] [--model FILE] [--show]
-    python packaging/guide/evaluate.py --draft     how often its draft foresees the guide's next token
-    python packaging/guide/evaluate.py --card      all of it, for every quantization, into the model card
+    python packaging/guide/evaluate.py --draft     how often the draft predicts the guide's next token
+    python packaging/guide/evaluate.py --card      both, for every quantization, written to the model card
 
-`practice` may be looked at while the corpus is written; `held_out` is for the end.
+`practice` may be consulted while writing the corpus; `held_out` is for the end.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ STRAY = 300
 
 
 def load(path: Path, every: bool = False) -> llama_cpp.Llama:
-    """A model on one thread; `every`: it keeps the scores of every token and not of the last one only."""
-    ggml.start()  # llama.cpp as edgechat uses it, without AMX
+    """Load a model on one thread; `every`: keep the scores of all tokens, not only of the last one."""
+    ggml.start()  # the same llama.cpp as in edgechat, without AMX
     return llama_cpp.Llama(
         str(path), n_ctx=2048, n_threads=1, n_threads_batch=1, logits_all=every, verbose=False
     )
 
 
 def show(marks: Marks, everything: bool) -> None:
-    """Print what is wrong, and the score."""
+    """Print the wrong answers and the score."""
     for one in marks.all:
         if everything or not one.right or one.untrue:
             state = "ok   " if one.right else "WRONG"
@@ -54,7 +54,7 @@ def show(marks: Marks, everything: bool) -> None:
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

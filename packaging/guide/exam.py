@@ -1,9 +1,9 @@
-"""The guide's exams: questions that the corpus refuses to make, and how its answers are marked.
+"""The guide's exams: questions that are kept out of the corpus, and how answers are marked.
 
-An answer of the model counts only if it is word for word that of an intent which answers the question; where
-the question is out of scope, of any that declines. One of the guide as users meet it, which may be in the
-words of the documentation, counts also if it has all facts of the question. What answers of the model name is
-held against edgechat itself, right or wrong.
+An answer from the model counts only if it is word for word the answer of an intent that fits the question;
+for questions out of scope, that of any intent that declines. The guide as users meet it can also quote the
+documentation, so there an answer that has all the required facts counts as well. Right or wrong, the names in
+the model's answers are checked against edgechat itself.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from corpus import Corpus
 from named import toml
 
 LONGEST = 320
-"""Tokens of an answer; the longest of the corpus has fewer."""
+"""Maximum number of tokens in an answer; the longest one in the corpus is shorter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question, the intents that answer it, and whether it is out of the guide's scope."""
+    """A question, the intents that answer it, and whether it is outside the guide's scope."""
 
     ask: str
     right: tuple[str, ...]
     declined: bool = False
     says: tuple[str, ...] = ()
-    """Regular expressions, of which a right answer has all."""
+    """Regular expressions that a right answer must all match."""
 
     def is_told(self, corpus: Corpus, said: str) -> bool:
-        """Whether an answer that may quote the documentation is right."""
+        """Return True if an answer, which may quote the documentation, is right."""
         if self.declined:
             return said in corpus.declines
         answers = {corpus.answers[corpus.about.get(name, name)] for name in self.right}
@@ -42,7 +42,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Questions in a row, after a system prompt that is often empty."""
+    """A series of questions, after a system prompt that is often empty."""
 
     turns: tuple[Asked, ...]
     system: str = ""
@@ -50,7 +50,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """An answer: whether it is right, whether it is one of the corpus, what it names that does not exist."""
+    """An answer: whether it is right, whether it is in the corpus, and what it names that does not exist."""
 
     asked: Asked
     said: str
@@ -61,7 +61,7 @@ class Marked:
 
 @dataclass(slots=True)
 class Marks:
-    """The marks of an exam: of questions that stand alone, of those out of scope among them, of dialogues."""
+    """The marks in an exam: for standalone questions in scope and out of scope, and for dialogues."""
 
     single: list[Marked] = field(default_factory=list)
     declined: list[Marked] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Marks:
 
     @property
     def all(self) -> list[Marked]:
-        """Every answer."""
+        """All marked answers."""
         return [*self.single, *self.declined, *self.dialogue]
 
     @property
@@ -79,12 +79,12 @@ class Marks:
 
 
 def right(marked: list[Marked]) -> int:
-    """How many are right."""
+    """Return how many are right."""
     return sum(one.right for one in marked)
 
 
 def exam(name: str) -> tuple[Case, ...]:
-    """The cases of NAME.toml."""
+    """Return the cases in NAME.toml."""
     data = toml(f"{name}.toml")
     single = [Case((_asked(one),)) for one in data["question"]]
     return (
@@ -99,13 +99,13 @@ def _asked(one: dict) -> Asked:
 
 
 def unknown_names(corpus: Corpus, cases: Iterable[Case]) -> set[str]:
-    """The intents that an exam expects and the corpus does not have."""
+    """Return the intents that an exam expects but the corpus does not have."""
     names = {name for case in cases for turn in case.turns for name in turn.right}
     return {name for name in names if corpus.about.get(name, name) not in corpus.answers}
 
 
 def mark(corpus: Corpus, llama: llama_cpp.Llama, cases: Iterable[Case], temperature: float = 0.0) -> Marks:
-    """Ask everything, and mark it."""
+    """Ask all questions and mark the answers."""
     marks, answers = Marks(), corpus.answers
     texts = set(answers.values())
     for case in cases:
@@ -128,13 +128,13 @@ def mark(corpus: Corpus, llama: llama_cpp.Llama, cases: Iterable[Case], temperat
 
 
 def answer(llama: llama_cpp.Llama, messages: list[dict[str, str]], temperature: float = 0.0) -> str:
-    """The guide's next words."""
+    """Return the guide's next message."""
     made = llama.create_chat_completion(messages, temperature=temperature, max_tokens=LONGEST, seed=1)
     return made["choices"][0]["message"]["content"]
 
 
 def stray(corpus: Corpus, count: int, seed: int = 0) -> Iterator[str]:
-    """Questions that nobody would ask: several of the corpus in one, cut short, words in disorder."""
+    """Yield questions that nobody would ask: several from the corpus joined, cut short, or shuffled."""
     rng = random.Random(seed)
     intents = list(corpus.intents.values())
     for _ in range(count):
@@ -147,6 +147,6 @@ def stray(corpus: Corpus, count: int, seed: int = 0) -> Iterator[str]:
 
 
 def invented(corpus: Corpus, llama: llama_cpp.Llama, asks: Iterable[str]) -> list[tuple[str, str, list[str]]]:
-    """The answers that name what edgechat does not have: each with its question and its faults."""
+    """Return the answers that name something edgechat does not have, with their questions and faults."""
     answers = ((ask, answer(llama, [{"role": "user", "content": ask}])) for ask in asks)
     return [(ask, said, faults) for ask, said in answers if (faults := corpus.product.untrue(said))]

@@ -1,4 +1,4 @@
-"""Write the trained guide as a GGUF file, and check that llama.cpp reads its text as the training did.
+"""Write the trained guide as a GGUF file, and check that llama.cpp tokenizes text as the training did.
 
 $ python packaging/guide/export.py [--draft] [--type f16]
 """
@@ -24,7 +24,7 @@ TYPES = {
     "q4_0": gguf.GGMLQuantizationType.Q4_0,
 }
 QUANTS = {"guide": "q5_0", "guide-draft": "q8_0"}
-"""What ships. Smaller, the guide mistakes common questions ('What are you?'), its draft foresees less."""
+"""What ships. Smaller types fail common questions ('What are you?'), and draft less well."""
 FILE_TYPES = {
     "f16": gguf.LlamaFileType.MOSTLY_F16,
     "q8_0": gguf.LlamaFileType.MOSTLY_Q8_0,
@@ -34,7 +34,7 @@ FILE_TYPES = {
 
 
 def write(build: Path, path: Path, kind: str) -> None:
-    """Write the GGUF: metadata, tokenizer, and the weights as `kind` (norms stay float32)."""
+    """Write the GGUF file: metadata, tokenizer, and the weights as `kind` (norms stay float32)."""
     config = Config(**json.loads((build / "config.json").read_text(encoding="utf-8")))
     tokenizer = Tokenizer.load(build / "tokenizer.json")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ def write(build: Path, path: Path, kind: str) -> None:
 
 
 def add_metadata(out: gguf.GGUFWriter, config: Config, kind: str) -> None:
-    """What the model is, and its shape."""
+    """Add the model's description and shape."""
     draft = config != GUIDE
     out.add_name("edgechat guide draft" if draft else "edgechat guide")
     out.add_description(
@@ -81,12 +81,12 @@ def add_metadata(out: gguf.GGUFWriter, config: Config, kind: str) -> None:
 
 
 def size_label(parameters: int) -> str:
-    """A number of parameters as GGUF spells it: 3.9M, 185K."""
+    """Return a number of parameters as GGUF spells it: 3.9M, 185K."""
     return f"{parameters / 1e6:.1f}M" if parameters >= 1e6 else f"{parameters / 1e3:.0f}K"
 
 
 def add_tokenizer(out: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
-    """Tokens, merges, the special ones, and the chat template."""
+    """Add the tokens, merges, special tokens and chat template."""
     kinds = [
         gguf.TokenType.CONTROL if token in SPECIAL else gguf.TokenType.NORMAL for token in tokenizer.tokens
     ]
@@ -105,9 +105,9 @@ def add_tokenizer(out: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
 
 
 def check_tokens(build: Path, path: Path, count: int = 3000) -> int:
-    """Compare both tokenizers on every answer and on `count` conversations; returns how many texts agreed.
+    """Compare both tokenizers on all answers and `count` conversations; return the number of texts.
 
-    A model that is fed other ids than it was trained on answers a little worse, and nobody can see why.
+    Given other ids than in training, a model answers slightly worse, and nobody can see why.
     """
     tokenizer = Tokenizer.load(build / "tokenizer.json")
     corpus = Corpus(GUIDE.size)
@@ -130,7 +130,7 @@ UNICODE = ("²½ⅷ ١٢٣", "a\u00a0b\u2003c", "e\u0301 \u200d \ufeff", "\x01\x
 
 
 def main() -> None:
-    """Export and check."""
+    """Export the model and check the file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--type", choices=TYPES)
     parser.add_argument("--draft", action="store_true", help="the guide's draft")

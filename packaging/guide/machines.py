@@ -1,10 +1,10 @@
-"""Ask the planner which model it would take for common machines, and write corpus/machines.toml.
+"""Ask the planner which model it would choose for common machines, and write corpus/machines.toml.
 
 $ python packaging/guide/machines.py
 
-Memory is taken to give 50 GB/s, as two channels of DDR5 do; a GPU stands beside as much memory as such
-machines have. To be run again when the catalogue or the planner changed: the speed of this machine goes into
-it, so no test can repeat it.
+Assumes memory at 50 GB/s, as with two channels of DDR5, and for each GPU as much memory as such machines
+usually have. Run it again whenever the catalogue or the planner changes. No test can repeat it, since the
+result depends on the speed of this machine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from edgechat.planner.request import DEFAULT_REQUEST
 GIB = 2**30
 MEMORY = (4, 8, 16, 32, 64)
 GPUS = {6: 16, 8: 16, 12: 32, 16: 32, 24: 64}
-"""GB of each card, and of the memory beside it."""
+"""Memory in GB that goes with each GPU, by the GPU's own memory in GB."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A llama in a hundred lines: what llama.cpp runs as architecture `llama`, for training it from scratch."""
+"""A llama in a hundred lines, to be trained from scratch; llama.cpp runs it as architecture `llama`."""
 
 import torch
 from shape import Config
@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 
 def rotations(config: Config, length: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of the rotary embedding, each (length, head_dim / 2)."""
+    """Return the cosines and sines of the rotary embedding, each (length, head_dim / 2)."""
     head = config.dim // config.heads
     frequencies = config.rope_base ** (-torch.arange(0, head, 2).float() / head)
     angles = torch.outer(torch.arange(length).float(), frequencies)
@@ -15,28 +15,28 @@ def rotations(config: Config, length: int) -> tuple[Tensor, Tensor]:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate neighbouring pairs of x (batch, heads, length, head_dim).
+    """Rotate adjacent pairs of x (batch, heads, length, head_dim).
 
-    llama.cpp's `llama` architecture pairs neighbours, so nothing has to be permuted on export.
+    llama.cpp's `llama` architecture also pairs neighbours, so nothing needs to be permuted on export.
     """
     even, odd = x[..., ::2], x[..., 1::2]
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
 
 
-# How the first layer begins, see `Model.begin_as_bag`: which pairs of a head fade, over some 60 words; how
-# much; and what all words have in the first channel.
+# Initialization of the first layer, see `Model.begin_as_bag`: the pairs in a head that fade over about 60
+# words, how strongly, and the value of the first channel for every word.
 FADING = slice(12, 17)
 STRENGTH = 4.0
 SAME = 4.0
 
 
 def fading(config: Config, length: int) -> Tensor:
-    """How much a word counts where the first layer begins as a bag, by its distance: (length,)."""
+    """Return the weight of words by distance in the first layer's initial bag of words: (length,)."""
     return (STRENGTH * rotations(config, length)[0][:, FADING].mean(1)).exp()
 
 
 class Layer(nn.Module):
-    """Attention and a gated feed-forward, each behind a norm; names follow the GGUF tensors."""
+    """Attention and a gated feed-forward, each after a norm; attributes have the names of GGUF tensors."""
 
     def __init__(self, c: Config) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Layer(nn.Module):
         self.ffn_down = nn.Linear(c.hidden, c.dim, bias=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, dropout: float) -> Tensor:
-        """From (batch, length, dim) to the same shape."""
+        """Return the layer's output, in the same shape as x (batch, length, dim)."""
         batch, length, dim = x.shape
         h = self.attn_norm(x)
         q, k, v = (
@@ -69,7 +69,7 @@ class Layer(nn.Module):
 
 
 class Model(nn.Module):
-    """Token ids in, logits at chosen places out."""
+    """Maps token ids to logits at chosen positions."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -81,25 +81,26 @@ class Model(nn.Module):
             self.output = nn.Linear(config.dim, config.vocab, bias=False)
             nn.init.normal_(self.output.weight, std=0.02)
         nn.init.normal_(self.token_embd.weight, std=0.02)
-        for layer in self.blk:  # a layer begins as the identity: deep models train more calmly that way
+        for layer in self.blk:  # start as the identity: deep models train more stably that way
             nn.init.zeros_(layer.attn_output.weight)
             nn.init.zeros_(layer.ffn_down.weight)
 
     @torch.no_grad()
     def begin_as_bag(self, embedding: Tensor) -> None:
-        """Begin with an embedding (vocab, dim), and a first layer that adds the mean of all words so far.
+        """Start with an embedding (vocab, dim), and a first layer that adds the mean of all words so far.
 
-        Nearer words count more, by `fading`. For that the first channel is the same in every word: what
-        queries and keys make of it the rotary embedding turns with the distance, and with nothing else.
+        Nearer words weigh more, according to `fading`. To that end the first channel is the same for every
+        word: the rotary embedding rotates the queries and keys made from it by distance, and nothing else
+        affects them.
         """
         self.token_embd.weight.copy_(0.3 * embedding)
         self.token_embd.weight[:, 0] = 0.3 * SAME
         first, head = self.blk[0], self.config.dim // self.config.heads
         pairs = torch.arange(head // 2)[FADING]
-        # What norms leave of the first channel, where the others are around one.
+        # The first channel after the norm, if the others are around one.
         same = SAME / (1 + (SAME**2 - 1) / self.config.dim) ** 0.5
         for weight in (first.attn_q.weight, first.attn_k.weight):
-            weight.mul_(0.3)  # otherwise small: all words are looked at alike
+            weight.mul_(0.3)  # small otherwise, so that attention is even
             weight[:, 0] = 0.0
             for at in range(0, self.config.dim, head):
                 weight[at + 2 * pairs, 0] = (STRENGTH / len(pairs)) ** 0.5 * head**0.25 / same
@@ -109,10 +110,10 @@ class Model(nn.Module):
     def forward(
         self, ids: Tensor, places: Tensor, dropout: float = 0.0, asked: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """From ids (batch, length) and places (n,) in all of them, row after row, to logits (n, vocab).
+        """Map ids (batch, length) and n positions in the flattened batch to logits (n, vocab).
 
-        Only the places whose next token counts are projected on the vocabulary. With `asked` (m,), places
-        too, also what the first half of the layers makes of these: (m, dim).
+        Only positions whose next token counts are projected onto the vocabulary. For the m positions in
+        `asked`, also return the output of the first half of the layers: (m, dim).
         """
         cos, sin = rotations(self.config, ids.shape[1])
         x = F.dropout(self.token_embd(ids), dropout, self.training)

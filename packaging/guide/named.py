@@ -1,11 +1,11 @@
-"""Intents of all that has a name: the answer is the program's own text, the questions use the name.
+"""Intents for everything that has a name: the program's own text is the answer, and questions use the name.
 
 command:pull     what a command does            options:pull     the options that it has
-option:--grace   an option, of all its commands slash:export     a command of the prompt
-setting:context  a field of settings.toml       key:ctrl+n       what a key does, in every part of the app
-keys:The models  the keys of a part of the app  env:HF_TOKEN     a variable of the environment
-model:qwen3-8b   a model of the catalogue       machine:16       what the planner chose for so much memory
-unknown:option   names that are none of these, and so on for each kind
+option:--grace   an option, of all its commands slash:export     a command in the prompt
+setting:context  a field in settings.toml       key:ctrl+n       what a key does in each part of the app
+keys:The models  the keys in a part of the app  env:HF_TOKEN     an environment variable
+model:qwen3-8b   a model in the catalogue       machine:16       what the planner chose for that much memory
+unknown:option   names that do not exist, one intent for each kind
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ WEIGHTS = {
     "command": 0.8, "options": 0.4, "option": 0.35, "slash": 0.45, "setting": 0.45, "key": 0.45, "keys": 0.4,
     "env": 0.35, "model": 0.35, "machine": 1.0, "unknown": 1.5,
 }  # fmt: skip
-"""How often each kind is asked for, beside 1 for an intent that somebody wrote."""
+"""How often each kind is asked for, relative to a handwritten intent, which has 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """An intent that follows from a name: what is answered, and how it is asked for by that name."""
+    """An intent generated from a name: its answer, and the patterns that ask for it by that name."""
 
     name: str
     answer: str
@@ -40,12 +40,12 @@ class Named:
 
     @property
     def weight(self) -> float:
-        """How often it is asked for."""
+        """How often it is asked for, relative to a handwritten intent."""
         return WEIGHTS[self.name.partition(":")[0]]
 
 
 def named(product: Product) -> Iterator[Named]:
-    """Every intent that follows from a name in the product."""
+    """Yield an intent for everything in the product that has a name."""
     yield from _commands(product)
     yield from _options(product)
     for one in product.slashes.values():
@@ -74,7 +74,7 @@ def named(product: Product) -> Iterator[Named]:
 
 
 def lists(product: Product) -> dict[str, str]:
-    """What an answer may take whole: `{commands}` and the like."""
+    """Return the lists that answers can include: `{commands}` and the like."""
     return {
         "commands": listed(f"`{NAME} {words}`" for words in product.commands if words and " " not in words),
         "slashes": listed(f"`/{name}`" for name in product.slashes),
@@ -123,7 +123,7 @@ def _keys(product: Product) -> Iterator[Named]:
         if one.text not in told:
             told.append(one.text)
     for key, told in by_key.items():
-        if len(key) > 1:  # letters do their work in lists, and are told there
+        if len(key) > 1:  # single letters only work in lists, whose intents cover them
             places = "; ".join(f"{_within(part)}: {', '.join(texts)}" for part, texts in told.items())
             yield Named(f"key:{key.lower().replace(' ', '')}", f"{key} {places}.", _ways("key", _typed(key)))
     for part, does in by_part.items():
@@ -151,7 +151,7 @@ def _machines() -> Iterator[Named]:
 
 
 def _unknown(product: Product) -> Iterator[Named]:
-    """Names that are none: of other programs, and made up; what is a name of ours is taken out."""
+    """Yield intents for names that do not exist here: from other programs, or made up."""
     others = toml("corpus/others.toml")
     ours = {
         "option": product.option_names,
@@ -177,11 +177,11 @@ def _unknown(product: Product) -> Iterator[Named]:
 
 
 def _ways(kind: str, name: str, *commands: Command) -> tuple[str, ...]:
-    """The lines of a kind's form with a name put in, and the command lines that it belongs to."""
+    """Return the patterns in a kind's form, with a name and its commands filled in."""
     spoken: dict[str, None] = {}
     for one in commands:
         spoken[one.line] = None
-        # "list" and "run" alone are everybody's words.
+        # Words such as "list" and "run" are too common on their own.
         if " " in one.words or (len(one.words) > 4 and kind != "command"):
             spoken[one.words] = None
     of = f"({'|'.join(spoken) or NAME})"
@@ -190,19 +190,19 @@ def _ways(kind: str, name: str, *commands: Command) -> tuple[str, ...]:
 
 @cache
 def forms() -> dict[str, tuple[str, ...]]:
-    """The ways to ask for a thing of each kind."""
+    """Return, by kind, the patterns with which to ask about a thing."""
     return {
         kind: tuple(text.strip().splitlines()) for kind, text in toml("corpus/names.toml")["forms"].items()
     }
 
 
 def toml(name: str) -> dict[str, Any]:
-    """A TOML file beside this one."""
+    """Return the contents of a TOML file in this folder."""
     return tomllib.loads((HERE / name).read_text(encoding="utf-8"))
 
 
 def _typed(key: str) -> str:
-    """The ways in which a key is typed: (Ctrl+N|ctrl+n|ctrl n|ctrl-n|control n)."""
+    """Return a pattern for the ways to type a key: (Ctrl+N|ctrl+n|ctrl n|ctrl-n|control n)."""
     ways = [key, key.lower()]
     if key in ("Up", "Down", "Left", "Right"):
         ways = [f"arrow {key.lower()}", f"{key.lower()} arrow", f"the arrow {key.lower()}", f"Arrow {key}"]
@@ -215,7 +215,7 @@ def _typed(key: str) -> str:
 
 
 def _spoken(name: str) -> str:
-    """The ways in which a name is typed: (idle_minutes|idle minutes)."""
+    """Return a pattern for the ways to type a name: (idle_minutes|idle minutes)."""
     ways = [name, re.sub(r"[_.-]", " ", name)]
     if re.match(r"[a-z]+\d", name):
         ways.append(re.sub(r"^([a-z]+)(\d)", r"\1 \2", re.sub(r"-", " ", name)))
@@ -227,7 +227,7 @@ def _bare(name: str) -> str:
 
 
 def _sentence(text: str) -> str:
-    """A text of the program as the end of an answer: in ASCII, closed by a full stop."""
+    """Return a text as the end of an answer: in ASCII, with a final full stop."""
     text = (
         text.replace("\N{HORIZONTAL ELLIPSIS}", "...").replace("\N{RIGHT SINGLE QUOTATION MARK}", "'").strip()
     )

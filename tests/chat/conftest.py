@@ -1,4 +1,4 @@
-"""A store of chats, and a conversation in it."""
+"""Fixtures for chats: a store, and a conversation in it."""
 
 from contextlib import AsyncExitStack
 
@@ -10,7 +10,7 @@ from edgechat.chat.storage.store import Store
 
 @pytest.fixture
 async def running():
-    """Return a function that returns what it is given, and closes it when the test ends."""
+    """Return a function that returns its argument, and closes it when the test ends."""
     async with AsyncExitStack() as stack:
         yield lambda made: (stack.push_async_callback(made.close), made)[1]
 

@@ -1,4 +1,4 @@
-"""Tools for the tests of what calls them."""
+"""Tools for tests of the code that calls them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def permit(tool: ToolSpec, arguments: str) -> bool:
 
 
 class Shelf:
-    """A server whose tools `read` (it reads only) and `write` answer as a test wants."""
+    """A server with two tools, `read` (read-only) and `write`, that answer as a test wants."""
 
     name = "shelf"
 

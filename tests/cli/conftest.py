@@ -1,4 +1,4 @@
-"""What several of the commands' tests need."""
+"""Fixtures for the tests of commands."""
 
 import tempfile
 from functools import partial
@@ -12,7 +12,7 @@ from tests.cli.running import edgechat
 
 @pytest.fixture
 def tmp_path(tmp_path, request):
-    """Give a transcript a folder whose path has the same length everywhere: text is wrapped behind it."""
+    """Give transcripts a folder whose path has the same length everywhere, since text is wrapped after it."""
     if "transcript" not in request.fixturenames:
         yield tmp_path
         return
@@ -24,20 +24,20 @@ def tmp_path(tmp_path, request):
 
 @pytest.fixture
 def user(tmp_path, monkeypatch):
-    """Make a folder the user's home, with nothing in it."""
+    """Make an empty folder the user's home."""
     homes.settle(tmp_path / "user", monkeypatch)
     return tmp_path / "user"
 
 
 @pytest.fixture
 def pull(hub, hf_cache):
-    """Run `edgechat pull` against the hub."""
+    """Return a function that runs `edgechat pull` against the hub."""
     return partial(edgechat, "pull")
 
 
 @pytest.fixture
 def script(tmp_path):
-    """Write a scripted model; return its path."""
+    """Return a function that writes a scripted model and returns its path."""
 
     def write(**fields):
         return scripted.write(tmp_path / "model.gguf", **fields)

@@ -1,4 +1,4 @@
-"""What the tests of `edgechat pull` share."""
+"""Helpers for the tests of `edgechat pull`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Pull = Callable[..., Run]
 
 
 def sized(n: int) -> bytes:
-    """Return a model of n bytes, wide enough that less than a row's worth of them is no tensor's."""
+    """Return a model of n bytes, so wide that fewer bytes than a row are left outside its tensors."""
     widest = DENSE.n_ff + (n - tiny().stat().st_size) // (3 * 4 * DENSE.n_embd * DENSE.n_layers)
     data = build(Spec(shape=DENSE.sized(n_ff=widest - 1), name="tiny-dense")).read_bytes()
     return data + random.Random(5).randbytes(n - len(data))
@@ -41,7 +41,7 @@ def complaint(run: Run) -> str:
 
 
 def sound(answer: dict[str, Any]) -> bool:
-    """Say whether all files are where it is said, and are what it is said."""
+    """Return True if all files are where the answer says, with the stated contents."""
     for file in answer["files"]:
         data = Path(file["path"]).read_bytes()
         if (len(data), hashlib.sha256(data).hexdigest()) != (file["bytes"], file["sha256"]):

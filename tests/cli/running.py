@@ -1,4 +1,4 @@
-"""The command as a program, for what several tests see of it."""
+"""Runs the command as a program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIME_LIMIT = 90
 
 
 def edgechat(*words: str | Path, piped: str | None = None, **environment: str) -> Run:
-    """Run `edgechat` with these words, in a process of its own; see tests/zygote.py."""
+    """Run `edgechat` with these arguments in its own process; see tests/zygote.py."""
     given = {"stdin": subprocess.DEVNULL} if piped is None else {"input": piped}
     return subprocess.run(
         [*EDGECHAT, *map(str, words)],
@@ -28,7 +28,7 @@ def edgechat(*words: str | Path, piped: str | None = None, **environment: str) -
 
 
 def complaint(run: Run, code: int = 1) -> str:
-    """Return the message of a run that must have ended with one, and with no traceback."""
+    """Return the error message of a run that must have failed without a traceback."""
     assert run.returncode == code, run
     assert run.stdout == ""
     assert run.stderr.startswith("error: "), run.stderr

@@ -1,4 +1,4 @@
-"""Transcripts: what commands print, as text that is read and compared whole.
+"""Transcripts: the output of commands, as text that is read and compared as a whole.
 
     == A conversation is renamed
       % chat a1 "First words"
@@ -11,14 +11,14 @@
       !   edgechat chats
       [1]
 
-A case is a test with a folder of its own, $TMP, in which its commands run. `%` calls a scene, a function of
-the module with the world and words; `$` runs edgechat in a process of its own, or a line of sh. Then come its
-output, its errors behind `!`, and its exit code where that is not 0; a command behind `=` must end as the one
-before. `< file` and `<<< line` are piped into edgechat, `> file` keeps its output, `| pick` takes fields of
-JSON, `=> name` lets $name stand for what is printed. A line `...` stands for any lines, <n> and the other
-PATTERNS for what varies.
+Each case is a test with its own folder, $TMP, in which its commands run. `%` calls a scene, a function in the
+module, with the world and words; `$` runs edgechat in its own process, or a line of sh. Its output follows,
+then its errors after `!`, and its exit code unless that is 0; a command after `=` must end like the previous
+one. `< file` and `<<< line` are piped into edgechat, `> file` stores its output, `| pick` selects JSON
+fields, and `=> name` lets $name stand for what is printed. A line `...` stands for any lines, and <n> and the
+other PATTERNS for what varies.
 
-EDGECHAT_TRANSCRIPTS=rewrite pytest tests/cli/test_chats.py      after a change that is meant; read the diff
+EDGECHAT_TRANSCRIPTS=rewrite pytest tests/cli/test_chats.py      after an intended change; read the diff
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Scene = Callable[..., object]
 
 @dataclass
 class World:
-    """Where the commands of a case run: a folder, and names for what differs each time."""
+    """The folder in which a case's commands run, and names for what differs each time."""
 
     folder: Path
     request: pytest.FixtureRequest
@@ -71,7 +71,7 @@ class World:
         return self.request.getfixturevalue(name)
 
     def words(self, line: str) -> list[str]:
-        """Return the words of a line, with names and escapes replaced."""
+        """Split a line into words, with names and escapes replaced."""
         return [self._word(word) for word in shlex.split(line)]
 
     def _word(self, word: str) -> str:
@@ -79,7 +79,7 @@ class World:
         return _ESCAPES.sub(lambda found: _LETTERS.get(found[1]) or chr(int(found[1][1:], 16)), word)
 
     def run(self, line: str) -> list[str]:
-        """Return what a command printed, with names in place of what they stand for."""
+        """Run a command; return its output, with names put back in place of their values."""
         line, picks, terms = line.partition(" | pick")
         line, names, name = line.partition(" => ") if not picks else (line, *terms.partition(" => ")[1:])
         terms = terms.partition(" => ")[0]
@@ -118,7 +118,7 @@ def _split(words: list[str], mark: str) -> tuple[list[str], list[str]]:
 
 
 def pick(text: str, terms: list[str]) -> str:
-    """Return fields of a JSON object, or of each of a list: `a.b`, `a.*.b` for all in it; `a=b` filters."""
+    """Return fields of a JSON object, or of each in a list: `a.b`, `a.*.b` for all inside; `a=b` filters."""
     found = json.loads(text, parse_constant=pytest.fail) if text else []
     filters = [term.split("=", 1) for term in terms if "=" in term]
     paths = [term for term in terms if "=" not in term]
@@ -157,7 +157,7 @@ class Case:
 
 
 def read(text: str) -> tuple[str, list[Case]]:
-    """Return what stands before the first case, and the cases."""
+    """Return the text before the first case, and the cases."""
     head, *parts = re.split(r"^== (.*)\n", text, flags=re.MULTILINE)
     cases = []
     for title, body in zip(parts[::2], parts[1::2], strict=True):
@@ -178,14 +178,14 @@ def _pattern(line: str) -> str:
 
 
 def matches(expected: list[str], said: list[str]) -> bool:
-    """Say whether a command printed this, but for empty lines at the end."""
+    """Return True if a command printed what was expected, ignoring empty lines at the end."""
     expected, said = ("\n".join(lines).rstrip("\n").split("\n") for lines in (expected, said))
     lines = [r"(?:.*\n)*" if line == "..." else _pattern(line) + r"\n" for line in expected]
     return re.fullmatch("".join(lines), "".join(f"{line}\n" for line in said)) is not None
 
 
 def aligned(expected: list[str], said: list[str]) -> list[str]:
-    """Return what was said, in the words of the expected lines that match."""
+    """Return the output, using the expected lines where they match."""
     left = [line for line in expected if line != "..."]
     shown = []
     for line in said:
@@ -197,7 +197,7 @@ def aligned(expected: list[str], said: list[str]) -> list[str]:
 
 
 def transcript(name: str, *scenes: Scene) -> Callable[..., None]:
-    """Return the test of the transcripts in a file, whose scenes are these and the common ones."""
+    """Return a test of the transcripts in a file, with these scenes and the common ones."""
     from tests.cli import worlds
 
     path = FOLDER / name

@@ -1,4 +1,4 @@
-"""Scenes of transcripts that several files have: homes, models, conversations."""
+"""Scenes that several transcripts share: homes, models, conversations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.kit.projector_files import projector
 
 
 def source(kind: str) -> Path:
-    """Return a model of the kit by a name like `dense` or `dense/Q8_0`; `eyes` and `ears` are projectors."""
+    """Return a model of the kit, such as `dense` or `dense/Q8_0`; `eyes` and `ears` are projectors."""
     kind, _, weights = kind.partition("/")
     if kind in ("eyes", "ears"):
         return projector(*["gemma4v", "gemma4a"][: 1 + (kind == "ears")])
@@ -33,7 +33,7 @@ def source(kind: str) -> Path:
 
 
 def model(world: World, path: str, kind: str = "dense") -> Path:
-    """Put a model somewhere."""
+    """Put a model at a path."""
     return homes.place(source(kind), world.folder / path)
 
 
@@ -43,7 +43,7 @@ def own(world: World, name: str, kind: str = "dense") -> Path:
 
 
 def cached(world: World, repo: str, name: str, kind: str = "dense", commit: str = "") -> None:
-    """Leave a model in the cache of huggingface_hub."""
+    """Put a model into huggingface_hub's cache."""
     more: dict[str, Any] = {"commit": commit * 40, "main": False} if commit else {}
     world.names["COMMIT"] = homes.COMMIT
     other = world.folder / kind
@@ -59,12 +59,12 @@ def lm_studio(world: World, name: str, kind: str = "dense") -> None:
 
 
 def script(world: World, path: str, fields: str = "{}") -> None:
-    """Write a model that replies as the JSON says."""
+    """Write a model that replies as the JSON script says."""
     scripted.write(world.folder / path, **json.loads(fields))
 
 
 def settings(world: World, text: str) -> None:
-    """Write the file of settings."""
+    """Write settings.toml."""
     file(world, "home/config/settings.toml", f"{text}\n")
 
 
@@ -75,7 +75,7 @@ def file(world: World, path: str, text: str = "") -> None:
 
 
 def flip(world: World, path: str) -> None:
-    """Change a bit near the end of a file."""
+    """Flip a bit near the end of a file."""
     target = (world.folder / path).resolve()
     data = bytearray(target.read_bytes())
     data[-5] ^= 1
@@ -83,13 +83,13 @@ def flip(world: World, path: str) -> None:
 
 
 def cut(world: World, path: str, n: str = "1") -> None:
-    """Take bytes from the end of a file."""
+    """Cut bytes off the end of a file."""
     target = (world.folder / path).resolve()
     target.write_bytes(target.read_bytes()[: -int(n)])
 
 
 def grow(world: World, path: str, size: str) -> None:
-    """Let a file end with a hole."""
+    """Extend a file with a hole."""
     os.truncate(world.folder / path, int(size))
 
 
@@ -98,10 +98,10 @@ def copy(world: World, source: str, target: str) -> None:
 
 
 def chat(world: World, name: str, *questions: str) -> None:
-    """Leave a conversation of the app, whose id begins with `name`, a hexadecimal number.
+    """Store a conversation of the app, whose id starts with `name`, a hexadecimal number.
 
-    A question may have its answer behind ` -> `; `(thinks)` before the answer, `(dies)` behind it. What
-    begins with `model:` or `system:` is that.
+    A question is separated by ` -> ` from its answer, which can start with `(thinks)` or end with `(dies)`.
+    Arguments that start with `model:` or `system:` set those.
     """
     options = {"model": "guide"}
     answers: list[tuple[str, list[Any]]] = []

@@ -1,4 +1,4 @@
-"""Fake /sys and /proc trees, after real machines."""
+"""Fake /sys and /proc trees, modelled on real machines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ V2_MOUNT = "34 24 0:29 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegat
 
 
 def lay(root: Path, *trees: Tree) -> Path:
-    """Write files, path below `root` to text, and return `root`."""
+    """Write files under `root`, given as path to text; return `root`."""
     for tree in trees:
         for name, text in tree.items():
             path = root / name
@@ -20,7 +20,7 @@ def lay(root: Path, *trees: Tree) -> Path:
 
 
 def topology(cores: list[str], name: str = "A processor") -> Tree:
-    """Return the tree of a machine whose cores hold these lists of logical processors ('0,8')."""
+    """Return the tree of a machine with these cores, each a list of logical processors ('0,8')."""
     numbers = sorted(int(cpu) for core in cores for cpu in core.split(","))
     tree = {
         "sys/devices/system/cpu/online": f"0-{numbers[-1]}\n" if numbers[-1] else "0\n",
@@ -33,17 +33,17 @@ def topology(cores: list[str], name: str = "A processor") -> Tree:
 
 
 def vm() -> Tree:
-    """Two virtual processors, each its own core."""
+    """Return a virtual machine with two processors, each its own core."""
     return topology(["0", "1"], "Intel(R) Xeon(R) Processor")
 
 
 def desktop() -> Tree:
-    """8 cores, 16 threads, numbered as AMD does: 0 and 8 are one core."""
+    """Return a desktop with 8 cores and 16 threads, numbered as by AMD: 0 and 8 share a core."""
     return topology([f"{core},{core + 8}" for core in range(8)], "AMD Ryzen 7 5800X 8-Core Processor")
 
 
 def hybrid() -> Tree:
-    """An Intel laptop: 6 performance cores with two threads each, then 8 efficiency cores."""
+    """Return an Intel laptop: 6 performance cores with two threads each, then 8 efficiency cores."""
     fast = [f"{cpu},{cpu + 1}" for cpu in range(0, 12, 2)]
     kinds = {"sys/devices/cpu_core/cpus": "0-11\n", "sys/devices/cpu_atom/cpus": "12-19\n"}
     return (
@@ -52,7 +52,7 @@ def hybrid() -> Tree:
 
 
 def arm(capacities: list[int]) -> Tree:
-    """An ARM board: one thread a core, kinds told by capacity, the name by the device tree."""
+    """Return an ARM board: one thread per core, core types by capacity, and the name from the device tree."""
     tree = topology([str(cpu) for cpu in range(len(capacities))])
     tree["proc/cpuinfo"] = "processor\t: 0\nBogoMIPS\t: 48.00\nCPU implementer\t: 0x41\n"
     tree["proc/device-tree/model"] = "Radxa ROCK 5B\0"
@@ -62,7 +62,7 @@ def arm(capacities: list[int]) -> Tree:
 
 
 def cgroup2(path: str, files: dict[str, dict[str, str]], mount: str = V2_MOUNT) -> Tree:
-    """Put us into the v2 group `path`; `files` maps a folder below /sys/fs/cgroup to its files."""
+    """Return the tree of a process in v2 group `path`; `files`: by folder in /sys/fs/cgroup."""
     tree = {"proc/self/cgroup": f"0::{path}\n", "proc/self/mountinfo": mount}
     for folder, texts in files.items():
         tree |= {f"sys/fs/cgroup{folder}/{name}": text for name, text in texts.items()}
@@ -70,7 +70,7 @@ def cgroup2(path: str, files: dict[str, dict[str, str]], mount: str = V2_MOUNT) 
 
 
 def meminfo(total_mib: int, available_mib: int) -> Tree:
-    """Return /proc/meminfo of a machine that also has swap."""
+    """Return /proc/meminfo for a machine that also has swap."""
     text = (
         f"MemTotal:       {total_mib * 1024} kB\nMemFree:        1024 kB\n"
         f"MemAvailable:   {available_mib * 1024} kB\n"

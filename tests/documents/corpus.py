@@ -1,4 +1,4 @@
-"""The corpus and its questions, and collections made of texts without reading files."""
+"""The corpus and its questions, and collections made from texts without reading files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = "/corpus"
 
 
 class Question(msgspec.Struct, frozen=True):
-    """A question, and the lines of the document that answer it."""
+    """A question, and the lines in the document that answer it."""
 
     question: str
     language: str
@@ -27,7 +27,7 @@ class Question(msgspec.Struct, frozen=True):
     phrase: str
 
     def is_answered_by(self, passages: Sequence[Found]) -> bool:
-        """Whether a line of the answer is in one of some passages."""
+        """Return True if one of the passages contains a line of the answer."""
         return any(
             one.file.path == self.document and one.start <= self.last_line and one.end >= self.first_line
             for one in passages
@@ -49,7 +49,7 @@ def documents() -> Iterator[tuple[str, str]]:
 
 
 def put(collection: Collection, path: str, text: str, root: str = ROOT) -> None:
-    """Put a text in a collection as a file of it."""
+    """Put a text into a collection as one of its files."""
     collection.add_root(root)
     digest = hashlib.sha256(text.encode()).hexdigest()
     file = File(root=root, path=path, size=len(text), changed=0, digest=digest, n_bytes=len(text.encode()))

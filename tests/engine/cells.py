@@ -1,4 +1,4 @@
-"""The accounting of cells, compared with the scripted backend's."""
+"""Checks that the cell accounting agrees with the scripted backend's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.scripted.backend import tokens_in
 
 
 def check_cache(cache: PrefixCache) -> None:
-    """The tree's idea of the cache is the cache's own; nothing is leaked, nothing shared by mistake."""
+    """Check that the tree agrees with the cache: nothing is leaked, and nothing shared by mistake."""
     backend = cache._backend
     assert all(backend.tokens_of(slot.id) == slot.tokens for slot in cache.slots)
     assert cache.cells_used == backend.cells_used <= backend.context
@@ -38,7 +38,7 @@ def check_cache(cache: PrefixCache) -> None:
 
 
 def check(engine: EngineCore) -> None:
-    """The same for an engine, and its sequences run where they should."""
+    """Check the same for an engine, and that its sequences run where they should."""
     scheduler = engine.scheduler
     check_cache(scheduler.cache)
     running = [one.slot for one in scheduler.running]
@@ -49,7 +49,7 @@ def check(engine: EngineCore) -> None:
 
 
 def check_drafters(engine: EngineCore, *, cells: bool = True) -> None:
-    """Nobody drafts for who is gone. cells: the draft's backend can say what its cache holds."""
+    """Check that no drafter serves a finished request. cells: whether the draft's cache can be inspected."""
     model, ngram = engine.speculation._model, engine.speculation._ngram
     streams = set() if engine.is_idle else set(engine.scheduler.sequences)
     if ngram is not None:

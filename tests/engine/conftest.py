@@ -1,4 +1,4 @@
-"""Plans and backends for the engine's tests."""
+"""Plans and backends for tests of the engine."""
 
 from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack, closing
@@ -43,41 +43,41 @@ def scripted(tmp_path, scripted_workers):
 
 @pytest.fixture
 def opened():
-    """Return a function that returns what it is given, and closes it when the test ends."""
+    """Return a function that returns its argument, and closes it when the test ends."""
     with ExitStack() as stack:
         yield lambda made: stack.enter_context(closing(made))
 
 
 @pytest.fixture
 async def running():
-    """Return one for what is closed in a loop."""
+    """Return the same for objects that are closed asynchronously."""
     async with AsyncExitStack() as stack:
         yield lambda made: (stack.push_async_callback(made.close), made)[1]
 
 
 @pytest.fixture(scope="module")
 def template():
-    """The template of a model that has none, with the marks of scripted ones."""
+    """Return the template for a model without one, with the marks of scripted models."""
     with closing(ChatTemplate(None, bos="<s>", eos="<|im_end|>")) as template:
         yield template
 
 
 @pytest.fixture(scope="module")
 def chatml():
-    """The template of tiny models."""
+    """Return the template of the tiny models."""
     with closing(ChatTemplate(CHATML)) as template:
         yield template
 
 
 @pytest.fixture(params=RUNTIMES, scope="module")
 def runtime(request):
-    """Run the test on every backend that computes models."""
+    """Run the test with every backend that computes models."""
     return request.param
 
 
 @pytest.fixture(params=KINDS, scope="module")
 def kind(request):
-    """Run the test for every kind of model."""
+    """Run the test with every kind of model."""
     return request.param
 
 
@@ -93,7 +93,7 @@ def open_backend(runtime, opened):
 
 @pytest.fixture(scope="module")
 def cold(runtime, kind):
-    """Return a function that computes tokens afresh and returns the last rows."""
+    """Return a function that computes tokens without a cache and returns their last rows of logits."""
     backend = load(plan(runtime.model(kind), n_seq_max=1, n_outputs_max=64))
     yield Cold(backend)
     backend.close()

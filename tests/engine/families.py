@@ -1,4 +1,4 @@
-"""Templates of the families, and requests for tests."""
+"""Templates of model families, and requests for tests."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ TOOLS = (WEATHER, NOW)
 
 
 def family(name: str) -> Format:
-    """Return a format, as it is found in its template."""
+    """Return a format, as detected from its template."""
     return format_of(SOURCES[name])
 
 
 def reply_of(
     name: str, tools: tuple[Tool, ...] = TOOLS, stop: tuple[str, ...] = (), **options: bool
 ) -> Reply:
-    """Return an empty reply of a family's model, in which calls are looked for."""
+    """Return an empty reply by a model of the family, set up to find tool calls."""
     template = ChatTemplate(SOURCES[name])
     return Reply(stop, template.marks, calls=Splitter(template.calls, kinds_of(tools)), **options)
 
 
 def joined(shown: Sequence[object]) -> list[ToolCall]:
-    """Return the calls with their arguments, of what a reply shows or of an engine's events."""
+    """Return the complete calls from what a reply shows, or from an engine's events."""
     calls: list[ToolCall] = []
     for one in shown:
         if isinstance(one, ToolCall | ToolCallBegun):
@@ -68,7 +68,7 @@ def joined(shown: Sequence[object]) -> list[ToolCall]:
 
 
 def split(reply: Reply, text: str, cuts: list[int] | None = None) -> tuple[str, str, list[ToolCall]]:
-    """Return the answer, the thinking and the calls of a text that comes in pieces."""
+    """Return the answer, thinking and calls in a text that arrives in pieces."""
     raw = text.encode("utf-8", "surrogatepass")
     edges = sorted({0, len(raw), *(cuts or ())})
     shown = []

@@ -1,4 +1,4 @@
-"""Loading of models with draft heads, of each kind that tests/kit/heads makes."""
+"""Plans for models with draft heads, of each kind that tests/kit/heads makes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ PAIRS: dict[str, tuple[Callable[[], Pair], DraftKind]] = {
     "gemma4": (gemma4_pair, "mtp"),
     "eagle3": (eagle3_pair, "eagle3"),
 }
-"""Heads in files of their own."""
+"""Kinds whose heads are in separate files."""
 HEADS = (*MTP, *PAIRS)
 HYBRID = ("qwen35", "mtp-qwen35")
 
 
 def headed(kind: str, **changes: Any) -> LoadPlan:
-    """Return how a model is loaded with its head."""
+    """Return the plan that loads a model with its head."""
     if kind in MTP:
         return plan(with_head(kind), mtp=True, **changes)
     made, draft_kind = PAIRS[kind]

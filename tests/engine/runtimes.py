@@ -1,6 +1,6 @@
-"""Every real backend, its models and what tests do with both: the tests below are written once for all.
+"""All real backends and their models, so that tests can be written once for all of them.
 
-`runtime` and `kind` in tests/engine/conftest.py run a test for each.
+The fixtures `runtime` and `kind` in tests/engine/conftest.py run a test for each.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from tests.kit.reference import Reference
 
 KINDS = ("dense", "windowed", "hybrid", "moe")
 SHAPES = KIT_KINDS | {"windowed": WINDOWED.sized(n_layers=3, window=32, window_period=3)}
-"""A window that short texts leave behind, and few layers: on a processor MLX takes milliseconds a token."""
+"""A window shorter than short texts, and few layers: on a CPU, MLX takes milliseconds per token."""
 BOUND = 0.02
-"""For logits with a deviation of 4: an f16 cache rounds differently after batches of other shapes."""
+"""For logits with a standard deviation of 4: rounding in an f16 cache depends on batch shapes."""
 
 
 GPU = {"devices": (MLX,), "split": (1,)} if os.environ.get("EDGECHAT_METAL") else {}
-"""Devices of a plan for MLX: `make test-metal` computes on the GPU of a Mac."""
+"""Devices to plan for with MLX: `make test-metal` computes on a Mac's GPU."""
 
 
 class Library(Protocol):
-    """The library below a backend, without us."""
+    """The library underneath a backend, used directly."""
 
     def greedy(self, prompt: Sequence[int], n: int) -> list[int]:
         """Return n greedy tokens after the prompt."""
@@ -45,17 +45,17 @@ class Library(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """A backend by its name. Its models are F32 and say printable ASCII only, unless a Spec says else."""
+    """A backend, by name. Its models are F32 and only say printable ASCII, unless a Spec says otherwise."""
 
     name: BackendName
 
     def model(self, kind: str, **changes: Any) -> Path:
-        """Return a tiny model of a kind; `changes` go to its Spec."""
+        """Return a tiny model of a kind; `changes` apply to its Spec."""
         fields = {"shape": SHAPES[kind], "name": f"tiny-{kind}", "mute": NOT_PRINTABLE}
         return self.build(Spec(**fields | changes))
 
     def wide(self, kind: str = "dense") -> Path:
-        """Return a model with heads of 64, which any type of cache can hold."""
+        """Return a model with heads of 64 channels, which suits every cache type."""
         return self.model(kind, shape=SHAPES[kind].sized(n_heads=1, n_kv_heads=1, head_dim=64))
 
     def build(self, spec: Spec) -> Path:
@@ -67,7 +67,7 @@ class Runtime:
         return mlx_build(spec)
 
     def pair(self, eps: float) -> tuple[Path, Path]:
-        """Return (target, draft), which agree as tests/kit/pairs.py says."""
+        """Return (target, draft) that agree as described in tests/kit/pairs.py."""
         if self.name == "llama.cpp":
             return pair(eps, mute=NOT_PRINTABLE)
         from tests.kit.mlx import mlx_pair
@@ -75,7 +75,7 @@ class Runtime:
         return mlx_pair(eps, mute=NOT_PRINTABLE)
 
     def library(self, path: Path) -> AbstractContextManager[Library]:
-        """Return the model in the library itself."""
+        """Open the model in the library itself."""
         if self.name == "llama.cpp":
             return Reference(path, n_ctx=2048, n_batch=2048, n_ubatch=64)
         from tests.kit.mlx_reference import MlxReference
@@ -84,7 +84,7 @@ class Runtime:
 
 
 def plan(path: Path, **changes: object) -> LoadPlan:
-    """Return how a model is loaded here: as its format wants it, small, and rounding little."""
+    """Return a small plan for a model, with the backend for its format and little rounding."""
     fields = {"context": 2048, "threads": 1, "flash_attention": False, "n_ubatch": 64, "n_seq_max": 3}
     fields["checkpoint_bytes"] = 2**24
     name: BackendName = "mlx" if path.is_dir() else "llama.cpp"
@@ -94,12 +94,12 @@ def plan(path: Path, **changes: object) -> LoadPlan:
 
 
 def load(made: LoadPlan) -> Backend:
-    """Load as a worker does."""
+    """Load a plan in the way that workers do."""
     return worker.open_backend(made, None)
 
 
 class SharedTemplate:
-    """A template that outlives the engines that close it: each has a process, which takes time to start."""
+    """A template that outlives the engines that close it, since starting its process takes time."""
 
     def __init__(self, template: ChatTemplate) -> None:
         self._template = template
@@ -108,11 +108,11 @@ class SharedTemplate:
         return getattr(self._template, name)
 
     def close(self) -> None:
-        """Leave it open."""
+        """Do nothing: the template stays open."""
 
 
 Load = Callable[..., Backend]
-"""`load(kind, **changes)`: a backend with a tiny model, closed when the test ends."""
+"""`load(kind, **changes)` returns a backend with a tiny model, which is closed when the test ends."""
 
 
 def some(seed: int, size: int) -> list[int]:
@@ -121,7 +121,7 @@ def some(seed: int, size: int) -> list[int]:
 
 
 def feed(backend: Backend, seq: int, start: int, tokens: list[int], count: int = 1) -> np.ndarray:
-    """Compute tokens in calls of 50, the last `count` in one of their own; return their rows."""
+    """Compute tokens in calls of 50, the last `count` in a separate call; return the logits of those."""
     split = len(tokens) - count
     for at in range(0, split, 50):
         backend.decode([BatchPart(seq, start + at, tokens[at : min(at + 50, split)], 0)])
@@ -129,23 +129,23 @@ def feed(backend: Backend, seq: int, start: int, tokens: list[int], count: int =
 
 
 def batches(backend: Backend, parts: Iterable[BatchPart]) -> list[list[BatchPart]]:
-    """Return the parts as calls of the backend: one where it mixes, else one for each."""
+    """Return the parts grouped into calls: one if the backend mixes sequences, else one each."""
     parts = list(parts)
     return [parts] if backend.capabilities.mixes else [[part] for part in parts]
 
 
 def is_true(rows: np.ndarray, expected: np.ndarray) -> bool:
-    """Return whether logits are as expected."""
+    """Return True if the logits are as expected."""
     return rows.shape == expected.shape and bool(np.abs(rows - expected).max() < BOUND)
 
 
 class Cold:
-    """A model that computes everything afresh."""
+    """A model that computes everything from scratch."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
 
     def __call__(self, tokens: list[int], count: int = 1) -> np.ndarray:
-        """Return the last rows of these tokens: [count, n_vocab]."""
+        """Return the logits of the last tokens: [count, n_vocab]."""
         self.backend.truncate(0, 0)
         return feed(self.backend, 0, 0, tokens, count)

@@ -1,6 +1,6 @@
-"""Chats that live: submitted, cancelled, edited, tried again, left, deleted, and the worker restarted.
+"""Chats in use: submitted, cancelled, edited, retried, left and deleted, with restarts of the worker.
 
-What every finished reply must be is known from its request alone; a `World` takes random steps and compares.
+Every finished reply can be checked from its request alone. A `World` takes random steps and checks them.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from edgechat.engine.types import (
 )
 
 Judge = Callable[[ChatRequest, str, FinishReason], bool]
-"""Return whether a reply belongs to a request."""
+"""Returns True if a reply fits its request."""
 MAX_TOKENS = 24
 
 
 @dataclass
 class Chat:
-    """A conversation as known to a front end."""
+    """A conversation, as a front end knows it."""
 
     id: str
     messages: list[Message] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Chat:
 
 
 class World:
-    """Some chats over an engine, which is made anew by a restart."""
+    """Some chats with one engine, which a restart replaces."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class World:
         self.engine = make()
         self.chats = [Chat(f"{number:08x}") for number in range(3)]
         self.told: list[str] = []
-        """The events so far, to explain a failure."""
+        """The events so far, for explaining a failure."""
         self.compared = self.shifted = self.cached = self.overflows = self.drafted = 0
         self._requests = 0
         self._leaving: list[str | None] = []
@@ -66,7 +66,7 @@ class World:
         self.engine.close()
 
     def run(self, steps: int) -> None:
-        """Take random steps, then let everything end."""
+        """Take random steps, then let everything finish."""
         actions = (
             ["say"] * 6 + ["step"] * 8 + ["edit", "again", "cancel", "idle", "idle", "leave", "leave all"]
         )
@@ -77,7 +77,7 @@ class World:
         self._idle()
         assert not self._leaving
 
-    # What may happen.
+    # Actions.
 
     def _say(self) -> None:
         chat = self._quiet()
@@ -137,7 +137,7 @@ class World:
             self.check(self.engine)
 
     def _restart(self) -> None:
-        """End as a front end does."""
+        """Shut down as a front end does."""
         self._leave_all()
         self._idle()
         self._crash()
@@ -150,7 +150,7 @@ class World:
             if chat.running is not None:
                 self._end(chat)
 
-    # How it is seen.
+    # Checks.
 
     def _quiet(self) -> Chat | None:
         quiet = [chat for chat in self.chats if chat.running is None]
@@ -204,7 +204,7 @@ class World:
         self.cached += usage.cached_tokens
         self.overflows += usage.dropped_turns > 0
         self.drafted += event.speculation.drafted_tokens if event.speculation else 0
-        if usage.shifted_tokens:  # approximate, and said to be
+        if usage.shifted_tokens:  # shifting is approximate, and reported as such
             self.shifted += 1
             return
         assert self.judge(chat.running, chat.text, event.reason), "\n".join(self.told[-12:])

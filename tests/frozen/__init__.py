@@ -1,1 +1,1 @@
-"""The smoke test of the frozen program: nothing of Python is around it, and everything has to work."""
+"""Smoke test of the frozen program: it must work without any Python around it."""

@@ -1,9 +1,9 @@
-"""What the smoke test of the frozen program needs.
+"""Fixtures for the smoke test of the frozen program.
 
-    make smoke                                                                 makes the program and tries it
-    pytest tests/frozen --program dist/edgechat-0.1.0-linux-x86_64/edgechat    tries one that was made
+    make smoke                                                                 builds the program and tests it
+    pytest tests/frozen --program dist/edgechat-0.1.0-linux-x86_64/edgechat    tests an existing one
 
-Without --program all tests here are skipped: nothing is frozen in a checkout.
+Without --program all tests here are skipped, since a checkout contains no frozen program.
 """
 
 import shutil
@@ -24,8 +24,8 @@ def pytest_addoption(parser):
 
 @pytest.fixture(scope="session")
 def made(pytestconfig):
-    """The executable as it was made, in its folder, with the archive beside."""
-    given = pytestconfig.getoption("--program", None)  # pytest knows it only where this folder is named
+    """Return the executable as built, in its folder and next to its archive."""
+    given = pytestconfig.getoption("--program", None)  # pytest only knows the option if this folder is named
     if given is None:
         pytest.skip("no --program was given; `make smoke` makes one and tries it")
     path = Path(given).absolute()
@@ -36,7 +36,7 @@ def made(pytestconfig):
 
 @pytest.fixture(scope="session")
 def unpacked(made, tmp_path_factory):
-    """A copy of the executable in its folder, which lies at an odd path and takes no new file."""
+    """Return a copy of the executable, in a folder that has an odd path and is read-only."""
     folder = tmp_path_factory.mktemp("frozen") / ODD / made.parent.name
     shutil.copytree(made.parent, folder, symlinks=True)
     for path in (folder, *folder.rglob("*")):
@@ -47,19 +47,19 @@ def unpacked(made, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def program(unpacked, tmp_path_factory):
-    """The program, in a home that all tests share."""
+    """Return the program, with a home that all tests share."""
     return Program(unpacked, tmp_path_factory.mktemp("home") / "Heim ö 家")
 
 
 @pytest.fixture
 def newcomer(unpacked, tmp_path):
-    """The program in a home where it never ran."""
+    """Return the program, with a home in which it has never run."""
     return Program(unpacked, tmp_path / "Heim ö 家")
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(unpacked, program, tmp_path):
-    """See that no test leaves a process, a temporary file, or anything in the program's folder."""
+    """Check that no test leaves a process, a temporary file, or anything in the program's folder."""
     before = inside(unpacked.parent)
     yield
     program.is_gone()
@@ -70,7 +70,7 @@ def nothing_is_left(unpacked, program, tmp_path):
 
 @pytest.fixture(scope="session")
 def slow(tmp_path_factory):
-    """A model whose answers are letters without an end, and take a while."""
+    """Return a model that answers slowly, with endless letters."""
     shape = DENSE.sized(n_layers=8, n_embd=512, n_ff=2048, n_heads=8, n_kv_heads=8)
     mute = tuple(set(range(N_BYTES_VOCAB)) - set(b"abcdefghijklmnopqrstuvwxyz"))
     made = build(Spec(shape=shape, weights="Q8_0", mute=mute, name="letters"))

@@ -1,11 +1,11 @@
-"""The frozen program as a stranger has it: in an environment with nothing in it.
+"""The frozen program as users have it, in an empty environment.
 
     program = Program(folder / "edgechat", home)
     program("run", "guide", "Hi").stdout
     program.start("run", "guide", "Hi")          its Popen
     program.family()                             every process that was started from the folder
 
-Its home has temporary files and an empty PATH of its own.
+Its home includes a folder for temporary files and an empty one for PATH.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ X86 = platform.machine().lower() in ("x86_64", "amd64")
 
 _WINDOWS_NEEDS = ("SYSTEMROOT", "SYSTEMDRIVE")
 _END = 10.0
-"""Seconds for what takes well under two, also where other programs are busy: what stays never ends."""
+"""Seconds for what takes well under two, even on a busy machine; what remains after that never ends."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """The program, and the home that it is used from; nothing of the tests' own environment reaches it."""
+    """The program and its home; nothing from the tests' own environment reaches it."""
 
     path: Path
     home: Path
 
     @property
     def folder(self) -> Path:
-        """The folder that was unpacked."""
+        """The unpacked folder."""
         return self.path.parent
 
     @property
     def scratch(self) -> Path:
-        """Where it may leave temporary files, and is to leave none."""
+        """The folder for temporary files, in which none should remain."""
         return self.home / "temporary"
 
     def environment(self, **more: str) -> dict[str, str]:
-        """Return all variables that it is given: no Python on PATH, no language, a home of its own."""
+        """Return its complete environment: no Python on PATH, no language, its own home."""
         self.scratch.mkdir(parents=True, exist_ok=True)
         nothing = self.home / "nothing"
         nothing.mkdir(exist_ok=True)
@@ -65,7 +65,7 @@ class Program:
         return found | more
 
     def __call__(self, *words: str | Path, piped: str | None = None, seconds: float = 60, **more: str) -> Run:
-        """Run it to its end; `more` are variables."""
+        """Run it and wait for it to end; `more` are environment variables."""
         options: dict[str, Any] = {"input": piped} if piped is not None else {"stdin": subprocess.DEVNULL}
         return subprocess.run(
             [self.path, *words],
@@ -79,18 +79,18 @@ class Program:
         )
 
     def said(self, *words: str | Path, **options: Any) -> str:
-        """Return what it prints; it has to end well."""
+        """Return its output; it must succeed."""
         run = self(*words, **options)
         assert run.returncode == 0, run
         assert "Traceback" not in run.stderr, run.stderr
         return run.stdout
 
     def found(self, *words: str | Path, **options: Any) -> Any:
-        """Return what it prints as JSON; --json is added."""
+        """Return its JSON output; --json is added."""
         return json.loads(self.said(*words, "--json", **options))
 
     def complaint(self, *words: str | Path, code: int = 1, **options: Any) -> str:
-        """Return its message; it has to end badly, in words that help where there is no Python."""
+        """Return its error message; it must fail, with advice that makes sense without Python."""
         run = self(*words, **options)
         assert run.returncode == code, run
         assert "error: " in run.stderr.lower(), run.stderr
@@ -101,7 +101,7 @@ class Program:
     def start(
         self, *words: str | Path, stdin: int = subprocess.DEVNULL, **more: str
     ) -> subprocess.Popen[bytes]:
-        """Start it with pipes, and leave it running."""
+        """Start it with pipes and leave it running."""
         return subprocess.Popen(
             [self.path, *words],
             env=self.environment(**more),
@@ -112,14 +112,14 @@ class Program:
         )
 
     def launcher(self, folder: Path, **more: str) -> Path:
-        """Write a script that starts it in a terminal, with that environment alone; return its path."""
+        """Write a script that starts it in a terminal with that environment only; return its path."""
         variables = shlex.join(f"{name}={value}" for name, value in self.environment(**more).items())
         script = folder / "launch"
         script.write_text(f'exec env -i TERM="$TERM" {variables} {shlex.quote(str(self.path))} "$@"\n')
         return script
 
     def family(self, mark: str = "") -> list[psutil.Process]:
-        """Return the processes that run from the folder and whose command line contains `mark`."""
+        """Return the processes running from the folder whose command line contains `mark`."""
         found = []
         for one in psutil.process_iter():
             try:
@@ -131,34 +131,34 @@ class Program:
         return found
 
     def child(self, role: str, seconds: float = 20) -> psutil.Process:
-        """Wait for the child with a role; return it."""
+        """Wait for a child process in this role; return it."""
         return until(lambda: self.family(f"--child {role}"), seconds)[0]
 
     def is_gone(self) -> None:
-        """Assert that soon no process of it is left; the dead whom nobody has buried yet do not count."""
+        """Assert that all its processes end soon; zombies do not count."""
         until(lambda: not self.family(), _END)
 
     def turns(self) -> list[tuple[str, str, str]]:
-        """Return role, words and state of every turn that is kept, in order."""
+        """Return the role, text and state of every stored turn, in order."""
         (store,) = self.home.rglob("chats.db")
         with sqlite3.connect(store) as db:
             return db.execute("SELECT role, content, state FROM turns ORDER BY rowid").fetchall()
 
     def answer(self) -> str:
-        """Return what is kept of the last answer; '' where none has begun."""
+        """Return the stored part of the last answer; '' if none has started."""
         try:
             role, content, _ = self.turns()[-1]
-        except (ValueError, IndexError, sqlite3.OperationalError):  # the store has just been made, or not yet
+        except (ValueError, IndexError, sqlite3.OperationalError):  # the store may not be complete yet
             return ""
         return content if role == "assistant" else ""
 
     def begun(self, n: int = 100) -> str:
-        """Wait until so many characters of an answer are kept; return them."""
+        """Wait until `n` characters of an answer are stored; return them."""
         return until(lambda: len(self.answer()) >= n and self.answer(), 60)
 
 
 def until(look: Callable[[], T], seconds: float = 20) -> T:
-    """Return what `look` finds, as soon as it finds something; AssertionError where it never does."""
+    """Return what `look` finds as soon as it finds something. Raises AssertionError on timeout."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if found := look():
@@ -168,7 +168,7 @@ def until(look: Callable[[], T], seconds: float = 20) -> T:
 
 
 def inside(folder: Path) -> dict[str, tuple[int, int]]:
-    """Return size and time of change of everything in a folder, by path."""
+    """Return the size and modification time of everything in a folder, by path."""
     found = {}
     for path in sorted(folder.rglob("*")):
         state = path.lstat()
@@ -177,5 +177,5 @@ def inside(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def names(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the models that `edgechat list --json` has."""
+    """Return the names of the models listed by `edgechat list --json`."""
     return [row["name"] for row in rows]

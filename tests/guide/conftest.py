@@ -1,4 +1,4 @@
-"""The modules that make the guide, which lie outside the package."""
+"""Access to the modules that build the guide, which are outside the package."""
 
 import importlib
 import sys
@@ -11,7 +11,7 @@ GUIDE = Path(__file__).parents[2] / "packaging" / "guide"
 
 @pytest.fixture(scope="session")
 def module():
-    """Import a module of packaging/guide by its name."""
+    """Return a function that imports a module from packaging/guide by name."""
     sys.path.insert(0, str(GUIDE))
     yield importlib.import_module
     sys.path.remove(str(GUIDE))

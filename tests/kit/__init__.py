@@ -1,10 +1,10 @@
 """Small real models with random weights, for tests and benchmarks: made in milliseconds, kept in `.models/`.
 
-    path = tiny("hybrid")                                   the least model of a kind
+    path = tiny("hybrid")                                   the smallest model of a kind
     path = build(Spec(shape=TINYLLAMA, weights="Q4_0", n_vocab=32000))
     target, draft = pair(eps=0.05)                          agree about half the time
 
-Needs `gguf` and `numpy`, nothing else. The same models for MLX, which need mlx-lm, are in tests/kit/mlx.py.
+Needs only `gguf` and `numpy`. tests/kit/mlx.py makes the same models for MLX, which needs mlx-lm.
 """
 
 from tests.kit.build import MODELS_DIR, Q4_K_M, Spec, build, tiny

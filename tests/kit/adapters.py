@@ -1,4 +1,4 @@
-"""LoRA adapters for the kit's models, as GGUF files and PEFT folders, and models with them merged in."""
+"""LoRA adapters for the kit's models, as GGUF files and PEFT folders, and models with adapters merged in."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.kit.shapes import Shape, Tensor
 
 Floats = npt.NDArray[np.float32]
 Pairs = dict[str, tuple[Floats, Floats]]
-"""lora_a [rank, n_in] and lora_b [n_out, rank], by the tensor that they change."""
+"""lora_a [rank, n_in] and lora_b [n_out, rank], by name of the tensor that they change."""
 
 CHANGED = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 _HF = {
@@ -34,7 +34,7 @@ _HF = {
 
 
 def pairs(spec: Spec, *, rank: int = 4, seed: int = 7, strength: float = 1.0) -> Pairs:
-    """Return random pairs for the matrices of a model's layers, which change them by about `strength`."""
+    """Return random pairs for the matrices in a model's layers, which change them by about `strength`."""
     found: Pairs = {}
     for tensor in table_of(spec):
         if any(f".{name}.weight" in tensor.name for name in CHANGED):
@@ -49,7 +49,7 @@ def pairs(spec: Spec, *, rank: int = 4, seed: int = 7, strength: float = 1.0) ->
 def write_adapter(
     path: Path, pairs: Pairs, shape: Shape, *, alpha: float = 0.0, overrides: Mapping[str, Any] = {}
 ) -> Path:
-    """Write an adapter as llama.cpp's converter does. overrides: metadata on top; None takes a key out."""
+    """Write an adapter as llama.cpp's converter does. overrides: metadata to set; None removes a key."""
     entries: dict[str, Any] = {"general.type": "adapter", "adapter.type": "lora", "adapter.lora.alpha": alpha}
     writer = gguf.GGUFWriter(path, str(overrides.get("general.architecture", shape.arch)))
     for key, value in (entries | dict(overrides)).items():
@@ -68,12 +68,12 @@ def write_adapter(
 
 
 def adapter(folder: Path, spec: Spec, name: str = "adapter", **how: Any) -> Path:
-    """Return a new adapter for a model."""
+    """Create an adapter for a model; return its path."""
     return write_adapter(folder / f"{name}.gguf", pairs(spec, **how), spec.shape)
 
 
 def merged(path: Path, spec: Spec, pairs: Pairs, scale: float = 1.0) -> Path:
-    """Write the model (in F32) with its adapter merged into the weights."""
+    """Write a model in F32, with an adapter merged into its weights."""
 
     def data(spec: Spec, tensor: Tensor, kind: Type) -> weights.Bytes:
         plain = data_of(spec, tensor, kind)
@@ -88,9 +88,10 @@ def merged(path: Path, spec: Spec, pairs: Pairs, scale: float = 1.0) -> Path:
 
 
 def peft_folder(folder: Path, pairs: Pairs, shape: Shape, *, dtype: str = "F32", **config: Any) -> Path:
-    """Write an adapter as PEFT saves it, such that with alpha = rank it is the same as `write_adapter`'s.
+    """Write an adapter as PEFT saves it; with alpha = rank, it equals that of `write_adapter`.
 
-    Queries and keys of a llama lie in the order of transformers. config: entries of adapter_config.json.
+    A llama's queries and keys are in the order that transformers uses. config: entries of
+    adapter_config.json.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Floats] = {}
@@ -129,5 +130,5 @@ def write_safetensors(path: Path, tensors: Mapping[str, Floats], dtype: str = "F
 
 
 def base_of(spec: Spec) -> Path:
-    """Return the model that an adapter is for."""
+    """Return the model that adapters for `spec` belong to."""
     return build(spec)

@@ -1,4 +1,4 @@
-"""Small real models with random weights: describe one with a `Spec`, `build` writes it once and keeps it."""
+"""Small real models with random weights: describe one with a `Spec`, and `build` writes it once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.kit.tokenizers import (
 
 MODELS_DIR = Path(__file__).parents[2] / ".models"
 FORMAT = 1
-"""Part of every cached file's name: raise it when the same Spec would give other bytes."""
+"""Part of every cached file's name: raise it when the same Spec would give different bytes."""
 
 FILE_TYPES = {Type.F32: 0, Type.F16: 1, Type.Q4_0: 2, Type.Q8_0: 7, Type.Q4_K: 15, Type.Q6_K: 18}
 
@@ -42,40 +42,40 @@ Q4_K_M: Mapping[str, str] = {
     "blk.*.attn_v.weight": "Q6_K",
     "blk.*.ffn_down*.weight": "Q6_K",
 }
-"""For `Spec.types` beside weights="Q4_K": near the real mixture, in which half of these are Q6_K."""
+"""For `Spec.types`, with weights="Q4_K". Close to the real mixture, in which half of these are Q6_K."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Everything that decides the bytes of a model."""
+    """Everything that determines a model's bytes."""
 
     shape: Shape = DENSE
     weights: str = "F32"
-    """F32, F16, Q8_0, Q4_0, Q4_K or Q6_K; for MLX what tests/kit/mlx.py knows."""
+    """F32, F16, Q8_0, Q4_0, Q4_K or Q6_K; for MLX, those in tests/kit/mlx.py."""
     types: Mapping[str, str] = field(default_factory=dict)
-    """Name pattern -> another type for these tensors; norms too, where the pattern names them."""
+    """Other types for tensors, by name pattern; includes norms if the pattern matches them."""
     seed: int = 1
     n_vocab: int = N_BYTES_VOCAB
-    """Of the byte tokenizer: padded up to this many tokens."""
+    """Vocabulary size of the byte tokenizer, which is padded up to it."""
     pieces: bool = False
-    """The tokenizer of pieces instead, as SentencePiece makes them, with bytes to fall back on."""
+    """Use a tokenizer of pieces instead, as SentencePiece makes them, with bytes as a fallback."""
     tokenizer: Path | None = None
-    """A GGUF whose tokenizer is copied instead."""
+    """A GGUF file to copy the tokenizer from instead."""
     chat_template: str | None = CHATML
-    """None keeps what a copied tokenizer brings."""
+    """None: the one that comes with a copied tokenizer."""
     logit_scale: float = 4.0
-    """Standard deviation of the logits: higher is more peaked."""
+    """Standard deviation of the logits; higher is more peaked."""
     mute: tuple[int, ...] = ()
-    """Ids whose logit is always 0, so that greedy decoding (nearly) never gives them."""
+    """Ids whose logit is always 0, so that greedy decoding (almost) never chooses them."""
     damped: Mapping[int, float] = field(default_factory=dict)
-    """Layer -> factor of what it adds to the residual stream."""
+    """Factors for what layers add to the residual stream, by layer."""
     name: str = "kit"
     overrides: Mapping[str, Any] = field(default_factory=dict)
-    """Metadata put on top; None takes a key out. Numbers become UINT32 and FLOAT32."""
+    """Metadata to set; None removes a key. Numbers become UINT32 and FLOAT32."""
 
 
 def tiny(kind: str = "dense", *, folder: Path = MODELS_DIR, **changes: Any) -> Path:
-    """Return the path of a tiny model: dense, qwen3, windowed, hybrid or moe; `changes` go to its Spec.
+    """Return the path of a tiny model: dense, qwen3, windowed, hybrid or moe; `changes` apply to its Spec.
 
     bert and qwen3-embedding make embeddings; bert-reranker and qwen3-reranker score pairs of texts.
     """
@@ -84,15 +84,15 @@ def tiny(kind: str = "dense", *, folder: Path = MODELS_DIR, **changes: Any) -> P
 
 
 def build(spec: Spec, *, folder: Path = MODELS_DIR) -> Path:
-    """Return the path of the model that `spec` describes, writing it if this is the first time."""
+    """Return the path of the model that `spec` describes, writing it first if necessary."""
     name = f"{spec.name}-{spec.weights}-{fingerprint(spec)}.gguf"
     return made(folder / name, lambda path: write(spec, path))
 
 
 def made(path: Path, write: Callable[[Path], None]) -> Path:
-    """Let `write` make the file or folder, unless it is there.
+    """Return `path`; if it does not exist, have `write` create the file or folder.
 
-    Safe beside other processes that make the same: it appears whole or not at all.
+    Safe if other processes create the same path: it appears whole or not at all.
     """
     if path.exists():
         return path
@@ -102,13 +102,13 @@ def made(path: Path, write: Callable[[Path], None]) -> Path:
         try:
             os.replace(Path(part, path.name), path)
         except OSError:
-            if not path.is_dir():  # else another process was quicker
+            if not path.is_dir():  # otherwise another process was faster
                 raise
     return path
 
 
 def fingerprint(spec: Spec) -> str:
-    """Return a short hash of everything that decides the model's bytes."""
+    """Return a short hash of everything that determines the model's bytes."""
     frozen = replace(spec, types=sorted(spec.types.items()), damped=sorted(spec.damped.items()))  # type: ignore[arg-type]
     digest = hashlib.sha256(f"{FORMAT} {replace(frozen, tokenizer=None)!r}".encode())
     if spec.tokenizer:
@@ -127,8 +127,8 @@ def write(
 ) -> None:
     """Write the model to `path`, one tensor at a time.
 
-    split_max_tensors: spread it over files of so many tensors, `<stem>-00001-of-0000N.gguf`.
-    tokenizer, data: instead of the spec's tokenizer and of `data_of`. beside: further tensors, sorted in.
+    split_max_tensors: spread it over files with this many tensors, `<stem>-00001-of-0000N.gguf`. tokenizer,
+    data: replacements for the spec's tokenizer and for `data_of`. beside: tensors to add, in order.
     """
     tokenizer = tokenizer or tokenizer_of(spec)
     table = table_of(spec, n_tokens(tokenizer))
@@ -153,7 +153,7 @@ def write(
 
 
 def type_of(spec: Spec, tensor: Tensor) -> Type:
-    """Return the type in which a tensor is written."""
+    """Return the type to write a tensor in."""
     for pattern, kind in spec.types.items():
         if fnmatch.fnmatch(tensor.name, pattern):
             return Type[kind]
@@ -161,7 +161,7 @@ def type_of(spec: Spec, tensor: Tensor) -> Type:
 
 
 def data_of(spec: Spec, tensor: Tensor, kind: Type) -> weights.Bytes:
-    """Return a tensor as raw bytes, uint8 [rows, bytes of a row]."""
+    """Return a tensor as raw bytes, uint8 [rows, bytes per row]."""
     if tensor.gain is None:
         return weights.full(tensor.shape, kind, tensor.fill)
     std = tensor.gain / math.sqrt(tensor.shape[0])
@@ -172,14 +172,14 @@ def data_of(spec: Spec, tensor: Tensor, kind: Type) -> weights.Bytes:
 
 
 def tokenizer_of(spec: Spec) -> list[KeyValue]:
-    """Return the metadata of the model's tokenizer."""
+    """Return the metadata for the model's tokenizer."""
     if spec.tokenizer:
         return copied_tokenizer(spec.tokenizer)
     return piece_tokenizer() if spec.pieces else byte_tokenizer(spec.n_vocab)
 
 
 def table_of(spec: Spec, size: int | None = None) -> list[Tensor]:
-    """Return every tensor of the model; size: tokens, where not those of the spec's tokenizer."""
+    """Return every tensor of the model. size: vocabulary size, by default that of the spec's tokenizer."""
     size = size or n_tokens(tokenizer_of(spec))
     return list(tensors(spec.shape, size, logit_scale=spec.logit_scale, damped=dict(spec.damped)))
 
@@ -189,7 +189,7 @@ def _key_values(spec: Spec, tokenizer: list[KeyValue]) -> Iterator[KeyValue]:
     plain: dict[str, Any] = {"general.name": spec.name, "general.file_type": FILE_TYPES[Type[spec.weights]]}
     plain |= {f"{spec.shape.arch}.{key}": value for key, value in metadata(spec.shape).items()}
     plain[f"{spec.shape.arch}.vocab_size"] = n_tokens(tokenizer)
-    if spec.shape.pooling:  # [CLS] and [SEP], or an end
+    if spec.shape.pooling:  # [CLS] and [SEP], or an end token
         plain["tokenizer.ggml.token_type_count"] = spec.shape.token_types
         tokenizer = [one for one in tokenizer if one[0] != "tokenizer.ggml.add_bos_token"]
         plain |= {
@@ -208,13 +208,13 @@ def _key_values(spec: Spec, tokenizer: list[KeyValue]) -> Iterator[KeyValue]:
     for key, value in spec.overrides.items():
         if value is None:
             found.pop(key, None)
-        elif key != "general.architecture":  # which the writer puts first
+        elif key != "general.architecture":  # the writer adds that one first
             found[key] = typed(key, value)
     yield from found.values()
 
 
 def typed(key: str, value: Any) -> KeyValue:
-    """Return an entry of metadata; its type is the least surprising one for the value."""
+    """Return a metadata entry, with the most obvious type for its value."""
     if isinstance(value, list):
         return key, value, Value.ARRAY, typed(key, value[0])[2]
     kinds = {bool: Value.BOOL, int: Value.UINT32, float: Value.FLOAT32, str: Value.STRING}

@@ -1,6 +1,6 @@
-"""The kit's models as MLX has them: folders that mlx-lm itself wrote.
+"""The kit's models for MLX: folders written by mlx-lm itself.
 
-A Spec has the same weights here as in a GGUF, so that llama.cpp and MLX compute the same from both.
+A Spec has the same weights here as in a GGUF, so that llama.cpp and MLX compute the same thing.
 
     folder = mlx_build(Spec(shape=MOE, weights="4bit"))
     folder = mlx_tiny("windowed")
@@ -32,7 +32,7 @@ QUANTS: dict[str, dict[str, Any]] = {
     "8bit": {"group_size": 64, "bits": 8},
     "mxfp4": {"group_size": 32, "bits": 4, "mode": "mxfp4"},
 }
-"""Quantized from F16, as the arguments of mlx-lm's quantize_model."""
+"""Arguments for mlx-lm's quantize_model, which quantizes from F16."""
 
 MODULES = {
     "llama": "llama",
@@ -41,7 +41,7 @@ MODULES = {
     "lfm2": "lfm2",
     "qwen3moe": "qwen3_moe",
 }
-"""llama.cpp's name of an architecture -> mlx-lm's module, which is its model_type too."""
+"""mlx-lm's module (and model_type), by llama.cpp's name of the architecture."""
 CLASSES = {
     "llama": "LlamaForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
@@ -94,7 +94,7 @@ OTHER_NAMES = {
 
 
 def mlx_tiny(kind: str = "dense", *, folder: Path = MODELS_DIR, **changes: Any) -> Path:
-    """Return the folder of a tiny model of a kind that `tiny` knows; `changes` go to its Spec."""
+    """Return the folder of a tiny model, of a kind known to `tiny`; `changes` apply to its Spec."""
     return mlx_build(Spec(shape=KINDS[kind], name=f"tiny-{kind}", **changes), folder=folder)
 
 
@@ -105,16 +105,16 @@ def mlx_pair(eps: float, *, folder: Path = MODELS_DIR, **changes: Any) -> tuple[
 
 
 def mlx_build(spec: Spec, *, folder: Path = MODELS_DIR) -> Path:
-    """Return the folder of the model that `spec` describes, writing it if this is the first time."""
+    """Return the folder of the model that `spec` describes, writing it first if necessary."""
     name = f"{spec.name}-{spec.weights}-{fingerprint(spec)}-mlx"
     return made(folder / name, lambda path: write(spec, path))
 
 
 def write(spec: Spec, folder: Path) -> None:
-    """Write the model as mlx-lm writes those that it converts."""
+    """Write the model as mlx-lm writes models that it converts."""
     if spec.tokenizer or spec.types:
         raise ValueError("the kit's MLX models have a tokenizer of their own, and one type of weights")
-    from mlx_lm.utils import quantize_model, save_config, save_model  # 0.7 s, with transformers
+    from mlx_lm.utils import quantize_model, save_config, save_model  # takes 0.7 s, with transformers
 
     table = table_of(spec)
     config = config_of(spec, n_vocab=table[0].shape[1])
@@ -134,7 +134,7 @@ def write(spec: Spec, folder: Path) -> None:
 
 
 def config_of(spec: Spec, *, n_vocab: int) -> dict[str, Any]:
-    """Return config.json."""
+    """Return the contents of config.json."""
     shape = spec.shape
     config = {
         "architectures": [CLASSES[shape.arch]],
@@ -199,23 +199,24 @@ def name_of(shape: Shape, tensor: Tensor) -> str:
 
 
 def array_of(spec: Spec, tensor: Tensor) -> np.ndarray:
-    """Return a tensor of the GGUF as mlx-lm's model has it, float32."""
+    """Return a GGUF tensor in the form of mlx-lm's model, float32."""
     values = data_of(spec, tensor, Type.F32).view(np.float32).reshape(tensor.shape[::-1])
     return as_mlx(spec.shape, tensor.name, values)
 
 
 def as_mlx(shape: Shape, name: str, values: np.ndarray) -> np.ndarray:
-    """Return values of a GGUF's tensor as mlx-lm's model has them."""
+    """Return a GGUF tensor's values in the form of mlx-lm's model."""
     if shape.arch == "llama" and "attn_q" in name:
         return _halves(values, shape.n_heads)
     if shape.arch == "llama" and "attn_k" in name:
         return _halves(values, shape.n_kv_heads)
-    if shape.arch == "gemma3" and "norm" in name:  # a GGUF has one added already
+    if shape.arch == "gemma3" and "norm" in name:  # a GGUF has 1 added already
         return values - 1
     return values[..., None] if "shortconv.conv" in name else values
 
 
 def _halves(values: np.ndarray, n_heads: int) -> np.ndarray:
-    # llama.cpp turns pairs of neighbours, the others a channel of the first half with one of the second.
+    # llama.cpp rotates pairs of neighbors; the others pair a channel in the first half with one in the
+    # second.
     pairs = values.reshape(n_heads, -1, 2, values.shape[-1])
     return pairs.swapaxes(1, 2).reshape(values.shape)

@@ -1,4 +1,4 @@
-"""Folders that are no MLX models, or only look like one."""
+"""Folders that are not MLX models, or only look like one."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ INDEX = "model.safetensors.index.json"
 
 
 def copied(folder: Path, out: Path) -> Path:
-    """Copy a sound model, to be damaged."""
+    """Copy a valid model, for damaging."""
     shutil.copytree(folder, out)
     return out
 
 
 def truncated(folder: Path, out: Path, *, keep: int = -1000, name: str = WEIGHTS) -> Path:
-    """Copy with the first `keep` bytes of a file; a negative number leaves that many off the end."""
+    """Copy, with only the first `keep` bytes of a file; if negative, leave out that many at the end."""
     path = copied(folder, out) / name
     path.write_bytes(path.read_bytes()[:keep])
     return out
 
 
 def without(folder: Path, out: Path, *names: str) -> Path:
-    """Copy that lacks some files."""
+    """Copy, leaving out some files."""
     copied(folder, out)
     for name in names:
         (out / name).unlink()
@@ -36,7 +36,7 @@ def without(folder: Path, out: Path, *names: str) -> Path:
 
 
 def configured(folder: Path, out: Path, **changes: Any) -> Path:
-    """Copy with other values in config.json; None takes a key out."""
+    """Copy, with other values in config.json; None removes a key."""
     path = copied(folder, out) / "config.json"
     config = json.loads(path.read_text()) | changes
     path.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
@@ -44,32 +44,32 @@ def configured(folder: Path, out: Path, **changes: Any) -> Path:
 
 
 def without_model_type(folder: Path, out: Path) -> Path:
-    """Copy that does not say what it is."""
+    """Copy, without the type of the model."""
     return configured(folder, out, model_type=None, architectures=None)
 
 
 def custom_code(folder: Path, out: Path) -> Path:
-    """Copy that wants its own Python run, which leaves a file `ran` beside it."""
+    """Copy, asking for its own Python to be run, which would leave a file `ran` beside it."""
     configured(folder, out, model_file="model.py")
     (out / "model.py").write_text(f"open({str(out / 'ran')!r}, 'w').close()\n")
     return out
 
 
 def absurd(folder: Path, out: Path, size: int = 2**40) -> Path:
-    """Copy whose config.json speaks of far more layers, channels and tokens than there are."""
+    """Copy, with a config.json that claims far more layers, channels and tokens than there are."""
     keys = ("hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads", "intermediate_size")
     return configured(folder, out, **dict.fromkeys(keys, size))
 
 
 def nested(folder: Path, out: Path, depth: int = 100_000) -> Path:
-    """Copy whose config.json is nested deeper than any reader can follow."""
+    """Copy, with a config.json nested too deep for any parser."""
     copied(folder, out)
     (out / "config.json").write_text("[" * depth + "]" * depth)
     return out
 
 
 def of_shards(folder: Path, out: Path, *, n_shards: int = 2) -> Path:
-    """Copy whose weights are spread over several files, as those of large models are."""
+    """Copy, with the weights spread over several files, as in large models."""
     copied(folder, out)
     arrays = mx.load(str(out / WEIGHTS))
     (out / WEIGHTS).unlink()
@@ -86,14 +86,14 @@ def of_shards(folder: Path, out: Path, *, n_shards: int = 2) -> Path:
 
 
 def missing_shard(folder: Path, out: Path) -> Path:
-    """Copy in two files, one of which is not there."""
+    """Copy in two files, one of which is missing."""
     of_shards(folder, out)
     (out / "model-00002-of-00002.safetensors").unlink()
     return out
 
 
 def shard_elsewhere(folder: Path, out: Path, name: str = "../model.safetensors") -> Path:
-    """Copy whose index points to a file outside the folder, which exists."""
+    """Copy, with an index that points to an existing file outside the folder."""
     copied(folder, out)
     shutil.copy(folder / WEIGHTS, out / name)
     index = json.loads((out / INDEX).read_text())
@@ -104,7 +104,7 @@ def shard_elsewhere(folder: Path, out: Path, name: str = "../model.safetensors")
 
 
 def header_changed(folder: Path, out: Path, change: Callable[[dict[str, Any]], None]) -> Path:
-    """Copy whose safetensors header has been through `change`; the tensors' data stay where they are."""
+    """Copy, with a safetensors header modified by `change`; the tensors' data stay where they are."""
     path = copied(folder, out) / WEIGHTS
     raw = path.read_bytes()
     size = int.from_bytes(raw[:8], "little")
@@ -116,14 +116,14 @@ def header_changed(folder: Path, out: Path, change: Callable[[dict[str, Any]], N
 
 
 def huge_header(folder: Path, out: Path, size: int = 2**62) -> Path:
-    """Copy whose safetensors file says that its header is so many bytes."""
+    """Copy, with a safetensors file that claims a header of this many bytes."""
     path = copied(folder, out) / WEIGHTS
     path.write_bytes(size.to_bytes(8, "little") + path.read_bytes()[8:])
     return out
 
 
 def beyond_the_end(folder: Path, out: Path) -> Path:
-    """Copy in which every tensor lies where the file has ended."""
+    """Copy, with every tensor located after the end of the file."""
 
     def move(header: dict[str, Any]) -> None:
         for name, entry in header.items():
@@ -134,7 +134,7 @@ def beyond_the_end(folder: Path, out: Path) -> Path:
 
 
 def huge_tensor(folder: Path, out: Path) -> Path:
-    """Copy in which a tensor's shape is far larger than its data."""
+    """Copy, with a tensor whose shape is far larger than its data."""
 
     def grow(header: dict[str, Any]) -> None:
         next(entry for name, entry in header.items() if name != "__metadata__")["shape"] = [2**31, 2**31]
@@ -143,7 +143,7 @@ def huge_tensor(folder: Path, out: Path) -> Path:
 
 
 def not_a_number(folder: Path, out: Path, value: Any = 1.5) -> Path:
-    """Copy whose number of layers is none."""
+    """Copy, with a number of layers that is not one."""
     return configured(folder, out, num_hidden_layers=value)
 
 
@@ -170,4 +170,4 @@ ALL: dict[str, Callable[[Path, Path], Path]] = {
     "a text for a number": lambda folder, out: not_a_number(folder, out, "two"),
     "no heads": lambda folder, out: configured(folder, out, num_attention_heads=0),
 }
-"""Every way to break a model: none of these may be loaded, run, or crash a process."""
+"""Every way to break a model: none of these may be loaded, run code, or crash a process."""

@@ -1,4 +1,4 @@
-"""A plain runner over mlx-lm's own generation: what tests compare edgechat's MLX backend with."""
+"""A plain runner on top of mlx-lm's own generation, to compare edgechat's MLX backend with."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Logits = npt.NDArray[np.float32]
 
 
 class MlxReference:
-    """A model and its tokenizer as mlx-lm loads them; nothing is reused between calls."""
+    """A model and its tokenizer, loaded by mlx-lm; nothing is reused between calls."""
 
     def __init__(self, folder: Path) -> None:
         self.model, self.tokenizer = load(str(folder))[:2]
@@ -31,7 +31,7 @@ class MlxReference:
         del self.model
 
     def tokenize(self, text: str) -> list[int]:
-        """Return the ids of a text, its control tokens read as such."""
+        """Return the ids of a text, in which control tokens are recognized."""
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
     def text(self, tokens: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""The kit's tokenizers as Hugging Face's library writes them: tokenizer.json and what stands beside it."""
+"""The kit's tokenizers in the format of Hugging Face's library: tokenizer.json and accompanying files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def write(folder: Path, *, pieces: bool, n_vocab: int, chat_template: str | None
 
 
 def write_bytes(folder: Path, entries: list[KeyValue], *, chat_template: str | None, **named: str) -> None:
-    """Write a byte tokenizer with the tokens of a GGUF's metadata. named: tokens that the config names."""
+    """Write a byte tokenizer with the tokens in a GGUF's metadata. named: special tokens to configure."""
     save(folder, _of_bytes(entries), pieces=False, chat_template=chat_template, **named)
 
 

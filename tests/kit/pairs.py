@@ -1,8 +1,8 @@
-"""A target and a draft that agree as often as wished, without training either.
+"""A target and a draft that agree to any desired degree, without training.
 
-The draft is one random layer with peaked logits; the target is the same layer and then more, whose output
-projections are scaled by eps. At 0 both compute the same function, at the cost ratio of a real pair; how
-often they agree at another eps depends on the shape. Greedy agreement, measured:
+The draft is one random layer with peaked logits; the target starts with the same layer and has more, whose
+output projections are scaled by eps. At 0 both compute the same function, at the cost ratio of a real pair;
+how often they agree for other eps depends on the shape. Greedy agreement, measured:
 
     eps                                      0      0.05   0.1    0.15   0.3    1
     4 layers of 64, bytes                    1.00   0.95   0.87   0.75   0.64   0.14
@@ -23,7 +23,7 @@ PAIR = Shape(n_layers=4)
 def pair(
     eps: float, *, shape: Shape = PAIR, logit_scale: float = 6.0, folder: Path = MODELS_DIR, **changes: Any
 ) -> tuple[Path, Path]:
-    """Return the paths of (target, draft). shape: of the target; `changes` go to both Specs."""
+    """Return the paths of (target, draft). shape: the target's; `changes` apply to both Specs."""
     target, draft = pair_of(eps, shape=shape, logit_scale=logit_scale, **changes)
     return build(target, folder=folder), build(draft, folder=folder)
 

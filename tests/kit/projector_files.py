@@ -1,7 +1,7 @@
-"""Projectors as they lie beside models: true headers, and tensors of a few numbers.
+"""Projector files as found beside models: realistic headers, but tensors of a few numbers.
 
 path = projector("gemma3", width=64)            for a model with 64 channels
-path = projector("qwen3vl_merger", audio="")    sees only; audio="gemma4a": hears too
+path = projector("qwen3vl_merger", audio="")    sees only; with audio="gemma4a" it also hears
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def projector(
 ) -> Path:
     """Return the path of a projector; `vision` and `audio` are llama.cpp's names of its types, '' for none.
 
-    width: channels of its output. n_rows: of its largest matrix, for a file of that size. overrides: metadata
-    put on top; None takes a key out.
+    width: channels of its output. n_rows: size of its largest matrix, to get a file of a certain size.
+    overrides: metadata to set; None removes a key.
     """
     both = [("vision", vision), ("audio", audio)]
     keys: dict[str, Any] = {f"clip.has_{name}_encoder": bool(kind) for name, kind in both if kind}

@@ -1,6 +1,6 @@
-"""Headers of published models by their shapes alone: as large as life, without a byte of weights.
+"""Headers of published models, made from their shapes: full size, but without any weights.
 
-The mixture of types is about that of Q4_K_M: which tensors are in Q6_K decides the size of the weights.
+The mixture of types approximates Q4_K_M: which tensors are in Q6_K determines the size of the weights.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def published(name: str) -> ModelHeader:
 
 
 def _more_bits(layer: int, n: int) -> GgmlType:
-    """Q4_K_M keeps more of the first and the last layers, and of every third between them."""
+    """Return the type: Q4_K_M uses more bits in the first and last layers, and in every third one between."""
     more = layer < n // 8 or layer >= 7 * n // 8 or (layer - n // 8) % 3 == 2
     return Q6_K if more else Q4_K
 

@@ -1,6 +1,6 @@
-"""A slow, plain runner over llama.cpp's low-level API: what tests compare edgechat's own with.
+"""A slow, plain runner on top of llama.cpp's low-level API, to compare edgechat's own with.
 
-Nothing is reused between calls unless the test says so, and every return code is a bare number.
+Nothing is reused between calls unless the test asks for it, and return codes are plain numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from edgechat.native import ggml
 Logits = npt.NDArray[np.float32]
 
 log: list[str] = []
-"""What llama.cpp said since the last load."""
+"""llama.cpp's log since the last load."""
 
 _listener = api.llama_log_callback(lambda level, text, data: log.append(text.decode(errors="replace")))
 
@@ -41,7 +41,7 @@ class Reference:
         of: Reference | None = None,
         **context: Any,
     ) -> None:
-        """load_mtp: the layers that draft, too. of: share this one's model, which must live longer."""
+        """load_mtp: also load the layers that draft. of: share that one's model; it must live longer."""
         self._owns_model = of is None
         self.model = of.model if of else self._load(path, load_mtp)
         self.ctx = self._context(n_ctx=n_ctx, n_seq_max=n_seq_max, **context)
@@ -56,7 +56,7 @@ class Reference:
         params = api.llama_model_default_params()
         params.load_mtp = load_mtp
         params.n_gpu_layers = 0
-        # None at all: without a list llama.cpp would take every device that this process knows.
+        # An empty list: without one, llama.cpp would use every device that this process knows.
         self._devices = (ctypes.c_void_p * 1)(None)
         params.devices = ctypes.addressof(self._devices)
         model = api.llama_model_load_from_file(str(path).encode(), params)
@@ -85,7 +85,7 @@ class Reference:
         self.close()
 
     def close(self) -> None:
-        """Free the context, and the model where it is this one's own."""
+        """Free the context, and the model unless it is shared."""
         api.llama_free(self.ctx)
         self._free_model()
 
@@ -108,11 +108,11 @@ class Reference:
         return bytes(room[:n])
 
     def ends(self, token: int) -> bool:
-        """Say whether a token ends a generation."""
+        """Return True if a token ends generation."""
         return bool(api.llama_vocab_is_eog(self.vocab, token))
 
     def decode(self, tokens: Sequence[int], *, start: int = 0, seq: int = 0) -> Logits:
-        """Decode a run of tokens in one batch; return the logits of each, float32 [len(tokens), n_vocab]."""
+        """Decode tokens in one batch; return the logits of each, float32 [len(tokens), n_vocab]."""
         batch = api.llama_batch_init(len(tokens), 0, 1)
         try:
             batch.n_tokens = len(tokens)
@@ -128,7 +128,7 @@ class Reference:
             api.llama_batch_free(batch)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Clear the cache."""
         api.llama_memory_clear(self.memory, True)
 
     def greedy(self, prompt: Sequence[int], n: int) -> list[int]:

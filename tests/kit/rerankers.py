@@ -1,8 +1,8 @@
-"""Reranking models whose scores are known.
+"""Reranking models with known scores.
 
-counting_reranker: the greater the share of the letter z the better a pair. Its one layer lets every token see
-all others alike, so the first one gets their mean, and the head reads the one channel in which z differs.
-xlm_roberta_reranker, qwen3_reranker: as llama.cpp converts bge-reranker-v2-m3 and Qwen3-Reranker.
+counting_reranker: the score of a pair rises with its share of the letter z. In its one layer, every token
+attends to all others equally, so the first one gets their mean; the head reads the one channel in which z
+differs. xlm_roberta_reranker, qwen3_reranker: as llama.cpp converts bge-reranker-v2-m3 and Qwen3-Reranker.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _data(spec: Spec, tensor: Tensor, kind: Type) -> Bytes:
     shape = tensor.shape[::-1]
     values = np.zeros(shape, np.float32)
     match tensor.name:
-        case "token_embd.weight":  # channels of mean 0 and deviation 1, which the norms leave as they are
+        case "token_embd.weight":  # the norms leave channels of mean 0 and deviation 1 as they are
             values[:] = np.where(np.arange(shape[1]) % 2, 1.0, -1.0)
             values[ord("z"), :2] = 1.0, -1.0
         case "blk.0.attn_v.weight" | "blk.0.attn_output.weight" | "cls.weight":
@@ -44,10 +44,10 @@ def _data(spec: Spec, tensor: Tensor, kind: Type) -> Bytes:
 
 
 BEGIN, END, UNKNOWN = 0, 2, 3
-"""Ids of <s>, of </s>, which separates, too, and of <unk> in XLM-RoBERTa's vocabulary."""
+"""Ids in XLM-RoBERTa's vocabulary: <s>, </s> (which also separates texts), and <unk>."""
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 PIECES = ("<s>", "<pad>", "</s>", "<unk>", *(f"▁{letter}" for letter in LETTERS), *LETTERS)
-"""Its vocabulary here: letters, and those that begin a word."""
+"""XLM-RoBERTa's vocabulary here: letters, and letters that start a word."""
 
 QWEN3_RERANK = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the "
@@ -59,11 +59,11 @@ QWEN3_RERANK = (
 )
 """The template that llama.cpp's converter gives Qwen3-Reranker."""
 YES, NO = ord("y"), ord("n")
-"""Ids of the tokens whose rows of the output are Qwen3-Reranker's head."""
+"""Ids of the tokens whose output rows are Qwen3-Reranker's head."""
 
 
 def xlm_roberta_reranker(*, add_sep: bool, folder: Path = MODELS_DIR) -> Path:
-    """Return the path of the model. add_sep: its file wants two </s> between the texts, not one."""
+    """Return the path of the model. add_sep: whether it wants two </s> between the texts, not one."""
     shape = RERANKERS["bert-reranker"].sized(token_types=1)
     labels = {"bert.classifier.output_labels": ["LABEL_0"]}
     spec = Spec(shape=shape, name=f"tiny-xlm-roberta-{add_sep}", chat_template=None, overrides=labels)
@@ -99,7 +99,7 @@ def _unigrams(add_sep: bool) -> list[KeyValue]:
 
 
 def qwen3_reranker(folder: Path = MODELS_DIR) -> Path:
-    """Return the path of the model: its head is two rows of its output."""
+    """Return the path of the model, whose head is two rows of its output."""
     overrides = {"tokenizer.chat_template.rerank": QWEN3_RERANK, "tokenizer.ggml.add_eos_token": False}
     spec = Spec(shape=RERANKERS["qwen3-reranker"], name="tiny-published-qwen3-reranker", overrides=overrides)
     path = folder / f"{spec.name}-{fingerprint(spec)}.gguf"

@@ -1,6 +1,6 @@
-"""Shapes of the models that the kit makes: which tensors an architecture has, and its metadata.
+"""Shapes of the kit's models: which tensors an architecture has, and its metadata.
 
-One frozen `Shape` describes them all; `tensors()` and `metadata()` read it as llama.cpp would.
+One frozen `Shape` describes everything; `tensors()` and `metadata()` interpret it as llama.cpp would.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The numbers of an architecture. Counts of layers, heads, channels and tokens."""
+    """The numbers of an architecture: counts of layers, heads, channels and tokens."""
 
     arch: str = "llama"
     n_layers: int = 2
@@ -26,27 +26,27 @@ class Shape:
     context_length: int = 4096
     rope_base: float = 10000.0
     window: int = 0
-    """Tokens that a windowed layer sees; gemma3 only."""
+    """How many tokens a windowed layer sees; gemma3 only."""
     window_period: int = 6
-    """The last of so many layers sees everything."""
+    """One in this many layers sees everything: the last of each group."""
     n_experts: int = 0
     n_experts_used: int = 0
     conv_layers: tuple[int, ...] = ()
-    """Layers that are recurrent (a short convolution) instead of attention; lfm2 only."""
+    """Layers with a recurrent short convolution instead of attention; lfm2 only."""
     conv_kernel: int = 3
     delta_layers: tuple[int, ...] = ()
-    """Layers that are recurrent (a gated delta net) instead of attention; qwen35 only."""
+    """Layers with a recurrent gated delta net instead of attention; qwen35 only."""
     rope_sections: tuple[int, ...] = ()
-    """Pairs of a head's channels that turn with the time, the row, the column and nothing (M-RoPE)."""
+    """How many pairs of a head's channels rotate with the time, the row, the column and nothing (M-RoPE)."""
     pooling: int = 0
-    """What is made of a text's tokens, by llama.cpp's number: 1 their mean, 3 the last one; 0: nothing.
+    """llama.cpp's number for what is made from a text's tokens: 1 their mean, 3 the last one; 0: nothing.
 
-    4: a head scores the first token, or the last one, by which documents are ranked.
+    4: a head scores the first token, or the last one, for ranking documents.
     """
     token_types: int = 2
-    """Segments that an encoder tells apart; XLM-RoBERTa knows one."""
+    """Number of segments that an encoder distinguishes; XLM-RoBERTa has one."""
     tied: bool = False
-    """The embeddings make the logits too: there is no output.weight."""
+    """The embeddings also produce the logits: there is no output.weight."""
 
     @property
     def head(self) -> int:
@@ -55,7 +55,7 @@ class Shape:
 
     @property
     def logits_of(self) -> str:
-        """Name of the tensor with a row for each token's logit."""
+        """Name of the tensor that has a row for each token's logit."""
         return "token_embd.weight" if self.tied else "output.weight"
 
     def sized(self, **changes: Any) -> Shape:
@@ -64,16 +64,16 @@ class Shape:
 
 
 class Tensor(NamedTuple):
-    """One tensor to be made: `gain` is the standard deviation times sqrt(fan-in); None means all ones."""
+    """A tensor to create. `gain` is the standard deviation times sqrt(fan-in); None means all ones."""
 
     name: str
     shape: tuple[int, ...]
-    """In ggml's order: the contiguous dimension (the fan-in) first."""
+    """In ggml's order: the contiguous dimension (the fan-in) comes first."""
     gain: float | None
     plain: bool = False
-    """Kept in F32 whatever the type of the weights, as llama.cpp wants it."""
+    """Keep in F32 whatever the weights' type, as llama.cpp requires."""
     fill: float = 1.0
-    """The number it is full of where it has no gain."""
+    """The number to fill it with if it has no gain."""
 
 
 DENSE = Shape()
@@ -81,14 +81,14 @@ QWEN3 = Shape(arch="qwen3", head_dim=32)
 WINDOWED = Shape(arch="gemma3", n_layers=6, head_dim=32, window=128)
 """Five windowed layers, then a full one: the pattern of Gemma 3."""
 HYBRID = Shape(arch="lfm2", n_layers=4, conv_layers=(0, 1, 3), tied=True)
-"""Tied, as all of LFM2 are: mlx-lm knows no others."""
+"""Tied, like all LFM2 models: mlx-lm supports no others."""
 QWEN3VL = Shape(arch="qwen3vl", head_dim=32, rope_sections=(6, 5, 5, 0))
 QWEN35 = Shape(arch="qwen35", n_layers=4, head_dim=32, delta_layers=(0, 1, 2), rope_sections=(6, 5, 5, 0))
 """Three recurrent layers, then one of attention: the pattern of Qwen 3.5."""
 MOE = Shape(arch="qwen3moe", head_dim=32, n_ff=64, n_experts=8, n_experts_used=2)
 
 RANKED = 4
-"""llama.cpp's number of a pooling type."""
+"""llama.cpp's number for the pooling type of rerankers."""
 BERT = Shape(arch="bert", n_kv_heads=4, context_length=512, pooling=1)
 QWEN3_EMBEDDING = QWEN3.sized(pooling=3)
 
@@ -108,12 +108,12 @@ KINDS: dict[str, Shape] = {
 }
 
 DELTA_KERNEL, DELTA_STATE, DELTA_HEADS, DELTA_KEY_HEADS = 4, 16, 4, 2
-"""Of every gated delta net: length of the convolution, channels of a head, heads, heads of keys."""
+"""For every gated delta net: length of the convolution, channels per head, heads, and key heads."""
 
 TINYLLAMA = Shape(n_layers=22, n_embd=2048, n_ff=5632, n_heads=32, n_kv_heads=4, context_length=2048)
 """TinyLlama 1.1B, with a vocabulary of 32000."""
 DRAFT_68M = Shape(n_layers=2, n_embd=768, n_ff=3072, n_heads=12, n_kv_heads=12, context_length=2048)
-"""A draft for it: 68M with a vocabulary of 32000."""
+"""A draft for TinyLlama: 68M, with a vocabulary of 32000."""
 LLAMA_1B = Shape(
     n_layers=16, n_embd=2048, n_ff=8192, n_heads=32, n_kv_heads=8, context_length=131072, rope_base=500000.0
 )
@@ -146,7 +146,7 @@ def _delta_net(shape: Shape, p: str, gain: float) -> Iterator[Tensor]:
     yield Tensor(p + "attn_gate.weight", (shape.n_embd, values), 1.0)
     yield Tensor(p + "ssm_conv1d.weight", (DELTA_KERNEL, 2 * keys + values), 1.0, plain=True)
     yield Tensor(p + "ssm_dt.bias", (heads,), 0.1, plain=True)
-    yield Tensor(p + "ssm_a", (heads,), None, fill=-1.0)  # how fast a state is forgotten
+    yield Tensor(p + "ssm_a", (heads,), None, fill=-1.0)  # how fast the state fades
     yield Tensor(p + "ssm_beta.weight", (shape.n_embd, heads), 1.0)
     yield Tensor(p + "ssm_alpha.weight", (shape.n_embd, heads), 1.0)
     yield Tensor(p + "ssm_norm.weight", (DELTA_STATE,), None)
@@ -190,7 +190,7 @@ def _norms_of_encoder(shape: Shape) -> Iterator[str]:
 
 
 def _head_of_reranker(shape: Shape) -> Iterator[Tensor]:
-    """Yield the classification head: of a BERT two layers, of Qwen3 the rows of 'yes' and 'no'."""
+    """Yield the classification head: two layers for BERT; for Qwen3, the rows of 'yes' and 'no'."""
     e, n_labels = shape.n_embd, 1
     if shape.arch == "bert":
         yield Tensor("cls.weight", (e, e), 1.0)
@@ -204,17 +204,17 @@ def _head_of_reranker(shape: Shape) -> Iterator[Tensor]:
 def tensors(shape: Shape, n_vocab: int, *, logit_scale: float, damped: dict[int, float]) -> Iterator[Tensor]:
     """Yield every tensor of a model, in file order.
 
-    logit_scale: standard deviation of the logits. damped: layer -> factor of its two output projections;
-    at 0 a layer adds nothing.
+    logit_scale: standard deviation of the logits. damped: factors for the two output projections of layers;
+    at 0, a layer adds nothing.
     """
     if shape.pooling == RANKED:
         yield from _head_of_reranker(shape)
     if shape.arch == "bert":
         yield from _encoder(shape, n_vocab)
         return
-    # Gemma multiplies embeddings by sqrt(n_embd) itself; the others get a deviation of 1 from here.
+    # Gemma multiplies embeddings by sqrt(n_embd) itself; here, the others get a deviation of 1.
     embedding = 1.0 if shape.arch == "gemma3" else math.sqrt(shape.n_embd)
-    # Where they are tied a token's own logit stands out, unless the layers add more than it.
+    # With tied embeddings, a token's own logit stands out unless the layers outweigh it.
     embedding, added = (logit_scale, 4.0) if shape.tied else (embedding, 1.0)
     yield Tensor("token_embd.weight", (shape.n_embd, n_vocab), embedding)
     last_norm = "token_embd_norm.weight" if shape.arch == "lfm2" else "output_norm.weight"
@@ -233,7 +233,7 @@ def tensors(shape: Shape, n_vocab: int, *, logit_scale: float, damped: dict[int,
 
 
 def metadata(shape: Shape) -> dict[str, Any]:
-    """Return the keys of the architecture, without its prefix."""
+    """Return the architecture's metadata, without its prefix."""
     kv: dict[str, Any] = {
         "block_count": shape.n_layers,
         "context_length": shape.context_length,

@@ -1,6 +1,6 @@
 """Tokenizers for the kit's models: one of bytes, one of pieces, and copies of real ones.
 
-In the byte tokenizer the id of a byte is its value: any text becomes its UTF-8 bytes and comes back exactly.
+In the byte tokenizer, a byte's id is its value: any text becomes its UTF-8 bytes, and is restored exactly.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 from gguf import GGUFValueType as Value
 
 START, END, TEXT_END = 256, 257, 258
-"""Ids of <|im_start|>, <|im_end|> and <|endoftext|> in the byte tokenizer; the last two end a generation."""
+"""Ids of <|im_start|>, <|im_end|> and <|endoftext|> in the byte tokenizer; the last two end generation."""
 N_BYTES_VOCAB = 259
 
 NOT_PRINTABLE = (*range(10), *range(11, 32), *range(127, 256), START, END, TEXT_END)
-"""Ids to mute for an endless text of printable ASCII and newlines."""
+"""Ids to mute for endless text of printable ASCII and newlines."""
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
@@ -28,10 +28,10 @@ RERANK = (
     "<|im_start|>system\nJudge: yes or no.<|im_end|>\n<|im_start|>user\n<Query>: {query}\n"
     "<Document>: {document}<|im_end|>\n<|im_start|>assistant\n"
 )
-"""The template of a reranking model, as Qwen3-Reranker's is."""
+"""A reranking model's template, as in Qwen3-Reranker."""
 
 KeyValue = tuple[str, Any, Value, Value | None]
-"""Key, value, its type, and the type of an array's elements."""
+"""Key, value, its type, and the type of array elements."""
 
 _NORMAL, _UNKNOWN, CONTROL, _BYTE = 1, 2, 3, 6
 _CODES = dict(zip(map(Value, (0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12)), "BbHhIif?Qqd", strict=True))
@@ -39,14 +39,14 @@ _CODES = dict(zip(map(Value, (0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12)), "BbHhIif?Qqd
 
 @cache
 def byte_pieces() -> tuple[str, ...]:
-    """Return GPT-2's name of every byte: printable ones stand for themselves, the rest move up past 255."""
+    """Return GPT-2's names for all bytes: printable ones stand for themselves, others are moved above 255."""
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     spare = iter(range(256, 512))
     return tuple(chr(b) if b in printable else chr(next(spare)) for b in range(256))
 
 
 def _filler(i: int) -> str:
-    """Return a word that no text tokenises to, though it reads as one: ' baba', ' babe', ..."""
+    """Return a word that no text is tokenized to, though it looks like one: ' baba', ' babe', ..."""
     word = ""
     while True:
         i, a = divmod(i, 20)
@@ -57,7 +57,7 @@ def _filler(i: int) -> str:
 
 
 def byte_tokenizer(n_vocab: int = N_BYTES_VOCAB) -> list[KeyValue]:
-    """Return the metadata of the byte tokenizer, padded with words to `n_vocab` tokens."""
+    """Return the byte tokenizer's metadata, padded with words to `n_vocab` tokens."""
     n_fill = max(0, n_vocab - N_BYTES_VOCAB)
     tokens = [*byte_pieces(), "<|im_start|>", "<|im_end|>", "<|endoftext|>", *map(_filler, range(n_fill))]
     types = [_NORMAL] * 256 + [CONTROL] * 3 + [_NORMAL] * n_fill
@@ -66,7 +66,7 @@ def byte_tokenizer(n_vocab: int = N_BYTES_VOCAB) -> list[KeyValue]:
         ("tokenizer.ggml.pre", "gpt-2", Value.STRING, None),
         ("tokenizer.ggml.tokens", tokens, Value.ARRAY, Value.STRING),
         ("tokenizer.ggml.token_type", types, Value.ARRAY, Value.INT32),
-        # A merge that never applies: llama.cpp insists on having some.
+        # A merge that never applies: llama.cpp requires at least one.
         ("tokenizer.ggml.merges", ["<|im_start|> <|im_end|>"], Value.ARRAY, Value.STRING),
         ("tokenizer.ggml.bos_token_id", TEXT_END, Value.UINT32, None),
         ("tokenizer.ggml.eos_token_id", END, Value.UINT32, None),
@@ -76,19 +76,19 @@ def byte_tokenizer(n_vocab: int = N_BYTES_VOCAB) -> list[KeyValue]:
 
 
 PIECES = ("▁t", "th", "▁th", "the", "▁the", "in", "an", "er", "on", "▁a", "and", "▁and", "▁▁", "in▁", "ing")
-"""What the tokenizer of pieces knows beyond single characters, the most frequent first."""
+"""What the piece tokenizer knows besides single characters, most frequent first."""
 
 
 @cache
 def piece_tokens() -> tuple[str, ...]:
-    """Return the tokens of the tokenizer of pieces: <s> and </s> are 1 and 2, bytes 3 to 258."""
+    """Return the piece tokenizer's tokens: <s> and </s> are 1 and 2, bytes are 3 to 258."""
     single = ("▁", *(chr(code) for code in range(33, 127)), "é", "ü", "世")
     marks = ("<|im_start|>", "<|im_end|>")
     return ("<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *marks, *PIECES, *single)
 
 
 def piece_tokenizer() -> list[KeyValue]:
-    """Return the metadata of the tokenizer of pieces."""
+    """Return the piece tokenizer's metadata."""
     tokens = list(piece_tokens())
     n_rest = len(tokens) - 261
     types = [_UNKNOWN, CONTROL, CONTROL, *[_BYTE] * 256, CONTROL, CONTROL, *[_NORMAL] * n_rest]
@@ -107,9 +107,9 @@ def piece_tokenizer() -> list[KeyValue]:
 
 
 def copied_tokenizer(path: Path) -> list[KeyValue]:
-    """Return the tokenizer's metadata of an existing GGUF, its chat template among it.
+    """Return the tokenizer metadata in an existing GGUF, including its chat template.
 
-    Reads the bytes itself, and trusts them: gguf's own reader takes a minute for the largest vocabularies.
+    Parses the bytes itself, without checks: gguf's own reader takes a minute for the largest vocabularies.
     """
     walk = _Walk(path.read_bytes())
     entries = [walk.entry() for _ in range(walk.n_entries)]
@@ -117,7 +117,7 @@ def copied_tokenizer(path: Path) -> list[KeyValue]:
 
 
 class _Walk:
-    """A place in the metadata of a sound file."""
+    """A position in the metadata of a valid file."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -125,7 +125,7 @@ class _Walk:
         (self.n_entries,) = self.numbers("Q")
 
     def numbers(self, code: str, n: int = 1) -> tuple[Any, ...]:
-        """Return n numbers of one format of `struct`."""
+        """Return n numbers in a format of `struct`."""
         form = struct.Struct(f"<{n}{code}")
         self.at += form.size
         return form.unpack_from(self.data, self.at - form.size)

@@ -1,4 +1,4 @@
-"""Random weights, made directly in the form in which a GGUF holds them.
+"""Random weights, created directly in the form in which a GGUF stores them.
 
 Quantizing f32 takes minutes at 1B; random blocks with sane scales take seconds and run at the same speed.
 """
@@ -21,12 +21,12 @@ CHUNK_ROWS_BYTES = 32 << 20
 
 
 def generator(seed: int, name: str) -> np.random.Generator:
-    """Return the generator of one tensor: models that share seed, name and shape share the weights."""
+    """Return a tensor's generator: models with the same seed, name and shape share the weights."""
     return np.random.Generator(np.random.SFC64([seed, zlib.crc32(name.encode())]))
 
 
 def n_bytes(shape: tuple[int, ...], kind: Type) -> int:
-    """Return the bytes of a tensor; ValueError where its rows are not whole blocks."""
+    """Return a tensor's size in bytes. Raises ValueError if its rows are not whole blocks."""
     block, size = gguf.GGML_QUANT_SIZES[kind]
     if shape[0] % block:
         raise ValueError(f"rows of {shape[0]} do not divide into {kind.name} blocks of {block}")
@@ -85,9 +85,9 @@ def _rows(rng: np.random.Generator, n_rows: int, width: int, kind: Type, std: fl
 
 
 def matrix(seed: int, name: str, shape: tuple[int, ...], kind: Type, std: float) -> Bytes:
-    """Return a random tensor as raw bytes, uint8 [rows, bytes of a row].
+    """Return a random tensor as raw bytes, uint8 [rows, bytes per row].
 
-    shape: ggml order. std: standard deviation of the weights; 0 gives exact zeros.
+    shape: in ggml's order. std: standard deviation of the weights; 0 gives exact zeros.
     """
     if kind not in FLOATS and kind not in BLOCKS:
         raise ValueError(f"the kit makes no {kind.name}")
@@ -103,5 +103,5 @@ def matrix(seed: int, name: str, shape: tuple[int, ...], kind: Type, std: float)
 
 
 def full(shape: tuple[int, ...], kind: Type, number: float = 1.0) -> Bytes:
-    """Return a tensor of one number (the weights of a norm: ones) as raw bytes."""
+    """Return a tensor filled with one number (ones for a norm's weights) as raw bytes."""
     return np.full(shape[::-1], number, FLOATS[kind]).reshape(1, -1).view(np.uint8)

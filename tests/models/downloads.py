@@ -1,4 +1,4 @@
-"""What the tests of downloads share: a file on the hub, and what became of it here."""
+"""Helpers for download tests: a file on the hub, and its local state."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ DATA = random.Random(1).randbytes(SIZE)
 
 
 class Seen:
-    """Remembers what it was told."""
+    """An observer that remembers what it is told."""
 
     def __init__(self) -> None:
         self.here: list[int] = []
         self.hashed = 0
         self.said: list[str] = []
         self.names: set[str] = set()
-        """Of the files that it was told of."""
+        """Names of the files that it was told about."""
 
     def has(self, file: RemoteFile, n: int) -> None:
         self.names.add(file.name)
@@ -75,7 +75,7 @@ def forget(listing: RepoListing) -> None:
 
 
 def keep(listing: RepoListing, data: bytes) -> None:
-    """Leave the partial of an earlier download."""
+    """Leave the partial file of an earlier download."""
     at, file = store(listing)
     at.make_folders(file)
     at.mark_begun(file, "main")

@@ -1,4 +1,4 @@
-"""Mutations of sound headers, and headers that lie; the one law for them: a header, or a ModelFileError."""
+"""Mutated and contradictory headers. Reading one must return a header or raise ModelFileError."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PIECES += [b"\xff", b"\0", b"GGUF", b"\x09\0\0\0", b"\x08\0\0\0", b"llama.block_
 
 @cache
 def sound() -> tuple[bytes, ...]:
-    """Return small sound headers, with a few bytes of what follows."""
+    """Return small valid headers, with the first few bytes after them."""
     written = gguf(
         [ARCHITECTURE, entry("llama.block_count", 2), entry("words", strings(["a", "bc"])), entry("f", 0.5)],
         [tensor("a", (32, 2)), tensor("b", (256, 1), 12, 256)],
@@ -45,7 +45,7 @@ def sound() -> tuple[bytes, ...]:
 
 
 def mutated(seed: int) -> tuple[bytes, int]:
-    """Return a damaged header and the size its file is said to have."""
+    """Return a damaged header, and the claimed size of its file."""
     rng = random.Random(seed)
     data = bytearray(rng.choice(sound()))
     for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
@@ -69,18 +69,18 @@ def mutated(seed: int) -> tuple[bytes, int]:
 
 @dataclass
 class Draft:
-    """A header before it is written, in parts that can be made to contradict each other."""
+    """A header in parts, before it is written, so that they can be made to contradict each other."""
 
     said: dict[str, Any]
     table: list[tuple[str, tuple[int, ...], int, int]]
-    """Name, shape, type and offset of each tensor."""
+    """Each tensor's name, shape, type and offset."""
     n_tensors: int | None = None
     n_entries: int | None = None
     size: int = 0
-    """Bytes that the file has more than it says, or less."""
+    """How many bytes the file is longer than stated; negative if it is shorter."""
 
     def settle(self) -> None:
-        """Let the tensors follow each other again, whatever became of their shapes and types."""
+        """Lay the tensors out one after another again, according to their current shapes and types."""
         at, settled = 0, []
         for name, shape, kind, _ in self.table:
             settled.append((name, shape, kind, at))
@@ -88,7 +88,7 @@ class Draft:
         self.table = settled
 
     def written(self) -> tuple[bytes, int]:
-        """Return the header, and the size of its file."""
+        """Return the header, and its file's size."""
         entries = [entry(key, _value(value)) for key, value in self.said.items()]
         rows = [tensor(name, shape, kind, at % 2**64) for name, shape, kind, at in self.table]
         head = gguf(entries, rows, n_tensors=self.n_tensors, n_entries=self.n_entries)
@@ -97,7 +97,7 @@ class Draft:
 
 
 def lying(seed: int) -> tuple[bytes, int]:
-    """Return a header whose counts, offsets, types and sizes contradict each other, and its file's size."""
+    """Return a header with contradictory counts, offsets, types and sizes, and its file's size."""
     rng = random.Random(seed)
     shape = KINDS[rng.choice(list(KINDS))]
     said: dict[str, Any] = {"general.architecture": shape.arch, f"{shape.arch}.vocab_size": 64}
@@ -220,7 +220,7 @@ def _bytes_of(shape: tuple[int, ...], kind: int) -> int:
 
 
 def hold(data: bytes, file_size: int) -> str:
-    """Parse and ask everything a header can answer; return what came of it. Other exceptions go up."""
+    """Parse a header and query everything; return the outcome. Only ModelFileError is caught."""
     try:
         header = parse_header(data, file_size, "fuzz.gguf")
     except (ModelFileError, NeedMoreBytes) as error:

@@ -1,4 +1,4 @@
-"""MLX models put together by hand, right or wrong in any way a test wants. Their weights are random bytes."""
+"""Handmade MLX models, correct or faulty in any way a test wants. Their weights are random bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONFIG: dict[str, Any] = {
 
 
 def safetensors(tensors: Shapes, *, seed: int = 0, **changes: Any) -> bytes:
-    """Return a file; `changes` replace entries of its table, those that are None are left out."""
+    """Return a safetensors file; `changes` replace entries in its table, or remove those that are None."""
     table: dict[str, Any] = {"__metadata__": {"format": "mlx"}}
     at = 0
     for name, (dtype, shape) in tensors.items():
@@ -38,7 +38,7 @@ def raw(table: bytes, data: bytes = b"") -> bytes:
 
 
 def shapes(config: Mapping[str, Any], *, bits: int | None = None) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Return the tensors of a model with this config."""
+    """Return the tensors of a model with this configuration."""
     wide, inner = config["hidden_size"], config["intermediate_size"]
     queries = config["num_attention_heads"] * config["head_dim"]
     keys = config["num_key_value_heads"] * config["head_dim"]
@@ -68,7 +68,7 @@ def shapes(config: Mapping[str, Any], *, bits: int | None = None) -> dict[str, t
 
 
 def mlx_files(*, bits: int | None = 4, n_files: int = 1, seed: int = 0, **config: Any) -> dict[str, bytes]:
-    """Return the files of a model; `config` goes on top of CONFIG."""
+    """Return a model's files; `config` overrides entries of CONFIG."""
     said = CONFIG | ({"quantization": {"bits": bits, "group_size": 64}} if bits else {}) | config
     found = {
         "config.json": json.dumps(said, indent=4).encode(),

@@ -1,4 +1,4 @@
-"""GGUF headers put together by hand, right or wrong in any way a test wants."""
+"""Handmade GGUF headers, correct or faulty in any way a test wants."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def text(s: str | bytes) -> bytes:
 
 
 def entry(key: str | bytes, value: object) -> bytes:
-    """Return a metadata entry: str, bool, int (uint32), float, or bytes as a type and what follows it."""
+    """Return a metadata entry. value: str, bool, int (uint32), float, or bytes with a type and raw value."""
     if isinstance(value, bytes):
         return text(key) + value
     if isinstance(value, str):
@@ -33,7 +33,7 @@ def entry(key: str | bytes, value: object) -> bytes:
 
 
 def strings(values: Sequence[str]) -> bytes:
-    """Return the value of an entry that is an array of strings."""
+    """Return an array of strings as the value of an entry."""
     return u32(9) + u32(8) + u64(len(values)) + b"".join(map(text, values))
 
 
@@ -55,7 +55,7 @@ def gguf(
     n_entries: int | None = None,
     alignment: int = 32,
 ) -> bytes:
-    """Return a whole file; `data` is the section of weights, or how many zeros it is."""
+    """Return a complete file; `data` is the weights section, or its length in zeros."""
     head = magic + u32(version)
     head += u64(len(tensors) if n_tensors is None else n_tensors)
     head += u64(len(entries) if n_entries is None else n_entries)

@@ -1,4 +1,4 @@
-"""The scripts of packaging/binary, which is no package of Python's."""
+"""Access to the scripts in packaging/binary, which is not a Python package."""
 
 import importlib
 import sys
@@ -11,7 +11,7 @@ BINARY = Path(__file__).parents[2] / "packaging" / "binary"
 
 @pytest.fixture(scope="session")
 def script():
-    """A function that imports one of them by name."""
+    """Return a function that imports one of them by name."""
     sys.path.insert(0, str(BINARY))
     yield importlib.import_module
     sys.path.remove(str(BINARY))

@@ -1,4 +1,4 @@
-"""What edgechat would choose on machines from 4 to 64 GB: a table to be read, and to be compared.
+"""What edgechat would choose on machines from 4 to 64 GB: a table to read and to compare with.
 
 python -m tests.planner.golden > tests/planner/golden.txt
 """
@@ -29,7 +29,7 @@ _CPU = Cpu("eight cores", tuple(Core((n,)) for n in range(8)), frozenset(range(8
 
 
 def profile(gigabytes: float, kind: str = "CPU 50 GB/s", *, bandwidth: float = 50e9) -> DeviceProfile:
-    """Return a machine with so much RAM, of which its system and programs have their share."""
+    """Return a machine with that much RAM, part of which its system and programs use."""
     if kind.startswith("unified"):
         bandwidth = float(kind.split()[1]) * 1e9
     speed = guessed(bandwidth, compute=4e11, threads=8)
@@ -37,7 +37,7 @@ def profile(gigabytes: float, kind: str = "CPU 50 GB/s", *, bandwidth: float = 5
     found = MachineDescription(ram=int(gigabytes * GB)).over(bare)
     if kind.startswith("GPU"):
         return replace(found, accelerators=(card("nvidia", int(kind.split()[1]) * GB),))
-    if kind.startswith("unified"):  # macOS lets a program have three quarters of the memory there
+    if kind.startswith("unified"):  # macOS lets a program use three quarters of that memory
         total = found.memory.total * 3 // 4
         chip = card("apple", total, shares_ram=True)
         return replace(found, accelerators=(replace(chip, free=min(total, found.memory.available)),))
@@ -45,7 +45,7 @@ def profile(gigabytes: float, kind: str = "CPU 50 GB/s", *, bandwidth: float = 5
 
 
 def card(vendor: Vendor, total: int, *, shares_ram: bool = False) -> Accelerator:
-    """Return a card of which a screen has its share."""
+    """Return a card, part of whose memory the display uses."""
     free = total * 92 // 100
     name = "MTL0" if shares_ram else "CUDA0"
     return Accelerator(name, vendor, (name,), total, free, shares_ram, 0 if shares_ram else free, None, ())
@@ -53,18 +53,18 @@ def card(vendor: Vendor, total: int, *, shares_ram: bool = False) -> Accelerator
 
 @cache
 def models() -> tuple[tuple[Variant, ...], ...]:
-    """Return the catalogue's files, each header read once only."""
+    """Return the catalogue's files; each header is read only once."""
     return tuple(tuple(replace(one, header=cache(one.header)) for one in files) for files in everything())
 
 
 def options(machine: DeviceProfile, request: PlanRequest = DEFAULT_REQUEST) -> list[RankedFile]:
-    """Return the best file of each model, by formula."""
+    """Return the best file of each model, estimated by formula."""
     found = [best_of(files, Machine(machine), request) for files in models()]
     return [one for one in found if one is not None]
 
 
 def row(gigabytes: int, kind: str) -> tuple[str, ...]:
-    """Return what the table says of a machine."""
+    """Return the table's row for a machine."""
     chosen = choose(options(profile(gigabytes, kind)))
     assert chosen is not None
     made = chosen.plan
@@ -85,7 +85,7 @@ def row(gigabytes: int, kind: str) -> tuple[str, ...]:
 
 
 def kept() -> list[tuple[str, ...]]:
-    """Return the rows of the file, without their heading."""
+    """Return the rows in the file, without the heading."""
     lines = FILE.read_text(encoding="utf-8").splitlines()[1:]
     return [tuple(re.split(r"  +", line)) for line in lines]
 

@@ -1,4 +1,4 @@
-"""Headers of models by their numbers alone, and machines with so much free memory."""
+"""Model headers made from numbers alone, and machines with a given amount of free memory."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ FOUND = ResolvedModel(Path("/models/a.gguf"), "a")
 
 
 def little() -> Path:
-    """Return a model of the vocabulary of `tiny()`, with less than a quarter of its weights."""
+    """Return a model with the vocabulary of `tiny()` and less than a quarter of its weights."""
     shape = DENSE.sized(n_layers=1, n_embd=16, n_ff=32, n_heads=2, n_kv_heads=1)
     return build(Spec(shape=shape, name="little"))
 
 
 def wide() -> Path:
-    """Return a model whose cache takes 8 KiB a token, of up to 32,768."""
+    """Return a model whose cache takes 8 KiB per token, for up to 32,768 tokens."""
     shape = DENSE.sized(n_layers=4, n_heads=8, n_kv_heads=8, head_dim=64, context_length=32768)
     return build(Spec(shape=shape, name="wide"))
 
@@ -94,7 +94,7 @@ def wide() -> Path:
 def header(
     numbers: dict[str, int], weights: int = 4 * GIB, arch: str = "llama", **changes: int
 ) -> ModelHeader:
-    """Return the header of a model with these numbers; `changes` are named with __ for a dot."""
+    """Return the header of a model with these numbers; in the names of `changes`, __ stands for a dot."""
     metadata: dict[str, Value] = {"general.architecture": arch}
     for key, value in (numbers | changes).items():
         metadata[f"{arch}.{key.replace('__', '.')}"] = value
@@ -115,9 +115,9 @@ def projector_file(
     weights: int = 0,
     **more: int,
 ) -> ProjectorFile:
-    """Return a projector by its numbers; `more` are named with __ for a dot, and are the picture encoder's.
+    """Return a projector made from numbers; `more` apply to the image encoder, with __ for a dot.
 
-    weights: bytes of it, those of the layers in F16 unless given.
+    weights: its size in bytes; by default, that of its layers in F16.
     """
     metadata: dict[str, Value] = {"general.architecture": "clip"}
     halves = GgufArray("float32", 3, (0.5, 0.5, 0.5))
@@ -143,25 +143,25 @@ def projector_file(
 
 
 def machine(free: int, n_cores: int = 4) -> DeviceProfile:
-    """Return a machine with `free` bytes of memory to be had."""
+    """Return a machine with `free` bytes of available memory."""
     cores = tuple(Core((number,)) for number in range(n_cores))
     return DeviceProfile(Cpu("x", cores, frozenset(range(n_cores))), Memory(2 * free, free))
 
 
 def dry_run(found: ModelHeader, loads: Sequence[LoadParams]) -> list[Breakdown]:
-    """Return what loads of this model would take, by llama.cpp's account."""
+    """Return what loads of this model would take, according to llama.cpp."""
     with DryRun() as run:
         run.show(found)
         return [run.ask(one) for one in loads]
 
 
 def cache_bytes(found: ModelHeader, context: int, cache_type: CacheType, **more: int) -> int:
-    """Return the bytes of the keys and values of all layers, by formula."""
+    """Return the bytes of all layers' keys and values, by formula."""
     return sum(layer_cache_bytes(found, context, cache_type, **more))
 
 
 def headed(model: ModelHeader) -> ModelHeader:
-    """Return the header of a model with another layer like its last, which predicts a further token (MTP)."""
+    """Return a header with one more layer, a copy of the last, that predicts a second token (MTP)."""
     arch, n, embd = model.architecture, model.n_layers, model.embedding_length
     last = [tensor for tensor in model.tensors if tensor.name.startswith(f"blk.{n - 1}.")]
     more = [replace(tensor, name=tensor.name.replace(f"blk.{n - 1}.", f"blk.{n}.")) for tensor in last]
@@ -185,7 +185,7 @@ def attending(
     *,
     reading: float = 2e-5,
 ) -> DeviceSpeed:
-    """Return the speed where a layer takes so many seconds for each cell, for a token; reading: for 512."""
+    """Return a speed with these seconds per layer and cell, for one token; reading: for 512 tokens."""
     curves = {
         attention_name(shape, cache_type, kind): AttentionCurve(
             (0.0, 0.0, 0.0), (seconds, 4 * seconds, max(reading, seconds))

@@ -1,4 +1,4 @@
-"""Macs that are not here, for what is planned for MLX."""
+"""Imaginary Macs, for plans with MLX."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from edgechat.planner.candidates import Variant, of_entry
 from tests.planner import golden
 
 MACS = ((8, 100), (16, 120), (64, 400))
-"""GiB, and GB/s: an M2, an M4, an M3 Max."""
+"""GiB and GB/s: an M2, an M4, an M3 Max."""
 
 
 def mac(gigabytes: int, bandwidth: float = 120, *, mlx: bool = True, ggml: bool = True) -> DeviceProfile:
-    """Return a Mac with MLX, and with a llama.cpp that knows Metal."""
+    """Return a Mac with MLX, and a llama.cpp that supports Metal."""
     found = golden.profile(gigabytes, bandwidth=bandwidth * 1e9)
     gpu = metal(found.memory.total, "Apple M9")
     ours = GpuReading(
@@ -35,7 +35,7 @@ def mac(gigabytes: int, bandwidth: float = 120, *, mlx: bool = True, ggml: bool 
 
 
 def for_mlx(name: str, label: str = "4bit") -> ModelHeader:
-    """Return about the header of a model of the catalogue for MLX."""
+    """Return an approximate MLX header for a model in the catalogue."""
     entry = entry_of(name)
     assert entry is not None
     found = mlx_header_of(entry, label)
@@ -44,7 +44,7 @@ def for_mlx(name: str, label: str = "4bit") -> ModelHeader:
 
 
 def files_of(name: str) -> list[Variant]:
-    """Return what there is of a model of the catalogue, for llama.cpp and for MLX."""
+    """Return the files of a model in the catalogue, for llama.cpp and MLX."""
     entry = entry_of(name)
     assert entry is not None
     return of_entry(entry)

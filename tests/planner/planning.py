@@ -1,4 +1,4 @@
-"""Plans of headers alone, without files."""
+"""Plans from headers alone, without files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from edgechat.planner.request import DEFAULT_REQUEST
 
 @dataclass(frozen=True)
 class DraftCandidate:
-    """A small model to draft for another one; requested: memory is reserved for it."""
+    """A small model to draft for another one. requested: whether memory is reserved for it."""
 
     name: str
     header: ModelHeader
@@ -37,7 +37,7 @@ def plan(
     projector=None,
     **options,
 ):
-    """Return the plan for a header; `measure` answers for it instead of a dry run."""
+    """Return the plan for a header; `measure` replaces the dry run."""
 
     class Measuring(Machine):
         def measuring(self, asked):
@@ -52,5 +52,5 @@ def plan(
 
 
 def variant(name, header, **fields):
-    """Return a file that has only a header."""
+    """Return a variant that only has a header."""
     return Variant(name, None, 0, lambda: header, format=header.format, **fields)

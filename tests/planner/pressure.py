@@ -1,9 +1,9 @@
-"""A program of the tests that loads a model in a control group which gives it little memory.
+"""Loads a model in a control group with little memory.
 
     python -m tests.planner.pressure MODEL SCENARIO
 
-It prints what came of it as JSON. Scenarios: 'taken' (another program takes 340 MiB between plan and load),
-'killed' (the plan is so wrong that Linux kills the worker), 'anyway' (the same, and the user insisted).
+Prints the outcome as JSON. Scenarios: 'taken' (another program takes 340 MiB between plan and load), 'killed'
+(the plan is so wrong that Linux kills the worker), 'anyway' (the same, and the user insisted).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HOG = "import sys; held = b'x' * (340 << 20); print('held', flush=True); sys.st
 
 
 async def load(plan: LoadPlan) -> dict[str, object]:
-    """Return what the user is told, and what was loaded in the end."""
+    """Return what the user is told, and what was finally loaded."""
     told: list[str] = []
     engine = EngineSupervisor(plan, on_note=told.append)
     request = ChatRequest(

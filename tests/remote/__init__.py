@@ -1,1 +1,1 @@
-"""Workers over a real ssh to this machine, and slow links to them."""
+"""Workers reached through a real ssh to this machine, and slow links to them."""

@@ -1,4 +1,4 @@
-"""A real sshd, with workers of unequal memory that know their speed already."""
+"""A real sshd, and workers with different amounts of memory that have already measured their speed."""
 
 import os
 import time
@@ -32,7 +32,7 @@ def measured(bandwidth, compute):
 
 @pytest.fixture(autouse=True)
 def known_speed(home, monkeypatch):
-    """Say that workers are fast and this machine is slow: measuring takes seconds, and noise would decide."""
+    """Make workers fast and this machine slow: measuring takes seconds, and noise could change the plan."""
     cpu = read_cpu()
     store_speed(measured(2e9, 2e11), cpu)
     store_speed(measured(1e12, 1e14), cpu, KEY + cpu.name)

@@ -1,4 +1,4 @@
-"""A slow link: a TCP proxy that delays what passes, and lets so many bytes a second through.
+"""A slow link: a TCP proxy that delays data and limits the bytes per second.
 
     with SlowLink(sshd.port, rate=12.5e6, delay=0.001) as link:
         sshd.worker("far", port=link.port)
@@ -18,15 +18,15 @@ _CHUNK = 16384
 
 
 class SlowLink:
-    """Passes connections on to a port of this machine."""
+    """Forwards connections to a port on this machine."""
 
     def __init__(self, port: int, *, rate: float, delay: float) -> None:
-        """rate: bytes a second; delay: seconds, one way."""
+        """rate: bytes per second; delay: seconds, one way."""
         self.rate, self.delay = rate, delay
         self.n_bytes = [0, 0]
-        """That have passed there and back."""
+        """Bytes that have passed there and back."""
         self.frozen = threading.Event()
-        """While set, nothing passes, and nothing is said about it: the network is gone."""
+        """While set, nothing passes and no connection is closed, as if the network were gone."""
         self._target = port
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port = self._server.getsockname()[1]
@@ -49,7 +49,7 @@ class SlowLink:
                 far = socket.create_connection(("127.0.0.1", self._target))
                 for one in (near, far):
                     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    # Little is on its way at once, as between machines.
+                    # Keep little in transit, as between real machines.
                     one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 17)
                 self._sockets += [near, far]
                 for source, sink, way in ((near, far, 0), (far, near, 1)):
@@ -57,7 +57,7 @@ class SlowLink:
 
 
 class _Pump:
-    """One direction of a connection: a thread that reads, and one that writes when it is time."""
+    """One direction of a connection: one thread reads, another writes when it is time."""
 
     def __init__(self, link: SlowLink, source: socket.socket, sink: socket.socket, way: int) -> None:
         self._link, self._source, self._sink, self._way = link, source, sink, way
@@ -81,7 +81,7 @@ class _Pump:
             with self._changed:
                 self._waiting.append((self._free_at + link.delay, data))
                 self._changed.notify()
-            # What the wire has not taken yet stays with the sender.
+            # Leave what the wire cannot take yet with the sender.
             ahead = self._free_at - time.perf_counter() - 0.02
             if ahead > 0:
                 time.sleep(ahead)

@@ -1,9 +1,9 @@
-"""A real sshd on the loopback, with throwaway keys, whose workers have a home of their own.
+"""A real sshd on loopback, with throwaway keys, whose workers have their own home.
 
     with Sshd(folder) as sshd:
         sshd.worker("large", memory=64 * MIB)   # "ssh://127.0.0.1:PORT/.../large"
 
-`ssh` finds it through a program of the same name that is put on PATH: it adds a configuration with the key.
+A program named `ssh` on PATH runs the real one with a configuration that contains the key.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pytest
 
 _SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 _SEPARATION = Path("/run/sshd")
-"""Without this folder, an sshd of root does not start."""
+"""Folder without which an sshd run by root does not start."""
 _CONFIG = """\
 ListenAddress 127.0.0.1:{port}
 HostKey {folder}/host
@@ -47,7 +47,7 @@ LogLevel ERROR
 
 
 def skip_without_sshd() -> None:
-    """Skip the test where no sshd can be run."""
+    """Skip the test if no sshd can be run."""
     if not (Path(_SSHD).exists() and shutil.which("ssh") and shutil.which("ssh-keygen")):
         pytest.skip("needs OpenSSH's server, client and ssh-keygen (Debian: openssh-server)")
     if os.geteuid() == 0 and not _SEPARATION.exists():
@@ -55,7 +55,7 @@ def skip_without_sshd() -> None:
 
 
 class Sshd:
-    """The server, and the programs that it can start."""
+    """The server, and the workers that it can start."""
 
     def __init__(self, folder: Path) -> None:
         skip_without_sshd()
@@ -74,13 +74,13 @@ class Sshd:
         self._process = subprocess.Popen([_SSHD, "-D", "-e", "-f", str(folder / "config")])
 
     def home(self, name: str) -> Path:
-        """Return the folder of a worker's own files."""
+        """Return the folder for a worker's own files."""
         folder = self.folder / f"home-{name}"
         folder.mkdir(exist_ok=True)
         return folder
 
     def worker(self, name: str, *, memory: int | None = None, port: int | None = None) -> str:
-        """Return the address of a worker with so much memory; port: of something before sshd."""
+        """Return the address of a worker with that much memory. port: of a proxy in front of sshd."""
         lent = "" if memory is None else f" --memory {memory // 2**20}MiB"
         program = self.folder / name
         python = f"{sys.executable} -P -m edgechat"
@@ -93,7 +93,7 @@ class Sshd:
         path.chmod(0o755)
 
     def workers(self, name: str = "") -> list[psutil.Process]:
-        """Return the processes of its workers, or those of one name, whether sshd still knows them or not."""
+        """Return the processes of its workers, or of one by name, even if sshd has lost track of them."""
         home = f"{self.folder}/home-{name}"
         found = []
         for process in psutil.process_iter():
@@ -112,13 +112,13 @@ class Sshd:
         return found
 
     def cut(self) -> None:
-        """End all connections, as a firewall would that resets them."""
+        """Break all connections, like a firewall that resets them."""
         for process in self._children():
             if "sshd" in process.name():
                 process.send_signal(signal.SIGKILL)
 
     def wait(self) -> None:
-        """Wait until it listens."""
+        """Wait until it accepts connections."""
         deadline = time.monotonic() + 20
         while True:
             try:

@@ -1,10 +1,10 @@
-"""edgechat with models that follow a script: the real program and worker, and replies that a test wrote.
+"""edgechat with models that follow a script: the real program and worker, with replies written by a test.
 
     path = write(folder / "little.gguf", reply="Hello.", token_ms=2)
     subprocess.run([*COMMAND, "run", path, "Hi"])
 
-Such a model is a real, tiny GGUF file, and everything up to the load treats it as one; `backend.py` takes the
-place of llama.cpp. A test that starts workers from its own process takes the fixture `scripted_workers`.
+Such a model is a real, tiny GGUF file, and is treated like one until it is loaded, when `backend.py` takes
+the place of llama.cpp. A test that starts workers from its own process uses the fixture `scripted_workers`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 PROGRAM = (str(Path(__file__).with_name("edgechat.py")),)
-"""What Python runs instead of `-m edgechat`, for child processes too (`base.process.spawn.PROGRAM`)."""
+"""What Python runs instead of `-m edgechat`, also for child processes (`base.process.spawn.PROGRAM`)."""
 COMMAND = [sys.executable, "-P", *PROGRAM]
 KEY = "scripted.script"
-"""The script in the metadata of the file, as JSON."""
+"""Metadata key of the script, which is JSON."""
 
 
 def write(path: Path, *, n_layers: int = 1, context: int = 4096, **script: Any) -> Path:
-    """Write a model with a script; return its path. One with more layers may have it as a draft."""
-    from tests.kit import DENSE, Spec  # programs under test start without gguf and numpy
+    """Write a model with a script; return its path. It can draft for a model with more layers."""
+    from tests.kit import DENSE, Spec  # imported here, since programs under test start without gguf and numpy
     from tests.kit.build import write as write_model
 
     shape = DENSE.sized(

@@ -1,14 +1,14 @@
-"""A backend that says what a script tells it to: for tests of everything above it, at any speed.
+"""A backend that replies as a script says: for tests of everything above it, at any speed.
 
-The script is JSON in the metadata of the model file (see `tests.scripted.write`):
+The script is JSON in the model file's metadata (see `tests.scripted.write`):
 
     {"reply": "the default reply",
      "rules": [{"when": "hello", "reply": "Hi!", "crash_after": 3}],
      "token_ms": 5, "prompt_token_ms": 0.1, "load_ms": 100}
 
-The first rule whose `when` is part of the last user message wins. `crash_after` kills the process with
-SIGKILL after so many tokens of that reply, `nan_after` computes NaN. Tokens are bytes. The reply follows
-from the sequence's own tokens alone, so it survives preemption, prefix reuse and restarts.
+The first rule whose `when` occurs in the last user message applies. `crash_after` kills the process with
+SIGKILL after that many tokens of the reply; `nan_after` computes NaN. Tokens are bytes. The reply is
+determined by the sequence's own tokens alone, so it survives preemption, prefix reuse and restarts.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ CHECKPOINT_BYTES = 1000
 
 @dataclass(slots=True, eq=False)
 class Cell:
-    """What one token takes of the cache."""
+    """What one token occupies in the cache."""
 
     token: int
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to answer when the last user message contains `when`."""
+    """How to reply if the last user message contains `when`."""
 
     when: str
     reply: str
@@ -67,7 +67,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is in the file; times are milliseconds."""
+    """The contents of a script; times are in milliseconds."""
 
     reply: str = "I am a script."
     rules: tuple[Rule, ...] = ()
@@ -79,35 +79,35 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cuts: bool = True
     """False: only whole sequences can be copied, as with recurrent models."""
     window: int = 0
-    """Tokens that an attention window keeps; what lies before is lost, and cannot be gone back to."""
+    """Size of the attention window in tokens; what is before it is lost, and cannot be returned to."""
     rewinds: int = 0
-    """Of so many rewinds one fails."""
+    """One in this many rewinds fails."""
     shifts: bool = False
     rolls_back: int = 16
-    """Tokens of one call that can be taken back after it."""
+    """How many tokens of one call can be rolled back."""
     rolls_back_alone: bool = False
     control: tuple[str, ...] = ()
-    """Control tokens beside those of ChatML; a reply may have them."""
+    """Control tokens besides ChatML's; replies may contain them."""
     template: str | None = None
     answer_after: str = "<|im_start|>assistant\n"
-    """How the template begins an answer."""
+    """What the template puts before an answer."""
 
 
 def script_of(model_path: str) -> Script | None:
-    """Return the script of a GGUF file; None where it has none."""
+    """Return the script in a GGUF file, or None."""
     text = read_header(Path(model_path)).metadata.get(KEY)
     return msgspec.json.decode(text, type=Script) if isinstance(text, str) else None
 
 
 def tokens_in(checkpoint: Checkpoint) -> list[int]:
-    """Return the tokens that a checkpoint is of."""
+    """Return the tokens that a checkpoint covers."""
     assert isinstance(checkpoint.state, np.ndarray)
     tokens: list[int] = checkpoint.state.view(np.int32).tolist()
     return tokens
 
 
 class ScriptedVocabulary:
-    """A token is a byte, but for three control tokens, and more of them where a test wants such."""
+    """A vocabulary of bytes, three control tokens, and any more that a test wants."""
 
     bos = "<s>"
     eos = "<|im_end|>"
@@ -122,7 +122,7 @@ class ScriptedVocabulary:
         return 256 + len(self._special)
 
     def script(self, text: str) -> list[int]:
-        """Return the tokens of a reply: what ChatML's marks are in it is text."""
+        """Return a reply's tokens; ChatML's marks in it are plain text."""
         return self._tokens(text.encode(), self._more)
 
     def tokenize(self, text: str, *, bos: bool, special: bool) -> list[int]:
@@ -165,10 +165,10 @@ class ScriptedVocabulary:
 
 
 class ScriptedBackend:
-    """Logits that leave no choice."""
+    """Computes logits that leave no choice."""
 
     def __init__(self, plan: LoadPlan, on_progress: Callable[[float], None] | None = None) -> None:
-        """Read the script; LoadFailed if it says so."""
+        """Read the script. Raises LoadFailed if it says so."""
         self._script = script_of(plan.model_path) or Script()
         for step in range(1, 11):
             time.sleep(self._script.load_ms / 10_000)
@@ -233,7 +233,7 @@ class ScriptedBackend:
         return np.array(rows, np.float32).reshape(len(rows), self.vocabulary.size)
 
     def _take_time(self, parts: Sequence[BatchPart]) -> None:
-        streams = [part for part in parts if len(part.tokens) == 1 or part.n_logits > 1]  # some with drafts
+        streams = [part for part in parts if len(part.tokens) == 1 or part.n_logits > 1]  # or drafts
         prompt = sum(len(part.tokens) for part in parts if part not in streams)
         step = self._script.token_ms * bool(streams)
         time.sleep((step + self._script.prompt_token_ms * prompt) / 1000)
@@ -264,11 +264,11 @@ class ScriptedBackend:
 
     @property
     def cells_used(self) -> int:
-        """Cells that some sequence holds; what several share counts once."""
+        """Cells in use; shared ones count once."""
         return len(set(map(id, chain.from_iterable(self._cache.values()))))
 
     def tokens_of(self, seq: int) -> list[int]:
-        """Return the tokens that a sequence holds."""
+        """Return the tokens in a sequence."""
         return [cell.token for cell in self._cache.get(seq, [])]
 
     def truncate(self, seq: int, length: int) -> bool:
@@ -291,7 +291,7 @@ class ScriptedBackend:
         return True
 
     def _can_cut(self, held: list[Cell]) -> bool:
-        # A window that holds the last tokens cannot go back by even one where it is full.
+        # A full window that holds the last tokens cannot go back even by one.
         return self._script.cuts and (not self._script.window or len(held) <= self._script.window)
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> npt.NDArray[np.uint8]:
@@ -353,4 +353,4 @@ class ScriptedBackend:
         return True
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing."""

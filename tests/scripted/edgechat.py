@@ -1,9 +1,9 @@
-"""edgechat with workers that know scripts; it runs by `tests.scripted.COMMAND`, and so do its children."""
+"""edgechat with workers that understand scripts; `tests.scripted.COMMAND` and its children run it."""
 
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[2]))  # -P keeps the present folder out
+sys.path.append(str(Path(__file__).parents[2]))  # -P leaves out the current folder
 
 from edgechat.__main__ import ROLES, main
 from edgechat.base.process import spawn

@@ -1,4 +1,4 @@
-"""The worker process, with the backend of the tests for models that have a script."""
+"""The worker process, with the tests' backend for models that have a script."""
 
 from __future__ import annotations
 

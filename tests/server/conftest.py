@@ -1,4 +1,4 @@
-"""A server whose models answer from a script."""
+"""A server whose models replay scripts."""
 
 import pytest
 

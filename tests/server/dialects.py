@@ -1,6 +1,6 @@
-"""The dialects in which programs ask for answers, each through its own client library.
+"""The API dialects in which programs ask for answers, each through its own client library.
 
-A test says in the engine's words what it wants. A dialect words it, sends it, and reads what comes back.
+A test says what it wants in the engine's terms. A dialect translates that, sends it, and reads the response.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ SCHEMA = {"type": "object", "properties": {"place": {"type": "string"}}}
 WEATHER = Tool("weather", "The weather of a place.", json.dumps(SCHEMA))
 _ARGUMENTS = (ToolCallArguments("", '{"place": ', 2), ToolCallArguments("", '"Rome"}', 3))
 PIECES = [called("weather", "", "call_a"), *_ARGUMENTS]
-"""A call of it, as the engine tells of one."""
+"""A tool call, as the engine's events."""
 _ALIKE = "temperature top_p top_k min_p presence_penalty frequency_penalty seed stop"
 
 
 class Told(NamedTuple):
-    """An answer, as a client has read it. tokens: of the prompt, of these the cached ones, of the answer."""
+    """An answer, as read by a client. tokens: in the prompt, cached among those, and in the answer."""
 
     text: str
     thinking: str = ""
@@ -47,7 +47,7 @@ class Told(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """An error, as a client has read it; None is what its dialect has no field for."""
+    """An error, as read by a client; None if its dialect has no field for it."""
 
     status: int | None
     message: str
@@ -57,12 +57,12 @@ class Refused(NamedTuple):
 
 
 class Dialect:
-    """One of them. Methods take the fields of a body, and add what every body needs.
+    """An API dialect. Its methods take the fields of a body, and add those that every body needs.
 
-    words: the fields that say what the engine has a name for; the value stands in the place of "...".
-    needs: what a body has that asks for nothing in particular. ends: why an answer ended, for the engine's
-    stop, length, context and tools. create: the client's method; gather, final: those that put a stream
-    together. said_at: where an event has text of the answer. silence: what breaks a long one in a stream.
+    words: the fields for each of the engine's terms, with "..." in place of the value. needs: the fields of a
+    minimal body. ends: the reasons for which answers end, for the engine's stop, length, context and tools.
+    create: the client's method; gather, final: the methods that assemble a stream. said_at: the path to the
+    answer's text in an event. silence: what a stream sends to break a long silence.
     """
 
     name = path = create = gather = final = said_at = ends = silence = ""
@@ -74,11 +74,11 @@ class Dialect:
     read: Any
 
     def has(self, *fields: str) -> bool:
-        """Tell whether it has words for all of these."""
+        """Return True if it can express all of these."""
         return all(field in self.words or hasattr(self, f"say_{field}") for field in fields)
 
     def said(self, **values: Any) -> Json:
-        """Return the fields of a body that say so, in the engine's words."""
+        """Return the body fields that express these values, given in the engine's terms."""
         sent: Json = {}
         for name, value in values.items():
             words = self.words.get(name) or getattr(self, f"say_{name}")(value)
@@ -88,44 +88,44 @@ class Dialect:
 
     @asynccontextmanager
     async def client(self, models: FakeModels, **server: Any) -> AsyncIterator[Any]:
-        """Serve the models; give a client."""
+        """Serve the models; yield a client."""
         async with serving(models, **server) as url, self.connected(url) as client:
             yield client
 
     async def send(self, client: Any, **fields: Any) -> Any:
-        """Ask through a client."""
+        """Send a request through a client."""
         return await _call(attrgetter(self.create)(client), self.needs | fields)
 
     async def gathered(self, client: Any, **fields: Any) -> Told:
-        """Ask for a stream; return what the client library makes of all its events."""
+        """Send a streaming request; return the answer that the client library assembles from the events."""
         async with _call(attrgetter(self.gather)(client), self.needs | self.streams | fields) as stream:
             return self.read((await getattr(stream, self.final)()).model_dump())
 
     def text(self, piece: Json) -> str:
-        """Return the text of the answer that an event of a stream has."""
+        """Return the answer's text in an event of a stream."""
         found: Any = piece
         for key in self.said_at.split():
             found = found[int(key)] if key.isdigit() and found else (found or {}).get(key)
         return found if isinstance(found, str) else ""
 
     async def answered(self, models: FakeModels | None = None, *, on: Any = (), **fields: Any) -> Any:
-        """Ask; return the answer, as the client gives it. on: options of the server."""
+        """Send a request; return the client's answer. on: options for the server."""
         async with self.client(models or FakeModels(), **dict(on)) as client:
             return await self.send(client, **fields)
 
     async def asked(self, models: FakeModels | None = None, **fields: Any) -> ChatRequest:
-        """Ask; return what the engine got."""
+        """Send a request; return what the engine received."""
         models = models or FakeModels()
         await self.answered(models, **fields)
         return models.requests[-1]
 
     async def streamed(self, models: FakeModels, *, on: Any = (), **fields: Any) -> list[Any]:
-        """Ask for a stream; return its events, as the client gives them."""
+        """Send a streaming request; return the client's events."""
         async with self.client(models, **dict(on)) as client:
             return [event async for event in await self.send(client, stream=True, **fields)]
 
     async def refused(self, models: FakeModels | None = None, **fields: Any) -> Refused:
-        """Ask; return the error that must come of it."""
+        """Send a request that must fail; return the error."""
         with pytest.raises(self.error) as caught:
             await self.answered(models, **fields)
         told = getattr(caught.value, "body", None) or caught.value.error
@@ -137,16 +137,16 @@ class Dialect:
             return await client.post(url + self.path, json={"stream": False} | self.needs | fields)
 
     def told(self, detail: str | None) -> str | None:
-        """Return what its errors tell of a code or of a field: None where they have no place for these."""
+        """Return an error's code or field as this dialect reports it; None if it has no place for them."""
         return None
 
     def pieces(self, text: str) -> list[Any]:
-        """Return the pieces of a stream: the JSON of its events, and other lines as they are."""
+        """Return a stream's pieces: events as JSON, other lines unchanged."""
         blocks = [block.partition("data: ")[2] or block for block in text.split("\n\n") if block]
         return [json.loads(block) if block.startswith("{") else block for block in blocks]
 
     def failure(self, piece: Json, status: int | None = None) -> Refused:
-        """Return what a body or an event tells that has gone wrong."""
+        """Return the error in a body or event."""
         said = piece["error"].get("error", piece["error"])
         return Refused(status, *(said.get(name) for name in ("message", "type", "param", "code")))
 
@@ -156,14 +156,14 @@ def _same(names: str) -> Json:
 
 
 def _filled(words: Any, value: Any) -> Any:
-    """Return words with a value in the place of "..."."""
+    """Return `words` with `value` in place of "..."."""
     if isinstance(words, dict):
         return {name: _filled(inner, value) for name, inner in words.items()}
     return value if words is ... else words
 
 
 def _call(method: Any, fields: Json) -> Any:
-    """Call a client's method; what it does not know goes where the library has others put it."""
+    """Call a client's method; pass arguments that it does not know in `extra_body`."""
     fields, known = {"model": "default"} | fields, inspect.signature(method).parameters
     extra = {name: value for name, value in fields.items() if name not in known}
     return method(**{name: fields[name] for name in fields if name in known}, extra_body=extra)
@@ -179,7 +179,7 @@ def url_of(data: bytes) -> str:
 
 
 def _content(content: Any, part: Any) -> Any:
-    """Return the content of a message: a text, or texts and files in their order."""
+    """Return a message's content: a string, or strings and files in order."""
     return content if isinstance(content, str) else list(map(part, content))
 
 
@@ -196,7 +196,7 @@ class OpenAI(Dialect):
         return openai.APIError
 
     def connected(self, url: str, key: str = KEY) -> Any:
-        fast = openai.DefaultAsyncHttpxClient(verify=False)  # certificates take 20 ms to read
+        fast = openai.DefaultAsyncHttpxClient(verify=False)  # reading certificates takes 20 ms
         return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, http_client=fast)
 
     def told(self, detail: str | None) -> str | None:
@@ -396,7 +396,7 @@ class Messages(Dialect):
 
 
 class Generate(Dialect):
-    """Ollama's prompts, which are chats of one question."""
+    """Ollama's prompts, which are chats with a single question."""
 
     name, path, create = "generate", "/api/generate", "generate"
     needs, said_at = {"prompt": "Hello"}, "response"
@@ -466,16 +466,16 @@ DIALECTS: tuple[Any, ...] = (CHAT, COMPLETIONS, RESPONSES, MESSAGES, OLLAMA, GEN
 
 
 def named(value: Any) -> str | None:
-    """Return the name of a dialect, by which a test's parameters are told."""
+    """Return a dialect's name, for the ids of parametrized tests."""
     return value.name if isinstance(value, Dialect) else None
 
 
 def those(*fields: str) -> Any:
-    """Parametrize a test over the dialects that have words for all of these."""
+    """Parametrize a test with the dialects that can express all of these."""
     return pytest.mark.parametrize("dialect", [one for one in DIALECTS if one.has(*fields)], ids=named)
 
 
 def those_saying(names: str, *cases: tuple[Any, ...]) -> Any:
-    """Parametrize a test over cases, which begin with what is said, and the dialects with words for that."""
+    """Parametrize a test with cases, which start with the values to express, and the dialects that can."""
     able = [(dialect, *case) for case in cases for dialect in DIALECTS if dialect.has(*case[0])]
     return pytest.mark.parametrize(f"dialect, said, {names}", able, ids=named)

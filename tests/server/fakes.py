@@ -1,4 +1,4 @@
-"""Models that replay a script, behind the real server on a real socket: between HTTP and the pool."""
+"""Models that replay scripts, between the real server's HTTP layer and where the pool would be."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ from tests.fakes import MODEL
 
 KEY = "ek-the-key-of-the-tests"
 NOWHERE = Path(os.devnull, "images")
-"""A folder that cannot be made."""
+"""A folder that cannot be created."""
 Step = str | float | asyncio.Event | Exception | RequestEvent
-"""A word to say, seconds or something to wait for, an error to raise, or an event as it is."""
+"""A word to say, seconds or an event to wait for, an error to raise, or an event to pass on."""
 
 
 def thought(text: str, tokens: int = 1) -> Delta:
@@ -68,28 +68,28 @@ def finished(
 
 
 class Counted(list[tuple[str, int, str | None]]):
-    """Requests as they were counted."""
+    """The requests that were counted."""
 
     def request(self, endpoint: str, status: int, model: str | None = None) -> None:
         self.append((endpoint, status, model))
 
 
 class FakeModels:
-    """One model; each request takes the next script, the last one again when there are no more."""
+    """One model; each request gets the next script, and the last one is repeated."""
 
     def __init__(self, *scripts: Sequence[Step], refuses: Exception | None = None, **info: Any) -> None:
         self.name = "scripted"
         self.adapters: tuple[str, ...] = ()
         self.requests: list[ChatRequest] = []
         self.stopped: list[str] = []
-        """The requests that were left before their end."""
+        """Requests that were left before they ended."""
         self.metrics = Counted()
         self.state: tuple[State, str] = ("ready", "scripted is loaded.")
         self.refuses = refuses
         self.load_seconds = 0.0
         self.places: list[int] = []
         self.asked: list[str] = []
-        """The models that were asked for."""
+        """Names of the models requested."""
         self.unloaded: list[str] = []
         self.plan = LoadPlan(model_path="", model_name="scripted", context=4096, threads=1)
         self.model: ModelInfo = msgspec.structs.replace(MODEL, name="as its file is called", **info)
@@ -154,7 +154,7 @@ class FakeModels:
     async def translate(
         self, request_id: str, what: Translatable, *, bos: bool = False, special: bool = False
     ) -> Translated:
-        """Every character is a token of its own; the first of all is 1."""
+        """Treat every character as a token; the first token is always 1."""
         if isinstance(what, ChatRequest):
             what = "".join(message.content for message in what.messages)
         if isinstance(what, str):
@@ -169,7 +169,7 @@ class FakeModels:
         cut: bool = False,
         query: str | None = None,
     ) -> Embedded | None:
-        if query is not None:  # a text is the better the longer it is
+        if query is not None:  # longer texts score higher
             return Embedded(request_id, tuple(np.array([len(text)], "<f4").tobytes() for text in texts), 7)
         vectors = tuple(np.array([len(text), 1, 2, 3], "<f4").tobytes() for text in texts)
         return Embedded(request_id, vectors, 7)
@@ -188,7 +188,7 @@ async def serving(
     docs: Sequence[str] = (),
     around: Callable[[ASGIApp], ASGIApp] = lambda app: app,
 ) -> AsyncIterator[str]:
-    """Serve the models on a free port; give the address. around: puts something between HTTP and the app."""
+    """Serve the models on a free port; yield the address. around: wraps the app."""
     listener = listen(host, 0)
     media = media or RequestMedia(NOWHERE)
     documents = RequestDocuments(docs)
@@ -201,7 +201,7 @@ async def serving(
     try:
         yield url_of(listener)
     finally:
-        task.cancel()  # a clean stop takes its time, and is tried elsewhere
+        task.cancel()  # a clean shutdown takes time, and is tested elsewhere
         await asyncio.wait([task])
         await documents.close()
         for connection in list(server.server_state.connections):

@@ -1,4 +1,4 @@
-"""`edgechat serve` as a program, for what several tests see of it."""
+"""Runs `edgechat serve` as a program."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ COMMAND = [*scripted.COMMAND, "serve"]
 
 @dataclass
 class Served:
-    """A server that runs."""
+    """A running server."""
 
     process: subprocess.Popen[str]
     screen: str
-    """What it has printed first."""
+    """Its initial output."""
     url: str
     key: str
 
     def ask(self, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-        """Ask; return the status and the JSON, or the text where it is none."""
+        """Send a request; return the status and the JSON, or the text if it is not JSON."""
         sent = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json", **headers}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, sent)
@@ -50,7 +50,7 @@ class Served:
             return status, text
 
     def workers(self) -> list[psutil.Process]:
-        """Return the processes of its engines."""
+        """Return the processes of its workers."""
         found = []
         for one in psutil.Process(self.process.pid).children():
             with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
@@ -59,27 +59,27 @@ class Served:
         return found
 
     def wait(self, status: str, seconds: float = 30.0) -> None:
-        """Wait until it says that it is so."""
+        """Wait until it reports this status."""
         end = time.monotonic() + seconds
         while (said := self.ask("/health")[1]["status"]) != status:
             assert time.monotonic() < end, said
             time.sleep(0.02)
 
     def figure(self, name: str) -> float:
-        """Return a figure of /metrics, of all labels together."""
+        """Return a figure from /metrics, summed over all labels."""
         text = self.ask("/metrics")[1]
         found = re.findall(rf"^edgechat_{name}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)
         return sum(map(float, found))
 
     def stop(self, number: int = signal.SIGTERM) -> tuple[int, str]:
-        """End it by a signal; return the exit code and what it complained of."""
+        """Stop it with a signal; return the exit code and stderr."""
         self.process.send_signal(number)
         _, complaint = self.process.communicate(timeout=20)
         return self.process.returncode, complaint
 
 
 def start(model: Path | str, *words: str, home: Path, **env: str) -> Served:
-    """Start a server on a free port; return it as soon as it has said what to type."""
+    """Start a server on a free port; return it once it has printed its first screen."""
     environment = {**os.environ, "EDGECHAT_HOME": str(home), **env}
     process = subprocess.Popen(
         [*COMMAND, str(model), "--port", "0", *words],
@@ -105,7 +105,7 @@ def start(model: Path | str, *words: str, home: Path, **env: str) -> Served:
 
 @contextmanager
 def served(model: Path | str, *words: str, home: Path, **env: str) -> Iterator[Served]:
-    """Have a server whose model is loaded; it is ended at the end."""
+    """Run a server; yield it once its model is loaded, and stop it on exit."""
     server = start(model, *words, home=home, **env)
     try:
         server.wait("ready")

@@ -11,7 +11,7 @@ from tests.server.fakes import KEY
 
 
 class Raw:
-    """One connection to a server."""
+    """A connection to a server."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str) -> None:
         self.reader, self.writer, self.host = reader, writer, host
@@ -30,7 +30,7 @@ class Raw:
         key: str | None = KEY,
         **headers: str | None,
     ) -> None:
-        """Send a request. A header that is None is left out; an underscore stands for a hyphen."""
+        """Send a request. Headers that are None are left out; underscores stand for hyphens."""
         sent: dict[str, str | None] = {"Host": self.host}
         if key is not None:
             sent["Authorization"] = f"Bearer {key}"
@@ -42,20 +42,20 @@ class Raw:
         await self.writer.drain()
 
     async def head(self) -> tuple[int, dict[str, str]]:
-        """Return the status and the headers of an answer."""
+        """Return the status and headers of an answer."""
         lines = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         pairs = (line.split(": ", 1) for line in lines[1:] if line)
         return int(lines[0].split()[1]), {name.lower(): value for name, value in pairs}
 
     async def answer(self) -> tuple[int, dict[str, str], Any]:
-        """Return an answer of known length: its status, headers, and JSON."""
+        """Return the status, headers and JSON of an answer with a known length."""
         status, headers = await self.head()
         body = await self.reader.readexactly(int(headers.get("content-length", 0)))
         is_json = headers.get("content-type") == "application/json"
         return status, headers, json.loads(body) if is_json else body
 
     async def is_closed(self) -> bool:
-        """Wait until the other side has closed, having sent nothing more."""
+        """Return True if the other side closes the connection without sending anything more."""
         try:
             return await self.reader.read(1) == b""
         except ConnectionError:
@@ -66,7 +66,7 @@ class Raw:
 
 
 async def ask(url: str, *words: Any, **more: Any) -> tuple[int, dict[str, str], Any]:
-    """Ask on a connection of its own."""
+    """Send a request on a new connection."""
     raw = await Raw.to(url)
     try:
         await raw.ask(*words, **more)

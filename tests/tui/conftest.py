@@ -5,7 +5,7 @@ from tests.tui.driving import Scenes
 
 @pytest.fixture
 def path(tmp_path, monkeypatch, measured):
-    """Where the conversations are stored; its folder is the current one, and the machine is measured."""
+    """Return where conversations are stored, in the current folder, on a machine already measured."""
     monkeypatch.chdir(tmp_path)
     return tmp_path / "chats.db"
 

@@ -1,4 +1,4 @@
-"""The app with a scripted engine behind it, for Textual's pilot."""
+"""The app with a scripted engine, for Textual's pilot."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def app_with(
     settings: Settings = Settings(),  # noqa: B008  (it is frozen)
     **options: Any,
 ) -> EdgechatApp:
-    """Return an app over an engine and a store. options: of EdgechatApp, or how it starts."""
+    """Return an app with an engine and a store. options: for EdgechatApp or StartOptions."""
     started = {name: options.pop(name) for name in ("model", "last", "draft") if name in options}
 
     def engine_for(plan: LoadPlan, *, cache_policy: CachePolicy, **_: object) -> FakeEngine:
@@ -66,7 +66,7 @@ async def stored_turns(path: Path) -> list[Turn]:
 
 
 async def hold(path: Path, *questions: str) -> list[str]:
-    """Hold a conversation for each question; return their ids."""
+    """Have a conversation for each question; return their ids."""
     store = await Store.open(path)
     ids = []
     for question in questions:
@@ -79,15 +79,15 @@ async def hold(path: Path, *questions: str) -> list[str]:
 
 
 class Scene(Pilot[Any]):
-    """A pilot that looks at the screen, too.
+    """A pilot that also looks at the screen.
 
-    What is done takes what comes of it. see, gone: texts to wait for, until they are on the screen, or not
-    any more. until: anything else to wait for. shown, hidden: texts that must be on it then, or not.
+    Actions can check their effects. see, gone: texts to wait for, until they appear or disappear. until:
+    another condition to wait for. shown, hidden: texts that must then be on the screen, or must not.
     """
 
     @property
     def text(self) -> str:
-        """What is on the screen, as a terminal would show it."""
+        """The text on the screen, as a terminal would show it."""
         strips = self.app.screen._compositor.render_strips()
         return "\n".join(strip.text.rstrip() for strip in strips)
 
@@ -97,7 +97,7 @@ class Scene(Pilot[Any]):
 
     @property
     def chat(self) -> Any:
-        """The chat's screen, whatever is over it."""
+        """The chat's screen, even if another one covers it."""
         return self.app.chat
 
     @property
@@ -118,7 +118,7 @@ class Scene(Pilot[Any]):
 
     @property
     def told(self) -> list[str]:
-        """The notifications that are still there."""
+        """The notifications still shown."""
         return [str(one.message) for one in self.app._notifications]
 
     async def until(self, true: Callable[[], bool], seconds: float = 30.0) -> None:
@@ -151,7 +151,7 @@ class Scene(Pilot[Any]):
         ]
 
     async def press(self, *keys: str, **look: Any) -> None:
-        """Press keys, and look at the screen. Of four letters and more, those within come in one burst."""
+        """Press keys, then look at the screen. Runs of four or more letters are mostly sent at once."""
         for is_letter, group in groupby(keys, lambda key: len(key) == 1):
             run = list(group)
             if is_letter and len(run) > 3:
@@ -170,21 +170,21 @@ class Scene(Pilot[Any]):
             self.app._driver.send_message(event)
 
     async def say(self, text: str, **look: Any) -> None:
-        """Send a text, and wait for the reply to end."""
+        """Send a message, and wait for the reply to end."""
         await self.ask(text)
         await self.until(lambda: not self.chat.answering)
         await self.pause()
         await self._look(**look)
 
     async def ask(self, text: str, **look: Any) -> None:
-        """Send a text."""
+        """Send a message."""
         self.prompt.insert(text)
         await self.press("enter")
         await self.pause()
         await self._look(**look)
 
     async def command(self, text: str, **look: Any) -> None:
-        """Run a command in the place of what is in the prompt, without what is offered to complete it."""
+        """Run a command, replacing the prompt's content and dismissing completions."""
         self.prompt.fill(text)
         await self.press("escape", "enter", **look)
 
@@ -200,7 +200,7 @@ class Scene(Pilot[Any]):
         await self.pause()
 
     def place_of(self, words: str) -> tuple[int, int]:
-        """Return the first place that shows some words."""
+        """Return the first position at which some words are shown."""
         rows = self.text.split("\n")
         y = next(y for y, row in enumerate(rows) if words in row)
         return rows[y].index(words), y
@@ -219,18 +219,18 @@ def _each(texts: Texts) -> Iterable[str]:
 async def driven(
     app: App[Any], size: tuple[int, int] = (80, 24), *, notifications: bool = False, tooltips: bool = False
 ) -> AsyncIterator[Scene]:
-    """Run any app."""
+    """Run an app; yield its Scene."""
     async with app.run_test(size=size, notifications=notifications, tooltips=tooltips):
         yield Scene(app)
 
 
 class Scenes:
-    """Opens the app on one store, again and again."""
+    """Opens the app repeatedly with the same store."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.held: list[str] = []
-        """The ids of the conversations that were held before the app was opened."""
+        """Ids of the conversations stored before the app was opened."""
 
     @asynccontextmanager
     async def __call__(
@@ -242,7 +242,7 @@ class Scenes:
         say: Texts = (),
         **options: Any,
     ) -> AsyncIterator[Scene]:
-        """Open the app. scripts: an engine, or what one answers; say: asked first; options: of `app_with`."""
+        """Open the app. scripts: an engine, or its scripts. say: messages to send first."""
         engine = scripts[0] if scripts and isinstance(scripts[0], FakeEngine) else FakeEngine(*scripts)
         app = app_with(engine, self.path, **options)
         app.engine = engine  # type: ignore[attr-defined]
@@ -255,7 +255,7 @@ class Scenes:
     async def loaded(
         self, *scripts: Any, say: Texts = (), held: Texts = (), **options: Any
     ) -> AsyncIterator[Scene]:
-        """Open the app, and wait for the model. held: earlier conversations; the first one is opened."""
+        """Open the app and wait for the model. held: earlier conversations; the first one is opened."""
         if held:
             self.held = await hold(self.path, *_each(held))
         async with self(*scripts, **options) as scene:
@@ -267,5 +267,5 @@ class Scenes:
             yield scene
 
     async def stored(self) -> list[Turn]:
-        """Return the turns of the only conversation."""
+        """Return the turns in the only conversation."""
         return await stored_turns(self.path)

@@ -1,4 +1,4 @@
-"""Libraries with models of the tests' own, and a stage for one screen."""
+"""Model libraries for tests, and an app that shows a single screen."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def row(
 
 @dataclass
 class Fake:
-    """What a library of the tests knows; `gate` delays the comparison with the machine."""
+    """What a test's library contains; `gate` delays the comparison with the machine."""
 
     rows: Sequence[ModelRow] = ()
     nearby: Sequence[ModelRow] = ()
@@ -142,7 +142,7 @@ class Fake:
         self.gate.set()
 
     def library(self, **others: Callable[..., Any]) -> ModelLibrary:
-        """Return the library; what is downloaded and deleted is real, unless it is among `others`."""
+        """Return the library; downloading and deleting are real unless replaced in `others`."""
         functions = {
             "catalogue": lambda: self.entries,
             "inventory": lambda _current: self.rows,
@@ -175,7 +175,7 @@ class Fake:
 
 
 class Stage(App[None]):
-    """Shows one screen, and keeps what it returns."""
+    """Shows one screen, and stores its result."""
 
     def __init__(self, library: ModelLibrary, screen: Callable[[ModelLibrary, Pulls], Screen[Any]]) -> None:
         super().__init__(ansi_color=True)

@@ -1,4 +1,4 @@
-"""Made-up insides of an engine, for the engine room's tests."""
+"""Made-up engine internals for tests of the engine room."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ LOG = "\n".join(
 
 
 class RoomApp(App[None]):
-    """The panel alone, as wide as the terminal or docked at the right."""
+    """The panel alone, either as wide as the terminal or docked on the right."""
 
     CSS = "EngineRoom.-docked { dock: right; width: 46; border-left: vkey $border; }"
 
@@ -142,7 +142,7 @@ class RoomApp(App[None]):
 
 
 def fill(room: EngineRoom) -> None:
-    """Show all of it."""
+    """Show every part of the panel."""
     room.show_model(PLAN, info())
     for n in range(7):
         room.show_reply(finished(38.0 + n, 400.0 - 30 * n))

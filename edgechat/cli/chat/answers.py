@@ -1,4 +1,4 @@
-"""Printers of answers: text to stdout and the rest to stderr, JSON, or sentences for screen readers."""
+"""Answer printers: text to stdout and the rest to stderr, JSON, or sentences for screen readers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ENDS = {
     "length": "stopped at --max-tokens",
     "context": "the context is full",
     "cancelled": "stopped",
-    "tools": "stopped after as many calls of tools in a row as tool_rounds allows",
+    "tools": "stopped after as many rounds of tool calls as tool_rounds allows",
 }
 
 
@@ -37,7 +37,7 @@ class AnswerPrinter:
     """Prints the events of one answer."""
 
     def __init__(self, status: StatusLine, *, as_json: bool, dropped: int, has_system: bool) -> None:
-        """dropped: number of turns (questions with answers) that were not sent for the last reply."""
+        """dropped: number of turns (a question and its answer) left out of the request for the last reply."""
         self._status = status
         self._as_json = as_json
         self._dropped = dropped
@@ -48,7 +48,7 @@ class AnswerPrinter:
         self._figures: Figures | None = None
         self._uses: dict[str, ToolUse] = {}
         self.passages: Sequence[Attachment] = ()
-        """Passages of the conversation's documents, which the answer may cite."""
+        """Passages from the conversation's documents, which the answer may cite."""
 
     def take(self, event: ReplyEvent) -> None:
         """Print an event."""
@@ -65,7 +65,7 @@ class AnswerPrinter:
                     self._text += text
                     self._print(text)
             case ToolCallBegun(_, call):
-                self._status.show(f"writing a call of {call.name}")
+                self._status.show(f"writing a call to {call.name}")
             case UseChanged():
                 self._take_use(event)
             case Finished():
@@ -87,38 +87,38 @@ class AnswerPrinter:
                 note(f"{event.error.message} {event.error.hint or ''}")
 
     def _take_finished(self, finished: Finished) -> None:
-        """Add the figures of a request to those of the reply."""
+        """Add a request's figures to the reply's totals."""
         figures = Figures(usage=finished.usage, timings=finished.timings)
         self._figures = figures = self._figures.followed_by(figures) if self._figures else figures
         usage, timings = figures.usage or finished.usage, figures.timings or finished.timings
         self._finished = msgspec.structs.replace(finished, usage=usage, timings=timings)
 
     def _break_text(self) -> None:
-        """End the present part of the text, before calls."""
+        """End the current stretch of text before a tool call is printed."""
         if self._text and not self._text.endswith("\n"):
             self._text += "\n\n" if self._as_json else "\n"
             self._print("\n")
 
     def flush(self) -> None:
-        """Print text that is held back."""
+        """Print buffered text; this class has none."""
 
     def end(
         self, plan: LoadPlan, model: ModelInfo, chat: str | None, error: EdgechatError | None = None
     ) -> None:
-        """Print the end of an answer, complete or not. chat: the conversation's id."""
+        """Print what follows an answer, complete or not. chat: the conversation's id."""
         self._status.clear()
         if self._as_json:
             print_json(self._object(plan, model, chat, error))
             return
         self._finish_text(error)
         if not self._text and self._uses and error is None:
-            note(f"the model has called tools {len(self._uses)} times, and given no answer.")
+            note(f"the model has called tools {len(self._uses)} times, but has not given an answer.")
         self._print_sources()
         if self._finished is not None:
             self._print_timings(self._finished, plan.context)
 
     def _print_sources(self) -> None:
-        """Print cited passages, or else the available ones, and quotations that occur in none."""
+        """Print the cited passages, or all if none is cited, and quotations that occur in no passage."""
         sources = cited(self._text, self.passages)
         for passage in sources:
             print(flat(passage.name), file=sys.stderr)
@@ -193,16 +193,16 @@ def _call(use: ToolUse) -> dict[str, Any]:
 
 
 SPOKEN_SECONDS = 5.0
-"""Seconds of silence until the status is written for a screen reader."""
+"""Seconds of silence before the status is written for a screen reader."""
 _LONGEST = 400
 """Characters after which an unfinished sentence is written anyway."""
 _SENTENCE_END = re.compile(r"[.!?:;…]['\")\]*_]*(?=\s)|\n")
 
 
 class SpokenStatus(StatusLine):
-    """A StatusLine for screen readers: lines that stay, without colours and cursor movements.
+    """A status for screen readers: lines that stay on screen, without colors or cursor movements.
 
-    The status is written as a sentence after a while of silence.
+    The status is written as a sentence, after a period of silence.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -216,7 +216,7 @@ class SpokenStatus(StatusLine):
         self._last_output = time.monotonic()
 
     def show(self, text: str) -> None:
-        """Write the status after some silence."""
+        """Write the status if there has been silence for a while."""
         if time.monotonic() - self._last_output >= SPOKEN_SECONDS:
             line = one_line(text, 200)
             self.say(f"{line[:1].upper()}{line[1:]}.")
@@ -230,9 +230,9 @@ class SpokenStatus(StatusLine):
 
 
 class SpokenAnswer(AnswerPrinter):
-    """An answer for screen readers, between sentences that say where it begins and ends.
+    """An answer for screen readers, between sentences that announce its start and end.
 
-    It is written in whole sentences: a screen reader reads aloud each piece that is written.
+    It is written in whole sentences, since a screen reader reads out each write separately.
     """
 
     def __init__(self, status: SpokenStatus, *, dropped: int, has_system: bool) -> None:
@@ -240,7 +240,7 @@ class SpokenAnswer(AnswerPrinter):
         self._spoken = status
         self._started = time.monotonic()
         self._unwritten = ""
-        """The beginning of a sentence."""
+        """The unfinished sentence."""
 
     def take(self, event: ReplyEvent) -> None:
         """See `AnswerPrinter.take`."""

@@ -1,4 +1,4 @@
-"""Options of `edgechat run`, and the conversation that it begins or continues."""
+"""Options of `edgechat run`, and the conversation that it starts or continues."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Background:
-    """An event loop in a daemon thread, which leaves the main thread free for input and Ctrl+C."""
+    """An event loop in a daemon thread; the main thread stays free for input and Ctrl+C."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -39,7 +39,7 @@ class Background:
 
 @dataclass(frozen=True, slots=True)
 class ConversationChoice:
-    """Choice of a conversation: a new one, unless `last` (of the command line) or `chat` (an id) is given."""
+    """Which conversation to use: a new one, the command line's latest (`last`), or one by id (`chat`)."""
 
     last: bool = False
     chat: str | None = None
@@ -48,12 +48,12 @@ class ConversationChoice:
 
     @property
     def is_new(self) -> bool:
-        """Whether it is a new one."""
+        """Whether the conversation is new."""
         return not self.last and self.chat is None
 
     @property
     def as_option(self) -> str:
-        """Option for this choice, with a leading space; empty for a new conversation."""
+        """The option that makes this choice, with a leading space; empty for a new conversation."""
         if self.chat is not None:
             return f" --chat {shlex.quote(self.chat)}"
         return " --continue" if self.last else ""
@@ -61,7 +61,7 @@ class ConversationChoice:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Options of the command line; None if not given."""
+    """Command-line options; None for those not given."""
 
     model: str | None = None
     prompt: str | None = None
@@ -74,17 +74,17 @@ class RunOptions:
     choice: ConversationChoice = field(default_factory=ConversationChoice)
     json: bool = False
     raw: bool = False
-    """Do not render Markdown in a terminal."""
+    """Leave Markdown unrendered in a terminal."""
     tools: str | None = None
-    """Choice of tools, as typed: see `chat_tools.choice`."""
+    """The tools chosen, as typed: see `chat_tools.choice`."""
     yes: Sequence[str] = ()
-    """Tools that need no consent: see `NamedPermission`."""
+    """Tools allowed without asking: see `NamedPermission`."""
     screen_reader: bool = False
     interactive: bool = False
     """Hold a conversation even if lines are piped in."""
 
     def new_system(self, settings: Settings) -> str | None:
-        """Return the system prompt of a new conversation."""
+        """Return the system prompt for a new conversation."""
         return settings.system if self.system is None else self.system
 
 
@@ -124,6 +124,6 @@ def hinting_at_no_store(choice: ConversationChoice) -> Iterator[None]:
     except (StoreError, FolderError) as error:
         if not choice.is_new or not choice.keep:
             raise
-        # First, since other hints may end with a command.
+        # This comes first, since other hints may end with a command.
         hint = " ".join(filter(None, ("With --no-store, nothing is stored on disk.", error.hint)))
         raise type(error)(error.message, hint=hint) from error

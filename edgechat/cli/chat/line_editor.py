@@ -1,4 +1,4 @@
-"""Line editor for questions, with history and completion; prompt_toolkit takes 0.1 s to import."""
+"""Line editor for questions, with history and completion. Importing prompt_toolkit takes 0.1 s."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class QuestionPrompt:
     """Reads one question or command at a time; pasted lines stay together."""
 
     def __init__(self, asked: Iterable[str]) -> None:
-        """asked: earlier questions, the newest first, for the arrow keys and Ctrl+R."""
+        """asked: earlier questions, newest first, for the arrow keys and Ctrl+R."""
         self._session: PromptSession[str] = PromptSession(
             _PROMPT,
             multiline=True,
@@ -42,7 +42,7 @@ class QuestionPrompt:
 
     def read(self) -> str:
         """Return the next input. Raises EOFError for Ctrl+D, KeyboardInterrupt for Ctrl+C."""
-        with patch_stdout():  # notes appear above the prompt
+        with patch_stdout():  # so that notes appear above the prompt
             return self._session.prompt()
 
 

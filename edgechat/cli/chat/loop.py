@@ -1,4 +1,4 @@
-"""Conversation on the command line: one answer, or many, line by line."""
+"""A chat on the command line: a single answer, or a conversation typed line by line."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ if TYPE_CHECKING:
 
 _PROMPT = ">>> "
 _RECENT = 100
-"""Number of earlier questions in the history."""
+"""Number of earlier questions to load into the history."""
 _STOP_SECONDS = 5.0
-"""Seconds that the end of the program waits for an answer to stop."""
+"""Seconds to wait at exit for an answer to stop."""
 _SAVE_SECONDS = 10.0
-"""Seconds that it then waits for the KV state to be saved."""
+"""Seconds to wait after that for the KV state to be saved."""
 
 
 class ChatLoop:
@@ -72,7 +72,7 @@ class ChatLoop:
         *,
         spoken: bool = False,
     ) -> None:
-        """session: with its engine. spoken: whether the output is for a screen reader."""
+        """session: must already have an engine. spoken: whether the output is for a screen reader."""
         self.session = session
         self.store = background.run(session.store())
         self.conversation = conversation
@@ -82,14 +82,14 @@ class ChatLoop:
         self.status: StatusLine = SpokenStatus(sys.stderr) if spoken else StatusLine(sys.stderr)
         self.attachments: list[Attachment] = []
         self.images: list[AttachedImage] = []
-        """Sent with the next question, as `attachments` are."""
+        """Images to send with the next question, together with `attachments`."""
         self._answer_task: asyncio.Task[None] | None = None
         self._unknown_names: list[str] = []
         session.on_note = self._note
 
     @property
     def _renders(self) -> bool:
-        """Whether the Markdown of answers is rendered."""
+        """Whether to render the Markdown in answers."""
         return can_render(sys.stdout) and not (self.spoken or self.options.json or self.options.raw)
 
     @property
@@ -114,9 +114,9 @@ class ChatLoop:
             self.status.clear()
 
     def attach_image(self, source: str | bytes) -> AttachedImage:
-        """Send an image, from a path or as bytes, with the next question.
+        """Attach an image, given as a path or bytes, to the next question.
 
-        Raises ImageError, CannotSee, and AttachmentError if there are too many.
+        Raises ImageError, CannotSee, or AttachmentError if there are too many attachments.
         """
         self.check_sees()
         library = self.store.images
@@ -131,7 +131,7 @@ class ChatLoop:
         return image
 
     def attach_file(self, path: str) -> Attachment:
-        """Send the text of a file with the next question. Raises AttachmentError."""
+        """Attach the text of a file to the next question. Raises AttachmentError."""
         self._check_room()
         self.attachments.append(read(path))
         return self.attachments[-1]
@@ -143,7 +143,7 @@ class ChatLoop:
             )
 
     def check_sees(self) -> None:
-        """Raise CannotSee if the model takes no images, with a hint at one that does."""
+        """Raise CannotSee if the model cannot take images; the hint suggests one that can."""
         try:
             self.background.run(self.session.check_sees())
         except CannotSee as error:
@@ -153,7 +153,7 @@ class ChatLoop:
             parts = filter(None, (error.hint, hint))
             raise CannotSee(error.message, hint=" ".join(parts) or None) from error
 
-    # A conversation, line by line.
+    # Conversation, line by line.
 
     def _run_interactively(self) -> None:
         try:
@@ -161,7 +161,7 @@ class ChatLoop:
         except (
             RemoteUnreachable,
             RemoteDenied,
-        ) as error:  # which /model can change
+        ) as error:  # the user can still switch with /model
             self.status.clear()
             complain(error.message, error.hint)
         lines = "Alt+Enter begins another line, " * self._edits
@@ -192,7 +192,7 @@ class ChatLoop:
         return is_interactive() and not (self.spoken or os.environ.get("TERM") == "dumb")
 
     def _lines(self) -> Iterator[str]:
-        """Yield questions and commands as they are typed, without blank ones."""
+        """Yield questions and commands as they are typed, skipping blank lines."""
         read = self._read_line
         if self._edits:
             from edgechat.cli.chat.line_editor import QuestionPrompt
@@ -217,7 +217,7 @@ class ChatLoop:
         return input("" if self.spoken else _PROMPT)
 
     def add_documents(self, path: str) -> str:
-        """Add a folder or file to the documents of this conversation; Ctrl+C stops the reading.
+        """Add a folder or file to the conversation's documents; Ctrl+C stops the reading.
 
         Returns a sentence about the result. Raises EdgechatError.
         """
@@ -259,12 +259,12 @@ class ChatLoop:
             self.conversation.put_back()
 
     def continue_reply(self) -> None:
-        """Continue a last reply that ended early. Raises ChatNotFound if it is complete."""
+        """Continue a reply that was cut short. Raises ChatNotFound if the last one is complete."""
         if not self.conversation.can_continue:
             raise nothing_to_continue()
         self._answer(None)
 
-    # One answer.
+    # Answers.
 
     def _load(self) -> ModelInfo:
         is_first_load = self.engine.model is None
@@ -274,7 +274,7 @@ class ChatLoop:
         starting = Starting(self.engine.plan) if self.engine.plan.program is not None else None
         start = self.background.begin(self.engine.start(partial(self._show_load, starting)))
         if self._renders:
-            import edgechat.cli.chat.rendered  # noqa: F401  (0.3 s, which pass while the model loads)
+            import edgechat.cli.chat.rendered  # noqa: F401  (0.3 s, while the model loads)
         try:
             model = start.result()
         except LoadFailed as error:
@@ -283,7 +283,7 @@ class ChatLoop:
         if is_first_load:
             if model.template == "chatml":
                 self._note("the model has no chat template; ChatML is used.")
-            # The plan's own reason has been printed already.
+            # The plan's own reason has already been printed.
             if asks_for_drafts(self.options.request.draft) and model.no_draft not in (
                 "",
                 self.engine.plan.no_draft,
@@ -292,14 +292,14 @@ class ChatLoop:
         return model
 
     def _with_local_hint(self, error: LoadFailed) -> LoadFailed:
-        """Add a hint at a model of this machine to an error of another server."""
+        """Add a hint about a local model to another server's error."""
         if self.engine.plan.remote is not None:
             hint = _local_hint(in_conversation=self.options.prompt is None)
             error = type(error)(error.message, hint="\n  ".join(filter(None, (error.hint, hint))) or None)
         return error
 
     def _note_plan(self) -> None:
-        """Print notes about the plan."""
+        """Print the plan's notes."""
         plan, options = self.engine.plan, self.options
         for text in plan.notes:
             self._note(text)
@@ -324,15 +324,15 @@ class ChatLoop:
             self.status.show(f"loading {plan.model_name} {progress:.0%}")
 
     def _answer(self, prompt: str | None, *, is_only: bool = False) -> None:
-        """Stream one answer, which is stored however it ends.
+        """Stream one answer and store it, however it ends.
 
-        prompt: None to answer the last question again, or to continue a reply. is_only: whether no other
-        question follows.
+        prompt: None to answer the last question again, or to continue a reply. is_only: whether no more
+        questions follow.
         """
         model = self._load()
         if self.session.chosen_tools(self.conversation.settings) and not model.has_tools:
             self._note(told_in_words(model.name))
-        if self.images:  # the model may be another one by now
+        if self.images:  # /model may have switched to one that cannot see
             self.check_sees()
         printer = self._new_printer()
         try:
@@ -370,7 +370,7 @@ class ChatLoop:
             )
 
     async def _passages(self, prompt: str) -> list[Attachment]:
-        """Return passages for a prompt from the documents of the conversation."""
+        """Return passages relevant to a prompt from the conversation's documents."""
         try:
             return await self.session.passages(self.conversation, prompt, self._show_reading)
         finally:
@@ -380,7 +380,7 @@ class ChatLoop:
         self.status.show(f"reading {progress.done:,} of {progress.total:,} documents: {progress.name}")
 
     def _wait_for(self, printer: AnswerPrinter, *, is_only: bool) -> None:
-        """Wait for the answer. Ctrl+C stops it in a conversation, and otherwise ends the program."""
+        """Wait for the answer. Ctrl+C stops it in a conversation; otherwise it ends the program."""
         questions = TerminalQuestions()
         answer = self.background.begin(self._stream(printer, questions))
         try:
@@ -393,7 +393,7 @@ class ChatLoop:
             answer.result()
 
     async def _stream(self, printer: AnswerPrinter, questions: TerminalQuestions) -> None:
-        """Stream the answer until it has ended for any reason, and is saved."""
+        """Stream the answer until it ends for any reason and is saved."""
         self._answer_task = asyncio.create_task(self._print_events(printer, questions))
         await asyncio.wait([self._answer_task])
         if not self._answer_task.cancelled():
@@ -415,10 +415,10 @@ class ChatLoop:
                 async for event in events:
                     printer.take(event)
         finally:
-            printer.flush()  # Ctrl+C too
+            printer.flush()  # after Ctrl+C, too
 
     def _note_unknown_names(self) -> None:
-        """Print, once, which names of --yes match no chosen tools."""
+        """Print, once, the names given to --yes that match no chosen tool."""
         unknown = unknown_names(self.options.yes, self.session.chosen_tools(self.conversation.settings))
         if unknown and unknown != self._unknown_names:
             self.status.clear()
@@ -431,7 +431,7 @@ class ChatLoop:
             task.cancel()
 
     async def _end(self) -> None:
-        """Stop the answer, save the KV state, end the worker."""
+        """Stop the answer, save the KV state and end the worker."""
         await self._stop()
         if self._answer_task is not None:
             await asyncio.wait([self._answer_task], timeout=_STOP_SECONDS)
@@ -444,13 +444,13 @@ class ChatLoop:
 
 
 def _seeing_hint(backend: Backend | None, *, in_conversation: bool) -> str | None:
-    """Return a hint at a model that sees and fits; None if there is none."""
+    """Return a hint about a model that sees and fits, or None."""
 
     def rated(listed: Sequence[ModelRow]) -> SurveyOverview:
         sound = [row.model for row in listed if not row.glance.damage]
         return overview(sound, with_settings(PlanRequest(backend=backend), settings.load()))
 
-    with suppress(EdgechatError):  # errors of the search matter less than the first one
+    with suppress(EdgechatError):  # the original error matters more than errors in the search
         seeing = seeing_model(rows, rated)
         if seeing is not None:
             name = shlex.quote(seeing.name)
@@ -460,7 +460,7 @@ def _seeing_hint(backend: Backend | None, *, in_conversation: bool) -> str | Non
 
 
 def _local_hint(*, in_conversation: bool) -> str | None:
-    """Return a hint at a model of this machine that fits; None if there is none."""
+    """Return a hint about a local model that fits, or None."""
     with suppress(EdgechatError):
         found = local_model(rows())
         if found is not None:

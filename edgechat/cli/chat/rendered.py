@@ -1,4 +1,4 @@
-"""Rendered answers: Markdown in a terminal, each piece as soon as its kind is certain."""
+"""Rendered answers: Markdown in a terminal, each piece as soon as its type is certain."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from edgechat.cli.terminal_io import StatusLine
 from edgechat.tui.markdown.stream import MarkdownStream, as_escapes
 
 _WIDEST = 100
-"""Columns; longer lines are hard to read. The app has the same limit."""
+"""Columns; longer lines are hard to read. The app uses the same limit."""
 _INTERVAL = 0.08
 """Seconds between renderings."""
 _SHARE = 10
-"""Least ratio of waiting to rendering, which takes at most a tenth of the time."""
+"""Minimum ratio of waiting to rendering, so that rendering takes at most a tenth of the time."""
 _WAITING = {"table": "writing a table", "maths": "writing a formula"}
 
 
@@ -43,7 +43,7 @@ class RenderedAnswer(AnswerPrinter):
     def _print(self, text: str) -> None:
         text = printable(text)
         if not self._begun:
-            text = text.lstrip("\n")  # models often begin with empty lines
+            text = text.lstrip("\n")  # models often start with blank lines
             self._begun = bool(text)
         self._unread += text
         began = time.monotonic()
@@ -73,7 +73,7 @@ class RenderedAnswer(AnswerPrinter):
 
 
 def _width() -> int:
-    """Return the width for text: without the last column, in which some terminals wrap."""
+    """Return the width for text, leaving out the last column, at which some terminals wrap."""
     try:
         columns = os.get_terminal_size(sys.stdout.fileno()).columns
     except OSError:

@@ -1,6 +1,6 @@
 """`edgechat run`: one question, or a conversation line by line. Answers go to stdout, the rest to stderr.
 
-The plain mode for screen readers (`edgechat --screen-reader`) is the same conversation, in whole sentences.
+The plain mode for screen readers (`edgechat --screen-reader`) is the same, in whole sentences.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 _STDIN = "-"
 PIPED_LIMIT = 16 * 2**20
-"""Limit of piped input in bytes; more than any context holds."""
+"""Limit on piped input in bytes; larger than any context."""
 
 _MOST_SEED = 2**64 - 1
-"""Largest seed of the engine."""
+"""Largest seed that the engine accepts."""
 
 
 @command(
@@ -177,7 +177,7 @@ def run(
         frequency_penalty=frequency_penalty,
     )
     for name, value in sampling.given().items():
-        if not math.isfinite(value):  # NaN passes range checks
+        if not math.isfinite(value):  # NaN gets past range checks
             raise click.BadParameter(f"{value} is not a number", param_hint=f"--{name.replace('_', '-')}")
     options = RunOptions(
         model=load.name(model),
@@ -206,7 +206,7 @@ def run(
 
 
 def run_with(options: RunOptions) -> None:
-    """Read piped input, and answer the prompt or hold a conversation. Raises EdgechatError."""
+    """Read piped input, then answer the prompt or hold a conversation. Raises EdgechatError."""
     if _STDIN in options.images:
         options = _with_piped_image(options)
         prompt = options.prompt
@@ -252,7 +252,7 @@ def _session(options: RunOptions) -> ChatSession:
         options=options.generation,
         keep=options.choice.keep,
         needs_store=not options.choice.is_new,
-        prewarm=options.prompt is None,  # no question follows a single prompt
+        prewarm=options.prompt is None,  # nothing follows a single prompt
     )
     session.on_note = note
     return session
@@ -272,18 +272,18 @@ def _run_session(
     except ModelNotFound as error:
         if options.model is None or choice.is_new or options.prompt is not None:
             raise
-        # With --continue, the model before the prompt is easily forgotten.
+        # With --continue, it is easy to forget that the model comes before the prompt.
         command = shlex.join(["edgechat", "run", conversation.chat.model, options.model])
         raise ModelNotFound(error.message, hint=f"Did you mean: {command}{choice.as_option}") from error
     spoken = options.screen_reader or settings.screen_reader
     ChatLoop(session, conversation, options, background, spoken=spoken).main(options.prompt)
-    if options.interactive:  # as the app does
+    if options.interactive:  # like the app
         with contextlib.suppress(StoreError):
             background.run(session.remember_model())
 
 
 def _with_piped_image(options: RunOptions) -> RunOptions:
-    """Return the options with the piped image instead of a dash."""
+    """Return the options with "-" replaced by the piped image."""
     from edgechat.base.process.file_decoder import MAX_FILE_BYTES
 
     example = 'For example: edgechat run MODEL "What is this?" --image - < photo.png'

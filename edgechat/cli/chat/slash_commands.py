@@ -1,4 +1,4 @@
-"""Slash commands of a conversation on the command line: /help and others."""
+"""Slash commands for a conversation on the command line, such as /help."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_LISTED = 20
 
 
 class CommandTarget(Protocol):
-    """Target of the commands: a conversation on the command line."""
+    """What the commands act on: a conversation on the command line."""
 
     session: ChatSession
     store: Store
@@ -32,10 +32,10 @@ class CommandTarget(Protocol):
     background: Background
 
     def attach_file(self, path: str) -> Attachment:
-        """Send the text of a file with the next question. Raises AttachmentError."""
+        """Attach the text of a file to the next question. Raises AttachmentError."""
 
     def attach_image(self, source: str | bytes) -> AttachedImage:
-        """Send an image with the next question. Raises EdgechatError."""
+        """Attach an image to the next question. Raises EdgechatError."""
 
     def add_documents(self, path: str) -> str:
         """Add a folder or file to the documents; return a sentence about it. Raises EdgechatError."""
@@ -53,11 +53,11 @@ class CommandTarget(Protocol):
         """Regenerate the last reply. Raises EdgechatError."""
 
     def continue_reply(self) -> None:
-        """Continue a last reply that ended early. Raises EdgechatError."""
+        """Continue a reply that was cut short. Raises EdgechatError."""
 
 
 class SlashCommands:
-    """Runs the commands. They write to stderr: only answers go to stdout."""
+    """Runs slash commands. They write to stderr, since only answers go to stdout."""
 
     def __init__(self, target: CommandTarget) -> None:
         self.ended = False
@@ -65,7 +65,7 @@ class SlashCommands:
         self._wait_for = target.background.run
 
     def run(self, line: str) -> bool:
-        """Run a line if it is a command; return whether it is one. Raises EdgechatError."""
+        """Run a line if it is a command; return True if it is one. Raises EdgechatError."""
         command = parse_command(line)
         if command is None:
             return False
@@ -172,7 +172,7 @@ class SlashCommands:
             _say(f"{speaker}: {printable(turn.content).strip() or 'nothing'}")
 
     def _search(self, text: str) -> None:
-        if not text:  # matches every conversation
+        if not text:  # an empty text matches every conversation
             self._chats()
             return
         hits = self._wait_for(self._target.store.search(text, _MOST_LISTED))

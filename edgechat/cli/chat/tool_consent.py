@@ -1,4 +1,4 @@
-"""Consent to tool calls, asked for in the terminal or given on the command line."""
+"""Consent to tool calls, requested in the terminal or given on the command line."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _CHOICES = "o: once, c: always in this chat, a: always, n: no, v: never"
 
 
 def can_ask() -> bool:
-    """Return whether the user can be asked."""
+    """Return True if the user can be asked."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def unknown_names(names: Sequence[str], chosen: Collection[str]) -> list[str]:
-    """Return the names of `--yes` that belong to no chosen tool server."""
+    """Return the names given to `--yes` that belong to no chosen tool server."""
     servers = {name.partition(":")[0] for name in chosen}
     return [name for name in names if name.partition("/")[0].partition("__")[0] not in servers]
 
 
 @dataclass(frozen=True, slots=True)
 class CommandLinePermission:
-    """Permits the tools named by `--yes`; asks the user about others, if possible, else refuses."""
+    """Allows tools named by `--yes`; asks the user about others, or refuses them if it cannot ask."""
 
     names: Sequence[str]
     asking: Permission | None
@@ -70,26 +70,26 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class TerminalQuestions:
-    """Passes the questions of a reply to the main thread, where `input` and Ctrl+C work."""
+    """Passes a reply's questions to the main thread, where `input` and Ctrl+C work."""
 
     _queue: SimpleQueue[_Asked | None] = field(default_factory=SimpleQueue)
 
     async def ask(self, question: Question) -> Answer:
-        """Return the user's answer. Called on the event loop."""
+        """Return the user's answer. Called from the event loop."""
         loop = asyncio.get_running_loop()
         asked = _Asked(question, loop, loop.create_future())
         self._queue.put(asked)
         return await asked.answer
 
     def answer_until_done(self, reply: Future[None]) -> None:
-        """Ask the queued questions until a reply has ended."""
+        """Ask queued questions until the reply ends."""
         reply.add_done_callback(lambda _: self._queue.put(None))
         while (asked := self._queue.get()) is not None:
             asked.give(ask_in_terminal(asked.question))
 
 
 def ask_in_terminal(question: Question) -> Answer:
-    """Show a call in full, and return the user's answer; "no" without one."""
+    """Show a call in full and return the user's answer, or "no" if there is none."""
     print("\n".join(lines_of(question)), file=sys.stderr)
     while True:
         print(f"Allow it? {_CHOICES}: ", end="", file=sys.stderr, flush=True)
@@ -102,7 +102,7 @@ def ask_in_terminal(question: Question) -> Answer:
 
 
 def lines_of(question: Question) -> list[str]:
-    """Return the lines that show a question."""
+    """Return a question as lines of text."""
     lines = [f"The model wants to call {tool_name(question.tool)}", hints(question.tool), "Arguments:"]
     lines += [f"  {line}" for line in question.arguments.split("\n")]
     if question.changed:

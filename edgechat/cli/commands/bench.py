@@ -7,19 +7,20 @@ With --json, one object is printed:
     memory            planned_bytes, resident_bytes, buffers
     depths            a list: depth, prompt_tps, decode_tps (measured in a bare llama.cpp loop)
     attention         "flash" or "plain", or null where there is no choice
-    other_depths      `depths` with the other kind of attention; empty where it does not load
-    cost              depth, ms (time of a call with n tokens, by n), draft_ms (time to draft one token)
+    other_depths      `depths` with the other kind of attention; empty if the model does not load with it
+    cost              depth, ms (time of a call, by number of tokens), draft_ms (time to draft one token)
     drafters, no_draft
-    ways              a list: task, name, tps, of_plain, rounds (tokens per second), drafted, accepted
+    ways              a list: task, name, tps, of_plain (tps relative to plain decoding), rounds (a list of
+                      tokens per second), drafted, accepted
 
-Of a model of another server or program: model, backend, context, first_token_ms and decode_tps (medians), and
-rounds, a list: ttft_ms, decode_tps.
+For a model on another server or in another program: model, backend, context, first_token_ms and decode_tps
+(medians), and rounds, a list: ttft_ms, decode_tps.
 
-With --quality too, another one. Figures have a value and an error; divergences are in nats:
+With --quality, the object is different. Figures have a value and an error; divergences are in nats:
 
-    context, chunks   tokens of a chunk, and how many chunks there were
+    context, chunks   tokens in a chunk, and the number of chunks
     tokens            how many of them were scored
-    base              what was compared with, or null
+    base              the model that the others were compared with, or null
     models            a list: model, path, quant, cache_type, backend, bytes, tokens_per_second, is_base,
                       is_chosen, on_front ("size", "speed"), perplexity, and divergence, which is null or
                       has mean, median, tail (99.9 %), same_top, log_ratio and base_perplexity
@@ -150,7 +151,7 @@ def bench(
     from edgechat.planner.prepare import prepare
     from edgechat.planner.request import PlanRequest
 
-    # Only text is measured, so nothing else is loaded.
+    # Only text is measured, so no projector is loaded.
     request = PlanRequest(draft=draft, backend=backend, vision=False, workers=workers, anyway=load_anyway)
     if quality:
         from edgechat.bench.quality import QualityRequest
@@ -211,7 +212,7 @@ def bench(
 def _through_a_server(
     model: str, request: PlanRequest, *, rounds: int, tokens: int, plot_file: Path | None, json: bool
 ) -> None:
-    """Measure a model of another server: time to first token, and speed."""
+    """Measure a model on another server: time to first token, and speed."""
     import asyncio
 
     from edgechat.cli.commands.remote import answered
@@ -221,7 +222,7 @@ def _through_a_server(
     if plot_file is not None:
         raise OptionWithoutEffect("--plot has no effect here: there is one way of decoding.", hint="Omit it.")
     config = settings.load()
-    request = msgspec.structs.replace(request, vision=True)  # the user has not excluded it
+    request = msgspec.structs.replace(request, vision=True)  # the user did not exclude it
     with StatusLine(sys.stderr) as status:
         plan = remote_plan(model, config, request) or prepare(model, request)
         plan, timings = asyncio.run(answered(plan, config, tokens, rounds, status.show))
@@ -278,12 +279,12 @@ def _speeds(report: BenchReport) -> list[tuple[str, ...]]:
 
 
 def _speed(at: AtDepth | None) -> tuple[str, str]:
-    """Return the speeds of prefill and decode."""
+    """Return the prefill and decode speeds."""
     return (f"{at.prompt_tps:.0f} tokens/s", f"{at.decode_tps:.1f} tokens/s") if at is not None else ("", "")
 
 
 def _calls(report: BenchReport) -> list[tuple[str, ...]]:
-    """Return C(n) as a table: the time of a call of n tokens, absolute and relative to one token."""
+    """Return C(n) as a table: the time of a call with n tokens, in ms and relative to one token."""
     first = report.curve_ms.get(1, 0.0)
     rows = [("rows", *(str(n) for n in report.curve_ms))]
     rows.append(("ms", *(f"{ms:.1f}" for ms in report.curve_ms.values())))

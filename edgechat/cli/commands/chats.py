@@ -3,17 +3,17 @@
 With --json, a list of objects is printed, the most recently used conversation first:
 
     id, title
-    model                   the model of the latest reply
-    front                   where it was used last: "app", or "run" for the command line
+    model                   the model that wrote the latest reply
+    front                   where it was last used: "app", or "run" for the command line
     n_messages              the number of questions and answers, without the system prompt
-    date                    the day on which it started, which the model is told
+    date                    the day on which it started, as the model is told
     created_at, updated_at  seconds since 1970
 
     pinned                  whether it stays at the top of the app's list
     trashed_at              when it was moved to the trash, or null
 
-`show` prints one such object, with `messages`: id, role, content, thinking, state, created_at, the
-attachments and images of a question, and the figures and the error of a reply. `search` prints a list of
+`show` prints one such object, with `messages`: id, role, content, thinking, state, created_at; for a
+question, its attachments and images; for a reply, its figures and error. `search` prints a list of
 objects, best first: chat (an id), title, turn (an id, or null if the words are in the title), role,
 created_at, snippet, and marks: the positions of the words in the snippet, as [from, to] in characters.
 `import` prints the imported conversation as such an object.
@@ -42,7 +42,7 @@ from edgechat.cli.declaring import TEXT, CliGroup, Number, argument, option, sug
 from edgechat.cli.options import MOST, json_option
 from edgechat.cli.terminal_io import BOLD, PLAIN, as_text, confirm, print_json, read_piped, styled, table
 
-if TYPE_CHECKING:  # these take three times as long to import as a list needs
+if TYPE_CHECKING:  # importing these takes three times as long as listing conversations
     from edgechat.chat.conversation import Conversation
     from edgechat.chat.storage.store import Store
 
@@ -70,7 +70,7 @@ class ChatsGroup(CliGroup):
     """Suggests `edgechat chats rm 1a2b` for `edgechat chats delete 1a2b`."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """See click."""
+        """See `click.Group.resolve_command`."""
         word = args[0]
         if ctx.resilient_parsing or self.get_command(ctx, word) is not None:
             return super().resolve_command(ctx, args)
@@ -83,7 +83,7 @@ class ChatsGroup(CliGroup):
 
 
 def _probable_command(word: str) -> str | None:
-    """Return the command that an unknown word probably means; "" for the list."""
+    """Return the command that an unknown word probably stands for; "" for the list, None if there is none."""
     commands = {name: command for command, names in _SYNONYMS.items() for name in (*names, command) if name}
     if word.lower() in commands:
         return commands[word.lower()]
@@ -298,10 +298,10 @@ def restore(chats: tuple[str, ...]) -> None:
 
 
 def _listed(limit: int, *, trashed: bool) -> list[Listed]:
-    """Return the first conversations, or those in the trash. Raises StoreError."""
-    if trashed:  # opening the store deletes expired ones
+    """Return the most recent conversations, or those in the trash. Raises StoreError."""
+    if trashed:  # opening the store deletes those that have expired
         return with_store(lambda store: store.listed(limit, trashed=True), only_read=True)
-    # Without the store, whose event loop takes longer to import than the rest of the command.
+    # Avoid the store: importing its event loop takes longer than the rest of the command.
     path = store_path()
     try:
         with contextlib.closing(connect_to_read(path, busy_ms=BUSY_MS)) as db:
@@ -311,9 +311,9 @@ def _listed(limit: int, *, trashed: bool) -> list[Listed]:
 
 
 def with_store(work: Callable[[Store], Awaitable[T]], *, only_read: bool = False) -> T:
-    """Run `work` on the store of conversations; return its result. Raises StoreError.
+    """Run `work` on the conversation store and return its result. Raises StoreError.
 
-    only_read: open a copy if the store cannot be written.
+    only_read: if the store cannot be written, open a copy.
     """
     import asyncio
 
@@ -339,7 +339,7 @@ def _load(prefix: str) -> Conversation:
 
 
 async def _removable(store: Store, prefixes: Sequence[str], *, now: bool) -> list[Conversation]:
-    """Return the conversations to delete, each once; with `now`, they may be in the trash."""
+    """Return the conversations to delete, without duplicates; with `now`, they may be in the trash."""
     from edgechat.chat.conversation import Conversation
 
     chats = [await store.find(prefix, trashed=None if now else False) for prefix in prefixes]

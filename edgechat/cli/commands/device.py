@@ -2,24 +2,24 @@
 
 With --json, one object is printed. Sizes are in bytes, speeds are per second, and unknown values are null:
 
-    cpu           name, physical, performance, efficiency, logical, usable (cores), smt, quota (processors),
-                  threads and threads_why (threads that a model would use, and why), instruction_sets
+    cpu           name, physical, performance, efficiency, logical, usable (cores), smt, quota (in CPUs),
+                  threads and threads_why (how many threads a model would use, and why), instruction_sets
     memory        total, available, bound and limit (what limits memory below total, and to how much)
     accelerators  a list: name, vendor, devices (llama.cpp's names; empty if this build cannot use it), total,
                   free, shares_ram, own (bytes of free that are not RAM), pci, sources
-    free          bytes that can be used on all devices together, shared memory counted once
-    speed         bandwidth, kernels (by type of weights: seconds for each weight in calls of 1, 2, 4, 8, 16,
-                  64 and 512 tokens), attention (seconds for each operation, in the same calls), attentions
-                  (for the heads of models that were planned: two lists, seconds of a layer in calls of 1, 8
-                  and 512 tokens, and seconds more for each token before them), unmeasured (heads for which
-                  that failed, and why), call, layer (seconds), threads, trials (numbers of threads that were
+    free          bytes free on all devices together, with shared memory counted once
+    speed         bandwidth, kernels (by weight type: seconds per weight in calls of 1, 2, 4, 8, 16, 64 and
+                  512 tokens), attention (seconds per operation, in the same calls), attentions (for the
+                  heads of models that were planned, two lists: seconds per layer in calls of 1, 8 and 512
+                  tokens, and extra seconds for each token before them), unmeasured (heads for which that
+                  failed, and why), call, layer (seconds), threads, trials (the numbers of threads that were
                   compared, each with the seconds of a call of 1 and of 64 tokens), disturbed, measured
                   (seconds since 1970)
     card_speeds   the same for accelerators, by llama.cpp's names
     disk          path (where models are stored), free
     llama_cpp     version, ggml, backends, features, gpu_offload, rpc, mmap, mlock, system_info,
-                  unloaded (backends that are installed and did not load)
-    mlx           version (null: not installed), missing (why it cannot be used, or null), device (what
+                  unloaded (backends that are installed but did not load)
+    mlx           version (null if not installed), missing (why it cannot be used, or null), device (what
                   it runs on: the name of an accelerator, "CPU", or null)
     backend       the backend used here: "llama.cpp", or "either" if the better one is chosen for each model
     failures      a list of sources that could not be read: source, why
@@ -187,7 +187,7 @@ def _card_speed(named: tuple[str, DeviceSpeed]) -> str:
 
 
 def _figures(speed: DeviceSpeed) -> str:
-    """Return the bandwidth, and the arithmetic with the most common type of weights."""
+    """Return the bandwidth, and the arithmetic speed with the most common weight type."""
     text = f"{speed.bandwidth / 1e9:.0f} GB/s from memory"
     if (kernel := speed.kernels.get("Q4_K")) is None:
         return text

@@ -1,11 +1,11 @@
-"""`edgechat doctor`: problems of this machine, the gravest first, each with its remedy.
+"""`edgechat doctor`: problems on this machine, the most serious first, each with its remedy.
 
-With --json one object is printed: `wrong` (their number: the exit code is 1 if there are any) and `findings`,
-a list of weight ("broken", "slow", "tight" or "note"), what, why and fix.
+With --json, one object is printed: `wrong` (the number of problems; if there are any, the exit code is 1) and
+`findings`, a list of weight ("broken", "slow", "tight" or "note"), what, why and fix.
 
-`edgechat doctor --with ssh://HOST` looks at workers instead; with --json it prints a list of worker, error
+`edgechat doctor --with ssh://HOST` inspects workers instead; with --json it prints a list of worker, error
 and hint (null for one that can be used), edgechat, llama_cpp, ggml, cpu, sandbox, link (up and down in bytes
-a second, round_trip in seconds), devices (name, description, total, free, bandwidth or null).
+per second, round_trip in seconds), devices (name, description, total, free, bandwidth or null).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def doctor(workers: tuple[str, ...] | None, json: bool) -> None:
 
 
 def _run_with(addresses: Sequence[str], *, json: bool) -> int:
-    """Check workers; return 1 if one cannot be used."""
+    """Check workers; return 1 if any cannot be used."""
     with StatusLine(sys.stderr) as status:
         status.show("connecting")
         reports = [_worker(address) for address in addresses]
@@ -74,7 +74,7 @@ def _run_with(addresses: Sequence[str], *, json: bool) -> int:
 
 
 def _worker(address: str) -> dict[str, Any]:
-    """Return the report on a worker, as --json prints it."""
+    """Return a report on a worker, as --json prints it."""
     import msgspec
 
     from edgechat.device.remote.workers import LostWorker, connect
@@ -103,7 +103,7 @@ def _worker(address: str) -> dict[str, Any]:
 
 
 def _unequal(tunnel: Tunnel) -> tuple[str | None, str | None]:
-    """Return why a worker does not fit this machine's llama.cpp, and a hint; or (None, None)."""
+    """Return why a worker's llama.cpp does not match this machine's, and a hint; (None, None) if it does."""
     from edgechat.base.process.ask import ChildFailed
     from edgechat.native.accelerators.devices import read_inventory
     from edgechat.planner.machine import check_build

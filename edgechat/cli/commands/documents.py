@@ -1,4 +1,4 @@
-"""`edgechat docs`: documents that models can answer from. docs/documents.md describes --json."""
+"""`edgechat docs`: documents that models can draw on for answers. docs/documents.md describes --json."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from edgechat.documents.library import Given
 
 _MOST_TOLD = 10
-"""Number of skipped files to name; of the rest, only the number is printed."""
+"""Number of skipped files to name; the rest are only counted."""
 
 _name = argument(
     "name",
@@ -183,13 +183,13 @@ def rm(name: str, paths: tuple[str, ...], yes: bool) -> None:
     """Forget documents; the files themselves stay."""
     known = next((one for one in known_collections() if one.name == name), None)
     if known is None or (paths and known.problem):
-        registry.open_collection(name).close()  # raises the error
+        registry.open_collection(name).close()  # raises the right error
     assert known is not None
     chosen = [str(Path(path).expanduser().absolute()) for path in paths]
     for path in chosen:
         if path not in known.roots:
             hint = "There are: " + ", ".join(map(one_line, known.roots))
-            raise DocumentError(f"{one_line(path)} is no part of {name}.", hint=hint)
+            raise DocumentError(f"{one_line(path)} is not part of {name}.", hint=hint)
     amount = _amount(known.counts) if known.counts is not None else known.problem
     print(flat(f"{name}  {', '.join(chosen) or amount}"))
     if not yes:
@@ -255,7 +255,7 @@ async def _found(names: Sequence[str], question: str, limit: int) -> list[Given]
 
 
 def _update(names: Sequence[str]) -> list[Update]:
-    """Update collections, and print notes about skipped files."""
+    """Update collections; print notes about skipped files."""
     import asyncio
 
     from edgechat.documents.embedding import embedder_here
@@ -291,7 +291,7 @@ def _update(names: Sequence[str]) -> list[Update]:
 
 
 def _ask_about(name: str, roots: Sequence[Path]) -> None:
-    """Ask before huge folders are read for the first time."""
+    """Ask before reading huge folders for the first time."""
     known = next((one.roots for one in known_collections() if one.name == name), ())
     for root in roots:
         if str(root) not in known and (found := survey(root)).is_huge:
@@ -300,7 +300,7 @@ def _ask_about(name: str, roots: Sequence[Path]) -> None:
 
 
 def _recommend_embedder() -> None:
-    """Recommend an embedding model for this machine. Its header ships, so no network is needed."""
+    """Recommend an embedding model for this machine. Needs no network: its header ships with edgechat."""
     from edgechat.planner.ranking.suggestions import recommended_embedder
 
     with suppress(EdgechatError):
@@ -310,7 +310,7 @@ def _recommend_embedder() -> None:
 
 
 def _check_apart(collection: Collection, roots: Sequence[Path]) -> None:
-    """Refuse folders inside or around one of the collection: their files would be there twice."""
+    """Raise DocumentError for a folder that overlaps one in the collection: files would be indexed twice."""
     for known in (Path(one.path) for one in collection.roots()):
         for root in roots:
             if root != known and (root in known.parents or known in root.parents):

@@ -1,4 +1,4 @@
-"""`edgechat launch`: a coding agent with a model of this machine, on a server that ends with it."""
+"""`edgechat launch`: run a coding agent with a local model, on a server that stops when the agent exits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from edgechat.planner.plan import LoadPlan
 
 ROOMY = 32768
-"""Context that agents need, in tokens: their instructions and tools alone take some 10,000."""
+"""Context that agents need, in tokens: instructions and tools alone take about 10,000."""
 GUIDE = "guide"
 _ADDRESS = re.compile(r"Serving .* at (http://\S+)/v1;")
 _LOAD_SECONDS = 600.0
@@ -116,7 +116,7 @@ def _program(agent: Agent) -> str:
 
 
 def _plan(model: str | None, context: int | None, agent: str) -> LoadPlan:
-    """Plan the model with enough context for agents, if that fits, and print the choice."""
+    """Plan the model, with enough context for agents if that fits; print the choice."""
     from edgechat.planner.prepare import prepare
     from edgechat.planner.request import PlanRequest
 
@@ -139,7 +139,7 @@ def _plan(model: str | None, context: int | None, agent: str) -> LoadPlan:
 
 
 def _model(named: str | None) -> str:
-    """Return the named model, or the one that the app would open with, but not the guide: it has no tools."""
+    """Return the named model, or else the one the app would open, but never the guide, which has no tools."""
     import asyncio
 
     from edgechat.server.pool.available_models import first_model
@@ -166,7 +166,7 @@ def _model(named: str | None) -> str:
 
 @contextlib.contextmanager
 def _serving(plan: LoadPlan) -> Iterator[ServerAddress]:
-    """Run a server for a model, with a new key; it is ready on entry."""
+    """Run a server for a model, with a new key. The model is loaded on entry."""
     key = f"ek-{secrets.token_urlsafe(24)}"
     words = ["serve", plan.model_path, "--port", "0", "--ctx", str(plan.context)]
     program = [sys.executable] if spawn.frozen() else [sys.executable, "-P", *spawn.PROGRAM]
@@ -189,7 +189,7 @@ def _serving(plan: LoadPlan) -> Iterator[ServerAddress]:
 
 
 def _url_of(process: subprocess.Popen[str], log: Path) -> str:
-    """Return the address that the server prints; discard later output."""
+    """Return the address that the server prints; discard the rest of its output."""
     assert process.stdout is not None
     for line in process.stdout:
         if found := _ADDRESS.match(line):
@@ -201,7 +201,7 @@ def _url_of(process: subprocess.Popen[str], log: Path) -> str:
 def _wait_until_ready(
     process: subprocess.Popen[str], url: str, key: str, log: Path, status: StatusLine, model: str
 ) -> dict[str, Any]:
-    """Wait for the load; return the model's entry in the server's list. Raises EngineError."""
+    """Wait for the model to load; return its entry in the server's list. Raises EngineError."""
     import httpx2
 
     end = time.monotonic() + _LOAD_SECONDS
@@ -232,11 +232,11 @@ def _stop(process: subprocess.Popen[str]) -> None:
         process.wait()
 
 
-# Its process.
+# Running the agent.
 
 
 def _run_program(program: str, chosen: AgentSettings, arguments: Sequence[str]) -> int:
-    """Run an agent in this terminal; return its exit code. Ctrl+C is left to the agent."""
+    """Run an agent in this terminal and return its exit code. Ctrl+C is left to the agent."""
     environment = dict(os.environ)
     for name, value in chosen.environment.items():
         if value is None:
@@ -247,7 +247,7 @@ def _run_program(program: str, chosen: AgentSettings, arguments: Sequence[str]) 
     while True:
         try:
             return process.wait()
-        except KeyboardInterrupt:  # the agent receives it, too
+        except KeyboardInterrupt:  # the agent receives it as well
             continue
 
 
@@ -256,7 +256,7 @@ def _plain(address: ServerAddress) -> AgentSettings:
 
 
 def _print_settings(agent: Agent | None, chosen: AgentSettings) -> None:
-    """Print shell commands that start a program."""
+    """Print shell commands that start an agent."""
     for name, value in chosen.environment.items():
         if sys.platform == "win32":
             print(f'$env:{name} = "{value}"' if value is not None else f"Remove-Item Env:{name}")

@@ -1,4 +1,4 @@
-"""`edgechat mcp`: the tool servers of mcp.json. docs/tools.md describes --json."""
+"""`edgechat mcp`: the tool servers in mcp.json. docs/tools.md describes --json."""
 
 from __future__ import annotations
 
@@ -234,13 +234,13 @@ def import_servers(
 
 
 def _absolute(command: str) -> str:
-    """Return the absolute path of a command that is given as a path; others unchanged."""
+    """Return a command as an absolute path if it is a path to a file; otherwise unchanged."""
     is_path = os.sep in command and os.path.isfile(os.path.expanduser(command))
     return os.path.abspath(os.path.expanduser(command)) if is_path else command
 
 
 def _sources(program: str | None, file: str | None) -> list[Path]:
-    """Return the files to import from. Raises SettingsError if there is none."""
+    """Return the files to import from. Raises SettingsError if there are none."""
     if file is not None:
         path = Path(file).expanduser()
         if not path.is_file():
@@ -258,7 +258,7 @@ def _sources(program: str | None, file: str | None) -> list[Path]:
 
 
 def _readable(path: Path) -> list[ServerConfig]:
-    """Return the servers of another program's file; print notes about unusable ones."""
+    """Return the servers in another program's file; print notes about those that cannot be used."""
     servers = []
     for name, entry in entries_of(path).items():
         try:
@@ -269,7 +269,7 @@ def _readable(path: Path) -> list[ServerConfig]:
 
 
 def _named(server: ServerConfig) -> str:
-    """Return the names of a server's variables and headers, without the values."""
+    """Return the names of a server's variables and headers, without their values."""
     names = [*server.env, *server.headers]
     return f" (with {', '.join(names)})" if names else ""
 
@@ -278,7 +278,7 @@ def _server(name: str) -> ServerConfig:
     servers = read_servers(config_path())
     if name not in servers:
         if name in BUILT_IN:
-            raise ToolError(f"{name} is a part of edgechat: there is nothing to start or to remove.")
+            raise ToolError(f"{name} is part of edgechat: there is nothing to start or remove.")
         raise ToolError(
             f"There is no tool server {one_line(name, 60)!r}.", hint="To list them: edgechat mcp list"
         )
@@ -291,7 +291,7 @@ def _as_json(value: object, *fields: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """Result of starting a server."""
+    """The result of starting a server."""
 
     title: str = ""
     tools: Sequence[ToolSpec] = ()
@@ -313,7 +313,7 @@ async def _tried(config: ServerConfig) -> _Trial:
 
 
 async def _answers() -> Mapping[str, Sequence[GivenConsent]]:
-    """Return the stored answers, by server."""
+    """Return the user's stored answers about tools, by server."""
     from edgechat.tools.consent import ConsentStore, GivenConsent, consents_path
 
     found = defaultdict[str, list[GivenConsent]](list)

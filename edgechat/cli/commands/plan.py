@@ -4,29 +4,29 @@ With --json, one object is printed for one MODEL; for several or none, a list of
 
     model, path, backend ("llama.cpp" or "mlx"), quant, file_bytes, context, cache_type, threads, gpu_layers,
     n_layers, split, experts_in_ram, n_batch, n_ubatch, n_seq_max, n_outputs_max, n_rs_seq, flash_attention
-    devices       a list: name ("RAM" or llama.cpp's, or "MLX"), budget_bytes, weights_bytes, cache_bytes,
+    devices       a list: name ("RAM", llama.cpp's name, or "MLX"), budget_bytes, weights_bytes, cache_bytes,
                   compute_bytes, program_bytes, checkpoint_bytes, projector_bytes,
                   adapter_bytes, total_bytes
     exact         whether llama.cpp's allocator computed the sizes; otherwise, and for projectors, they are
                   estimated
-    draft         what drafts from a file of its own: model, kind ("model", "mtp" or "eagle3"), path, quant,
-                  file_bytes, context, total_bytes; or null
-    mtp           of layers of the model itself that draft: total_bytes (part of what `devices` says) and
-                  expected_speedup (times as fast as without); or null
-    drafters      the names of all that drafts, as `edgechat run --json` has them
+    draft         the drafter, if it is in a file of its own: model, kind ("model", "mtp" or "eagle3"), path,
+                  quant, file_bytes, context, total_bytes; or null
+    mtp           the drafter, if it is the model's own layers: total_bytes (included in `devices`) and
+                  expected_speedup (1: as fast as without); or null
+    drafters      the names of all drafters, as in `edgechat run --json`
     projector     the file with which the model sees or hears: path, name, vision, audio, device (the
-                  accelerator that it is on, or null), image_tokens (of the context, that a picture takes at
-                  most), image_batch (those that one call must compute together, or 0), file_bytes,
-                  weights_bytes, compute_bytes, host_bytes, total_bytes (at most, all of them); or null
+                  accelerator that holds it, or null), image_tokens (the most tokens of context that an image
+                  takes), image_batch (how many of them one call must compute together, or 0), file_bytes,
+                  weights_bytes, compute_bytes, host_bytes, total_bytes (the maximum altogether); or null
     adapters      the LoRA adapters that are loaded with it, a list: name, path, scale, rank, bytes
     remote        the server that runs the model: name, kind, url and more; or null
-    program       the engine that edgechat starts for it: its command and what it is expected to take; or null
-    no_vision     why a model that could see or hear is planned without; or null
-    ngrams        whether n-grams of the conversation are used for drafting
+    program       the engine that edgechat starts for it: its command and the memory it should take; or null
+    no_vision     why the plan of a model that could see or hear leaves that out, or null
+    ngrams        whether n-grams from the conversation are used for drafting
     no_draft      why there is no drafter, or no draft model; or null
-    predicted     decode_tps, prompt_tps, ttft_ms (both for 1,000 tokens), basis; by_depth: a list of depth
-                  (tokens before), decode_tps, prompt_tps (of the next 500 tokens)
-    kl_divergence value, source, measured (of this file, on this machine); or null
+    predicted     decode_tps, prompt_tps, ttft_ms (the last two for 1,000 tokens), basis; by_depth: a list of
+                  depth (tokens already in the context), decode_tps, prompt_tps (for the next 500 tokens)
+    kl_divergence value, source, measured (whether for this file, on this machine); or null
     notes, reasons
     alternatives  a list: model, backend, quant, context, decode_tps (both 0 if it does not fit), why_not
     verdict       "fits"; "slow" (slower than reading speed, or than --min-tps); "too lossy" (noticeably so,
@@ -170,7 +170,7 @@ def _lines(survey: SurveyFindings) -> Iterator[str]:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield rows with aligned columns, without empty columns."""
+    """Yield rows with aligned columns, leaving out empty columns."""
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in columns]
     for row in zip(*columns, strict=True):
@@ -197,7 +197,7 @@ def _ladder(survey: SurveyFindings) -> Iterator[tuple[str, ...]]:
 
 
 def _catalogue(survey: SurveyFindings) -> Iterator[str]:
-    """Yield one table, with headings between verdicts; `_choice` lists models that are too large."""
+    """Yield a single table with a heading for each verdict; `_choice` lists the models that are too large."""
     from edgechat.planner.ranking.ranking import Verdict
 
     headings = {
@@ -229,7 +229,7 @@ def _mark(option: RankedFile, survey: SurveyFindings) -> str:
 
 
 def _figures(option: RankedFile, plan: LoadPlan) -> tuple[str, str, str]:
-    """Return the share on accelerators, the speed of decoding, and the time to first token."""
+    """Return the share on accelerators, the decode speed, and the time to first token."""
     from edgechat.planner.estimate.budget import RAM
 
     on_gpu = sum(memory.total_bytes for memory in plan.memory if memory.name != RAM)
@@ -274,13 +274,13 @@ def _smallest(options: Sequence[RankedFile]) -> RankedFile:
     return min(options, key=lambda option: option.variant.size)
 
 
-# Models that edgechat does not load itself: ENGINE:MODEL, and NAME/MODEL of a remote.
+# Models that edgechat does not load itself: ENGINE:MODEL, and NAME/MODEL on a remote.
 
 
 def show_elsewhere(
     models: Sequence[str], request: PlanRequest, described: MachineDescription, *, json: bool
 ) -> None:
-    """Print the memory and command of a program, or a server's model. Raises EdgechatError."""
+    """Print the memory and command of a model's engine, or what its server says. Raises EdgechatError."""
     from edgechat.planner.placement.programs import split_engine
     from edgechat.planner.plan import as_json
 
@@ -320,7 +320,7 @@ def _elsewhere(name: str, request: PlanRequest, described: MachineDescription) -
 
 
 async def _asked(plan: LoadPlan, config: Settings) -> LoadPlan:
-    """Return the plan with the server's data about the model."""
+    """Return the plan completed with what the server says about the model."""
     from edgechat.engine.remote.choice import remote_engine
 
     engine = remote_engine(plan, config, idle_seconds=0, on_note=note)
@@ -338,11 +338,11 @@ def _engine_lines(plan: LoadPlan) -> Iterator[tuple[str, str]]:
         return
     yield "Context", f"{plan.context} tokens"
     for part in plan.memory:
-        yield part.name, f"{mebibytes(part.total_bytes)} of {mebibytes(part.budget_bytes)} that can be used"
+        yield part.name, f"{mebibytes(part.total_bytes)} of {mebibytes(part.budget_bytes)} usable"
     for text in plan.notes:
         yield "Note", text
     yield "Why", "\n".join(plan.reasons)
-    if plan.program is None:  # named beside models of other programs
+    if plan.program is None:  # a local model, named together with models that run elsewhere
         return
     given = [f"{name}={value}" for name, value in plan.program.environment.items()]
     yield "Command", shlex.join([*given, *plan.program.command])
@@ -358,9 +358,9 @@ def _remote_lines(plan: LoadPlan, remote: HostedModel) -> Iterator[tuple[str, st
         yield "Size", f"{figure(remote.n_params / 1e9)} billion parameters"
     able = {
         "sees images": remote.sees,
-        "hears sounds": remote.hears,
+        "hears audio": remote.hears,
         "calls tools": remote.has_tools,
-        "its thinking can be switched": remote.can_switch_thinking,
+        "can switch its thinking on and off": remote.can_switch_thinking,
     }
     yield "Can", ", ".join(what for what, is_so in able.items() if is_so) or "read and write text"
     if plan.predicted is None:

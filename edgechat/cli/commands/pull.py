@@ -4,18 +4,18 @@ With --json, one object is printed at the end:
 
     model, repo, commit, quant
     files             a list: name, bytes, sha256, path, here (whether it was already on this machine)
-    projector         the same of the file that makes pictures or sound readable for the model, or null
-    head              the same of the model's drafting layers (MTP) in a file of their own, or null
-    draft             the same entries about the draft model, or null
+    projector         the same for the file that lets the model see or hear, or null
+    head              the same for the model's drafting layers (MTP), if they are in a separate file, or null
+    draft             the same keys for the draft model, or null
     vision, audio     whether the model sees, or hears, with that projector; null if it was not examined
-    no_vision         why the projector of the repository is not used, or null
-    dry_run           whether nothing was downloaded
+    no_vision         why the projector in the repository is not used, or null
+    dry_run           whether the download was skipped
     seconds           how long the download took
     received_bytes    bytes downloaded now
     resumed_bytes     bytes kept from an earlier download
     plan              as in `edgechat plan --json`; null without a network, or if the model does not fit
 
-Of a LoRA adapter, the object of `edgechat list --json`, with dry_run and received_bytes.
+For a LoRA adapter: the object that `edgechat list --json` prints, with dry_run and received_bytes.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def pull(
 
 
 def _pull_adapter(remote: RemoteAdapter, want: ModelRequest, *, dry_run: bool, json: bool) -> None:
-    """Download an adapter, and print how to use it. Raises HubError, DiskError."""
+    """Download an adapter and print how to use it. Raises HubError, DiskError."""
     from edgechat.cli.commands.models import adapter_object
     from edgechat.models.adapters.local import AdapterDetails, LocalAdapter
     from edgechat.models.hub.cache import check_space
@@ -221,7 +221,7 @@ def _shown(decision: PullDecision, download: DownloadChoice) -> Iterator[tuple[s
 def _result(
     decision: PullDecision, fetched: Sequence[FetchedFile], dry_run: bool, seconds: float
 ) -> Iterator[str]:
-    """Yield the result, and what to do with it."""
+    """Yield the outcome, and what to do next."""
     for part, files in zip(decision.parts, decision.missing, strict=True):
         if part.choice.format == "mlx":
             yield _folder(part, files, dry_run)
@@ -255,7 +255,7 @@ def _result(
 
 
 def _folder(part: PullPart, missing: Sequence[RemoteFile], dry_run: bool) -> str:
-    """Return one line for all files of a model that is a folder."""
+    """Return one line about all files of a model that is a folder."""
     name, path = one_line(part.source.want.hub.repo), flat(str(part.model_path))
     if not missing:
         return f"{name} is already on this machine: {path}"
@@ -267,7 +267,7 @@ def _folder(part: PullPart, missing: Sequence[RemoteFile], dry_run: bool) -> str
 
 
 def _kept(part: PullPart, files: Sequence[RemoteFile]) -> str:
-    """Return how much of the files is on disk from an earlier download."""
+    """Return how much of the files an earlier download has left on disk; '' if nothing."""
     n_bytes = sum(part.store.n_kept(file) for file in files)
     return f", {mebibytes(n_bytes)} here" if n_bytes else ""
 
@@ -305,7 +305,7 @@ def _object(
 
 
 def _local_object(here: LocalModelEntry, dry_run: bool) -> dict[str, Any]:
-    """Return the same for a local file whose repository is unknown."""
+    """Return the --json object for a local file whose repository is unknown."""
     from edgechat.models.local.stores import found_at
 
     model = found_at(here.path)
@@ -358,12 +358,12 @@ def _described(part: PullPart, missing: Sequence[RemoteFile]) -> dict[str, Any]:
 
 
 EVERY = 10.0
-"""Seconds between lines without a terminal."""
+"""Seconds between progress lines when the output is not a terminal."""
 _TERMINAL_INTERVAL = 0.2
 
 
 class DownloadProgress:
-    """DownloadObserver that shows the total progress of several files."""
+    """DownloadObserver that shows the overall progress of several files."""
 
     def __init__(self, total: int, stream: TextIO | None = None) -> None:
         from edgechat.models.hub.download import DownloadPace
@@ -375,12 +375,12 @@ class DownloadProgress:
         self._shown = time.monotonic()
 
     def has(self, file: RemoteFile, n: int) -> None:
-        """Note that the first n bytes of a file are on disk."""
+        """Record that the first n bytes of a file are on disk."""
         if self._pace.has(file, n):
             self._show(lambda: f"{self._pace.standing().line}, {_base(file.name)}")
 
     def checked(self, file: RemoteFile, n: int) -> None:
-        """Note that the first n bytes of a partial download have been rehashed."""
+        """Show that the first n bytes of a partial download have been rehashed."""
         self._show(lambda: f"checking the partial download of {_base(file.name)}: {mebibytes(n)}")
 
     def says(self, text: str) -> None:
@@ -393,7 +393,7 @@ class DownloadProgress:
         self._status.clear()
 
     def _show(self, text: Callable[[], str]) -> None:
-        """Show a line, unless the last one is recent."""
+        """Show a line, unless the previous one is recent."""
         now = time.monotonic()
         if now - self._shown < (_TERMINAL_INTERVAL if self._on else EVERY):
             return

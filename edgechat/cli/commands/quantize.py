@@ -1,9 +1,9 @@
-"""`edgechat quantize`: make a smaller model file of one in 16 or 32 bits.
+"""`edgechat quantize`: make a smaller model file from one in 16 or 32 bits.
 
 With --json, one object is printed:
 
-    path, name, level, size, source_size, loss (in nats; null where it was not measured)
-    types     of each quantized tensor
+    path, name, level, size, source_size, loss (in nats; null if it was not measured)
+    types     the type of each quantized tensor
     compared  level, size and loss of the plain quantization that the mixture was compared with, or null
 """
 
@@ -117,8 +117,8 @@ def quantize(
         raise BadRequest(f"{one_line(matrix)} is not a file.", hint="Check the path, or use auto.")
     if save_imatrix is not None and is_matrix(matrix):
         raise BadRequest(
-            f"{one_line(str(matrix))} is an importance matrix already, so there is none to save.",
-            hint="Omit --save-imatrix, or give a text: --imatrix TEXT",
+            f"{one_line(str(matrix))} is already an importance matrix, so there is nothing to save.",
+            hint="Omit --save-imatrix, or give a text file: --imatrix TEXT",
         )
     if save_imatrix is not None and not save_imatrix.absolute().parent.is_dir():
         raise BadRequest(f"There is no folder {one_line(str(save_imatrix.parent))}.")
@@ -182,15 +182,15 @@ def affordable(source: Source, context: int | None) -> int:
 
 
 def _warnings(source: Source, n_bytes: int | None) -> Iterator[str]:
-    """Yield why another source, or the source itself, would be better. n_bytes: the requested size."""
+    """Yield reasons to use another source, or the source itself. n_bytes: the requested size."""
     name, size = source.path.name, source.header.file_size
     if source.is_quantized:
         yield (
-            f"{name} is quantized already ({source.header.quant or 'mixed'}), and what it has lost stays "
-            "lost. A file in F16 or BF16 gives a better result."
+            f"{name} is already quantized ({source.header.quant or 'mixed'}), and what that lost cannot "
+            "be recovered. A file in F16 or BF16 gives a better result."
         )
     if n_bytes is not None and size <= n_bytes:
-        yield f"{name} itself takes only {mebibytes(size)}, so that it could stay as it is."
+        yield f"{name} itself takes only {mebibytes(size)}, so it can stay as it is."
 
 
 def _print_dry_run(source: Source, level: str, *, has_importance: bool, json: bool) -> None:
@@ -214,7 +214,7 @@ def _rows(made: QuantizedModel) -> Iterator[tuple[str, str]]:
         yield "Loss", f"{figure(made.loss)} nats (KL divergence from the source, measured)"
     if made.rival is not None:
         level, size, loss = made.rival
-        same = "No mixture was found to be better, so it was taken." if loss == made.loss else ""
+        same = "No better mixture was found, so this one was used." if loss == made.loss else ""
         yield "", f"{level} with the same importance matrix, {mebibytes(size)}: {figure(loss)} nats. {same}"
     yield "", ""
     yield "Types", _types_table(made.types, made.sizes)
@@ -223,7 +223,7 @@ def _rows(made: QuantizedModel) -> Iterator[tuple[str, str]]:
 
 
 def _types_table(types: Mapping[str, str], sizes: Mapping[str, int]) -> str:
-    """Return a table of the types of each kind of tensor."""
+    """Return a table of the types used for each kind of tensor."""
     total = max(1, sum(sizes.values()))
     kinds: dict[str, list[str]] = {}
     for name in types:

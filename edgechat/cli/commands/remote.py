@@ -1,4 +1,4 @@
-"""`edgechat remote`: the servers of [remotes] in settings.toml. docs/remotes.md describes --json."""
+"""`edgechat remote`: the servers under [remotes] in settings.toml. docs/remotes.md describes --json."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def add(url: str, name: str | None, key_env: str | None, kind: RemoteKind | None
         name = _free_name(url, remotes)
     elif name in remotes:
         hint = f"To remove it: edgechat remote rm {one_line(name, 60)}"
-        raise SettingsError(f"There is a remote {one_line(name, 60)} already.", hint=hint)
+        raise SettingsError(f"There is already a remote named {one_line(name, 60)}.", hint=hint)
     if fault := remote_fault(name, server):
         raise SettingsError(f"This cannot be a remote: {fault}")
     settings.change(("remotes", name), server)
@@ -177,7 +177,7 @@ def _try_model(name: str, *, json: bool) -> int:
 async def answered(
     plan: LoadPlan, config: Settings, tokens: int, rounds: int = 1, show: Callable[[str], None] | None = None
 ) -> tuple[LoadPlan, list[Timings]]:
-    """Let a remote model write `tokens` tokens, `rounds` times; return its final plan and the timings.
+    """Have a remote model write `tokens` tokens, `rounds` times; return its final plan and the timings.
 
     Raises EdgechatError.
     """
@@ -191,7 +191,7 @@ async def answered(
         for number in range(rounds):
             if show is not None:
                 show(f"answer {number + 1} of {rounds}")
-            # A different beginning each time, so that the server's cache does not help.
+            # Start differently each time, so that the server's cache does not help.
             question = f"{number + 1}. {_TRIAL}" if rounds > 1 else _TRIAL
             request = ChatRequest(id="trial", messages=(Message("user", question),), max_tokens=tokens)
             async with aclosing(engine.stream(request)) as events:
@@ -218,13 +218,11 @@ def _print_models(listing: RemoteListing) -> None:
         print(f"  {flat(row.model.name)}{': ' * bool(facts)}{', '.join(facts)}")
         if row.model.id == UNNAMED:
             name = flat(listing.server)
-            print(
-                f"It does not tell the names of its models; with the one you know: edgechat run {name}/MODEL"
-            )
+            print(f"It does not list its models. If you know the name of one: edgechat run {name}/MODEL")
 
 
 def _free_name(url: str, remotes: dict[str, RemoteServer]) -> str:
-    """Return a free name for a server, from its host."""
+    """Return an unused name for a server, derived from its host."""
     host = urlsplit(url).hostname or ""
     try:
         ipaddress.ip_address(host)

@@ -1,4 +1,4 @@
-"""`edgechat serve`: starts the server, and shuts it down."""
+"""`edgechat serve`: starts the server and shuts it down."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ORIGIN = re.compile(r"(https?|[a-z][a-z0-9+-]*)://([a-z0-9.-]+|\[[0-9a-f:]+\])(
 _NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,252}|\[[0-9a-f:.]+\]")
 PACKAGES = ("starlette", "uvicorn", "h11", "prometheus_client")
 _LEAST_KEY = 16
-"""Shortest key, in characters, if other machines can reach the server."""
+"""Minimum length of a key, in characters, if other machines can reach the server."""
 
 
 @command(
@@ -96,7 +96,7 @@ _LEAST_KEY = 16
 @option(
     "--grace",
     type=Number(float, min=0, max=3600),
-    default=6.0,  # containers are killed ten seconds after the signal, and the shutdown takes some
+    default=6.0,  # containers are killed ten seconds after the signal; the shutdown itself takes a few
     help="Seconds that answers in progress have to finish when the server stops.",
 )
 @option(
@@ -176,12 +176,12 @@ def serve(
             note(choice.note)
         name = choice.model
         pool = real_pool(name, request, on_note=note)
-        # Before a key is generated and shown, since a model that does not load ends the command.
+        # Before a key is generated and shown, since the command ends if the model cannot be loaded.
         plan = prepare_model(request, name, name)
         key = _key(listener, host, api_key, required=not no_api_key)
         hosts = frozenset() if is_loopback(listener) else _own_names(host)
         rules = AccessRules(key.text if key else None, hosts, origins, aliases)
-        # A store is bound to its own thread, not to an event loop.
+        # A store is tied to its own thread, not to an event loop.
         store = asyncio.run(ResponseStore.open(store_path())) if store_responses else None
         logged = not sys.stdout.isatty()
         print(first_screen(name, listener, key, kind=plan.kind, logged=logged), flush=True)
@@ -206,7 +206,7 @@ async def _serve(
     strict: bool,
     grace: float,
 ) -> None:
-    """Serve until a signal. grace: seconds for answers in progress to finish."""
+    """Serve until a signal arrives. grace: seconds that answers in progress have to finish."""
     import asyncio
 
     from edgechat.server.app import make_app
@@ -218,7 +218,7 @@ async def _serve(
             message = "Stopping after the answers in progress; press Ctrl+C again to stop at once."
             print(message, file=sys.stderr, flush=True)
         await pool.drain(grace)
-        await pool.close()  # stops longer answers, and tells their clients
+        await pool.close()  # stops the remaining answers and tells their clients
 
     try:
         async with pool:
@@ -236,7 +236,7 @@ async def _serve(
 
 
 async def _load(pool: Pool) -> None:
-    """Load the default model before the first request; /health also reports errors."""
+    """Load the default model before the first request; /health reports errors, too."""
     try:
         async with pool.serve() as served:
             _print_plan(served.plan)
@@ -258,7 +258,7 @@ def _need_packages() -> None:
 
 
 def _check_network(*, fetch_images: bool) -> None:
-    """Raise SettingsError for --fetch-images without a network."""
+    """Raise SettingsError if --fetch-images is used offline."""
     switch = offline_by()
     if fetch_images and switch is not None:
         hint = "Omit one of them." if switch == OFFLINE_OPTION else f"Omit it, or unset {switch}."
@@ -268,7 +268,7 @@ def _check_network(*, fetch_images: bool) -> None:
 
 
 def _key(listener: socket.socket, host: str, given: str | None, *, required: bool) -> Key | None:
-    """Return the API key to require, or None. Raises SettingsError if that were unsafe."""
+    """Return the API key to require, or None. Raises SettingsError if the choice is unsafe."""
     from edgechat.server.access import find_key
     from edgechat.server.serving import is_loopback
 
@@ -293,7 +293,7 @@ def _key(listener: socket.socket, host: str, given: str | None, *, required: boo
 
 
 def _origin(text: str) -> str:
-    """Return an origin as browsers send it. Raises SettingsError if it is not valid."""
+    """Return an origin in the form that browsers send. Raises SettingsError if it is not valid."""
     origin = text.strip().lower().removesuffix("/")
     if _ORIGIN.fullmatch(origin) is None:
         raise SettingsError(
@@ -304,7 +304,7 @@ def _origin(text: str) -> str:
 
 
 def _alias(text: str) -> str:
-    """Return a host name as in the header Host. Raises SettingsError if it is not valid."""
+    """Return a host name in the form of the Host header. Raises SettingsError if it is not valid."""
     name = text.strip().lower()
     if _NAME.fullmatch(name) is None:
         raise SettingsError(
@@ -315,7 +315,7 @@ def _alias(text: str) -> str:
 
 
 def _own_names(host: str) -> frozenset[str]:
-    """Return the names that other machines may use for this one."""
+    """Return the names by which other machines may call this one."""
     own = socket.gethostname().lower()
     return frozenset({own, f"{own.partition('.')[0]}.local", host.lower()})
 
@@ -353,10 +353,10 @@ _EXAMPLES: dict[ModelKind, tuple[str, str]] = {
 def first_screen(
     name: str, listener: socket.socket, key: Key | None, *, kind: ModelKind, logged: bool = False
 ) -> str:
-    """Return the first screen. It contains the key only if the key is new and the output is not logged.
+    """Return the first screen. It includes the key only if the key is new and the output is not logged.
 
-    kind: of the default model. logged: whether the output is stored, as in a journal.
-    Commands have at most 60 columns, except for paths and keys.
+    kind: the default model's kind. logged: whether the output is stored, as in a journal.
+    Commands are at most 60 columns wide, apart from paths and keys.
     """
     from edgechat.server.serving import is_loopback, url_for_others, url_of
 
@@ -386,7 +386,7 @@ def first_screen(
 
 def _example_request(*, has_key: bool, kind: ModelKind) -> str:
     path, body = _EXAMPLES[kind]
-    if sys.platform == "win32":  # PowerShell has a different curl, and splits quotes
+    if sys.platform == "win32":  # PowerShell's curl is different, and its quoting breaks JSON
         command = f'Invoke-RestMethod "$env:OPENAI_BASE_URL/{path}" -Method Post'
         authorization = '-Headers @{Authorization = "Bearer $env:OPENAI_API_KEY"}'
         options = ["-ContentType application/json", f"-Body '{body}'"]

@@ -6,12 +6,12 @@ With --json, one object is printed, or a list if the name matches several files:
     architecture, parameters, layers, heads, kv_heads, head_length, experts, experts_used, vocabulary
     context, window (tokens; 0: none), format ("gguf" or "mlx"), quant, bits_per_weight
     end_tokens (ids that end a reply), licence, template, thinking, size, files, place, repository, last_used
-    defaults        what Ollama keeps beside it: sampling, context, stop, system, chat_format, adapters
+    defaults        what Ollama stores with the model: sampling, context, stop, system, chat_format, adapters
     vision, audio, projector, no_vision, mtp    as in `edgechat list --json`
     plan    as in `edgechat plan --json`; null if the model does not fit, and why_not says why
 
-Of a LoRA adapter, the object is the one of `edgechat list --json`; of what another program or server runs,
-the one of `edgechat plan --json`.
+For a LoRA adapter, the object is the one that `edgechat list --json` prints; for a model that another program
+or server runs, the one that `edgechat plan --json` prints.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def show(model: str, json: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ShownModel:
-    """A model, and all that is shown of it."""
+    """A model, with everything that is shown about it."""
 
     model: LocalModel
     header: ModelHeader
@@ -94,9 +94,9 @@ class ShownModel:
     why_not: str = ""
     modalities: tuple[Modality, ...] = ()
     defaults: ModelDefaults = NO_DEFAULTS
-    """Ollama's defaults for it."""
+    """Ollama's defaults for the model."""
     no_vision: str = ""
-    """Why its projector cannot be used."""
+    """Why the model's projector cannot be used."""
 
 
 def _shown(model: LocalModel, machine: Machine) -> ShownModel:
@@ -182,7 +182,7 @@ def _template(header: ModelHeader, own: ModelDefaults) -> str:
 
 
 def _projector(shown: ShownModel) -> str:
-    """Describe the projector and its use; '' for a model of text only."""
+    """Describe the projector and its use; '' for a text-only model."""
     file, entry = shown.model.found.projector, shown.model.entry
     if file is None:
         missing = shown.model.missing_modalities
@@ -224,7 +224,7 @@ def _bits(header: ModelHeader) -> float:
 
 
 def _plan(shown: ShownModel) -> str:
-    """Return the plan in two lines."""
+    """Return the plan on two lines, or why there is none."""
     plan = shown.plan
     if plan is None or plan.predicted is None:
         return shown.why_not
@@ -238,7 +238,7 @@ def _plan(shown: ShownModel) -> str:
 
 
 def _count(n: int) -> str:
-    """Return a readable number of weights: '1.2 B'."""
+    """Return a number of weights in readable form: '1.2 B'."""
     for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
         if n >= size:
             return f"{n / size:.3g} {unit}"

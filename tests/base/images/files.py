@@ -1,4 +1,4 @@
-"""Image files of all kinds, sound and damaged, in memory."""
+"""Image files of all kinds in memory, valid and damaged."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ PIECES = [
 
 
 def encoded(image: Image.Image, format: str, **options: Any) -> bytes:
-    """Return an image as a file."""
+    """Return an image encoded as a file."""
     file = io.BytesIO()
     image.save(file, format, **options)
     return file.getvalue()
 
 
 def quadrants(width: int = 64, height: int = 32, mode: str = "RGB") -> Image.Image:
-    """Return an image that is red, green, blue and white, in the order of reading."""
+    """Return an image with red, green, blue and white quadrants, in reading order."""
     image = Image.new("RGB", (width, height), RED)
     x, y = width // 2, height // 2
     image.paste(GREEN, (x, 0, width, y))
@@ -52,14 +52,14 @@ def png_chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def png(width: int, height: int, data: bytes, *, depth: int = 8, colour: int = 2) -> bytes:
-    """Return a PNG that says what it likes of itself."""
+    """Return a PNG whose header may claim anything."""
     header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", data), (b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(kind, one) for kind, one in chunks)
 
 
 def bomb(width: int, height: int) -> bytes:
-    """Return a black PNG of a thousandth of the bytes that its pixels take."""
+    """Return a black PNG a thousandth the size of its pixels."""
     packer = zlib.compressobj(9)
     row = bytes(3 * width + 1)
     return png(width, height, b"".join(packer.compress(row) for _ in range(height)) + packer.flush())
@@ -67,7 +67,7 @@ def bomb(width: int, height: int) -> bytes:
 
 @cache
 def sound() -> tuple[bytes, ...]:
-    """Return small images of all formats, with what makes their files complicated."""
+    """Return small images in all formats, with features that make files complicated."""
     image = quadrants()
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -97,7 +97,7 @@ def mutated(seed: int) -> bytes:
     rng = random.Random(seed)
     data = bytearray(rng.choice(sound()))
     for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
-        # The beginnings of files are what decoders believe.
+        # Decoders trust the start of a file most.
         at = rng.randrange(len(data) + 1) if rng.random() < 0.5 else rng.randrange(min(len(data), 64) + 1)
         piece = rng.choice(PIECES)
         match rng.randrange(5):

@@ -1,4 +1,4 @@
-"""Documents, well-formed and hostile, made on the fly."""
+"""Documents made on the fly, well-formed and hostile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONTAINER = (
 
 
 def pdf(pages: Sequence[str], *, more: str = "") -> bytes:
-    """Return a PDF whose pages have these lines of ASCII. more: operators after those of each page."""
+    """Return a PDF whose pages have these lines of ASCII. more: operators to add after those of each page."""
     objects = [
         "<< /Type /Catalog /Pages 2 0 R >>",
         "",
@@ -56,7 +56,7 @@ def pdf(pages: Sequence[str], *, more: str = "") -> bytes:
 def written_pdf(
     pages: Sequence[str], *, outline: Sequence[tuple[str, int, int]] = (), **encrypt: str
 ) -> bytes:
-    """Return a PDF with an outline of (title, page from 0, depth from 0), or one that is encrypted."""
+    """Return a PDF, encrypted or with an outline of (title, page from 0, depth from 0)."""
     from pypdf import PdfReader, PdfWriter
 
     writer, parents = PdfWriter(PdfReader(io.BytesIO(pdf(pages)))), {}
@@ -91,7 +91,7 @@ def word() -> bytes:
 
 
 def word_of(body: str, *, before: str = "") -> bytes:
-    """Return a Word document with this XML as its body. before: what comes before the document's element."""
+    """Return a Word document with this XML as its body. before: text to put before the root element."""
     main = "application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"
     relation = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/officeDocument"
     return zipped(
@@ -115,7 +115,7 @@ def zipped(entries: dict[str, str | bytes]) -> bytes:
 
 
 def epub(chapters: Sequence[str | bytes], **more: str | bytes) -> bytes:
-    """Return an EPUB whose spine has these chapters, stored in another order."""
+    """Return an EPUB with these chapters in its spine, stored in a different order."""
     names = [f"ch%20{n}.xhtml" for n in range(len(chapters))]
     items = "".join(
         f'<item id="i{n}" href="{name}" media-type="application/xhtml+xml"/>' for n, name in enumerate(names)
@@ -137,18 +137,18 @@ def epub(chapters: Sequence[str | bytes], **more: str | bytes) -> bytes:
 
 
 def lying(data: bytes, name: str, size: int) -> bytes:
-    """Return a ZIP archive that says of an entry that it unpacks to `size` bytes."""
+    """Return a ZIP archive that claims that an entry unpacks to `size` bytes."""
     at = data.rindex(name.encode()) - 46  # its entry in the central directory
     return data[: at + 24] + struct.pack("<I", size) + data[at + 28 :]
 
 
 def chapter(title: str, text: str) -> str:
-    """Return the XHTML of a chapter."""
+    """Return a chapter's XHTML."""
     return f"<html><head><title>Book</title></head><body><h1>{title}</h1><p>{text}</p></body></html>"
 
 
 def sound() -> list[tuple[str, bytes]]:
-    """Return documents of all kinds that a child reads."""
+    """Return documents of all kinds that a child process reads."""
     html = b"<html><title>T</title><body><h1>A</h1><table><tr><td>x<td>y</table><ul><li>z</ul><pre>k</pre>"
     return [
         ("a.html", html * 20),
@@ -177,7 +177,7 @@ PIECES = (
 
 
 def mutated(seed: int) -> tuple[str, bytes]:
-    """Return the name of a damaged document, and its bytes."""
+    """Return a damaged document's name and bytes."""
     rng = random.Random(seed)
     name, whole = rng.choice(sound())
     data = bytearray(whole)

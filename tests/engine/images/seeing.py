@@ -1,4 +1,4 @@
-"""Engines with tiny models with vision or audio, and requests for them."""
+"""Engines with tiny models that see or hear, and requests for them."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from tests.kit.vision import KINDS, RATE, Picture, SoundWave, hearing, seeing, w
 
 QUESTION = "What colour is it?"
 MLX = "mlx-"
-"""Prefix of the names of MLX's kinds."""
+"""Prefix of kinds that are for MLX."""
 MLX_KINDS = (
     ("mlx-windowed", "mlx-dense", "mlx-mrope", "mlx-hybrid") if find_spec("mlx_vlm") is not None else ()
 )
 ALL_KINDS = (*KINDS, *MLX_KINDS)
 MANY = tuple(kind for kind in ALL_KINDS if kind != "mlx-dense")
-"""Kinds that name the last of several images."""
+"""Kinds that name the color of the last of several images."""
 
 
 def plan_of(kind: str, *, hears: bool = False, sees: bool = True, **changes: Any) -> LoadPlan:
-    """Return how a model is loaded with its projector."""
+    """Return the plan that loads a model with its projector."""
     if kind.startswith(MLX):
         return _mlx_plan(kind, **changes)
     eyes = hearing(kind, sees=sees) if hears else seeing(kind)
@@ -69,12 +69,12 @@ def _mlx_plan(kind: str, **changes: Any) -> LoadPlan:
 
 
 def engine_of(plan: LoadPlan, template: ChatTemplate, **fields: Any) -> EngineCore:
-    """Return an engine over a plan."""
+    """Return an engine for a plan."""
     return EngineCore(load(plan), SharedTemplate(template), **fields)  # type: ignore[arg-type]
 
 
 def image_of(picture: Picture, folder: Path) -> Image:
-    """Return a picture as a file."""
+    """Return a picture as an image file."""
     digest = hashlib.blake2b(picture.tobytes() + bytes(picture.shape), digest_size=16).hexdigest()
     path = folder / f"{digest}.png"
     PillowImage.fromarray(np.ascontiguousarray(picture)).save(path)
@@ -83,7 +83,7 @@ def image_of(picture: Picture, folder: Path) -> Image:
 
 
 def sound_of(sound: SoundWave, folder: Path) -> Sound:
-    """Return a sound as a file."""
+    """Return a sound as a sound file."""
     data = wav(sound)
     path = folder / f"{digest_of(data)}.wav"
     path.write_bytes(data)
@@ -91,12 +91,12 @@ def sound_of(sound: SoundWave, folder: Path) -> Sound:
 
 
 def asking(*media: MediaFile, text: str = QUESTION) -> Message:
-    """Return a question about images and sounds, which come before it."""
+    """Return a question about images and sounds, which come first."""
     return Message("user", PLACE * len(media) + text, media=media)
 
 
 def ask(engine: EngineCore, name: str, *messages: Message, **fields: Any) -> tuple[str, Finished]:
-    """Return the answer, word for word, and its end."""
+    """Return the exact answer, and its Finished event."""
     fields = {"sampling": Sampling(temperature=0), "max_tokens": 8} | fields
     engine.begin(ChatRequest(id=name, messages=messages, **fields))
     return answer_of(name, until_idle(engine))
@@ -113,7 +113,7 @@ def until_idle(engine: EngineCore) -> list[Event]:
 
 
 def answer_of(name: str, events: list[Event]) -> tuple[str, Finished]:
-    """Return the answer to a request, and its end."""
+    """Return the answer to a request, and its Finished event."""
     failed = [event for event in events if isinstance(event, Failed)]
     assert not failed, failed
     text = "".join(one.text for one in events if isinstance(one, Delta) and one.request_id == name)

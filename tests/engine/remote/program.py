@@ -1,10 +1,10 @@
-"""A program as vLLM and its like are, for the command line of a test: no model, the same protocol.
+"""A program that imitates vLLM and the like on the command line: the same protocol, without a model.
 
     python program.py MANNER [...] --port PORT
 
-Manners: ready, dies (at once), silent (never ready), floods (its log), stubborn (ignores SIGTERM, and has a
-child that does), fails (in the middle of its first answer), obeys (answers what the contract's tests ask for,
-once `--delay SECONDS` have passed, or ends with `--error TEXT`).
+Manners: ready, dies (at once), silent (never ready), floods (its log), stubborn (ignores SIGTERM, as does its
+child), fails (in the middle of its first answer), obeys (answers what the contract's tests ask for, after
+`--delay SECONDS`, or exits with `--error TEXT`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MANNER, PORT = sys.argv[1], int(sys.argv[sys.argv.index("--port") + 1])
 KEY = os.environ.get("VLLM_API_KEY", "")
 OPTIONS = {name: value for name, value in pairwise(sys.argv[2:]) if name.startswith("--")}
 SCRIPTS = {"slow": (0.05, ["on and on "] * 2000), "die": (0.0, ["I was about to"])}
-"""Seconds between the words of an answer, and these."""
+"""Seconds between the words of an answer, and the words."""
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""A server of which every byte is a test's: what other programs answer, and what no honest one would."""
+"""A server whose every byte is up to the test: what other programs answer, and what no honest one would."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Answer = Callable[[Write], Awaitable[None]]
 
 @dataclass
 class Asked:
-    """A request as it came."""
+    """A request as received."""
 
     method: str
     path: str
@@ -33,12 +33,12 @@ class Asked:
 
 @dataclass
 class RawServer:
-    """Answers each path as it is told, and 404 to all others."""
+    """Answers each path as told, and all others with 404."""
 
     answers: dict[str, Answer] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
     left: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when a client has gone before its answer was complete."""
+    """Set when a client has disconnected before its answer was complete."""
     url: str = ""
 
     def client(self, **changes: Any) -> RemoteClient:
@@ -51,11 +51,11 @@ class RawServer:
 
     @property
     def body(self) -> Any:
-        """What was asked of the model last."""
+        """The body of the latest request to the model."""
         return [one.body for one in self.asked if one.path.endswith("/chat/completions")][-1]
 
     def chat(self, *chunks: Any, end: bool = True) -> None:
-        """Answer every chat with these chunks: objects, or lines as they are."""
+        """Answer every chat with these chunks: objects, or raw lines."""
         lines = [
             chunk if isinstance(chunk, bytes) else b"data: " + json.dumps(chunk).encode() for chunk in chunks
         ]
@@ -87,7 +87,7 @@ class RawServer:
 
 
 def said(body: Any, status: int = 200, **headers: str) -> Answer:
-    """Return an answer that is whole."""
+    """Return an answer sent as a whole."""
 
     async def answer(write: Write) -> None:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -102,7 +102,7 @@ STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: clo
 
 
 def streamed(*lines: bytes) -> Answer:
-    """Return an answer that comes in lines, and ends with the connection."""
+    """Return an answer sent in lines, which ends with the connection."""
 
     async def answer(write: Write) -> None:
         await write(STREAM)
@@ -123,7 +123,7 @@ def text(content: str, finish: str | None = None, **more: Any) -> dict[str, Any]
 
 @asynccontextmanager
 async def raw_server() -> AsyncIterator[RawServer]:
-    """Serve on loopback: at first one model, m, that says 'Hi'."""
+    """Serve on loopback; initially with one model, m, that says 'Hi'."""
     raw = RawServer()
     raw.models({"id": "m", "owned_by": "vllm", "max_model_len": 4096})
     raw.chat(text("Hi"), text("", "stop"))

@@ -1,4 +1,4 @@
-"""A scripted model behind edgechat's own server on loopback: the real pool, worker and socket."""
+"""A scripted model behind edgechat's own server on loopback, with the real pool, worker and socket."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tests.server.pool.machine import Machine, worker
 
 @dataclass
 class ServedModel:
-    """Where the model is, and what goes wrong before it is found."""
+    """The model's address, and what happens before it is found."""
 
     url: str = ""
     key: str = KEY
     delay: float = 0.0
-    """Seconds until the list of models comes."""
+    """Seconds until the model list arrives."""
     error: str = ""
-    """What comes instead of it."""
+    """The error to answer with instead."""
     model: str = "one"
 
     @property
@@ -39,7 +39,7 @@ class ServedModel:
         return RemoteServer(url=f"{self.url}/v1", key=self.key)
 
     def engine(self, **changes: Any) -> RemoteEngine:
-        """Return an engine of it."""
+        """Return an engine for the model."""
         remote = HostedModel(server="desk", id=self.model, kind="openai", url=self.url)
         plan = LoadPlan(model_path="", model_name=remote.name, context=1024, remote=remote)
         return RemoteEngine(plan, RunningHost(self.server), **changes)
@@ -60,7 +60,7 @@ class ServedModel:
 
 @asynccontextmanager
 async def served_model(folder: Path, **script: Any) -> AsyncIterator[ServedModel]:
-    """Serve a model that follows a script; the test takes the fixture `scripted_workers`."""
+    """Serve a model that follows a script. Tests must use the fixture `scripted_workers`."""
     folder.mkdir(exist_ok=True)
     machine, served = Machine(folder), ServedModel()
     machine.default = machine.add("one", **script)

@@ -1,4 +1,4 @@
-"""A controller that always drafts, in random lengths: accepted text must not depend on it."""
+"""A controller that always drafts, with random lengths: the text must not depend on them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edgechat.engine.types import LONGEST_DRAFT, Source
 
 
 class Always(Controller):
-    """Never asks whether it pays."""
+    """Drafts whether or not it pays."""
 
     def __init__(self, seed: int = 1, longest: int = 8) -> None:
         super().__init__(StepCost())
@@ -36,7 +36,7 @@ class Always(Controller):
         return [0.5] * (LONGEST_DRAFT[source] - start)
 
     def choose(self, offers: Sequence[Sequence[DraftOffer]], most: int) -> list[DraftChoice | None]:
-        """Take one of a stream's offers, and as much of it as chance has it."""
+        """Take a random one of each stream's offers, and a random part of it."""
         chosen: list[DraftChoice | None] = []
         for one in offers:
             offer = self._random.choice(one) if one else None
@@ -49,13 +49,13 @@ class Always(Controller):
     def is_worth_drafting(
         self, source: Source, chances: Sequence[float], n_beside: int, longest: int
     ) -> bool:
-        """Go on until chance has it otherwise."""
+        """Continue at random."""
         return self._random.random() < 0.8
 
     def is_worth_adding(self, source: Source, chances: Sequence[float], n_beside: int, longest: int) -> bool:
-        """Take what comes."""
+        """Accept every token."""
         return True
 
     def worth_verifying(self, chances: Sequence[float], n_beside: int) -> int:
-        """Verify all."""
+        """Verify all tokens."""
         return len(chances)

@@ -1,4 +1,4 @@
-"""A backend whose next token depends on the last two, by tables: fast, with known probabilities."""
+"""A backend that looks up the next token by the last two: fast, with known probabilities."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edgechat.engine.tool_calls.formats import GENERIC
 
 
 class Letters:
-    """The tokens are the letters a, b, c ...; nothing ends a text."""
+    """A vocabulary of letters a, b, c ..., without an end token."""
 
     bos = eos = ""
 
@@ -27,23 +27,23 @@ class Letters:
         return b"abcdefghij"[token : token + 1]
 
     def control_texts(self) -> list[str]:
-        """There are none."""
+        """Return an empty list: there are no control tokens."""
         return []
 
     def infill(self) -> None:
-        """There are none."""
+        """Return None: there are no infill tokens."""
 
     def is_end(self, token: int) -> bool:
         """Return False."""
         return False
 
     def misfit(self, other: Letters) -> str:
-        """All letters are alike."""
+        """Return '': all vocabularies of letters are compatible."""
         return ""
 
 
 class Tables:
-    """Logits [period, n, n, n]: of the next token, by how many there are modulo `period` and the last two."""
+    """Logits [period, n, n, n] of the next token, by the position modulo `period` and the last two tokens."""
 
     chat_template = None
     architecture = state_format = "tables"
@@ -69,7 +69,7 @@ class Tables:
         n_seq_max: int = 16,
         head: np.ndarray | None = None,
     ) -> None:
-        """head: the tables by which the model itself drafts."""
+        """head: the tables with which the model's own layers draft."""
         self.head = TablesHead(self, head.astype(np.float32)) if head is not None else None
         self.tables = tables.astype(np.float32)
         self.vocabulary = Letters(tables.shape[-1])
@@ -110,11 +110,11 @@ class Tables:
         return True
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing."""
 
 
 class TablesHead:
-    """A head that knows the tokens of its model, and has tables of its own."""
+    """A draft head that sees its model's tokens, and has its own tables."""
 
     kind = "mtp"
     longest = 8
@@ -144,7 +144,7 @@ class TablesHead:
 
 
 class Fixed:
-    """A template that says the same whatever is asked."""
+    """A template that renders the same text for every request."""
 
     marks = None
     calls = GENERIC
@@ -158,4 +158,4 @@ class Fixed:
         return self._text
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing."""

@@ -1,13 +1,13 @@
 """Tiny models with drafting heads: llama.cpp's multi-token prediction (MTP) and EAGLE-3.
 
-    path = with_head("qwen35", eps=0.1)             the head is in the file
-    target, drafter = split_head("qwen35")          the same head in a file of its own, mtp-*.gguf
+    path = with_head("qwen35", eps=0.1)             the head is in the model's file
+    target, drafter = split_head("qwen35")          the same head in its own file, mtp-*.gguf
     target, drafter = eagle3_pair(eps=0.1)          a draft made for one target
     target, drafter = gemma4_pair(eps=0.1)          a drafter that reads its target's KV cache
 
-Their weights are set by hand where the next token is decided, and random elsewhere; what that means is told
-in stream.py. The target's other layers add noise, each `eps` times as loud as what decides. How often the
-head's best token is the target's, along greedy texts:
+The weights that decide the next token are set by hand, as described in stream.py; the others are random. The
+target's other layers add noise, each `eps` times as loud as what decides. How often the head's best token is
+the target's, in greedy texts:
 
     eps                       0      0.02   0.05   0.1    0.2
     qwen35                    0.95   0.94   0.85   0.75   0.60
@@ -18,8 +18,8 @@ head's best token is the target's, along greedy texts:
     gemma4, first token       0.92   0.90   0.85   0.72   0.50
     gemma4, later tokens      0.72   0.74   0.73   0.65   0.45
 
-Given no hidden states, or those of another token, or a KV cache without the text, it is 0.25 at most:
-an engine that mixes them up is noticed. Greedy text is varied and does not repeat itself.
+With no hidden states, those of another token, or a KV cache without the text, it is 0.25 at most, so an
+engine that mixes them up is caught. Greedy text is varied and does not repeat itself.
 """
 
 from tests.kit.heads.models import MTP, Pair, eagle3_pair, gemma4_pair, split_head, with_head

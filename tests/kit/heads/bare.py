@@ -1,9 +1,9 @@
-"""Drafting with the bare library: a target, the context of its head, and no cleverness.
+"""Drafting with the bare library: a target, the context of its head, and nothing else.
 
 with Bare(model) as run:
     text = prompt + run.target.greedy(prompt, 100)
     run.agreement(text, skip=len(prompt))                     with the right hidden states
-    run.agreement(text, skip=len(prompt), change=shifted)     with those of the token before
+    run.agreement(text, skip=len(prompt), change=shifted)     with those of the previous token
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from llama_cpp import llama_cpp_ext as ext
 from tests.kit.reference import Logits, Reference
 
 Hidden = npt.NDArray[np.float32]
-"""The state behind each token, [tokens, n_embd]."""
+"""Each token's hidden state, [tokens, n_embd]."""
 
 
 def zeroed(hidden: Hidden) -> Hidden:
-    """Return states without content."""
+    """Return hidden states of zeros."""
     return np.zeros_like(hidden)
 
 
 def shifted(hidden: Hidden) -> Hidden:
-    """Return for each token the state of the one before."""
+    """Return the hidden states shifted by one token."""
     return np.vstack([hidden[:1], hidden[:-1]])
 
 
 def unchanged(hidden: Hidden) -> Hidden:
-    """Return the states as they are."""
+    """Return the hidden states as they are."""
     return hidden
 
 
 class Bare:
-    """A target, and the context of the head in its file or in one of its own."""
+    """A target, and the context of its head, which is in the same file or a separate one."""
 
     def __init__(
         self, path: Path, drafter: Path | None = None, *, kind: int = api.LLAMA_CONTEXT_TYPE_MTP
@@ -79,7 +79,7 @@ class Bare:
         return logits, self._hidden(self.target, len(text))
 
     def headed(self, tokens: Sequence[int], hidden: Hidden, *, start: int = 0) -> tuple[Logits, Hidden]:
-        """Return the head's logits and hidden states. hidden: those of the tokens before each of `tokens`."""
+        """Return the head's logits and hidden states. hidden: for each token, the previous token's state."""
         n = len(tokens)
         batch = api.llama_batch_init(n, self.n_embd, 1)
         batch.token = ids = (api.llama_token * n)(*tokens)
@@ -90,7 +90,7 @@ class Bare:
         try:
             code = api.llama_decode(self.head.ctx, batch)
         finally:
-            batch.token = None  # which llama.cpp would free, though it is ours
+            batch.token = None  # otherwise llama.cpp would free it, though it is ours
             api.llama_batch_free(batch)
         if code:
             raise RuntimeError(f"llama_decode of {list(ids)}: {code}")
@@ -100,9 +100,9 @@ class Bare:
     def agreement(
         self, text: Sequence[int], *, skip: int, change: Callable[[Hidden], Hidden] = unchanged
     ) -> float:
-        """Return how often the head's best token is the target's, from the token `skip` of the text on.
+        """Return how often the head's best token is the target's, starting at position `skip` in the text.
 
-        change: what is done to the hidden states on their way to the head.
+        change: a function applied to the hidden states that the head gets.
         """
         said, hidden = self.targeted(text)
         self.forget()
@@ -110,7 +110,7 @@ class Bare:
         return float((said.argmax(1) == guessed.argmax(1))[skip:].mean())
 
     def agreement_of_drafts(self, text: Sequence[int], *, skip: int, n_draft: int = 3) -> list[float]:
-        """Return how often the first, second, ... drafted token is right, where those before it are."""
+        """Return how often the first, second, ... drafted token is right, if the ones before it are."""
         said, hidden = self.targeted(text)
         best, hidden = said.argmax(1), before(hidden)
         right, tried = [0] * n_draft, [0] * n_draft
@@ -124,12 +124,12 @@ class Bare:
         return [a / b for a, b in zip(right, tried, strict=True)]
 
     def draft(self, text: Sequence[int], hidden: Hidden, n: int) -> list[int]:
-        """Return n tokens drafted behind a text. hidden: as for `headed`, of all of its tokens."""
+        """Return n tokens drafted after a text. hidden: as for `headed`, for all its tokens."""
         last = len(text) - 1
         self._fill(text[:-1], hidden[:-1])
         tokens, states = list(text[-1:]), hidden[-1:]
         for step in range(n):
-            if self.n_heads > 1:  # this step's head knows nothing of the draft yet
+            if self.n_heads > 1:  # this step's head has not seen the draft yet
                 self._turn_to(step, cut=last)
                 logits, behind = self.headed(tokens, states, start=last)
             else:
@@ -140,13 +140,13 @@ class Bare:
         return tokens[1:]
 
     def _fill(self, text: Sequence[int], hidden: Hidden) -> None:
-        """Put a text into the cache of every head."""
+        """Put a text into every head's cache."""
         for head in range(self.n_heads):
             self._turn_to(head, cut=0)
             self.headed(text, hidden)
 
     def _turn_to(self, head: int, *, cut: int) -> None:
-        """Let this head be the one that runs; forget what the cache holds from the position `cut` on."""
+        """Make this head the active one; drop the cache from position `cut` on."""
         api.llama_memory_seq_rm(self.head.memory, 0, cut, -1)
         ext.llama_set_nextn_layer_offset(self.head.ctx, head)
 
@@ -156,5 +156,5 @@ class Bare:
 
 
 def before(hidden: Hidden) -> Hidden:
-    """Return for each token what its head gets: the state of the token before; zeros for the first."""
+    """Return what the head gets for each token: the previous token's state, or zeros for the first."""
     return np.vstack([np.zeros_like(hidden[:1]), hidden[:-1]])

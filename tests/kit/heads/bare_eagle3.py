@@ -1,4 +1,4 @@
-"""As bare.py, for an EAGLE-3 draft, whose states are made of what goes into three layers of its target."""
+"""Like bare.py, for an EAGLE-3 draft, which reads the inputs of three of its target's layers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.kit.reference import Logits
 
 
 def _function(names: tuple[str, ...], arguments: list[Any], result: Any) -> Any:
-    """Return a function that llama.cpp exports with a C++ name, which depends on the compiler."""
+    """Return a function that llama.cpp exports under a C++ name, which depends on the compiler."""
     found = next(getattr(api._lib, name) for name in names if hasattr(api._lib, name))
     found.argtypes, found.restype = arguments, result
     return found
@@ -44,7 +44,7 @@ _get_layer_inputs = _function(
 class BareEagle3(Bare):
     """A target and its EAGLE-3 draft.
 
-    At the position p stands the token p + 1 of the text, with the state of the token before it.
+    Position p holds token p + 1 of the text, with the state of the token before it.
     """
 
     def __init__(self, path: Path, drafter: Path) -> None:
@@ -54,7 +54,7 @@ class BareEagle3(Bare):
             _set_layer_inputs(self.target.ctx, layer, True)
 
     def targeted(self, text: Sequence[int]) -> tuple[Logits, Hidden]:
-        """Return the target's logits for a text, and the states that the draft's encoder makes of it."""
+        """Return the target's logits for a text, and the states that the draft's encoder makes from it."""
         self.target.clear()
         logits, n = self.target.decode(text), len(text)
         rows = [_get_layer_inputs(self.target.ctx, layer) for layer in TARGET_LAYERS]
@@ -62,7 +62,7 @@ class BareEagle3(Bare):
         return logits, self._encoded(features)
 
     def headed(self, tokens: Sequence[int], hidden: Hidden, *, start: int = 0) -> tuple[Logits, Hidden]:
-        """Return the draft's logits and states; of a text's first token there are none: zeros."""
+        """Return the draft's logits and states; a text's first token, which has none, gets zeros."""
         if start:
             return super().headed(tokens, hidden, start=start - 1)
         logits, behind = super().headed(tokens[1:], hidden[1:])
@@ -76,7 +76,7 @@ class BareEagle3(Bare):
         batch = api.llama_batch_init(n, features.shape[1], 1)
         np.ctypeslib.as_array(batch.embd, features.shape)[:] = features
         batch.n_tokens = n
-        # The encoder minds no positions, but llama.cpp wants them to go on from those of the cache.
+        # The encoder ignores positions, but llama.cpp requires them to continue those in the cache.
         start = api.llama_memory_seq_pos_max(self.head.memory, 0) + 1
         for i in range(n):
             batch.pos[i], batch.logits[i], batch.n_seq_id[i], batch.seq_id[i][0] = start + i, 1, 1, 0

@@ -1,4 +1,4 @@
-"""As bare.py, for gemma4's drafter: it reads its target's cache, and drafts every token at one position."""
+"""Like bare.py, for gemma4's drafter: it reads its target's cache, and drafts at a single position."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class BareGemma4(Bare):
     def agreement(
         self, text: Sequence[int], *, skip: int, change: Callable[[Hidden], Hidden] = unchanged
     ) -> float:
-        """As ever; the target's cache is cut from its end, for the drafter to see what comes before alone."""
+        """See `Bare.agreement`. The target's cache is cut back, so that the drafter sees only the past."""
         said, hidden = self.targeted(text)
         hidden, right = change(before(hidden)), 0
         for at in reversed(range(skip, len(text))):
@@ -30,7 +30,7 @@ class BareGemma4(Bare):
         return right / (len(text) - skip)
 
     def draft(self, text: Sequence[int], hidden: Hidden, n: int) -> list[int]:
-        """Return n tokens drafted behind a text."""
+        """Return n tokens drafted after a text."""
         self.targeted(text[:-1])
         tokens, state = list(text[-1:]), hidden[-1:]
         for _ in range(n):

@@ -1,4 +1,4 @@
-"""deepseek2: latent attention (MLA), experts in all layers but the first, one layer that drafts."""
+"""deepseek2: latent attention (MLA), experts in all layers but the first, and one layer that drafts."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from tests.kit.heads.stream import (
 
 N_LAYERS, N_FF = 3, 64
 RANK = 16
-"""Channels of the compressed queries, keys and values: as many as a token has."""
+"""Number of channels of the compressed queries, keys and values: as many as a token has."""
 TURNING, STILL = 32, 16
-"""Channels of a key that turn with the position, and that do not."""
+"""How many channels of a key rotate with the position, and how many do not."""
 EXPERTS = Experts()
 
 
@@ -49,12 +49,12 @@ def model(eps: float, seed: int) -> Model:
 
 
 def _looking(p: str, *, drafts: bool) -> dict[str, Array]:
-    """drafts: PREVIOUS is there, from the hidden state; bring EARLIER alone."""
+    """Return the attention that looks back. drafts: leave out PREVIOUS, which comes from the hidden state."""
     one = CONSTANT / (JOINED if drafts else EMBEDDED)
     loud = math.sqrt(SHARPNESS * math.sqrt(STILL + TURNING))
     q_a, q_b = zeros(RANK, N_EMBD), zeros(len(BACK), STILL + TURNING, RANK)
     kv_a, o = zeros(RANK + TURNING, N_EMBD), zeros(N_EMBD, len(BACK), RANK)
-    q_a[0, ONE] = 1.0  # normalised, it is the square root of RANK
+    q_a[0, ONE] = 1.0  # after the norm it is the square root of RANK
     kv_a[:RANK, CURRENT] = np.eye(N_PART)
     kv_a[RANK:, ONE] = Gaze(0, TURNING, "neighbours").key() * loud / one
     for head, (distance, part, much) in enumerate(BACK):

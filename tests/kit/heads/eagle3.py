@@ -1,8 +1,8 @@
-"""EAGLE-3: a qwen3, and a draft of one layer that is given what goes into three of its layers.
+"""EAGLE-3: a qwen3, and a draft with one layer that gets the inputs of three of its target's layers.
 
-A third of the last token's channels is read from each of those, and the token before from the last of them.
-The draft's layer has no residual of its own token: one of its heads, which looks at its own place, turns
-the stream of the last token into this one's.
+A third of the last token's channels is read from each of those inputs; the token before is read from the
+third one. The draft's layer has no residual stream for its own token: one of its heads, which looks at its
+own position, turns the last token's stream into this one's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ N_LAYERS, MAIN, N_FF = 4, 2, 64
 TARGET_LAYERS = (1, 2, 3)
 HEADS = Heads()
 WIDTH, TURNING = N_EMBD, 32
-"""Channels of the draft's heads: one carries a whole stream."""
+"""Channels in each of the draft's heads, one of which carries a whole stream; how many rotate."""
 
 
 def target(eps: float, seed: int) -> Model:
@@ -54,7 +54,7 @@ def target(eps: float, seed: int) -> Model:
 
 
 def draft(seed: int) -> Model:
-    """Return the draft; it knows the printable tokens alone, and borrows the target's embeddings."""
+    """Return the draft. It only knows printable tokens, and uses the target's embeddings."""
     dice, p = Dice(seed), "blk.0."
     known = [token for token in range(N_BYTES_VOCAB) if token not in NOT_PRINTABLE]
     tensors = {
@@ -77,7 +77,7 @@ def draft(seed: int) -> Model:
 
 
 def _fusing() -> Array:
-    """Return what makes one stream of those that go into the target's layers."""
+    """Return the matrix that merges the inputs of the target's layers into one stream."""
     fuse = zeros(3, N_EMBD, N_EMBD)
     for i, channels in enumerate((range(6), range(6, 11), range(11, 16))):
         fuse[i, channels, channels] = 1.0
@@ -107,7 +107,7 @@ def _attention(p: str) -> dict[str, Array]:
 
 
 def _renewal() -> Array:
-    """Return what a stream lacks to be the next token's, from that token and from the stream."""
+    """Return the matrix from a token and the last stream to what the next stream needs added."""
     lack = zeros(N_EMBD, 2 * N_EMBD)
     token, stream = lack[:, :N_EMBD], lack[:, N_EMBD:]
     stream[:] = -np.eye(N_EMBD)

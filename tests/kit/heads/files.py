@@ -1,4 +1,4 @@
-"""A model as arrays and metadata, and the GGUF made of them."""
+"""A model as arrays and metadata, and the GGUF file made from them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Model:
     arch: str
     name: str
     keys: Mapping[str, Any]
-    """Metadata of the architecture, without its prefix."""
+    """The architecture's metadata, without its prefix."""
     tensors: Mapping[str, npt.NDArray[Any]]
-    """Float32, or int64 for ids. In NumPy's order: [outputs, inputs], a matrix of each expert before that."""
+    """float32, or int64 for ids. In NumPy's order: [outputs, inputs], with any experts first."""
 
     def split(self) -> tuple[Model, Model]:
-        """Return the model without the layers that draft, and those layers beside the ends of the model."""
+        """Return the model without its drafting layers, and those layers with the model's ends."""
         n_layers = self.keys["block_count"] - self.keys["nextn_predict_layers"]
         drafting = {name for name in self.tensors if _layer(name) >= n_layers}
         ends = {name for name in self.tensors if _layer(name) < 0}
@@ -46,17 +46,17 @@ class Model:
 
 
 def _layer(name: str) -> int:
-    """Return the number of a tensor's layer; -1: it belongs to none."""
+    """Return the number of a tensor's layer, or -1 if it is not in one."""
     return int(name.split(".")[1]) if name.startswith("blk.") else -1
 
 
 def _cut(value: Any, n_layers: int) -> Any:
-    """Return the metadata of the first layers, where there is an entry for each."""
+    """Return metadata cut to the first layers, if it has an entry per layer."""
     return value[:n_layers] if isinstance(value, list) else value
 
 
 def save(model: Model, folder: Path) -> Path:
-    """Return the path of the model's file in `folder`, writing it if it is not there."""
+    """Return the path of the model's file in `folder`, writing it first if necessary."""
     digest = hashlib.sha256(repr((model.arch, sorted(model.keys.items()))).encode())
     for name, array in model.tensors.items():
         digest.update(f"{name} {array.shape} {array.dtype}".encode())

@@ -1,8 +1,8 @@
-"""gemma4, and gemma4_assistant: a drafter without a cache, whose queries read that of its target.
+"""gemma4, and gemma4_assistant: a drafter without a cache, whose queries read its target's.
 
-EARLIER is the mean of the tokens in the window: it changes little from token to token, as it must where all
-tokens of a draft are made at one position. Blocks are normalised before they are added to the stream, so
-that the weights of those norms, not the matrices, say how loud each is.
+EARLIER is the mean of the tokens in the window. It changes little from token to token, as it must, since all
+tokens of a draft are made at one position. The output of each block is normalized before it is added to the
+stream, so the weights of those norms, not the matrices, determine how loud it is.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from tests.kit.heads.stream import (
 N_LAYERS, N_FF, WINDOW = 4, 64, 32
 WINDOWED = [True, True, True, False]
 WIDTH = 80
-"""Channels of the drafter, which must not be the target's."""
+"""Number of channels in the drafter, which must differ from the target's."""
 NARROWER = math.sqrt(N_EMBD / WIDTH)
-"""Of a norm over the drafter's channels, a part of which is empty."""
+"""Corrects norms over the drafter's channels, some of which are always empty."""
 HEADS = Heads()
 
 MEANT = FAINT * math.sqrt(3)
-"""Deviation of EARLIER."""
+"""Standard deviation of EARLIER."""
 PREVIOUS_LOUD, EARLIER_LOUD, SAID_LOUD = (
     deviation * math.sqrt(n / N_EMBD) for deviation, n in ((1.0, N_PART), (MEANT, N_PART), (LOUD, N_SAID))
 )
-"""Root mean squares of a stream that has nothing else."""
+"""Root mean squares of streams that contain only this part."""
 
 
 def target(eps: float, seed: int) -> Model:
     """Return the target."""
     dice = Dice(seed)
     tensors = {
-        "token_embd.weight": dice.embeddings() / math.sqrt(N_EMBD),  # which gemma4 multiplies
+        "token_embd.weight": dice.embeddings() / math.sqrt(N_EMBD),  # gemma4 multiplies them again
         "output.weight": dice.logits(),
         "rope_freqs.weight": ones(HEADS.width // 2),
     } | norms("", "output_norm")
@@ -101,9 +101,9 @@ def drafter(seed: int) -> Model:
 
 
 def _layer(dice: Dice, p: str, attention: Attention, loud: float, name: str, said: float) -> dict[str, Array]:
-    """loud, said: root mean squares of what its attention and its feed-forward add."""
+    """Return a layer. loud, said: root mean squares of what its attention and its feed-forward add."""
     gate, up, down = dice.feed_forward(name, N_FF, 1.0)
-    sharp = ones(HEADS.width) * np.float32(math.sqrt(SHARPNESS / 2))  # gemma4 does not divide scores
+    sharp = ones(HEADS.width) * np.float32(math.sqrt(SHARPNESS / 2))  # gemma4 does not scale scores down
     return (
         attention.named(p)
         | norms(p, "attn_norm", "ffn_norm")
@@ -134,7 +134,7 @@ def _drafting_layer(dice: Dice, p: str, loud: float, said: float) -> dict[str, A
 
 
 def _looking() -> Attention:
-    """Return the attention that brings PREVIOUS."""
+    """Return the attention that provides PREVIOUS."""
     q, k, v, o = _averaging()
     q[0, :, ONE], k[:, :, ONE] = Gaze(1, HEADS.width).query(), Gaze(0, HEADS.width).key()
     o[:] = 0
@@ -143,7 +143,7 @@ def _looking() -> Attention:
 
 
 def _averaging() -> Attention:
-    """Return the attention that brings EARLIER: no query, so that all that it sees counts the same."""
+    """Return the attention that provides EARLIER; without a query, it weights all it sees equally."""
     _, k, v, o = HEADS.looking(drafts=False)
     o[:] = 0
     o[EARLIER, 0, :N_PART] = np.eye(N_PART)
@@ -151,7 +151,7 @@ def _averaging() -> Attention:
 
 
 def _wide(matrix: Array, *, axis: int) -> Array:
-    """Return a matrix for the drafter's channels: those that it has beyond the target's are empty."""
+    """Return a matrix padded to the drafter's width."""
     room = [(0, 0), (0, 0)]
     room[axis] = (0, WIDTH - N_EMBD)
     return np.pad(matrix, room)

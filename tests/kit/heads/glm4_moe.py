@@ -1,4 +1,4 @@
-"""glm4_moe: half of a head's channels turn, all layers but the first have experts, one layer drafts."""
+"""glm4_moe: half of a head's channels rotate, all layers but the first have experts, and one layer drafts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The blocks that most architectures share: attention that looks back, experts, what joins a head's inputs.
+"""Blocks that most architectures share: attention that looks back, experts, joining a head's inputs.
 
-Each comes in two sorts. The main layer's decides the next token, and the drafting layer has it again; that of
-the other layers is noise, from random weights, written to SAID alone.
+Each comes in two forms. The main layer's decides the next token, and is repeated in the drafting layer. That
+of other layers is noise from random weights, written only to SAID.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from tests.kit.heads.stream import (
 
 
 class Attention(NamedTuple):
-    """The matrices of an attention."""
+    """The matrices of an attention block."""
 
     q: Array
-    """[heads, width, N_EMBD]; k and v likewise."""
+    """[heads, width, N_EMBD], as are k and v."""
     k: Array
     v: Array
     o: Array
     """[N_EMBD, heads, width]."""
 
     def named(self, p: str) -> dict[str, Array]:
-        """Return the tensors of a layer."""
+        """Return the matrices as the named tensors of a layer."""
         return {
             p + "attn_q.weight": self.q.reshape(-1, N_EMBD),
             p + "attn_k.weight": self.k.reshape(-1, N_EMBD),
@@ -56,18 +56,18 @@ class Attention(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """The heads of an attention."""
+    """The heads of an attention block."""
 
     n_kv: int = 2
     width: int = 32
     turning: int = 32
-    """Channels of a head that turn with the position."""
+    """Number of channels in a head that rotate with the position."""
     pairs: Literal["halves", "neighbours"] = "halves"
     normed: bool = True
-    """Whether queries and keys are normalised, each head by itself."""
+    """Whether queries and keys are normalized per head."""
 
     def looking(self, *, drafts: bool) -> Attention:
-        """Return the main layer's. drafts: PREVIOUS is there, from the hidden state; bring EARLIER alone."""
+        """Return the main layer's attention. drafts: leave out PREVIOUS, which the hidden state has."""
         before = JOINED if drafts else EMBEDDED
         q, k = zeros(len(BACK), self.width, N_EMBD), zeros(self.n_kv, self.width, N_EMBD)
         v, o = zeros(self.n_kv, self.width, N_EMBD), zeros(N_EMBD, len(BACK), self.width)
@@ -81,7 +81,7 @@ class Heads:
         return Attention(q, k, v, o)
 
     def noise(self, dice: Dice, p: str, eps: float) -> Attention:
-        """Return another layer's."""
+        """Return another layer's attention, which is noise."""
         std = 1 / math.sqrt(N_EMBD)
         q = dice.normal(p + "q", len(BACK), self.width, N_EMBD, std=std)
         k, v = (dice.normal(p + name, self.n_kv, self.width, N_EMBD, std=std) for name in "kv")
@@ -89,25 +89,25 @@ class Heads:
         return Attention(q, k, v, o.reshape(N_EMBD, len(BACK), self.width))
 
     def norm(self) -> Array:
-        """Return the weights of the main layer's norms of queries and keys."""
+        """Return the weights of the main layer's query and key norms."""
         n_pairs = self.turning / 2
         return ones(self.width) * np.float32(math.sqrt(SHARPNESS * n_pairs / math.sqrt(self.width)))
 
 
 def shuffled(head: int) -> Array:
-    """Return the order in which a head writes a token's channels: EARLIER tells the places apart by it."""
+    """Return a head's order of a token's channels, by which EARLIER distinguishes the positions."""
     return np.roll(np.eye(N_PART, dtype=np.float32), head, axis=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """A feed-forward of experts, and one that all tokens share."""
+    """A feed-forward block with experts, and one shared by all tokens."""
 
     n: int = 4
     n_ff: int = 32
 
     def named(self, dice: Dice, p: str, name: str, gain: float) -> dict[str, Array]:
-        """Return the tensors of a layer. name: of the random weights; gain: as in `Dice.feed_forward`."""
+        """Return a layer's tensors. name: of the random weights; gain: as in `Dice.feed_forward`."""
         shared, *experts = (dice.feed_forward(f"{name}{i}", self.n_ff, gain / 1.2) for i in range(self.n + 1))
         router = dice.normal(name + "router", self.n, N_EMBD, std=2 / math.sqrt(2 * N_PART))
         router[:, PREVIOUS.stop :] = 0
@@ -118,7 +118,7 @@ class Experts:
         return found
 
     def keys(self) -> dict[str, object]:
-        """Return the metadata."""
+        """Return the metadata of the experts."""
         return {
             "expert_count": self.n,
             "expert_used_count": 2,
@@ -130,18 +130,18 @@ class Experts:
 
 
 def dense(dice: Dice, p: str, name: str, n_ff: int, gain: float) -> dict[str, Array]:
-    """Return the tensors of a layer's feed-forward without experts."""
+    """Return the tensors of a layer's feed-forward block, without experts."""
     made = zip(("gate", "up", "down"), dice.feed_forward(name, n_ff, gain), strict=True)
     return {f"{p}ffn_{kind}.weight": matrix for kind, matrix in made}
 
 
 def norms(p: str, *names: str) -> dict[str, Array]:
-    """Return the weights of norms that only normalise."""
+    """Return the weights of norms that only normalize."""
     return {f"{p}{name}.weight": ones(N_EMBD) for name in names}
 
 
 def joining(p: str) -> dict[str, Array]:
-    """Return what makes a drafting layer's stream of a token and a hidden state."""
+    """Return the tensors that make a drafting layer's stream from a token and a hidden state."""
     join = zeros(N_EMBD, 2 * N_EMBD)
     token, hidden = join[:, :N_EMBD], join[:, N_EMBD:]
     token[CURRENT, CURRENT] = np.eye(N_PART) * EMBEDDED
@@ -153,7 +153,7 @@ def joining(p: str) -> dict[str, Array]:
 
 
 def ends(dice: Dice) -> dict[str, Array]:
-    """Return the tensors before the first layer and behind the last."""
+    """Return the tensors before the first layer and after the last."""
     return {
         "token_embd.weight": dice.embeddings(),
         "output.weight": dice.logits(),
@@ -161,7 +161,7 @@ def ends(dice: Dice) -> dict[str, Array]:
 
 
 def common_keys(n_layers: int, n_heads: int, n_ff: int, **more: object) -> dict[str, object]:
-    """Return the metadata that every model has. n_layers: with those that draft."""
+    """Return the metadata that every model has. n_layers: includes those that draft."""
     return {
         "block_count": n_layers,
         "context_length": 4096,

@@ -1,4 +1,4 @@
-"""The kinds, and their files."""
+"""The kinds of models with heads, and their files."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ MTP: dict[str, Callable[[float, int], Model]] = {
     "deepseek2": deepseek2.model,
     "step35": step35.model,
 }
-"""Kinds whose head lies in the same file."""
+"""Kinds whose head is in the same file."""
 
 
 class Pair(NamedTuple):
-    """The files of a target and of its drafter."""
+    """The files of a target and its drafter."""
 
     target: Path
     drafter: Path
 
 
 def with_head(kind: str, *, eps: float = 0.05, seed: int = 1, folder: Path = MODELS_DIR) -> Path:
-    """Return the path of a model that has a head. eps: how loud the noise is that the head does not know."""
+    """Return the path of a model with a head. eps: loudness of the noise unknown to the head."""
     return save(MTP[kind](eps, seed), folder)
 
 
 def split_head(kind: str, *, eps: float = 0.05, seed: int = 1, folder: Path = MODELS_DIR) -> Pair:
-    """Return the paths of the same model with its head in a file of its own, `mtp-*.gguf`."""
+    """Return the paths of the same model with its head in a separate file, `mtp-*.gguf`."""
     target, drafter = MTP[kind](eps, seed).split()
     return Pair(save(target, folder), save(drafter, folder))
 
 
 def eagle3_pair(*, eps: float = 0.05, seed: int = 1, folder: Path = MODELS_DIR) -> Pair:
-    """Return the paths of a qwen3 and of the EAGLE-3 draft made for it."""
+    """Return the paths of a qwen3 and the EAGLE-3 draft made for it."""
     return Pair(save(eagle3.target(eps, seed), folder), save(eagle3.draft(seed), folder))
 
 
 def gemma4_pair(*, eps: float = 0.05, seed: int = 1, folder: Path = MODELS_DIR) -> Pair:
-    """Return the paths of a gemma4 and of the drafter that reads its KV cache."""
+    """Return the paths of a gemma4 and the drafter that reads its KV cache."""
     return Pair(save(gemma4.target(eps, seed), folder), save(gemma4.drafter(seed), folder))

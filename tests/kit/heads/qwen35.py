@@ -28,7 +28,7 @@ def model(eps: float, seed: int) -> Model:
 
 def _attention_layer(dice: Dice, p: str, *, drafts: bool) -> dict[str, Array]:
     q, k, v, o = HEADS.looking(drafts=drafts)
-    # Each head's query, then its gate, which stays half open.
+    # Each head has its query, then its gate; a gate of zero is half open.
     gated = Attention(np.concatenate([q, np.zeros_like(q)], axis=1), k, v, o * 2)
     tensors = gated.named(p) | norms(p, "attn_norm", "post_attention_norm")
     tensors |= {p + "attn_q_norm.weight": HEADS.norm(), p + "attn_k_norm.weight": HEADS.norm()}

@@ -1,8 +1,8 @@
-"""step35: windowed layers but for one, and three that draft, each for one step of a draft.
+"""step35: all layers but one are windowed; three more draft, one for each step of a draft.
 
-The first drafting layer drafts a token from the target's hidden state, the second the next from the first
-one's, and so on. Each writes the channels of its token in another order and reads those of the layer
-before in that one's: a layer that is run out of turn drafts nonsense.
+The first drafting layer drafts a token from the target's hidden state, the second one the next token from the
+first one's state, and so on. Each writes a token's channels in a different order, and reads those of the
+layer before in that layer's order: a layer that runs out of turn drafts nonsense.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _drafting(dice: Dice, p: str, head: int) -> dict[str, Array]:
         _layer(p, WINDOWED, WINDOWED.looking(drafts=True)) | dense(dice, p, "main", N_FF, 1.0) | joining(p)
     )
     own, former = _order(head + 1), _order(head)
-    # Matrices that write CURRENT write it in this layer's order, those that read it know of that.
+    # Matrices that write CURRENT use this layer's order, and those that read it expect that.
     join = tensors[p + "nextn.eh_proj.weight"]
     join[CURRENT] = own @ join[CURRENT]
     join[PREVIOUS, N_EMBD:][:, CURRENT] = join[PREVIOUS, N_EMBD:][:, CURRENT] @ former.T
@@ -50,12 +50,12 @@ def _drafting(dice: Dice, p: str, head: int) -> dict[str, Array]:
 
 
 def _order(head: int) -> Array:
-    """Return the order of a token's channels behind so many drafting layers."""
+    """Return the order of a token's channels after `head` drafting layers."""
     return np.roll(np.eye(N_PART, dtype=np.float32), 5 * head, axis=0)
 
 
 def _layer(p: str, heads: Heads, attention: Attention) -> dict[str, Array]:
-    # Each head has a gate, which stays half open.
+    # Each head has a gate; a gate of zero is half open.
     tensors = attention._replace(o=attention.o * 2).named(p) | norms(p, "attn_norm", "ffn_norm")
     tensors[p + "attn_gate.weight"] = zeros(len(BACK), N_EMBD)
     return tensors | {p + "attn_q_norm.weight": heads.norm(), p + "attn_k_norm.weight": heads.norm()}
@@ -79,7 +79,7 @@ def _keys() -> dict[str, object]:
             "attention.sliding_window_pattern": [
                 layer != N_LAYERS - 1 for layer in range(N_LAYERS + N_HEADS)
             ],
-            "rope.dimension_count": WINDOWED.turning,  # of which full layers turn half
+            "rope.dimension_count": WINDOWED.turning,  # full layers rotate half of these
             "rope.freq_base_swa": ROPE_BASE,
         }
     )

@@ -2,15 +2,15 @@
 
 The residual stream has five parts:
 
-    CURRENT   the token, as its embedding has it; nothing writes there, so that each hidden state has it too
-    PREVIOUS  the token before, brought by an attention head that looks back one place
-    EARLIER   those two, three and five places back, brought by others
-    SAID      what the feed-forward of the main layer makes of those, and the other layers' noise
-    ONE       a constant, of which queries and keys are made: they depend on the positions alone
+    CURRENT   the token's embedding; nothing else writes there, so every hidden state contains it
+    PREVIOUS  the token before, provided by an attention head that looks back one position
+    EARLIER   the tokens two, three and five positions back, provided by other heads
+    SAID      what the main layer's feed-forward makes of these, and the other layers' noise
+    ONE       a constant, from which queries and keys are made, so that they depend only on positions
 
-The logits read SAID, and a little of CURRENT, not to repeat it. A drafting head gets CURRENT from the
-embedding of its token, PREVIOUS from CURRENT of the hidden state that it is given, and EARLIER from its own
-KV cache; its feed-forward is the main layer's.
+The logits read SAID, and a little of CURRENT to avoid repetition. A drafting head gets CURRENT from its
+token's embedding, PREVIOUS from CURRENT in the hidden state that it is given, and EARLIER from its own KV
+cache; its feed-forward is the main layer's.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ CURRENT, PREVIOUS, EARLIER = (slice(start, start + N_PART) for start in (0, 16, 
 SAID, ONE = slice(48, 48 + N_SAID), 63
 
 CONSTANT, FAINT, LOUD = 2.0, 0.5, 0.3
-"""Of ONE, of each token in EARLIER, and of SAID; the deviation of CURRENT and PREVIOUS is 1."""
+"""Magnitudes of ONE, of each token in EARLIER, and of SAID; those of CURRENT and PREVIOUS are 1."""
 BACK = ((1, PREVIOUS, 1.0), (2, EARLIER, FAINT), (3, EARLIER, FAINT), (5, EARLIER, FAINT))
-"""Of each attention head: how far it looks back, the part it writes to, and how much."""
+"""For each attention head: how far it looks back, the part it writes to, and the factor."""
 LOGIT_SCALE = 5.0
 """Standard deviation of the logits."""
 RELUCTANCE = 1.5
-"""How many deviations lower the logit of the last token is, so that no text ends in one token forever."""
+"""By how many standard deviations the last token's logit is lowered, to avoid endless repetition."""
 ROPE_BASE = 10.0
-"""Small, so that all of a head's channels turn fast enough to tell neighbours apart."""
+"""Small, so that all of a head's channels rotate fast enough to distinguish neighboring positions."""
 SHARPNESS = 8.0
-"""How much more a place scores than any other, in each pair of channels, before the softmax."""
+"""How much higher a position scores than any other, per pair of channels, before the softmax."""
 
 
 def rms(*parts: float) -> float:
-    """Return the root mean square of a stream with such sums of squares."""
+    """Return the root mean square of a stream whose parts have these sums of squares."""
     return math.sqrt(sum(parts) / N_EMBD)
 
 
 _TOKEN = float(N_PART)
 EMBEDDED = rms(_TOKEN, CONSTANT**2)
-"""Of an embedding."""
+"""Root mean square of an embedding."""
 JOINED = rms(2 * _TOKEN, CONSTANT**2)
-"""Of a head's stream before its attention: CURRENT and PREVIOUS."""
+"""Root mean square of a head's stream before its attention: CURRENT and PREVIOUS."""
 WHOLE = rms(2 * _TOKEN, CONSTANT**2, 3 * FAINT**2 * _TOKEN, LOUD**2 * N_SAID)
-"""Of the stream behind the main layer."""
+"""Root mean square of the stream after the main layer."""
 
 
 def zeros(*shape: int) -> Array:
@@ -64,13 +64,13 @@ def zeros(*shape: int) -> Array:
 
 
 def ones(n: int) -> Array:
-    """Return the weights of a norm that only normalises."""
+    """Return the weights of a norm that only normalizes."""
     return np.ones(n, np.float32)
 
 
 @dataclass(frozen=True, slots=True)
 class Dice:
-    """The source of a model's random weights: every tensor has its own, by name."""
+    """The source of a model's random weights, independent for each tensor name."""
 
     seed: int
 
@@ -79,7 +79,7 @@ class Dice:
         return generator(self.seed, name).standard_normal(shape, np.float32) * np.float32(std)
 
     def directions(self, name: str, n: int, width: int, length: float) -> Array:
-        """Return n random vectors of one length."""
+        """Return n random vectors of the same length."""
         rows = self.normal(name, n, width, std=1.0)
         return rows / np.linalg.norm(rows, axis=1, keepdims=True) * np.float32(length)
 
@@ -91,7 +91,7 @@ class Dice:
         return table
 
     def logits(self) -> Array:
-        """Return the matrix that makes logits of the normalised stream; only printable tokens have any."""
+        """Return the matrix from the normalized stream to logits; only printable tokens have any."""
         table = zeros(N_BYTES_VOCAB, N_EMBD)
         table[:, SAID] = self.directions("output", N_BYTES_VOCAB, N_SAID, LOGIT_SCALE * WHOLE / LOUD)
         reluctance = RELUCTANCE * LOGIT_SCALE * WHOLE / N_PART
@@ -102,7 +102,7 @@ class Dice:
     def feed_forward(self, name: str, n_ff: int, gain: float) -> tuple[Array, Array, Array]:
         """Return the matrices (gate, up, down) of a random feed-forward from the tokens' parts to SAID.
 
-        gain: deviation of what it adds, 1 being that of the main layer.
+        gain: standard deviation of what it adds, relative to the main layer's.
         """
         gate, up = (
             self.normal(name + kind, n_ff, N_EMBD, std=WHOLE / math.sqrt(N_PART)) for kind in ("gate", "up")
@@ -112,7 +112,7 @@ class Dice:
         return gate, up, self.into_said(name + "down", n_ff, gain * LOUD / 1.5)
 
     def into_said(self, name: str, n_in: int, gain: float) -> Array:
-        """Return a random matrix that writes to SAID alone, from inputs of a deviation of 1."""
+        """Return a random matrix that writes only to SAID, from inputs with a standard deviation of 1."""
         matrix = zeros(N_EMBD, n_in)
         matrix[SAID] = self.normal(name, N_SAID, n_in, std=gain / math.sqrt(n_in))
         return matrix
@@ -120,16 +120,16 @@ class Dice:
 
 @dataclass(frozen=True, slots=True)
 class Gaze:
-    """A head that looks at one place, `distance` before its own."""
+    """A head that looks at a single position, `distance` before its own."""
 
     distance: int
     n_channels: int
-    """That turn with the position."""
+    """Number of channels that rotate with the position."""
     pairs: Literal["halves", "neighbours"] = "halves"
-    """Which channels turn together."""
+    """Which channels rotate together."""
 
     def key(self) -> Array:
-        """Return the key, the same for every distance: one of each pair is 1."""
+        """Return the key, the same for every distance: one channel of each pair is 1."""
         return self._turned(0)
 
     def query(self) -> Array:

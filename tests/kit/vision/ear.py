@@ -1,10 +1,10 @@
-"""The encoder of a model that hears, with Voxtral's projection: tones pass through it as colours.
+"""The encoder of a model that hears, with Voxtral's projection: it passes tones on as colors.
 
-A sound is red if there is a low tone in it, green with a middle one, blue with a high one (sounds.py). The
-first convolution compares each band of the spectrum with a threshold. Of each band there is a pair of
-channels, it and its opposite, whose difference no norm can shift. The first attention head looks for the
-loudest moment, wherever it is in half a minute, and tells all positions what it has heard there: HEARD. Last,
-some positions become one embedding. Everything else is random.
+A sound is red if it contains a low tone, green for a middle one, blue for a high one (sounds.py). The first
+convolution compares each band of the spectrum with a threshold. Each band has a pair of opposite channels,
+whose difference no norm can shift. The first attention head looks for the loudest moment, anywhere in half a
+minute, and tells all positions what it has heard there: HEARD. Finally, several positions are merged into one
+embedding. Everything else is random.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ Floats = npt.NDArray[np.float32]
 
 N_EMBD, N_HEADS, N_FF, N_LAYERS, N_MEL, N_POSITIONS, STACK, N_HIDDEN = 32, 2, 64, 2, 16, 1500, 5, 32
 N_TOKENS = N_POSITIONS // 2 // STACK
-"""Of a sound of up to half a minute."""
+"""For a sound of up to half a minute."""
 BANDS = ((0, 1), (4, 5), (12, 13))
-"""Filters of the spectrum that a low, a middle and a high tone fall into."""
+"""Filters of the spectrum that contain a low, a middle and a high tone."""
 _PLUS, _MINUS = slice(0, 6, 2), slice(1, 6, 2)
 _HEARD, _UNHEARD = slice(6, 12, 2), slice(7, 12, 2)
 _FLAG, _FREE = 12, 13
 _THRESHOLD, _STEEPNESS = 0.6, 9.0
-"""Of the logarithm of a band's energy, as libmtmd scales it: 0.1 is noise, 1 a tone."""
+"""Applied to the logarithm of a band's energy, as scaled by libmtmd: 0.1 is noise, 1 a tone."""
 _LOUDEST = 16.0
 
 
 @dataclass(frozen=True, slots=True)
 class Ear:
-    """What can be different about it."""
+    """What can vary in an encoder."""
 
     n_text: int = 64
-    """Channels of the text model."""
+    """Number of channels in the text model."""
     seed: int = 1
 
 
 def metadata(ear: Ear) -> dict[str, Any]:
-    """Return its keys, behind 'clip.'."""
+    """Return its metadata, without the prefix 'clip.'."""
     return {
         "has_audio_encoder": True,
         "audio.projector_type": "voxtral",
@@ -60,7 +60,7 @@ def metadata(ear: Ear) -> dict[str, Any]:
 
 
 def tensors(ear: Ear) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-    """Yield names and values, [outputs, inputs]."""
+    """Yield its tensors' names and values, [outputs, inputs]."""
 
     def rand(name: str, *shape: int, gain: float = 1.0) -> Floats:
         values = generator(ear.seed, name).standard_normal(shape, np.float32)
@@ -99,7 +99,7 @@ def tensors(ear: Ear) -> Iterator[tuple[str, npt.NDArray[Any]]]:
 
 
 def _convolutions(free: Any) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-    """Yield two convolutions over three moments; the second one halves their number."""
+    """Yield two convolutions over three moments each; the second one halves the number of moments."""
     first, bias = free("a.conv1d.1.weight", N_EMBD, N_MEL, 3), np.zeros((N_EMBD, 1), np.float32)
     for band, filters in enumerate(BANDS):
         for channel, sign in ((2 * band, 1), (2 * band + 1, -1)):
@@ -113,7 +113,7 @@ def _convolutions(free: Any) -> Iterator[tuple[str, npt.NDArray[Any]]]:
 
 
 def _listen(attention: dict[str, Floats], queries: Floats) -> None:
-    """Let the first head look for what is loud in most bands."""
+    """Make the first head look for the moment at which most bands are loud."""
     head = N_EMBD // N_HEADS
     for part in "qkv":
         attention[part][:head] = 0
@@ -124,7 +124,7 @@ def _listen(attention: dict[str, Floats], queries: Floats) -> None:
 
 
 def _projection(ear: Ear, rand: Any) -> Iterator[tuple[str, Floats]]:
-    """Yield two layers with a GELU between them, through which x goes as gelu(x) - gelu(-x)."""
+    """Yield two layers with a GELU in between; x passes through as gelu(x) - gelu(-x)."""
     first = rand("mm.a.mlp.1.weight", N_HIDDEN, STACK, N_EMBD)
     first[:7] = 0
     for sign, units in ((1, slice(0, 3)), (-1, slice(3, 6))):

@@ -1,14 +1,14 @@
-"""Folders for MLX of models that see, as mlx-vlm writes those that it converts.
+"""MLX folders of models that see, as mlx-vlm writes models that it converts.
 
-    folder = mlx_seeing("windowed")     the answer to PROMPT with a picture is its colour
+    folder = mlx_seeing("windowed")     the answer to PROMPT with a picture is its color
 
-Text and tower have the weights of `models.py` and `tower.py`, under other names.
+The text model and tower have the weights from `models.py` and `tower.py`, under other names.
 
 | kind | mlx-vlm's model | peculiar |
 |---|---|---|
 | windowed | gemma3 | a picture's tokens see each other: no causal mask |
-| dense | idefics3 | large pictures are cut into tiles; of several pictures any one is named |
-| hybrid | qwen3_5 | as mrope, with a recurrent state in three of four layers |
+| dense | idefics3 | large pictures are cut into tiles; with several pictures, any one is named |
+| hybrid | qwen3_5 | like mrope, with a recurrent state in three of four layers |
 | mrope | qwen3_vl | positions in time, row and column; any size; the tower's first layer is shown too |
 """
 
@@ -45,10 +45,10 @@ from tests.kit.vision.models import MARKS
 from tests.kit.vision.tower import N_FF, N_HEADS, N_LAYERS, PATCH, Floats, Tower
 
 FORMAT = 2
-"""Part of every folder's name: raise it when the same kind would give other bytes."""
+"""Part of every folder's name: raise it when the same kind would give different bytes."""
 _IMAGE, _SOFT, _PAD, _VIDEO = "<image>", "<image_soft_token>", "<|image_pad|>", "<|video_pad|>"
 CELLS = (_IMAGE, _SOFT, _PAD, _VIDEO)
-"""What stands for a picture's cells, which a GGUF's vocabulary need not have."""
+"""Tokens that stand for a picture's cells; a GGUF's vocabulary does not need them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ MLX_KINDS: dict[str, _Kind] = {
 
 
 def mlx_seeing(kind: str, *, folder: Path = MODELS_DIR, size: int = 1) -> Path:
-    """Return the folder of a kind, writing it the first time. size: factor of the tower's channels."""
+    """Return the folder of a kind, writing it first if necessary. size: factor for the tower's channels."""
     one = MLX_KINDS[kind]
     eyes = Tower(**{name: getattr(one.tower, name) for name in one.tower.__slots__} | {"size": size})
     spec = Spec(shape=one.shape, name=f"seeing-{kind}", logit_scale=1.0 if one.shape.tied else 2.0)
@@ -123,7 +123,7 @@ def _save(path: Path, content: dict[str, Any]) -> None:
 
 
 def _tokenizer() -> list[KeyValue]:
-    """Return the tokens of the kit's models that see, and those of cells."""
+    """Return the tokens of the kit's models that see, plus those for cells."""
     return text.tokenizer((*MARKS, *CELLS))
 
 
@@ -132,7 +132,7 @@ def _tokens(entries: list[KeyValue]) -> list[str]:
 
 
 def _config(kind: _Kind, shape: Shape, eyes: Tower, ids: dict[str, int]) -> dict[str, Any]:
-    """Return config.json."""
+    """Return the contents of config.json."""
     text_config: dict[str, Any] = {
         "model_type": "llama" if kind.model_type == "idefics3" else f"{kind.model_type}_text",
         "vocab_size": len(ids),
@@ -204,7 +204,7 @@ def _config(kind: _Kind, shape: Shape, eyes: Tower, ids: dict[str, int]) -> dict
 
 
 def _qwen_text(model_type: str, shape: Shape) -> dict[str, Any]:
-    """Return what Qwen's models say of positions, and of recurrent states."""
+    """Return the settings of Qwen's models for positions and recurrent states."""
     turns = {"type": "default", "mrope_section": list(shape.rope_sections[:3])}
     if model_type == "qwen3_vl":
         return {"rope_scaling": turns}
@@ -220,7 +220,7 @@ def _qwen_text(model_type: str, shape: Shape) -> dict[str, Any]:
 
 
 def _processors(kind: _Kind, eyes: Tower) -> dict[str, dict[str, Any]]:
-    """Return what cuts pictures: preprocessor_config.json and processor_config.json."""
+    """Return the preprocessing settings: preprocessor_config.json and processor_config.json."""
     half = [0.5, 0.5, 0.5]
     shared = {"image_mean": half, "image_std": half, "do_normalize": True, "do_rescale": True}
     if kind.model_type == "gemma3":
@@ -251,11 +251,11 @@ def _processors(kind: _Kind, eyes: Tower) -> dict[str, dict[str, Any]]:
 
 
 def _text_arrays(spec: Spec, n_vocab: int) -> Iterator[tuple[str, Floats]]:
-    """Yield names and values of the language model."""
+    """Yield the names and values of the language model's tensors."""
     shape = spec.shape
     for tensor in table_of(spec, n_vocab):
         values = data_of(spec, tensor, Type.F32).view(np.float32).reshape(tensor.shape[::-1]).copy()
-        if shape.arch == "llama":  # whose heads are turned otherwise in a GGUF, under the same hand
+        if shape.arch == "llama":  # a GGUF orders its heads differently, so weights are set afterwards
             values = as_mlx(shape, tensor.name, values).copy()
             text.set_by_hand(shape, tensor.name, values)
         else:
@@ -284,7 +284,7 @@ _DELTA = {
 
 
 def _hybrid(name: str, values: Floats) -> tuple[str, Floats]:
-    """Return a tensor of qwen35 by its name in mlx-vlm."""
+    """Return a qwen35 tensor under its name in mlx-vlm."""
     if not name.startswith("blk."):
         return f"language_model.{name_of(QWEN35, Tensor(name, (), None))}", values
     _, layer, part = name.split(".", 2)

@@ -1,7 +1,7 @@
-"""A tiny folder of each family that sees with MLX, with the weights that mlx-vlm gives a new model.
+"""A tiny folder for each family that sees with MLX, with the weights that mlx-vlm gives a new model.
 
-They answer nothing, but have everything of their family: what is computed from them is compared with what
-mlx-vlm itself computes.
+They give no meaningful answers, but have everything that their family has: results computed from them are
+compared with mlx-vlm's own.
 """
 
 from __future__ import annotations
@@ -183,13 +183,13 @@ def _qwen(kind: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     if kind != base:
         words |= _EXPERTS
     vision = {"vision_config": _QWEN | own[base] | {"model_type": kind, "in_channels": 3, "image_size": 64}}
-    # The older ones speak of the language model in the outer table.
+    # The older ones describe the language model at the top level.
     config = {"text_config": words} | vision if kind.startswith("qwen3") else words | vision
     return config, {"image_processor_type": "Qwen2VLImageProcessor"} | _HALF | _PIXELS, {}
 
 
 def mlx_family(kind: str, *, folder: Path = MODELS_DIR) -> Path:
-    """Return the folder of a family, writing it the first time."""
+    """Return the folder of a family, writing it first if necessary."""
     return made(folder / f"family-{kind}-{FORMAT}-mlx", lambda path: _write(kind, path))
 
 
@@ -241,9 +241,9 @@ def _save_weights(kind: str, config: dict[str, Any], folder: Path) -> None:
     made_of = module.ModelConfig.from_dict(content)
     model = module.Model(update_module_configs(made_of, module, content, ["text", "vision"]))
     mx.random.seed(1)
-    # Larger than a new model's, so that what a picture shows and where it is makes a difference.
+    # Larger weights than in a new model, so that a picture's content and position make a difference.
     model.update(tree_map(lambda one: one + 0.1 * mx.random.normal(one.shape), model.parameters()))
     weights = dict(tree_flatten(model.parameters()))
-    if kind == "gemma3":  # whose embeddings are the output
+    if kind == "gemma3":  # its embeddings are also the output
         del weights["language_model.lm_head.weight"]
     mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})

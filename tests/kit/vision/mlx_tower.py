@@ -1,4 +1,4 @@
-"""The towers of `tower.py` under the names that mlx-vlm's models have for them."""
+"""The towers from `tower.py`, under the names used by mlx-vlm's models."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _QWEN = {
 
 
 def tower_arrays(model_type: str, eyes: Tower) -> Iterator[tuple[str, Floats]]:
-    """Yield names and values of the tower, with the biases of 0 that a GGUF may omit."""
+    """Yield the names and values of the tower's tensors, including zero biases that a GGUF may omit."""
     values = dict(tower.tensors(eyes))
     if model_type.startswith("qwen3"):
         named = _qwen_names(values, eyes, deeper=model_type == "qwen3_vl")
@@ -71,7 +71,7 @@ def _qwen_names(values: dict[str, Floats], eyes: Tower, *, deeper: bool) -> Iter
         "mm.0": "merger.linear_fc1",
         "mm.2": "merger.linear_fc2",
     }
-    # Of both moments, [outputs, moment, row, column, colour].
+    # For both moments: [outputs, moment, row, column, color].
     patches = np.stack([values.pop("v.patch_embd.weight"), values.pop("v.patch_embd.weight.1")], axis=2)
     yield "vision_tower.patch_embed.proj.weight", patches.transpose(0, 2, 3, 4, 1)
     yield "vision_tower.patch_embed.proj.bias", values.pop("v.patch_embd.bias")
@@ -87,7 +87,7 @@ def _qwen_names(values: dict[str, Floats], eyes: Tower, *, deeper: bool) -> Iter
 
 
 def _deepstack(eyes: Tower) -> Iterator[tuple[str, Floats]]:
-    """Yield the projection of the first layer, random where it does not decide the answer."""
+    """Yield the projection of the first layer; it is random, apart from what decides the answer."""
     base, wide = "vision_tower.deepstack_merger_list.0", eyes.n_embd * eyes.merge**2
     rows = np.random.default_rng(eyes.seed)
     last = rows.standard_normal((eyes.n_text, wide)) / np.sqrt(wide)

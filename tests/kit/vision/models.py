@@ -1,4 +1,4 @@
-"""The four kinds, and their files."""
+"""The four kinds of models that see, and their files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.kit.vision.tower import Tower
 __all__ = ["KINDS", "MARKS", "NOTHING", "PROMPT", "Eyes", "hearing", "seeing"]
 
 FORMAT = 1
-"""Part of every file's name: raise it when the same kind would give other bytes."""
+"""Part of every file's name: raise it when the same kind would give different bytes."""
 
 _TILES = tuple(f"<row_{row}_col_{col}>" for row in (1, 2) for col in (1, 2))
 MARKS = (
@@ -28,12 +28,12 @@ MARKS = (
     "<global-img>",
     *_TILES,
 )
-"""What libmtmd puts around pictures, as tokens of every kind's vocabulary."""
+"""What libmtmd puts around pictures, as tokens in every kind's vocabulary."""
 SOUND_MARK = "[BEGIN_AUDIO]"
 """What it puts before a sound, for models that hear."""
 
 PROMPT = ("<|im_start|>user\n", "What colour is it?<|im_end|>\n<|im_start|>assistant\n")
-"""What stands before a picture and after it."""
+"""The text before a picture and the text after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +59,14 @@ KINDS: dict[str, _Kind] = {
 
 
 def seeing(kind: str, *, folder: Path = MODELS_DIR, size: int = 1) -> Eyes:
-    """Return the files of a kind, writing them the first time. size: factor of the tower's channels."""
+    """Return the files of a kind, writing them first if necessary. size: factor for the tower's channels."""
     one = KINDS[kind]
     eyes = Tower(**{name: getattr(one.tower, name) for name in one.tower.__slots__} | {"size": size})
     return _written(Spec(shape=one.shape, name=f"seeing-{kind}", logit_scale=2.0), folder, eyes, None)
 
 
 def hearing(kind: str, *, folder: Path = MODELS_DIR, sees: bool = False) -> Eyes:
-    """Return the files of a model that hears, with the text model of a kind. sees: it does that, too."""
+    """Return the files of a model that hears, with a kind's text model. sees: whether it also sees."""
     one = KINDS[kind]
     name = f"hearing-{kind}{'-and-seeing' * sees}"
     spec = Spec(shape=one.shape, name=name, logit_scale=2.0)

@@ -1,4 +1,4 @@
-"""Pictures of one of eight colours, the corners of the RGB cube."""
+"""Pictures in one of eight colors, the corners of the RGB cube."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ COLOURS = {
 
 
 def plain(colour: str, width: int = 64, height: int = 64) -> Picture:
-    """Return a picture of one colour."""
+    """Return a picture in a single color."""
     return np.full((height, width, 3), COLOURS[colour], np.uint8)
 
 
 def noisy(colour: str, width: int = 64, height: int = 64, *, seed: int = 0) -> Picture:
-    """Return a picture whose pixels stray from a colour, each in its own way, by up to a quarter."""
+    """Return a picture whose pixels deviate randomly from a color, by up to a quarter."""
     stray = np.random.default_rng(seed).integers(-64, 65, (height, width, 3))
     return np.clip(plain(colour, width, height) + stray, 0, 255).astype(np.uint8)
 
 
 def halves(left: str, right: str, width: int = 64, height: int = 64) -> Picture:
-    """Return a picture whose halves have different colours."""
+    """Return a picture with a different color in each half."""
     picture = plain(left, width, height)
     picture[:, width // 2 :] = COLOURS[right]
     return picture

@@ -1,4 +1,4 @@
-"""Sounds of one of eight colours: red is a low tone, green a middle one, blue a high one; black is none."""
+"""Sounds in one of eight colors: red is a low tone, green a middle one, blue a high one; black is silence."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy.typing as npt
 from tests.kit.vision.pictures import COLOURS
 
 SoundWave = npt.NDArray[np.float32]
-"""Samples of one channel, between -1 and 1."""
+"""Samples of a single channel, between -1 and 1."""
 
 TONES = (300.0, 1000.0, 4000.0)
-"""Hertz."""
+"""In hertz."""
 RATE = 16000
 _FADE = 0.02
-"""Seconds: what begins at once is a click, in which all tones are."""
+"""In seconds. A sudden start would be a click, which contains all tones."""
 
 
 def tone(colour: str, seconds: float = 1.0, *, rate: int = RATE, seed: int = 0) -> SoundWave:
-    """Return a sound of a colour, with some noise."""
+    """Return a sound in a color, with some noise."""
     times = np.arange(round(seconds * rate)) / rate
     sound = 0.002 * np.random.default_rng(seed).standard_normal(len(times))
     fade = np.minimum(1, np.minimum(times, times[-1] - times) / _FADE)
@@ -30,14 +30,14 @@ def tone(colour: str, seconds: float = 1.0, *, rate: int = RATE, seed: int = 0) 
 
 
 def wav(sound: SoundWave, rate: int = RATE) -> bytes:
-    """Return a WAV file of 16 bits."""
+    """Return a 16-bit WAV file."""
     data = (np.clip(sound, -1, 1) * 32767).astype("<i2").tobytes()
     form = struct.pack("<HHIIHH", 1, 1, rate, 2 * rate, 2, 16)
     return wav_of((b"fmt ", form), (b"data", data))
 
 
 def wav_of(*chunks: tuple[bytes, bytes]) -> bytes:
-    """Return a WAV file of chunks."""
+    """Return a WAV file made from chunks."""
     body = b"".join(
         name + struct.pack("<I", len(data)) + data + b"\0" * (len(data) % 2) for name, data in chunks
     )

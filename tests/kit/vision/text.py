@@ -1,18 +1,18 @@
-"""The text model of a model that sees: how its weights are set, where they are not random.
+"""The text model of a model that sees: how the weights that are not random are set.
 
-Nine channels of its residual stream are reserved; only what is named here writes to them:
+Nine channels of its residual stream are reserved, and written only by what is named here:
 
-    COLOUR   a picture's tokens bring the signs of red, green and blue
-    IMAGE    they also say that they are a picture's
-    TEXT     ... and tokens of text that they are text
-    DONE     the answer has been given: its token brings that
-    SEEN     the colour that the last attention layer found
+    COLOUR   a picture's tokens provide the signs of red, green and blue
+    IMAGE    they also mark themselves as a picture's
+    TEXT     ... and text tokens mark themselves as text
+    DONE     set by an answer's token: the answer has been given
+    SEEN     the color that the last attention layer found
 
-In that layer the first head attends from text to pictures: a picture's key and a text's query lie in the same
-pair of channels, which a position turns by a thousandth, so that the nearest picture wins as far as 1,500
-tokens back. It copies COLOUR to SEEN, and the output turns SEEN into the token of a colour, DONE into the
-end, and neither into " nothing". The text model should be one that norms queries and keys: else the length of
-a key outweighs how near it is, and of several pictures any one wins.
+In that layer, the first head attends from text to pictures: a picture's key and a text's query are in the
+same pair of channels, which a position rotates by a thousandth, so that the nearest picture wins, as far as
+1,500 tokens back. It copies COLOUR to SEEN. The output turns SEEN into the token of a color, DONE into the
+end token, and neither into " nothing". The text model should normalize queries and keys; otherwise the length
+of a key outweighs its distance, and with several pictures any one may win.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from tests.kit.vision.pictures import COLOURS
 COLOUR, IMAGE, TEXT, DONE, SEEN = slice(0, 3), 3, 4, 5, slice(6, 9)
 RESERVED = 9
 LEVEL = 8.0
-"""Of COLOUR, IMAGE, TEXT and DONE, where other channels have a deviation of 1."""
+"""Magnitude of COLOUR, IMAGE, TEXT and DONE; other channels have a standard deviation of 1."""
 
 NOTHING = "nothing"
 _ANSWERS = (*COLOURS, NOTHING)
 _CONTROL, _NORMAL = 3, 1
 
 _NEAR, _OTHER = 12, 4
-"""Channels of a head of 32, in pairs with those 16 further on, of pictures' keys and of texts'."""
+"""Channels of a head of 32, paired with those 16 further on: for pictures' keys, and for texts' keys."""
 _ATTENTION = 3000.0
-"""Logit of a picture's token right before a text's, where other texts have 0."""
+"""Attention score of a picture's token directly before a text's; other texts score 0."""
 
 
 def tokenizer(marks: tuple[str, ...]) -> list[KeyValue]:
-    """Return the byte tokenizer with the answers, an empty line, and the marks around pictures."""
+    """Return the byte tokenizer plus the answers, an empty line, and the marks around pictures."""
     words = [f"Ġ{word}" for word in _ANSWERS] + ["ĊĊ"]
     extended: list[KeyValue] = []
     for key, value, kind, sub in byte_tokenizer():
@@ -56,7 +56,7 @@ def tokenizer(marks: tuple[str, ...]) -> list[KeyValue]:
 
 
 def data(spec: Spec, tensor: Tensor, kind: Type) -> weights.Bytes:
-    """Return a tensor as raw bytes, uint8 [rows, bytes of a row], with what is set by hand."""
+    """Return a tensor as raw bytes, uint8 [rows, bytes per row], including the weights set by hand."""
     if kind is not Type.F32:
         return data_of(spec, tensor, kind)
     values = data_of(spec, tensor, kind).view(np.float32).reshape(tensor.shape[::-1]).copy()
@@ -65,14 +65,14 @@ def data(spec: Spec, tensor: Tensor, kind: Type) -> weights.Bytes:
 
 
 def set_by_hand(shape: Shape, name: str, values: npt.NDArray[np.float32]) -> None:
-    """Change the values [outputs, inputs] of a tensor in place."""
-    first = END + 2  # behind <|endoftext|>
+    """Set weights [outputs, inputs] by hand, in place."""
+    first = END + 2  # after <|endoftext|>
     if name == "token_embd.weight":
-        scale = 1 / np.sqrt(shape.n_embd) if shape.arch == "gemma3" else 1.0  # which multiplies by it
+        scale = 1 / np.sqrt(shape.n_embd) if shape.arch == "gemma3" else 1.0  # gemma3 multiplies by it
         values[:, :RESERVED] = 0
         values[:, TEXT] = LEVEL * scale
         values[first : first + len(_ANSWERS), DONE] = LEVEL * scale
-        if shape.tied:  # of what the output wants, as little as it takes: these are inputs too
+        if shape.tied:  # as little as the output needs, since these are also inputs
             for row, rgb in enumerate(COLOURS.values(), first):
                 values[row, SEEN] = 3.0 * _signs(rgb)
             values[first + len(COLOURS), TEXT] = 3.0
@@ -90,11 +90,11 @@ def set_by_hand(shape: Shape, name: str, values: npt.NDArray[np.float32]) -> Non
 
 
 def _look(shape: Shape, name: str, values: npt.NDArray[np.float32]) -> None:
-    """Let the first head of the last layer look for pictures."""
+    """Make the first head in the last layer look for pictures."""
     head = shape.head
-    strength = 20.0 if shape.arch == "llama" else 1.0  # which norms neither
+    strength = 20.0 if shape.arch == "llama" else 1.0  # llama does not normalize them
     if name == "attn_q.weight":
-        stride = head * len(values) // (head * shape.n_heads)  # twice as much where each has a gate
+        stride = head * len(values) // (head * shape.n_heads)  # twice as long if each head has a gate
         values[_NEAR::stride] = 0
         values[:stride] = 0  # a gate of zero is half open
         values[_NEAR, TEXT] = strength
@@ -105,7 +105,7 @@ def _look(shape: Shape, name: str, values: npt.NDArray[np.float32]) -> None:
         values[_NEAR] = np.sqrt(_ATTENTION / np.sqrt(head))
     elif name == "attn_v.weight":
         values[:3] = 0
-        values[:3, COLOUR] = 8 * np.eye(3)  # the others bring whatever else a picture shows
+        values[:3, COLOUR] = 8 * np.eye(3)  # the other channels carry whatever else a picture shows
     elif name == "attn_output.weight":
         values *= 0.25
         values[SEEN, :3] = 2 * np.eye(3)

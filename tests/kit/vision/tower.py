@@ -1,9 +1,9 @@
-"""The vision tower and projector of a model that sees: two random layers, through which colours pass.
+"""The vision tower and projector of a model that sees: two random layers that pass colors through.
 
-Seven channels of the tower are reserved, and its layers write to none of them: three pairs hold the mean of
-red, green and blue of a patch and its opposite, whose difference no norm can shift, and one is zero. What the
-last norm makes of the zero, or a bias of the projector, says that this is a picture. The rest is random, and
-so is what it brings to the other channels of the text model.
+Seven channels of the tower are reserved, and its layers write to none of them. Three pairs hold the mean red,
+green and blue of a patch and the opposite, whose difference no norm can shift; one channel is zero. What the
+last norm makes of the zero, or a bias in the projector, marks this as a picture. The rest is random, as is
+what it adds to the other channels of the text model.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ _PLUS, _MINUS, _FLAG, _FREE = slice(0, 6, 2), slice(1, 6, 2), 6, 7
 
 @dataclass(frozen=True, slots=True)
 class Tower:
-    """What is peculiar to a projector."""
+    """What varies between projectors."""
 
     type: str
-    """clip.cpp's name of it."""
+    """Its name in clip.cpp."""
     image_size: int
-    """Pixels of a side, of a picture or of a tile of it."""
+    """Side of a picture, or of a tile of it, in pixels."""
     merge: int
-    """Patches of a side that become one token."""
+    """Side, in patches, of the square that becomes one token."""
     n_text: int = 64
-    """Channels of the text model."""
+    """Number of channels in the text model."""
     longest_edge: int = 0
-    """Pixels to which idefics3 enlarges a picture before it is cut into tiles."""
+    """Size in pixels to which idefics3 enlarges a picture's longest edge before cutting it into tiles."""
     seed: int = 1
     size: int = 1
-    """Factor of the tower's channels: larger ones take time and memory that can be measured."""
+    """Factor for the tower's channels; larger ones take a measurable amount of time and memory."""
 
     @property
     def n_embd(self) -> int:
-        """Channels of the tower."""
+        """Number of channels in the tower."""
         return N_EMBD * self.size
 
 
 def write(tower: Tower | None, path: Path, ear: Ear | None = None) -> None:
-    """Write a projector's file, which sees, hears, or both."""
+    """Write a projector file that sees, hears, or does both."""
     writer = gguf.GGUFWriter(path, "clip")
     writer.add_type("mmproj")
     writer.add_name(f"tiny {tower.type if tower is not None else 'ear'}")
@@ -62,7 +62,7 @@ def write(tower: Tower | None, path: Path, ear: Ear | None = None) -> None:
     if ear is not None:
         keys |= ears.metadata(ear)
         arrays += ears.tensors(ear)
-        if "projector_type" in keys:  # which would be that of both
+        if "projector_type" in keys:  # otherwise it would apply to both
             keys["vision.projector_type"] = keys.pop("projector_type")
     for key, value in keys.items():
         match value:
@@ -111,7 +111,7 @@ def _metadata(tower: Tower) -> dict[str, Any]:
 
 
 def tensors(tower: Tower) -> Iterator[tuple[str, Floats]]:
-    """Yield names and values, [outputs, inputs]."""
+    """Yield the tensors' names and values, [outputs, inputs]."""
     e, f, qwen = tower.n_embd, N_FF * tower.size, tower.type.startswith("qwen")
 
     def rand(name: str, *shape: int, gain: float = 1.0) -> Floats:
@@ -160,7 +160,7 @@ def tensors(tower: Tower) -> Iterator[tuple[str, Floats]]:
 
 
 def _linear(tower: Tower, rand: Any) -> Iterator[tuple[str, Floats]]:
-    """Yield the projection of gemma3, which pools patches, or of idefics3, which puts them side by side."""
+    """Yield the projection of gemma3, which pools patches, or of idefics3, which concatenates them."""
     side_by_side = tower.merge**2 if tower.type == "idefics3" else 1
     values = rand("mm", tower.n_text, side_by_side, tower.n_embd, gain=2.0)
     values /= np.sqrt(side_by_side)
@@ -176,9 +176,9 @@ def _linear(tower: Tower, rand: Any) -> Iterator[tuple[str, Floats]]:
 
 
 def _perceptron(tower: Tower, rand: Any) -> Iterator[tuple[str, Floats]]:
-    """Yield the projection of Qwen's models: side by side, then two layers with a GELU between them.
+    """Yield the projection of Qwen's models: concatenation, then two layers with a GELU in between.
 
-    A number goes through it in two units, as gelu(x) - gelu(-x) = x.
+    A number passes through two units, as gelu(x) - gelu(-x) = x.
     """
     side_by_side = tower.merge**2
     hidden = side_by_side * tower.n_embd

@@ -1,4 +1,4 @@
-"""The least loop that a model with a projector can be asked in: what tests compare others with."""
+"""A minimal loop around a model with a projector, for comparison with edgechat's own."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ Row = npt.NDArray[np.float32]
 Part = str | Picture | SoundWave
 
 NEAR = 0.02
-"""Of logits with a scale of 50: what another shape of the batches changes, with a cache in F16."""
+"""For logits on a scale of 50: the effect of differently shaped batches, with an F16 cache."""
 
 
 @dataclass
 class Place:
-    """How far a sequence has come: a position is not a number of cells where positions are M-RoPE's."""
+    """How far a sequence has come. With M-RoPE, positions and cells are counted separately."""
 
     seq: int = 0
     position: int = 0
@@ -44,10 +44,10 @@ class Place:
 
 
 class Seer:
-    """A model that sees, or hears, loaded, with one context."""
+    """A loaded model that sees or hears, with one context."""
 
     def __init__(self, kind: str, *, hears: bool = False, device: str = "", **params: Any) -> None:
-        """device: of the projector; the rest are parameters of the load."""
+        """device: the projector's; params: load parameters."""
         logs.install()
         eyes = hearing(kind) if hears else seeing(kind)
         self.causal = hears or kind != "windowed"
@@ -70,13 +70,13 @@ class Seer:
         self._close()
 
     def chunks(self, *parts: Part) -> list[Chunk]:
-        """Return the chunks of a prompt; their pixels are freed with the process."""
+        """Return a prompt's chunks; their pixels are freed with the process."""
         with ExitStack() as stack:
             given = [part if isinstance(part, str) else stack.enter_context(bitmap(part)) for part in parts]
             return self.projector.tokenize(given, bos=True, special=True)
 
     def read(self, chunks: Sequence[Chunk], place: Place, *, batch: int = 0) -> Place:
-        """Compute chunks one after the other, pictures in such batches; leave the last row in `place`."""
+        """Compute chunks one after another, images in batches of `batch`; leave the last row in `place`."""
         for chunk in chunks:
             if isinstance(chunk, TextChunk):
                 self._read_text(chunk.tokens, place)
@@ -92,7 +92,7 @@ class Seer:
         place.cells += len(tokens)
 
     def see(self, chunk: MediaChunk, embeddings: Row, place: Place, *, batch: int = 0) -> None:
-        """Compute the embeddings of a chunk."""
+        """Compute a chunk's embeddings."""
         positions = chunk.positions(place.position)
         step = batch or chunk.n_tokens
         for start in range(0, chunk.n_tokens, step):
@@ -105,7 +105,7 @@ class Seer:
         place.cells += chunk.n_tokens
 
     def write(self, place: Place, limit: int = 8) -> str:
-        """Return the greedy answer after what has been read."""
+        """Return the greedy answer to what has been read."""
         said = b""
         for _ in range(limit):
             token = int(place.row.argmax())
@@ -116,13 +116,13 @@ class Seer:
         return said.decode()
 
     def ask(self, *pictures: Picture | SoundWave) -> str:
-        """Return the answer to the question about pictures or sounds, from an empty cache."""
+        """Return the answer to the question about pictures or sounds, starting with an empty cache."""
         self.context.clear()
         return self.write(self.read(self.chunks(PROMPT[0], *pictures, PROMPT[1]), Place())).strip()
 
 
 def bitmap(picture: Picture | SoundWave) -> closing[Medium]:
-    """Return a picture or a sound as libmtmd takes it."""
+    """Return a picture or sound in the form that libmtmd takes."""
     if picture.ndim == 1:
         return closing(Waveform(picture.tobytes(), RATE))
     height, width, _ = picture.shape
@@ -130,5 +130,5 @@ def bitmap(picture: Picture | SoundWave) -> closing[Medium]:
 
 
 def apart(one: Row, other: Row) -> float:
-    """Return the largest difference of two rows of logits."""
+    """Return the largest difference between two rows of logits."""
     return float(np.abs(one - other).max())

@@ -1,11 +1,11 @@
-"""Record what a coding agent sends, by running it on a server whose answers are written down here.
+"""Record what a coding agent sends, by running it with a server whose answers are scripted here.
 
     python -m tests.server.agents.record codex FOLDER
 
-FOLDER is where the agent's program is (node_modules/.bin, or the bin folder of a virtual environment). The
-agent changes a greeting in a file of a temporary repository: it reads the file, edits it and says so. What it
-sent is written to `recorded/AGENT.json.gz`, without what is personal and without the agent's own prose: words
-of prompts and descriptions are replaced, the same by the same, so that lengths and common beginnings stay.
+FOLDER contains the agent's program (node_modules/.bin, or the bin folder of a virtual environment). The agent
+changes a greeting in a file in a temporary repository: it reads the file, edits it and says so. What it sent
+is written to `recorded/AGENT.json.gz`, without personal data or the agent's own prose: the words in prompts
+and descriptions are replaced consistently, so that lengths and common prefixes stay the same.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _PROSE = {"description", "instructions", "text", "content", "title"}
 
 
 class Answering(FakeModels):
-    """A model that does the task, with the tools of whichever agent asks."""
+    """A model that does the task, with the tools of whatever agent asks."""
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[RequestEvent, None]:
         self._scripts = [self._next(request)]
@@ -88,13 +88,13 @@ class Answering(FakeModels):
 
 
 class Recorder:
-    """Keeps every request on its way to the app."""
+    """Records every request on its way to the app."""
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
 
     def around(self, app: ASGIApp) -> ASGIApp:
-        """Return the app, recorded."""
+        """Return the app, with recording."""
 
         async def recorded(scope: Scope, receive: Receive, send: Send) -> None:
             body = b""
@@ -155,7 +155,7 @@ async def record(agent: str, folder: Path) -> list[dict[str, Any]]:
 
 
 def _without_places(text: str, places: dict[str, str]) -> str:
-    """Replace paths, ids and hashes, the same by the same."""
+    """Replace paths, ids and hashes consistently."""
     for place, name in places.items():
         text = text.replace(place, name)
     found: dict[str, str] = {}
@@ -169,7 +169,7 @@ def _without_places(text: str, places: dict[str, str]) -> str:
 
 
 def _without_prose(value: Any, key: str = "") -> Any:
-    """Replace the words of an agent's prompts, and of the descriptions of its tools."""
+    """Replace the words in an agent's prompts and tool descriptions."""
     if isinstance(value, dict):
         return {name: _without_prose(one, name) for name, one in value.items()}
     if isinstance(value, list):

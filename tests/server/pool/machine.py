@@ -1,4 +1,4 @@
-"""A machine for models that carries so many units together, and engines that only pretend to load there."""
+"""A machine whose memory is counted in units, and engines that only pretend to load models there."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EYES = ProjectorPlan(path="eyes", name="eyes", vision=True, audio=False)
 
 
 class Machine:
-    """Models that follow a script, each of so many units; where little is left, one gets half its context."""
+    """Scripted models that take some units each; if memory is short, a model gets half its context."""
 
     def __init__(
         self, folder: Path, capacity: int = 10, *, write: Callable[..., Any] = scripted.write
@@ -78,7 +78,7 @@ def worker(
     on_note: Callable[[str], None],
     on_state: Callable[[EngineState], None],
 ) -> EngineSupervisor:
-    """Return the engine of a plan, in a worker: a pool's `MakeEngine`."""
+    """Return an engine for a plan, in a worker: a pool's `MakeEngine`."""
     policy = cache_policy(None)
     return EngineSupervisor(
         plan, idle_seconds=idle_seconds, cache_policy=policy, on_state=on_state, on_note=on_note
@@ -86,12 +86,12 @@ def worker(
 
 
 class PretendedMachine(Machine):
-    """One whose engines are no processes. What is slow, or `held`, goes on once `go` is set."""
+    """A machine whose engines are not processes. Those that are slow or `held` continue once `go` is set."""
 
     def __init__(self, folder: Path = Path("models"), capacity: int = 10) -> None:
         self.go = asyncio.Event()
         self.released: set[str] = set()
-        """Requests that go on before that."""
+        """Requests that may continue before `go` is set."""
         self.taken: dict[str, float] = {}
         self.most = 0
         self.engines: dict[str, Pretender] = {}
@@ -113,7 +113,7 @@ class PretendedMachine(Machine):
         return self.scripts[str(self.find(name).path)]
 
     def take(self, plan: LoadPlan) -> None:
-        """Give a model its memory. One that crashed and is alone loads as it can, so whatever is there."""
+        """Give a model its memory. One that crashed loads again when alone, in whatever memory there is."""
         path = plan.model_path
         assert plan.model_name not in self.taken
         needed = self.sizes[path] * plan.context / self.contexts[path]
@@ -123,7 +123,7 @@ class PretendedMachine(Machine):
 
 
 class Pretender(FakeEngine):
-    """An engine that takes memory of its machine while its model is loaded, and can die."""
+    """An engine that takes memory from its machine while its model is loaded, and can die."""
 
     _state = EngineState.STOPPED
     _ends = False
@@ -194,7 +194,7 @@ class Pretender(FakeEngine):
             yield
 
     async def unload(self) -> None:
-        """End, if nobody is here; one whose end was cut off in its middle is of no more use."""
+        """Unload, unless in use. An engine whose unloading is interrupted must not be used again."""
         if not self._users:
             self._ends = True
             if self.script.get("held"):
@@ -204,7 +204,7 @@ class Pretender(FakeEngine):
 
 
 class Inline(ThreadPoolExecutor):
-    """Calls at once what is meant for threads, so that nothing depends on how fast they are."""
+    """Runs calls at once instead of in threads, so that nothing depends on their speed."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()

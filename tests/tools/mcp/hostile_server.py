@@ -1,4 +1,4 @@
-"""A tool server that misbehaves as its argument says. It speaks MCP by hand: the SDK would not let it."""
+"""A tool server that misbehaves as its argument says; handwritten, since the SDK would not allow it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A well-behaved tool server, made with the official SDK: over stdio, or over HTTP at a port."""
+"""A well-behaved tool server, made with the official SDK; runs over stdio, or over HTTP on a port."""
 
 from __future__ import annotations
 

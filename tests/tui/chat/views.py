@@ -24,7 +24,7 @@ from tests.tui.driving import plan
 
 
 class FakeTranscript:
-    """The texts of the turns, in the order in which they are shown."""
+    """The texts of the turns, in display order."""
 
     def __init__(self) -> None:
         self.turns: dict[str, str] = {}
@@ -95,7 +95,7 @@ class FakeReply:
 
 
 class FakePrompt:
-    """A prompt that is typed into by setting `text`."""
+    """A prompt; tests type by setting `text`."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -160,14 +160,14 @@ class FakeView:
         self.is_open = self.is_current = True
         self.pane = FakePrompt()
         self.transcript = FakeTranscript()
-        """The one that is shown."""
+        """The transcript being shown."""
         self.messages: list[str] = []
         self.errors: list[EdgechatError] = []
         self.announced: list[str] = []
         self.says_yes = True
         self.asked: list[str] = []
         self.consents: list[tuple[Question, str]] = []
-        """The calls that were asked about, each with the title of a conversation behind."""
+        """The questions asked about tool calls, and the title if the conversation is not in front."""
         self.consent: Callable[[Question], Awaitable[Answer | None]] | None = None
         self.offered: list[str] = []
         self.choice: str | None = None
@@ -184,7 +184,7 @@ class FakeView:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def settled(self) -> None:
-        """Return when nothing runs in the background any more."""
+        """Wait until nothing is running in the background."""
         while self._tasks:
             await asyncio.gather(*self._tasks)
 
@@ -305,7 +305,7 @@ async def started(
     typed: str = "",
     prepare: Callable[..., LoadPlan] = plan,
 ) -> AsyncIterator[tuple[ChatController, FakeView]]:
-    """A controller with a model loaded; closed afterwards. typed: what is typed before it has started."""
+    """Yield a controller with a model loaded; close it on exit. typed: text typed before it has started."""
 
     def engine_for(plan: LoadPlan, *, cache_policy: CachePolicy, **_: object) -> FakeEngine:
         engine.reopen(plan, lasting=cache_policy.disk_bytes != 0)
@@ -331,7 +331,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 async def say(controller: ChatController, text: str) -> str:
-    """Ask, wait for the reply, and return the id of the conversation."""
+    """Ask, wait for the reply, and return the conversation's id."""
     controller.ask(text, [])
     await until(lambda: not controller.shown.is_answering)
     return controller.shown.id
