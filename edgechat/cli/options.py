@@ -95,7 +95,7 @@ screen_reader_option = option(
 
 
 class LoadOptions(NamedTuple):
-    """How a model is loaded, as several commands are told."""
+    """The options for loading a model that several commands share."""
 
     draft: str | None
     lora: tuple[str, ...] | None
@@ -107,7 +107,7 @@ class LoadOptions(NamedTuple):
     quant: RuntimeQuant | None = None
 
     def request(self, **others: Any) -> PlanRequest:
-        """Return the request to plan a model; others: further fields of it."""
+        """Return a request to plan the model. others: further fields of the request."""
         from edgechat.planner.request import PlanRequest
 
         return PlanRequest(
@@ -122,22 +122,22 @@ class LoadOptions(NamedTuple):
         )
 
     def name(self, model: str) -> str:
-        """Return MODEL or ENGINE:MODEL. Raises BadParameter for --quant without transformers."""
+        """Return MODEL or ENGINE:MODEL. Raises BadParameter if --quant is used without transformers."""
         name = model if self.engine is None else f"{self.engine}:{model}"
         if self.quant is not None and not name.startswith("transformers:"):
             raise click.BadParameter("needs --engine transformers", param_hint="--quant")
         return name
 
     def require_model(self, given: object) -> None:
-        """Raise BadParameter for options that need a MODEL, if none is given."""
+        """Raise BadParameter if an option needs a MODEL and none is given."""
         if not given and (self.engine is not None or self.quant is not None):
             raise click.BadParameter("needs a MODEL", param_hint="--engine")
 
 
 def load_options(*, engine: bool = True, anyway: bool = True) -> Callable[[Callable[..., Any]], Any]:
-    """Declare the options of `LoadOptions`, which the command takes as `load`.
+    """Declare the options in `LoadOptions`; the command receives them as `load`.
 
-    engine, anyway: whether --engine and --quant, and --load-anyway, are among them.
+    engine: whether to include --engine and --quant. anyway: whether to include --load-anyway.
     """
     options = [draft_option, lora_option, backend_option]
     if engine:

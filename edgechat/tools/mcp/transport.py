@@ -150,9 +150,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 
 @asynccontextmanager
-async def over_http(
-    config: ServerConfig, on_misuse: Callable[[str], None]
-) -> AsyncIterator[tuple[Any, Any]]:
+async def over_http(config: ServerConfig, on_misuse: Callable[[str], None]) -> AsyncIterator[tuple[Any, Any]]:
     """Connect to a server at a URL and yield the streams for the SDK.
 
     on_misuse: see `server_process`.
