@@ -219,7 +219,7 @@ def projector_of(header: ModelHeader) -> ProjectorHeader:
     """Return a header as that of a projector, after checking it. Raises ModelFileError."""
     if not is_projector(header):
         raise ModelFileError(
-            f"{header.path} is not a projector.", hint="Use the mmproj file of the model's repository."
+            f"{header.path} is not a projector.", hint="Use the mmproj file from the model's repository."
         )
     for key, kind in _READ_AS.items():
         if header.types.get(key, kind) != kind:
@@ -271,7 +271,7 @@ def _encoder(header: ModelHeader, modality: Modality) -> Encoder:
         listed = header.metadata.get(f"{ARCHITECTURE}.vision.{key}")
         values = listed.values if isinstance(listed, GgufArray) else None
         if values is None or len(values) < 3 or not all(_is_finite(value) for value in values):
-            raise unsound(header.path, f"{key!r} is no list of three numbers")
+            raise unsound(header.path, f"{key!r} is not a list of three numbers")
     for key, most in _LIMITS.items():
         if f"{ARCHITECTURE}.vision.{key}" in header.metadata:
             number(key, 1, most)
