@@ -21,7 +21,7 @@ class EdgechatError(Exception):
 
 
 class ModelNotFound(EdgechatError):
-    """No file and no model of the catalogue has that name."""
+    """No file and no model in the catalogue has that name."""
 
 
 class ModelFileError(EdgechatError):
@@ -63,7 +63,7 @@ class BadRequest(EdgechatError):
 
 
 class WrongKind(BadRequest):
-    """A chat was requested of an embedding model, or embeddings of a chat model."""
+    """A chat was requested from an embedding model, or embeddings from a chat model."""
 
 
 class NotEmbeddable(BadRequest):
@@ -115,7 +115,7 @@ class StoreUnwritable(StoreError):
 
 
 class ResponseNotFound(StoreError):
-    """No stored response, or item of one, has that `id`."""
+    """No stored response, or item in one, has that `id`."""
 
     def __init__(self, id: str) -> None:
         super().__init__(f"{id} is not stored, or no longer.")

@@ -37,7 +37,7 @@ class Facts(Protocol):
 
 
 class StoredFile(Protocol):
-    """A file of a library, as messages refer to it."""
+    """A file in a library, as messages refer to it."""
 
     @property
     def path(self) -> str:
@@ -50,17 +50,17 @@ AnyFile = TypeVar("AnyFile", bound=StoredFile)
 
 @dataclass(frozen=True, slots=True)
 class LibraryEntry:
-    """A file of a library on the disk."""
+    """A library's file on disk."""
 
     digest: str
     size: int
-    """Bytes."""
+    """In bytes."""
     used: float
-    """Time at which it was last added (POSIX)."""
+    """When it was last added (POSIX time)."""
 
 
 def digest_of(data: bytes) -> str:
-    """Return the hash of a file: BLAKE2b of its bytes, 16 bytes, in hexadecimal."""
+    """Return a file's hash: BLAKE2b with 16 bytes, in hexadecimal."""
     import hashlib  # 2 ms, which a list of conversations does not need
 
     return hashlib.blake2b(data, digest_size=16).hexdigest()
@@ -80,7 +80,7 @@ class FileLibrary(Generic[AnyFacts, AnyFile]):
     facts: type[AnyFacts]
 
     def __init__(self, folder: Path, *, also: Path | None = None) -> None:
-        """folder: the library's. also: another one, in which files are found but never changed."""
+        """folder: the library's own. also: a second one, whose files are found but never changed."""
         self._folder = folder
         self._also = type(self)(also) if also is not None else None
         extensions = "|".join((*self.extensions.values(), "json"))
@@ -140,7 +140,7 @@ class FileLibrary(Generic[AnyFacts, AnyFile]):
             self._delete(self._folder / f"{digest}.{extension}")
 
     def stored(self) -> list[LibraryEntry]:
-        """Return the files on the disk."""
+        """Return the stored files."""
         return [
             LibraryEntry(path.stem, about.st_size, about.st_mtime)
             for path, about in self._files()

@@ -27,7 +27,7 @@ def this_process() -> Owner:
 
 
 def alive(owner: Owner) -> bool:
-    """Return whether the process still runs."""
+    """Return whether the process is still running."""
     started = _started(owner.pid)
     return started is not None and abs(started - owner.started) < _SAME_START
 
