@@ -43,7 +43,7 @@ class NotADraft(EdgechatError):
 
 
 class BackendMissing(EdgechatError):
-    """A backend is not installed, or does not support models of that format."""
+    """A backend is not installed, or does not support models in that format."""
 
 
 class EngineMissing(EdgechatError):
@@ -247,7 +247,7 @@ class WrongBytes(HubError):
 
 
 class DiskError(EdgechatError):
-    """A download cannot be stored: the disk is full, or the cache's folder is not usable."""
+    """A download cannot be stored: the disk is full, or the cache folder is not usable."""
 
 
 class NotDrawn(EdgechatError):
@@ -279,7 +279,7 @@ class WorkerRefused(ServerRefused):
 
 
 class RemoteUnreachable(LoadFailed):
-    """A remote engine cannot be reached: it is off or is another program, or edgechat is offline."""
+    """A remote engine cannot be reached: it is off, another program responds, or edgechat is offline."""
 
 
 class RemoteDenied(LoadFailed):

@@ -1,4 +1,4 @@
-"""Log files: a worker logs to its stderr, which is its log file, a front end to `edgechat.log`.
+"""Log files: a worker logs to its stderr, which is its log file; a front end logs to `edgechat.log`.
 
 Both files are private, bounded and in `paths.log_dir()`. They contain nothing that users wrote: exceptions
 are logged with type and traceback, but without their text, which may quote a message. Failure to write a log
@@ -95,7 +95,7 @@ def _rotate(source: str, target: str) -> None:
 
 
 class _WorkerHandler(logging.StreamHandler[TextIO]):
-    """Writes to stderr, as native code does, and shortens the file behind it."""
+    """Writes to stderr, as native code does, and keeps the log file from growing too large."""
 
     def emit(self, record: logging.LogRecord) -> None:
         super().emit(record)

@@ -39,7 +39,7 @@ def _folder(kind: str, default: str, *, write: bool = False) -> Path:
 
 
 def _is_missing(path: Path) -> bool:
-    """Return whether a folder certainly does not exist, rather than being hidden in an unreadable one."""
+    """Return whether a folder certainly does not exist, and is not just hidden by an unreadable parent."""
     parents = (parent for parent in path.parents if parent.is_dir())
     return not os.path.lexists(path) and os.access(next(parents, path), os.X_OK)
 
@@ -70,8 +70,8 @@ def cache_dir() -> Path:
 def read_bytes(path: Path, most: int) -> bytes:
     """Return the contents of a regular file of at most `most` bytes.
 
-    Raises OSError, including for longer files, pipes and devices, which might never end. Its text then
-    completes "cannot be read:".
+    Raises OSError, including for longer files, pipes and devices, which might never end. The text of the
+    error then completes "cannot be read:".
     """
     fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:

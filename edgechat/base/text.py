@@ -67,7 +67,7 @@ def escaped_json(text: str) -> str:
 def flat(text: str) -> str:
     """Return `text` as one printable line, for a name or message that is shown in full.
 
-    Direction characters become �: in names they are more often a disguise than required by a language.
+    Direction characters become �: in names they more often disguise something than serve a language.
     """
     return printable(_DIRECTION.sub("�", text)).replace("\n", " ").replace("\t", " ")
 

@@ -28,7 +28,7 @@ _LABEL = r"(?P<quant>(?:UD-)?(?:MXFP|NVFP|BF|FP|F|T?I?Q)[0-9][A-Z0-9_]*)"
 _PART = r"(?:-[0-9]{5}-of-[0-9]{5})?"
 
 Thinking = Literal["none", "always", "default-on", "default-off"]
-"""none: answers at once. always: thinks first. default-on, default-off: has a switch, with this default."""
+"""none: answers at once. always: thinks first. default-on, default-off: thinks depending on a switch."""
 
 
 class EmbeddingPrefixes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -113,14 +113,14 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         return tuple(canonical(quant) for quant in self.quants)
 
     def file_for(self, quant: str) -> str:
-        """Return the name of the file with this quantization, in any spelling."""
+        """Return the name of the file for a quantization, which may be in any spelling."""
         labels = {
             canonical(quant_in_repo): quant_in_repo for quant_in_repo in (*self.quants, self.quant or "")
         }
         return self.file.replace(_QUANT, labels.get(canonical(quant), quant))
 
     def mlx_repo(self, quant: str) -> str | None:
-        """Return the MLX repository with this quantization, in any spelling, or None."""
+        """Return the MLX repository for a quantization, which may be in any spelling, or None."""
         return next((repo for label, repo in self.mlx.items() if canonical(label) == canonical(quant)), None)
 
     def quant_of(self, file_name: str) -> str | None:

@@ -59,7 +59,7 @@ class ModelChoice:
     """A model in a repository, in one quantization."""
 
     name: str
-    """Path without extension and shard number. For an MLX model, its folder: '' for the outermost one."""
+    """Path without the extension and shard number. For an MLX model, its folder, or '' at the top level."""
     quant: str | None
     """Quantization in the name: 'Q4_K_M', 'UD-Q4_K_M', 'BF16', '4bit'; None if there is none."""
     files: tuple[RemoteFile, ...]
@@ -117,12 +117,12 @@ _NO_MODEL = re.compile(
 )
 _HEAD_QUANTS = ("Q8_0", "Q4_0")
 _MTP = re.compile(r"[-._]mtp(?![A-Za-z0-9])", re.IGNORECASE)
-"""Marks the name of a model with its own drafting layers, or of a file with nothing but such layers."""
+"""Marks the name of a model with its own drafting layers, or of a file with only such layers."""
 _LARGER = 4
-"""Smallest ratio of a model's size to the size of its drafting layers."""
+"""A file counts as drafting layers only if the model is more than this many times larger."""
 _PROJECTOR_QUANTS = ("Q8_0", "F16", "BF16", "F32")
 """Projector quantizations, best first, for a model of at most 8 bits. Such a model loses more than its
-projector does in Q8_0, which is half the size of F16 (llama.cpp makes the same choice). For a model of more
+projector does in Q8_0, which is half the size of F16 (llama.cpp makes the same choice). For a model with more
 bits, Q8_0 comes third. F32 holds the same numbers in twice the space; BF16 is slow without hardware
 support."""
 
@@ -274,7 +274,7 @@ def _is_no_model(stem: str) -> bool:
 
 
 def _is_projector(stem: str) -> bool:
-    """Return whether this is a projector in one file; libmtmd cannot load a split one."""
+    """Return whether this is a projector that is not split; libmtmd cannot load split ones."""
     return is_projector(stem.rpartition("/")[2]) and not _PART.fullmatch(stem)
 
 
@@ -304,11 +304,11 @@ def is_projector(stem: str) -> bool:
 def _companions_of(
     models: Collection[str], projectors: Collection[str], *, mixed: bool
 ) -> dict[str, list[str]]:
-    """Return the best-matching projectors, or drafting layers, of each model that has any, in no set order.
+    """Return each model's best-matching projectors, or drafting layers, in no particular order.
 
-    Names include folders but no extension. mixed: whether the outermost folder holds models from many
-    repositories. A projector there whose name does not match belongs to some other model; in any other
-    folder, it belongs to the only model.
+    Models without any are omitted. Names include folders but no extension. mixed: whether the outermost
+    folder holds models from many repositories. There, a projector whose name matches no model is ignored. In
+    any other folder, it belongs to the model if there is only one.
     """
     keys = {model: _key(without_label(_base(model))) for model in models}
     folders = [_folder(model) for model in models]
@@ -334,7 +334,7 @@ def _companions_of(
 
 
 def _likeness(projector: str, model: str, *, alone: bool, anything: bool) -> tuple[int, int] | None:
-    """Return how well the names of a projector and a model match, higher is better; None if they do not.
+    """Return how well a projector's and a model's name match (higher is better), or None if they do not.
 
     alone: whether there is only one model. anything: whether any projector here belongs to that model.
     """

@@ -27,7 +27,7 @@ from edgechat.models.formats.quants import canonical, is_mlx_bits
 from edgechat.models.local.stores import fingerprint_of
 
 LARGE = 30_000_000_000
-"""Weights from which a poor quantization is acceptable: Q2_K hurts 70B as much as Q3_K_M hurts 8B."""
+"""Weights from which a model may use a poor quantization: Q2_K hurts 70B as much as Q3_K_M hurts 8B."""
 BLOCK = 256
 """Weights in a block of K-quants. Rows that are not a multiple get larger types, so files hardly shrink."""
 
@@ -152,8 +152,9 @@ def quality_class(quant: str | None) -> QualityClass | None:
 def worth_offering(header: ModelHeader, quant: str | None) -> bool:
     """Return whether this quantization of a model is worth proposing if it fits.
 
-    Poor ones are not, below 30B weights. Neither are GGUF files below Q4_K_M whose rows are not a multiple of
-    256, because they hardly shrink (gemma-3-1b takes 0.69 GB in Q2_K, 0.81 in Q4_K_M).
+    Poor quantizations are not worth it for models below 30B weights. Neither are GGUF quantizations below
+    Q4_K_M for models whose rows are not a multiple of 256, because the files hardly shrink (gemma-3-1b takes
+    0.69 GB in Q2_K, 0.81 in Q4_K_M).
     """
     figure = kl_divergence(quant)
     if figure is None:

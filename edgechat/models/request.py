@@ -44,8 +44,8 @@ def parse_request(
 ) -> ModelRequest:
     """Parse a catalogue name or alias, owner/repo[:QUANT], or a hub URL.
 
-    format: 'mlx' selects the MLX repository of a model in the catalogue, as does a quantization that only MLX
-    has; in other repositories, a format selects the models that have it. Raises ModelNotFound, and
+    format: for a model in the catalogue, 'mlx' selects its MLX repository, as does a quantization that only
+    MLX has. In any other repository, only models in this format are selected. Raises ModelNotFound, and
     SettingsError for contradictory arguments.
     """
     entry = entry_of(name)

@@ -32,7 +32,7 @@ _U32 = struct.Struct("<I")
 
 
 class _Model(msgspec.Struct, frozen=True, array_like=True):
-    """Where a model's part is, and its file size in each quantization, in the order of the types."""
+    """Where a model's data is, and its file size in each quantization, in the order of the types."""
 
     name: str
     repo: str
@@ -125,7 +125,7 @@ def _index() -> tuple[dict[str, _Model], bytes]:
 
 @lru_cache(maxsize=4)
 def _base(name: str) -> tuple[ModelHeader, bytes]:
-    """Return a model's header, of which only the shapes are used, and the types in all quantizations."""
+    """Return a model's header, of which only the shapes are used, and tensor types by quantization."""
     models, data = _index()
     model = models[name]
     try:

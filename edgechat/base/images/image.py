@@ -62,7 +62,7 @@ class Decode(msgspec.Struct, frozen=True, tag=True):
     box: tuple[int, int] | None = None
     """Maximum width and height, in pixels."""
     check: bool = False
-    """Whether to check only if it can be decoded."""
+    """Whether to only check that it can be decoded."""
 
 
 class Rows(msgspec.Struct, frozen=True, tag=True):
@@ -116,10 +116,11 @@ class Decoder(FileDecoder):
         box: tuple[int, int] | None = None,
         name: str | None = None,
     ) -> Pixels:
-        """Return an image as RGB, rotated according to its EXIF data, and on white.
+        """Return an image as RGB, rotated according to its EXIF data, on a white background.
 
-        An animation is reduced to its first image. An image of more than `most_pixels` is scaled down by a
-        power of two, then exactly, to fit into `box`, a width and a height.
+        Only the first frame of an animation is returned. An image with more than `most_pixels` is first
+        scaled down by a power of two. The result is scaled down exactly to fit into `box`, a width and a
+        height.
         """
         name = name or self.name_of(source)
         decoded = self._decode(source, Decode(min(most_pixels, MAX_PIXELS), box), name)

@@ -1,4 +1,4 @@
-"""Looks up a host's address in a thread that nobody waits for.
+"""Host lookup in a thread that nobody waits for.
 
 asyncio does this in threads that it joins when a loop or the program ends: without a network, a list that
 gave up after two seconds would appear only after ten.

@@ -9,13 +9,13 @@ from importlib.util import find_spec
 from edgechat.base.text import one_line
 
 OFFLINE, OFFLINE_OPTION = "EDGECHAT_OFFLINE", "--offline"
-"""edgechat's variable, and the value that the option sets, which child processes inherit."""
+"""edgechat's variable, and the value that the option gives it; child processes inherit it."""
 _VARIABLES = (OFFLINE, "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 _TRUE = frozenset({"1", "ON", "YES", "TRUE"})
 
 
 def offline_by() -> str | None:
-    """Return what disables the network, '--offline' or the name of a variable, or None."""
+    """Return what disables the network ('--offline' or the name of a variable), or None."""
     if os.environ.get(OFFLINE) == OFFLINE_OPTION:
         return OFFLINE_OPTION
     return next((name for name in _VARIABLES if is_true(name)), None)

@@ -1,4 +1,4 @@
-"""Fetches untrusted URLs from the public web: only public addresses, with limits on time and size.
+"""Fetcher for untrusted URLs on the public web: only public addresses, with limits on time and size.
 
 Otherwise a client or a model could make edgechat fetch what only this machine can reach: its router, a
 cloud's metadata, other programs. So each host is resolved here, all its addresses are checked, and the
@@ -28,7 +28,7 @@ _MOST_ADDRESSES = 3
 _PORTS = (None, 80, 443)
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
-# Networks for protocols, relays, tunnels and documentation, which not every Python version knows.
+# Networks for protocols, relays, tunnels and documentation, which some Python versions do not know.
 _SPECIAL = tuple(
     ipaddress.ip_network(network)
     for network in ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2002::/16", "3fff::/20")
@@ -36,7 +36,7 @@ _SPECIAL = tuple(
 
 
 class NotFetched(Exception):
-    """A URL is not fetched; the text completes 'it cannot be fetched: ...'."""
+    """A URL was not fetched; the text completes 'it cannot be fetched: ...'."""
 
 
 @dataclass(frozen=True, slots=True)

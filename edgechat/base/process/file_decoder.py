@@ -1,4 +1,4 @@
-"""Decodes untrusted files in a child process, which gets a file in parts and returns its contents.
+"""Decoder for untrusted files, in a child process that gets a file in parts and returns its contents.
 
 Whatever is wrong with a file, the answer is an error within seconds. Subclasses decode images
 (`edgechat.base.images.image`), sounds (`edgechat.base.sound.sound`) and documents

@@ -1,4 +1,4 @@
-"""Runs other programs, and ends them when edgechat ends, for whatever reason.
+"""Programs other than edgechat, which end when edgechat ends, for whatever reason.
 
 A child process (`main`) sits between the two: it starts the program in a separate process group, limits its
 log, and ends the group once its own stdin is closed.

@@ -20,7 +20,7 @@ from edgechat.base.process.file_decoder import FileDecoder, NotDecodable
 MAX_SECONDS = 1800
 """Maximum length of a sound, in seconds: half an hour is 115 MB for a model, and up to 45,000 tokens."""
 MIN_RATE, MAX_RATE = 4000, 384_000
-"""Limits for a file's samples per second."""
+"""Limits for a file's sample rate, in samples per second."""
 MAX_CHANNELS = 8
 SAMPLE_BYTES = 4
 
@@ -28,7 +28,7 @@ SoundFormat = Literal["wav", "mp3", "flac"]
 
 
 class Samples(msgspec.Struct, frozen=True):
-    """A decoded sound, one channel."""
+    """A decoded sound with one channel."""
 
     rate: int
     pcm: bytes
@@ -114,7 +114,7 @@ class SoundDecoder(FileDecoder):
         return SoundFacts(decoded.format, decoded.seconds)
 
     def samples(self, source: Path | bytes, rate: int, *, name: str | None = None) -> Samples:
-        """Return the mean of a sound's channels, at `rate` samples per second."""
+        """Return a sound's samples, averaged over its channels, at `rate` samples per second."""
         name = name or self.name_of(source)
         decoded = self._decode(source, rate, name)
         pcm = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Converts PEFT adapters to GGUF: adapter_config.json and adapter_model.safetensors.
+"""Converter from PEFT adapters (adapter_config.json and adapter_model.safetensors) to GGUF.
 
 Follows llama.cpp's convert_lora_to_gguf.py: names are translated, and if converting a model reorders the rows
 of its queries and keys, lora_b's rows are reordered as well. Architectures for which this is not known are
@@ -52,7 +52,7 @@ _ALIGNMENT = 32
 _READ = 1 << 20
 
 _REORDERED = frozenset({"llama", "mistral3", "granite", "smollm3"})
-"""Architectures with reordered queries and keys: llama.cpp rotates neighbors, the models in PEFT halves."""
+"""Architectures with reordered queries and keys: llama.cpp rotates neighbors, PEFT's models rotate halves."""
 _ARCHITECTURES = _REORDERED | {
     *("qwen2", "qwen2moe", "qwen3", "qwen3moe", "gemma", "gemma2", "gemma3", "gemma4", "phi3", "lfm2"),
 }

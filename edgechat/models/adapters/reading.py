@@ -1,4 +1,4 @@
-"""Parses adapters as typed by users, and checks their tensors against the model before llama.cpp reads them.
+"""Adapters as users type them, and their tensors, checked against the model before llama.cpp reads them.
 
 llama.cpp only asserts much of what it reads, which aborts the process, and it accepts some shapes that fail
 later, within a graph. So each tensor is compared here with the one that it changes:

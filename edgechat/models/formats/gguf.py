@@ -106,7 +106,7 @@ def read_header(path: Path) -> ModelHeader:
 def read_growing(
     read_first: Callable[[int], Buffer], file_size: int, name: str, *, start: int = FIRST_READ
 ) -> ModelHeader:
-    """Parse a header from the file's first `start` bytes, then from twice that, until it is complete.
+    """Parse a header from the file's first `start` bytes, doubling that until the header is complete.
 
     read_first: returns the first n bytes. Raises ModelFileError, including for excess data after the last
     tensor, and whatever `read_first` raises.
@@ -532,7 +532,7 @@ def cut_header(name: str, missing: int) -> ModelFileError:
 
 
 def cut_short(name: str, missing: int, size: int) -> ModelFileError:
-    """Return the error for a file of `size` bytes that lacks `missing` more."""
+    """Return the error for a file of `size` bytes that should have `missing` more."""
     return ModelFileError(
         f"{name} is truncated: of its {size + missing} bytes, {missing} are missing.", hint=AGAIN
     )

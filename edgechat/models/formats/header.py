@@ -41,7 +41,7 @@ folder with a LoRA adapter saved by PEFT; no header has this format."""
 
 @dataclass(frozen=True, slots=True)
 class GgufArray:
-    """A metadata array. `values` is None for more than 1024 elements, such as a vocabulary."""
+    """A metadata array. `values` is None if there are more than 1024 elements, as in a vocabulary."""
 
     type: str
     """Type of the elements: 'string', 'uint32', 'float32', ..."""
@@ -113,7 +113,7 @@ class ModelHeader:
 
     @cached_property
     def chat_template(self) -> str | None:
-        """Jinja source of the chat template; None for a model without one, which is not made for chat."""
+        """Jinja source of the chat template; None if the model is not made for chat."""
         return self.text("tokenizer.chat_template")
 
     @cached_property
@@ -187,7 +187,7 @@ class ModelHeader:
 
     @cached_property
     def ends(self) -> tuple[int, ...]:
-        """All ids that end a reply according to the file, in ascending order."""
+        """All ids that end a reply, according to the file, in ascending order."""
         single = (self.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
         return tuple(sorted({*filter(self._is_token, single), *self.listed_ends[0]}))
 
@@ -297,7 +297,7 @@ class ModelHeader:
 
 
 ModelKind = Literal["chat", "embedding", "reranking"]
-"""What a model produces: replies, embeddings of texts, or scores of texts as answers to a query."""
+"""What a model produces: replies, text embeddings, or scores of texts as answers to a query."""
 Modality = Literal["vision", "audio"]
 SENSES: dict[Modality, str] = {"vision": "sees", "audio": "hears"}
 """Verb for a model that accepts this input."""

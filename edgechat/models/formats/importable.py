@@ -1,7 +1,7 @@
 """GGUF files that must be imported first: models split by bytes, and text models with a vision tower.
 
 Before there were shards (`m-00001-of-00002.gguf`), models were cut at arbitrary bytes into parts named
-`m.gguf.part1of2` or `m.gguf-split-a`. Joined, they are a GGUF file. Until May 2026, Ollama's files contained
+`m.gguf.part1of2` or `m.gguf-split-a`. Joined, they make a GGUF file. Until May 2026, Ollama's files contained
 a vision tower next to the text model. llama.cpp refuses its tensors, so importing copies only the text model.
 """
 
@@ -40,7 +40,7 @@ class ByteParts:
 
 
 def byte_parts(path: Path) -> ByteParts | None:
-    """Return the parts of the model that a file is one part of, judging by its name, or None."""
+    """Return all parts of the model that a file belongs to, judging by its name, or None."""
     if counted := _COUNTED.fullmatch(path.name):
         count = int(counted["count"])
         if not 1 <= int(counted["number"]) <= count <= MAX_PARTS:

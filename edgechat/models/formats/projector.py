@@ -180,7 +180,7 @@ class ProjectorHeader:
         if width in widths or any(
             width in tensor.shape for tensor in self.header.tensors if tensor.name.startswith(_OUTPUTS)
         ):
-            return ""  # old files state the width of something else
+            return ""  # old files give some other width
         return f"it makes embeddings of {max(widths)} channels, and the model has {width}"
 
     def value(self, key: str) -> Value | None:

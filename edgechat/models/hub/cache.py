@@ -127,7 +127,7 @@ class HubStore:
         return _size(self.path(file)) == file.size
 
     def has_bytes(self, file: RemoteFile) -> bool:
-        """Return whether the cache has the whole file, judging by its size, from any commit."""
+        """Return whether the whole file is in the cache, for any commit, judging by its size."""
         return self.is_here(file) or _size(self.blob(file)) == file.size
 
     def n_kept(self, file: RemoteFile) -> int:
@@ -341,7 +341,7 @@ class Partial:
         return self._hash.end()
 
     def finish(self, final: Path) -> None:
-        """Flush the bytes to the disk, then rename the file."""
+        """Flush the file to disk, then rename it to `final`."""
         with disk_errors(final):
             os.fsync(self._fd)
             os.close(self._fd)  # Windows cannot rename an open file

@@ -1,7 +1,7 @@
 """HTTP client for the hub, with limits on time and size. Only the hub's own host gets the token.
 
-huggingface_hub is used only for the token. Its requests are no good for queries before a download: they read
-responses of any size, wait forever for a slow server, and look up the user's account just for a file header.
+huggingface_hub is used only for the token. Its requests are unsuitable before a download: they read responses
+of any size, wait forever for a slow server, and look up the user's account just for a file header.
 """
 
 from __future__ import annotations
@@ -152,7 +152,8 @@ class Client:
 
         n_bytes, waited, since = 0, 0.0, time.monotonic()
         try:
-            for piece in response.iter_raw():  # chunk sizes make a slow one look silent
+            # Without a chunk size: a slow connection would look silent until it fills a chunk.
+            for piece in response.iter_raw():
                 self._watch.beat()
                 # Only the wait for a piece counts, not what the caller does with it.
                 n_bytes, waited = n_bytes + len(piece), waited + time.monotonic() - since
@@ -297,7 +298,7 @@ class RangedFile:
         return before in (None, self.etag)
 
     def part(self, answer: HubResponse, at: int, end: int) -> tuple[int, int]:
-        """Return the range in the response to a request for the bytes from `at` up to `end`.
+        """Return the byte range in the response to a request for bytes `at` up to `end`.
 
         It may be the whole file, or end early. Raises HubError.
         """

@@ -80,8 +80,9 @@ def download(
 ) -> list[FetchedFile]:
     """Download files from a repository, and link them into the snapshot once all are complete.
 
-    revision: the listing's branch, tag or commit. stop: an event that ends the download when another thread
-    sets it, after a silent connection's timeout at the latest. Raises HubError, DiskError, DownloadStopped.
+    revision: the listing's branch, tag or commit. stop: set by another thread to end the download, which
+    takes effect after a silent connection's timeout at the latest. Raises HubError, DiskError,
+    DownloadStopped.
     """
     store, stop = HubStore(listing), stop or threading.Event()
     fetched: list[FetchedFile] = []

@@ -1,4 +1,4 @@
-"""Repositories on the hub: their files, and their models' headers before downloading.
+"""Repositories on the hub: their files, and the headers of their models without downloading them.
 
     remote = resolve_remote(parse_model_name("unsloth/Qwen3-4B-Instruct-2507-GGUF"), offline=False)
     for choice in remote.choices:
@@ -146,7 +146,7 @@ class RemoteModel:
 
 
 def resolve_remote(name: HubName, *, offline: bool) -> RemoteModel:
-    """Return the models that a name stands for on the hub, or in the cached listing without network.
+    """Return the models that a name stands for on the hub, or in the cached listing if it is unreachable.
 
     offline: whether to open no sockets, as with HF_HUB_OFFLINE and EDGECHAT_OFFLINE. Raises HubError, and
     ModelNotFound if no model in the repository matches the name.

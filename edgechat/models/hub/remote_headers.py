@@ -44,8 +44,8 @@ MAX_CUTS = 4
 def read_remote_header(listing: RepoListing, choice: ModelChoice) -> ModelHeader:
     """Read the header of a model on the hub, merging the headers of all its shards.
 
-    Requests 8 MiB of the first file and less of the others, then twice as much, and so on up to
-    `gguf.MAX_HEADER`. Raises HubError, and ModelFileError for a file that is not a language model.
+    Requests the first 8 MiB (less for later shards), doubling that as needed up to `gguf.MAX_HEADER`. Raises
+    HubError, and ModelFileError for a file that is not a language model.
     """
 
     def parts(client: Client) -> Iterator[ModelHeader]:
@@ -58,7 +58,7 @@ def read_remote_header(listing: RepoListing, choice: ModelChoice) -> ModelHeader
 
 
 def read_remote_start(listing: RepoListing, file: RemoteFile) -> tuple[bytes, ModelHeader]:
-    """Return the header of a GGUF file that is not a language model, as bytes and parsed.
+    """Return the header of a GGUF file that is not a language model, both as bytes and parsed.
 
     Raises HubError, ModelFileError.
     """
@@ -99,7 +99,7 @@ def read_remote_contents(
 def _ask(listing: RepoListing, work: Callable[[Client], T]) -> T:
     """Run `work` with a hub client.
 
-    Replaces the hint to download a damaged file again, which cannot repair a file on the hub.
+    If a file is damaged, the hint to download it again is replaced, as that would not help.
     """
     try:
         return ask_hub(Endpoint(listing.hub), listing.repo, TIME_LIMIT, work)

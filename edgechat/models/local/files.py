@@ -70,7 +70,7 @@ class Skipped:
 
 
 def names(root: Path, depth: int, skipped: Skipped, until: float = math.inf) -> list[str]:
-    """Return the paths of model files up to `depth` levels below a folder, relative to it and with '/'.
+    """Return the relative paths, with '/', of model files up to `depth` levels below a folder.
 
     until: when to stop searching and return the files found so far, by `time.monotonic`.
     """
@@ -93,7 +93,7 @@ def needed_by_mlx(name: str) -> bool:
 
 
 def _scan_folder(folder: Path, skipped: Skipped, until: float) -> tuple[list[str], list[str]]:
-    """Return a folder's subfolders and model files, without hidden ones."""
+    """Return a folder's subfolders and model files, except hidden ones."""
     folders: list[str] = []
     names: list[str] = []
     try:

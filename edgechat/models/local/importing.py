@@ -1,4 +1,4 @@
-"""Imports a user's model into edgechat's folder, sharing its bytes on disk if possible.
+"""Import of a user's model into edgechat's folder, sharing its bytes on disk if possible.
 
 Files are cloned if the file system can do that, or else hard-linked, or else copied. A split model or an MLX
 folder is imported completely or not at all, and nothing is ever overwritten. The model's projector is

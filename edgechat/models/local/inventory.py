@@ -285,7 +285,10 @@ def models_nearby(known: Iterable[Path]) -> list[LocalModel]:
 
 
 def _folders() -> Iterator[Path]:
-    """Yield the folders whose paths are valid Unicode, as llama.cpp and the worker's pipe require."""
+    """Yield the downloads and working folders.
+
+    A folder is omitted if its path is not valid Unicode, which llama.cpp and the worker's pipe require.
+    """
     for find in (downloads_folder, Path.cwd):
         with contextlib.suppress(OSError, UnicodeEncodeError):  # the working folder may have been removed
             folder = find()

@@ -63,7 +63,7 @@ class _Manifest(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class OllamaModel:
-    """A GGUF file of Ollama's, with its names in Ollama."""
+    """A GGUF file in Ollama's store, with its names in Ollama."""
 
     tags: tuple[str, ...]
     """As Ollama's commands accept them: 'llama3.2:3b'. 'latest' comes last."""
@@ -197,7 +197,7 @@ def _read(path: Path, note: Note) -> _Manifest | None:
 
 
 MAX_PARAMS, MAX_TEXT = 1 << 16, 1 << 18
-"""Maximum sizes of layers, in bytes."""
+"""Maximum size of the parameters layer, and of any other layer, in bytes."""
 MAX_STOPS, MAX_STOP = 32, 256
 """Maximum number of stop strings, and maximum characters in each."""
 MAX_CONTEXT = 1 << 24
@@ -309,7 +309,7 @@ class LayerTexts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def layer_texts(layers: OllamaLayers) -> LayerTexts:
-    """Return the layers unchanged, without unreadable ones."""
+    """Return the layers unchanged, skipping unreadable ones."""
     unread: list[str] = []
     lines = [
         f"{one_line(name, 40):<30} {json.dumps(value)}"
@@ -325,7 +325,7 @@ def layer_texts(layers: OllamaLayers) -> LayerTexts:
 
 
 def in_words(defaults: ModelDefaults) -> str:
-    """Return the parameters in one line; '' if there are none."""
+    """Return the parameters on one line; '' if there are none."""
     words = [f"{name} {value:g}" for name, value in defaults.sampling.given().items()]
     if defaults.context is not None:
         words.append(f"context {defaults.context}")
@@ -335,7 +335,7 @@ def in_words(defaults: ModelDefaults) -> str:
 
 
 def system_in_words(defaults: ModelDefaults) -> str:
-    """Return the beginning of the system prompt, in one line."""
+    """Return the beginning of the system prompt, on one line."""
     return flat(one_line(defaults.system, _SHOWN))
 
 

@@ -1,4 +1,4 @@
-"""Recognizes the chat formats of Ollama's templates by the marks in them.
+"""Chat formats of Ollama's templates, recognized by the marks in them.
 
 The templates are in Go's template language, which is not parsed here. For each recognized format there is a
 Jinja template of our own, which only supports turns: tools are described in words.

@@ -1,4 +1,4 @@
-"""Resolves typed names to model files on this machine, without the network."""
+"""Name resolution: from typed names to model files on this machine, without the network."""
 
 from __future__ import annotations
 

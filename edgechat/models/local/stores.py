@@ -54,8 +54,8 @@ class FoundModel:
 
     place: Place
     label: str
-    """Name without extension and shard number, with its folder in that place: 'owner/name/BF16/model'. For an
-    MLX model, its folder: 'owner/name'."""
+    """Path in that place, without extension and shard number: 'owner/name/BF16/model'. For an MLX model, its
+    folder: 'owner/name'."""
     files: tuple[ModelPartFile, ...]
     quant: str | None = None
     """The quantization in the name; for an MLX model, from its config."""
@@ -164,7 +164,7 @@ def _sibling_shards(path: Path) -> list[str]:
 def _named_files(
     place: Place, root: Path, depth: int, skipped: Skipped, until: float = math.inf
 ) -> Iterator[FoundModel]:
-    """Yield the models in a folder where files have the names of models."""
+    """Yield the models in a folder where files are named after models, rather than by hash."""
     files = {name: file for name in names(root, depth, skipped, until) if (file := file_at(root / name))}
     for choice, parts in _usable_choices(files, mixed=True):
         yield FoundModel(
@@ -179,7 +179,7 @@ def _named_files(
 
 
 def _hub(root: Path, skipped: Skipped) -> Iterator[FoundModel]:
-    """Yield the models in the hub's cache. One that several revisions share is yielded only once."""
+    """Yield the models in the hub's cache. A model that several revisions share is yielded only once."""
     for name in list_names(root, skipped)[:MAX_FOLDERS]:
         repo = name.removeprefix(_REPO).replace("--", "/", 1)
         if name.startswith(_REPO) and valid_repo(repo):
@@ -324,7 +324,7 @@ _SAMPLES, _SAMPLE = 64, 4096
 
 
 def fingerprint_of(model_path: str | os.PathLike[str], extra: str) -> bytes:
-    """Return 32 bytes that depend on `extra` and on the content of a model, all shards included.
+    """Return a 32-byte fingerprint of `extra` and of a model's content, all shards included.
 
     Takes a few milliseconds. The file's name, location and timestamp do not matter. A fine-tune has a
     different fingerprint unless it changed so few weights that none of them is in a sample. Raises OSError.

@@ -161,7 +161,7 @@ class Removal:
 def single_model(name: str) -> LocalModel:
     """Return the only model that a name or path stands for.
 
-    Raises NotRemovable if there are several, ModelNotFound and ModelFileError.
+    Raises NotRemovable if there are several, and ModelNotFound or ModelFileError if there is none.
     """
     models = find_models(name)
     if len(models) > 1:

@@ -1,4 +1,7 @@
-"""HTTP client for a remote engine, with limits on time and size, and its errors translated to edgechat's."""
+"""HTTP client for a remote engine, with limits on time and size, and its errors translated to edgechat's.
+
+The key is sent to this server only.
+"""
 
 from __future__ import annotations
 
@@ -273,7 +276,7 @@ class RemoteClient:
 
 
 async def _beginning(response: httpx2.Response) -> bytes:
-    """Return the beginning of a response, which may never end."""
+    """Return the beginning of an unsuccessful response, which may never end."""
     data = bytearray()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(ASK_SECONDS):

@@ -1,4 +1,4 @@
-"""Finds out what a server is, which models it has, and what a model can do.
+"""Server discovery: what kind of server a remote is, which models it has, and what a model can do.
 
 Most servers identify themselves in their list of models (`owned_by`). The others are recognized by an
 endpoint that only they have.
@@ -33,7 +33,7 @@ _OWNERS: Mapping[str, RemoteKind] = {
     "organization_owner": "lmstudio",
 }
 _ROUTER = "local"
-"""The owner that SGLang's router gives."""
+"""The owner of the models in a list from SGLang's router."""
 _SIGNS: tuple[tuple[RemoteKind, str, str], ...] = (
     ("lmstudio", "/api/v0/models", "data"),
     ("tgi", "/info", "max_total_tokens"),

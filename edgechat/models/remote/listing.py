@@ -1,4 +1,4 @@
-"""Lists the models of all remote engines, asking them concurrently and with a short timeout."""
+"""Model lists of all remote engines, requested concurrently and with a short timeout."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RemoteListing(msgspec.Struct, frozen=True, kw_only=True):
     models: Sequence[HostedModel] = ()
     """The models that can chat."""
     error: EdgechatError | None = None
-    """Why asking failed."""
+    """Why the request failed, if it did."""
 
 
 class RemoteRow(msgspec.Struct, frozen=True):

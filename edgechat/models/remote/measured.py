@@ -37,9 +37,9 @@ class EngineStart(msgspec.Struct, frozen=True, omit_defaults=True):
     """The last start of a program that edgechat starts."""
 
     seconds: float = 0.0
-    """How long it took to be ready, the last time it was; 0 if it never was."""
+    """How long it took to be ready, the last time it became ready; 0 if it never did."""
     failure: str = ""
-    """Why it was not ready; '' if it was."""
+    """Why it did not become ready; '' if it did."""
     log: str = ""
     """The path of its log."""
 

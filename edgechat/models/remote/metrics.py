@@ -25,7 +25,7 @@ missing."""
 
 
 class ServerLoad(msgspec.Struct, frozen=True):
-    """How busy a server is, including its other clients' requests; None where it does not say."""
+    """How busy a server is, including other clients' requests. Values are None if it does not state them."""
 
     running: int | None = None
     waiting: int | None = None

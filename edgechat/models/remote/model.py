@@ -20,7 +20,7 @@ KINDS: Mapping[RemoteKind, str] = {
     "transformers": "Transformers",
     "openai": "OpenAI's protocol",
 }
-"""Their usual names."""
+"""Their names for users."""
 
 
 class HostedModel(msgspec.Struct, frozen=True, kw_only=True):

@@ -187,7 +187,10 @@ def require_language_model(config: Config) -> None:
 
 
 def folder_name(folder: Path) -> str:
-    """Return the name of the model in a folder: the folder's, or in the hub's cache, the repository's."""
+    """Return the name of the model in a folder.
+
+    This is the folder's name or, in the hub's cache, the repository's.
+    """
     repo = folder.parent.parent.name
     if folder.parent.name == "snapshots" and repo.startswith("models--"):
         return repo.removeprefix("models--").replace("--", "/", 1)
@@ -234,7 +237,7 @@ _NAMES = {
     "qwen3_vl": "qwen3vl",
     "qwen3_vl_moe": "qwen3vlmoe",
 }
-"""Names that are not the same in llama.cpp; most are."""
+"""mlx-lm's names that differ from llama.cpp's; most are the same."""
 
 _DEFAULTS: dict[str, dict[str, int]] = {
     "gemma3": {"head_dim": 256, "num_attention_heads": 4, "num_key_value_heads": 1},
@@ -253,7 +256,7 @@ _DEFAULTS: dict[str, dict[str, int]] = {
 
 
 def llama_cpp_name(kind: str) -> str:
-    """Return llama.cpp's name for mlx-lm's architecture `kind`, which is `kind` itself in most cases."""
+    """Return llama.cpp's name for mlx-lm's architecture `kind`; most are the same."""
     return _NAMES.get(kind, kind)
 
 

@@ -1,4 +1,4 @@
-"""Translates a config.json to GGUF's metadata keys, and determines the kinds of a model's layers.
+"""Translation of a config.json to GGUF's metadata keys, including the kind of each layer.
 
 Layers cache all tokens, a sliding window, or a recurrent state, as in mlx-lm's `make_cache`. It gives windows
 to fewer architectures than their makers did.
@@ -24,7 +24,7 @@ _MLA_MODELS = ("deepseek_v3", "kimi_k2", "glm4_moe_lite", "mistral4")
 def metadata_of(config: Config, vocab_size: int | None) -> dict[str, Value]:
     """Return the metadata.
 
-    vocab_size: number of rows in the embedding, as configs round or omit the vocabulary's size. Raises
+    vocab_size: the embedding's number of rows, because configs round or omit the vocabulary size. Raises
     ModelFileError if the config lacks the model's shape or has invalid values.
     """
     name = llama_cpp_name(config.kind)
@@ -47,7 +47,7 @@ def metadata_of(config: Config, vocab_size: int | None) -> dict[str, Value]:
 
 
 def tokenizer_entries(config: Config, tokenizer: Mapping[str, Any], template: str | None) -> dict[str, Value]:
-    """Return the tokenizer's metadata, as far as planning and chatting need it.
+    """Return the parts of the tokenizer's metadata that planning and chatting need.
 
     tokenizer: contents of tokenizer_config.json. template: chat_template.jinja, which takes precedence.
     """
@@ -66,7 +66,7 @@ def tokenizer_entries(config: Config, tokenizer: Mapping[str, Any], template: st
 
 
 def template_in(table: Mapping[str, Any]) -> str | None:
-    """Return the chat template in a tokenizer_config.json or chat_template.json: of several, the default."""
+    """Return the chat template in a tokenizer_config.json or chat_template.json; the default of several."""
     template = table.get("chat_template")
     if isinstance(template, list):
         named = {
@@ -156,7 +156,7 @@ def _kv_heads(config: Config, n_kv: int, layers: LayerKinds) -> Value:
 
 
 _FIXED_PERIOD = {"gemma3": 6, "cohere2": 4}
-"""Every how many layers one has full attention, whatever `layer_types` says."""
+"""Every nth layer has full attention, whatever `layer_types` says."""
 _PERIOD_WITHOUT_LIST = {
     "afmoe": 1,
     "gemma3n": 5,
@@ -171,7 +171,7 @@ _PERIOD_WITHOUT_LIST = {
 _DEFAULT_WINDOWS = {"gemma3": 512, "gemma3n": 512, "gemma4": 512, "gpt_oss": 128, "cohere2": 4096}
 _RECURRENT_TYPES = {"linear_attention", "conv", "mamba", "recurrent"}
 _ATTENTION_PERIOD = {"qwen3_5": 4, "qwen3_5_moe": 4, "qwen3_next": 4}
-"""Every how many layers one has attention rather than a recurrent state, if the config lists none."""
+"""Every nth layer has attention and the others are recurrent, if the config does not list them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ def tensors_of(
 
 
 def rows_of_embedding(tensors: Iterable[ModelTensor]) -> int | None:
-    """Return the vocabulary size, which is the embedding's number of rows, or None without an embedding."""
+    """Return the vocabulary size, which is the embedding's number of rows; None if there is no embedding."""
     return next((tensor.shape[-1] for tensor in tensors if tensor.name == "token_embd.weight"), None)
 
 

@@ -1,6 +1,6 @@
 """The vision tower in an MLX model's folder, as described by its config.
 
-The model's metadata gets the tower's numbers, under the keys of llama.cpp's projectors. Its tensors are kept
+The tower's sizes go into the model's metadata, under the keys of llama.cpp's projectors. Its tensors are kept
 apart from the language model's. Whether a tower is usable depends on the backend, which must know how to
 prepare images for it: see engine/backends/mlx/families.py.
 """
