@@ -67,7 +67,7 @@ class WrongKind(BadRequest):
 
 
 class NotEmbeddable(BadRequest):
-    """The texts have no embeddings: one is empty or has unknown tokens, or there are too many."""
+    """The texts cannot be embedded: one is empty or has unknown tokens, or there are too many."""
 
 
 class NotAnAdapter(BadRequest):

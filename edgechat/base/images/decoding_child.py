@@ -97,7 +97,7 @@ class _Decoding:
 def _decode(file: io.BytesIO, how: Decode) -> tuple[Decoded, Image.Image | None]:
     """Return the image and, unless it is only checked, its pixels.
 
-    Any exception is reported as the file's problem.
+    Any exception is reported as a problem with the file.
     """
     try:
         image = _open(file)

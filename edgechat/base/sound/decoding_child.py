@@ -71,7 +71,7 @@ class _SoundDecoding:
 def _decode(file: bytes, rate: int) -> tuple[DecodedSound, Mono]:
     """Return the sound and, unless `rate` is 0, its samples.
 
-    Any exception is reported as the file's problem.
+    Any exception is reported as a problem with the file.
     """
     nothing: Mono = np.empty(0, np.float32)
     try:

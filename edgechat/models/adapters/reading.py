@@ -1,7 +1,7 @@
 """Adapters as users type them, and their tensors, checked against the model before llama.cpp reads them.
 
-llama.cpp only asserts much of what it reads, which aborts the process, and it accepts some shapes that fail
-later, within a graph. So each tensor is compared here with the one that it changes:
+llama.cpp checks much of what it reads only by assertions, which abort the process, and it accepts some shapes
+that fail later, within a graph. So each tensor is compared here with the one that it changes:
 
     W [n_in, n_out]      lora_a [n_in, rank], lora_b [rank, n_out]       in ggml's order
     token_embd.weight    lora_a [rank, n_vocab], lora_b [rank, n_embd]   its rows are looked up

@@ -169,7 +169,7 @@ def _string(text: str) -> bytes:
 
 
 def _make_sparse(file: BinaryIO) -> None:
-    """Make the file sparse on Windows; other systems do not have to be asked."""
+    """Make the file sparse on Windows; other systems do this without being asked."""
     if sys.platform == "win32":
         import ctypes
         import msvcrt

@@ -87,7 +87,7 @@ def _bytes_on_disk(folder: Path) -> int:
     for path in folder.rglob("*"):
         try:
             info = path.lstat()
-        except OSError:  # renamed meanwhile
+        except OSError:  # renamed in the meantime
             continue
         blocks = getattr(info, "st_blocks", None)
         total += info.st_size if blocks is None else blocks * _BLOCK

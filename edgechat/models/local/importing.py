@@ -377,7 +377,7 @@ def write_text_part(source: Path, target: Path, on_progress: Callable[[int], Non
     """Copy the text model to a new file, with unchanged metadata.
 
     on_progress: called with the bytes written. Raises ModelFileError and OSError, and NotImported if the
-    source changes meanwhile.
+    source changes in the meantime.
     """
     header = read_header(source)
     kept = [tensor for tensor in header.tensors if is_for_text(tensor)]
@@ -438,7 +438,8 @@ def check_parts(path: Path, parts: ByteParts) -> int:
 def join(parts: ByteParts, target: Path, size: int, on_progress: Callable[[int], None]) -> None:
     """Join all parts into a new file of `size` bytes.
 
-    on_progress: called with the bytes written. Raises OSError, and NotImported if the parts change meanwhile.
+    on_progress: called with the bytes written. Raises OSError, and NotImported if the parts change in the
+    meantime.
     """
     with target.open("xb") as new:
         for part in parts.paths:
