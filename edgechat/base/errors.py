@@ -111,7 +111,7 @@ class StoreError(EdgechatError):
 
 
 class StoreUnwritable(StoreError):
-    """The disk is full, or the database of conversations or its folder is not writable."""
+    """The disk is full, or the conversation database or its folder is not writable."""
 
 
 class ResponseNotFound(StoreError):

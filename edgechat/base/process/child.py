@@ -1,7 +1,7 @@
 """Child processes that answer requests one at a time, with limits on time and memory.
 
-They run code that may hang, grow without bound or abort its process (an untrusted template, a native
-allocator): `Child.ask` returns an answer or raises ChildLost within a bounded time.
+They run code that may hang, use unlimited memory or abort its process (an untrusted template, a native
+allocator): `Child.ask` returns an answer or raises ChildLost within a limited time.
 """
 
 from __future__ import annotations

@@ -128,9 +128,9 @@ class FileDecoder:
             self._ask(FilePart(data[start : start + PART]), name)
 
     def _ask(self, question: msgspec.Struct, name: str, *, seconds: float | None = None) -> bytes:
-        """Ask the child about the file that was sent, and return its answer. Raises `unready` and `lost`.
+        """Ask the child about the file that was sent, and return its answer. Raises `unready` or `lost`.
 
-        seconds: a lower limit than the usual one.
+        seconds: a shorter time limit than usual.
         """
         assert self._child is not None  # a new one would not have the file
         with self._translated(name):

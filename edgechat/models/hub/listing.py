@@ -146,7 +146,7 @@ class RemoteModel:
 
 
 def resolve_remote(name: HubName, *, offline: bool) -> RemoteModel:
-    """Return the models that a name stands for on the hub, or in the cached listing if it is unreachable.
+    """Return the models that a name stands for on the hub, or in the cached listing if that fails.
 
     offline: whether to open no sockets, as with HF_HUB_OFFLINE and EDGECHAT_OFFLINE. Raises HubError, and
     ModelNotFound if no model in the repository matches the name.
