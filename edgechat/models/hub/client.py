@@ -152,7 +152,7 @@ class Client:
 
         n_bytes, waited, since = 0, 0.0, time.monotonic()
         try:
-            # Without a chunk size: a slow connection would look silent until it fills a chunk.
+            # No chunk size: with one, a slow connection would look silent until a chunk is full.
             for piece in response.iter_raw():
                 self._watch.beat()
                 # Only the wait for a piece counts, not what the caller does with it.
