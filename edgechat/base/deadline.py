@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class OutOfTime(Exception):
-    """The work ran out of time. stalled: it made no progress, rather than being too slow."""
+    """The work ran out of time. stalled: whether it made no progress, rather than being too slow."""
 
     def __init__(self, seconds: float, *, stalled: bool) -> None:
         super().__init__(f"no data for {seconds:g} s" if stalled else f"not finished after {seconds:g} s")
@@ -23,7 +23,7 @@ class OutOfTime(Exception):
 
 
 class ProgressWatch:
-    """Progress of the work. Thread-safe."""
+    """Tracks the progress of the work. Thread-safe."""
 
     def __init__(self) -> None:
         self.last_progress = time.monotonic()
@@ -37,7 +37,7 @@ class ProgressWatch:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Suspend the deadline, for a slow disk, say. Raises like `beat`."""
+        """Suspend the deadline, such as for a slow disk. Raises like `beat`."""
         self.beat()
         self.last_progress = math.inf
         try:
@@ -49,7 +49,7 @@ class ProgressWatch:
 def run_within(seconds: float, idle: float, work: Callable[[ProgressWatch], T]) -> T:
     """Run `work` in a thread and return its result, or raise its exception.
 
-    Raises OutOfTime after `seconds` (math.inf: no limit), or `idle` seconds without a beat of the watch. The
+    Raises OutOfTime after `seconds` (math.inf: no limit), or after `idle` seconds without a `beat`. The
     daemon thread is then left to end by itself.
     """
     watch, outcome = ProgressWatch(), Future[T]()

@@ -21,7 +21,7 @@ class EdgechatError(Exception):
 
 
 class ModelNotFound(EdgechatError):
-    """No file and no model of the catalogue has that name."""
+    """No file and no model in the catalogue has that name."""
 
 
 class ModelFileError(EdgechatError):
@@ -43,7 +43,7 @@ class NotADraft(EdgechatError):
 
 
 class BackendMissing(EdgechatError):
-    """A backend is not installed, or does not support models of that format."""
+    """A backend is not installed, or does not support models in that format."""
 
 
 class EngineMissing(EdgechatError):
@@ -63,11 +63,11 @@ class BadRequest(EdgechatError):
 
 
 class WrongKind(BadRequest):
-    """A chat was requested of an embedding model, or embeddings of a chat model."""
+    """A chat was requested from an embedding model, or embeddings from a chat model."""
 
 
 class NotEmbeddable(BadRequest):
-    """The texts have no embeddings: one is empty or has unknown tokens, or there are too many."""
+    """The texts cannot be embedded: one is empty or has unknown tokens, or there are too many."""
 
 
 class NotAnAdapter(BadRequest):
@@ -111,11 +111,11 @@ class StoreError(EdgechatError):
 
 
 class StoreUnwritable(StoreError):
-    """The disk is full, or the database of conversations or its folder is not writable."""
+    """The disk is full, or the conversation database or its folder is not writable."""
 
 
 class ResponseNotFound(StoreError):
-    """No stored response, or item of one, has that `id`."""
+    """No stored response, or item in one, has that `id`."""
 
     def __init__(self, id: str) -> None:
         super().__init__(f"{id} is not stored, or no longer.")
@@ -247,7 +247,7 @@ class WrongBytes(HubError):
 
 
 class DiskError(EdgechatError):
-    """A download cannot be stored: the disk is full, or the cache's folder is not usable."""
+    """A download cannot be stored: the disk is full, or the cache folder is not usable."""
 
 
 class NotDrawn(EdgechatError):
@@ -279,7 +279,7 @@ class WorkerRefused(ServerRefused):
 
 
 class RemoteUnreachable(LoadFailed):
-    """A remote engine cannot be reached: it is off or is another program, or edgechat is offline."""
+    """A remote engine cannot be reached: it is off, another program responds, or edgechat is offline."""
 
 
 class RemoteDenied(LoadFailed):

@@ -37,7 +37,7 @@ class Facts(Protocol):
 
 
 class StoredFile(Protocol):
-    """A file of a library, as messages refer to it."""
+    """A file in a library, as messages refer to it."""
 
     @property
     def path(self) -> str:
@@ -50,17 +50,17 @@ AnyFile = TypeVar("AnyFile", bound=StoredFile)
 
 @dataclass(frozen=True, slots=True)
 class LibraryEntry:
-    """A file of a library on the disk."""
+    """A library's file on disk."""
 
     digest: str
     size: int
-    """Bytes."""
+    """In bytes."""
     used: float
-    """Time at which it was last added (POSIX)."""
+    """When it was last added (POSIX time)."""
 
 
 def digest_of(data: bytes) -> str:
-    """Return the hash of a file: BLAKE2b of its bytes, 16 bytes, in hexadecimal."""
+    """Return a file's hash: 16-byte BLAKE2b, in hexadecimal."""
     import hashlib  # 2 ms, which a list of conversations does not need
 
     return hashlib.blake2b(data, digest_size=16).hexdigest()
@@ -80,7 +80,7 @@ class FileLibrary(Generic[AnyFacts, AnyFile]):
     facts: type[AnyFacts]
 
     def __init__(self, folder: Path, *, also: Path | None = None) -> None:
-        """folder: the library's. also: another one, in which files are found but never changed."""
+        """folder: the library's folder. also: a second folder, whose files are found but never changed."""
         self._folder = folder
         self._also = type(self)(also) if also is not None else None
         extensions = "|".join((*self.extensions.values(), "json"))
@@ -115,7 +115,7 @@ class FileLibrary(Generic[AnyFacts, AnyFile]):
         return file
 
     def get(self, digest: str) -> AnyFile | None:
-        """Return a file; None if it is missing or is not a regular file."""
+        """Return a file, or None if it is missing or not a regular file."""
         own = self._get_own(digest)
         return own if own is not None or self._also is None else self._also.get(digest)
 
@@ -140,7 +140,7 @@ class FileLibrary(Generic[AnyFacts, AnyFile]):
             self._delete(self._folder / f"{digest}.{extension}")
 
     def stored(self) -> list[LibraryEntry]:
-        """Return the files on the disk."""
+        """Return the stored files."""
         return [
             LibraryEntry(path.stem, about.st_size, about.st_mtime)
             for path, about in self._files()
@@ -148,7 +148,7 @@ class FileLibrary(Generic[AnyFacts, AnyFile]):
         ]
 
     def prune(self, keep: Collection[str], *, older_than: float = _NEW) -> None:
-        """Delete all files but those in `keep` and those added in the last `older_than` seconds.
+        """Delete all files except those in `keep` and those added in the last `older_than` seconds.
 
         Raises `not_stored` if that is not possible.
         """
@@ -158,7 +158,7 @@ class FileLibrary(Generic[AnyFacts, AnyFile]):
                 self._delete(path)
 
     def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
-        """Yield the files that belong to the library, unfinished ones included."""
+        """Yield the files that belong to the library, including unfinished ones."""
         with contextlib.suppress(FileNotFoundError), os.scandir(self._folder) as entries:
             for entry in entries:
                 if entry.is_file(follow_symlinks=False) and self._own.fullmatch(entry.name):

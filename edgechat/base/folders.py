@@ -1,7 +1,7 @@
-"""Folder walk: lists the entries of a folder and below it, except those that git ignores.
+"""Folder walk: lists everything in and below a folder, except what git ignores.
 
-pathspec applies the rules of `.gitignore`. `git ls-files` would also know the user's global rules, but is not
-installed everywhere, cannot be bounded, and runs programs that a stranger's repository configures.
+pathspec applies the rules in `.gitignore`. `git ls-files` would also know the user's global rules, but it is
+not installed everywhere, cannot be bounded, and runs programs that an untrusted repository configures.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 _DEEPEST = 12
 _MOST_PARENTS = 32
-"""Parent folders that are searched for the root of the repository."""
+"""Maximum number of parent folders to search for the root of the repository."""
 _MOST_RULES = 1 << 16
-"""Bytes of one .gitignore."""
+"""Maximum size of one .gitignore, in bytes."""
 _MOST_STARS = 6
-"""Per rule: regular expressions with more can take forever."""
+"""Maximum number of stars in a rule: with more, its regular expression can take forever."""
 
 
 @dataclass(slots=True)
@@ -37,11 +37,12 @@ class FolderContents:
     """Result of a walk."""
 
     paths: list[str] = field(default_factory=list)
-    """Relative to the folder, with slashes, also at the end of folders. Deeper entries come later."""
+    """Relative to the folder, with slashes as separators and at the end of folders. Deeper entries come
+    later."""
     unread: list[str] = field(default_factory=list)
     """Folders whose entries are missing or incomplete: they cannot be read, or the walk ended early."""
     is_complete: bool = True
-    """False if the walk ended early or skipped folders for their depth."""
+    """False if the walk ended early or skipped folders because of their depth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +50,16 @@ class _Rules:
     """The rules that apply in one folder."""
 
     specs: tuple[tuple[GitIgnoreSpec, str], ...] = ()
-    """Rules of each .gitignore, the outermost first, with the path from its folder to this one."""
+    """The rules in each .gitignore, outermost first, with the path from its folder to this one."""
 
     def of(self, folder: Path, name: str = "") -> _Rules:
-        """Return the rules for the subfolder `name`, or without a name for this folder's own .gitignore."""
+        """Return the rules for the subfolder `name`; without a name, add this folder's own .gitignore."""
         below = tuple((spec, f"{prefix}{name}/") for spec, prefix in self.specs) if name else self.specs
         own = _read_rules(folder / ".gitignore")
         return _Rules(below if own is None else (*below, (own, "")))
 
     def ignore(self, name: str) -> bool:
-        """Return whether an entry is ignored. The name of a folder ends with a slash."""
+        """Return whether an entry is ignored. A folder's name must end with a slash."""
         verdict = False
         for spec, prefix in self.specs:
             found = spec.check_file(prefix + name).include
@@ -67,7 +68,7 @@ class _Rules:
 
 
 def walk(folder: Path, *, most: int, seconds: float) -> FolderContents:
-    """Return the entries of a folder and below it, except hidden and ignored ones.
+    """Return everything in and below a folder, except hidden and ignored entries.
 
     Stops after `most` entries or after `seconds`. Raises OSError if the folder itself cannot be read; folders
     below it that cannot be read count as empty.
@@ -135,7 +136,7 @@ def _is_junction(entry: os.DirEntry[str]) -> bool:
 def _is_file(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_file()
-    except OSError:  # a circle of links
+    except OSError:  # a loop of links
         return False
 
 

@@ -1,4 +1,4 @@
-"""Log files: a worker logs to its stderr, which is its log file, a front end to `edgechat.log`.
+"""Log files: a worker logs to its stderr, which is its log file; a front end logs to `edgechat.log`.
 
 Both files are private, bounded and in `paths.log_dir()`. They contain nothing that users wrote: exceptions
 are logged with type and traceback, but without their text, which may quote a message. Failure to write a log
@@ -22,7 +22,7 @@ from edgechat.base.text import printable
 MOST_BYTES = 1 << 20
 """Maximum size of a log file; beyond it, a front end starts a new file and a worker keeps the second half."""
 _BACKUPS = 2
-"""Older files that a front end keeps."""
+"""Number of older files that a front end keeps."""
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _BRIEF = "%(asctime)s %(message)s"
 _DAY = "%Y-%m-%d %H:%M:%S"
@@ -72,7 +72,7 @@ class _FrontEndHandler(logging.Handler):
 
 
 def _open_log() -> logging.Handler:
-    from logging.handlers import RotatingFileHandler  # 5 ms, which a command that logs nothing need not pay
+    from logging.handlers import RotatingFileHandler  # 5 ms, not needed by commands that log nothing
 
     path = str(paths.log_dir() / "edgechat.log")
     _create(path)
@@ -95,7 +95,7 @@ def _rotate(source: str, target: str) -> None:
 
 
 class _WorkerHandler(logging.StreamHandler[TextIO]):
-    """Writes to stderr, as native code does, and shortens the file behind it."""
+    """Writes to stderr, as native code does, and keeps the log file from growing too large."""
 
     def emit(self, record: logging.LogRecord) -> None:
         super().emit(record)
@@ -114,20 +114,20 @@ def _shorten(fd: int) -> None:
 
 
 def to_file() -> None:
-    """In a front end: send records of edgechat's loggers, from INFO on, to `edgechat.log`."""
+    """In a front end: send records from edgechat's loggers, at INFO and above, to `edgechat.log`."""
     if not any(isinstance(handler, _FrontEndHandler) for handler in _OURS.handlers):
         _install(_OURS, _FrontEndHandler())
 
 
 def to_stderr() -> None:
-    """In a worker: send all records to stderr, those of edgechat from INFO on."""
+    """In a worker: send all records to stderr, those from edgechat at INFO and above."""
     handler = _WorkerHandler(sys.stderr)
     handler.setFormatter(_Formatter(_FORMAT, "traceback"))
     _install(logging.getLogger(), handler)
 
 
 def to_terminal(*, verbose: bool, debug: bool) -> None:
-    """In a server: also print its records. verbose: from INFO on. debug: exceptions in full."""
+    """In a server: also print its records. verbose: at INFO and above. debug: with full exceptions."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.INFO if verbose else logging.WARNING)
     handler.setFormatter(_Formatter(_BRIEF, "text" if debug else "none"))
@@ -135,6 +135,6 @@ def to_terminal(*, verbose: bool, debug: bool) -> None:
 
 
 def _install(logger: logging.Logger, handler: logging.Handler) -> None:
-    logging.raiseExceptions = False  # do not report on stderr that a record cannot be written
+    logging.raiseExceptions = False  # do not report on stderr that a record could not be written
     _OURS.setLevel(logging.INFO)
     logger.addHandler(handler)

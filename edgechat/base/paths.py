@@ -1,4 +1,4 @@
-"""edgechat's folders, where the platform prescribes or below EDGECHAT_HOME, and safe access to files."""
+"""edgechat's folders, in the platform's standard places or below EDGECHAT_HOME, and safe access to files."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def _folder(kind: str, default: str, *, write: bool = False) -> Path:
 
 
 def _is_missing(path: Path) -> bool:
-    """Return whether a folder certainly does not exist, as far as its parents are readable."""
+    """Return whether a folder certainly does not exist, and is not just hidden by an unreadable parent."""
     parents = (parent for parent in path.parents if parent.is_dir())
     return not os.path.lexists(path) and os.access(next(parents, path), os.X_OK)
 
 
 def config_dir() -> Path:
-    """Return the folder of settings.toml and of the user's models.toml.
+    """Return the folder for settings.toml and the user's models.toml.
 
     It may be missing on a read-only disk, as may the other folders except `log_dir`.
     """
@@ -53,25 +53,25 @@ def config_dir() -> Path:
 
 
 def data_dir() -> Path:
-    """Return the folder of conversations, documents and consents."""
+    """Return the folder for conversations, documents and consents."""
     return _folder("data", platformdirs.user_data_dir(_APP, appauthor=False))
 
 
 def log_dir() -> Path:
-    """Return the folder of the workers' logs."""
+    """Return the folder for the workers' logs."""
     return _folder("log", platformdirs.user_log_dir(_APP, appauthor=False), write=True)
 
 
 def cache_dir() -> Path:
-    """Return the folder of results that can be measured or computed again."""
+    """Return the folder for results that can be measured or computed again."""
     return _folder("cache", platformdirs.user_cache_dir(_APP, appauthor=False))
 
 
 def read_bytes(path: Path, most: int) -> bytes:
     """Return the contents of a regular file of at most `most` bytes.
 
-    Raises OSError, also for longer files and for pipes and devices, which might never end; its text then
-    completes "cannot be read:".
+    Raises OSError, including for longer files, pipes and devices, which might never end. The text of the
+    error then completes "cannot be read:".
     """
     fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
@@ -87,12 +87,12 @@ def read_bytes(path: Path, most: int) -> bytes:
 
 
 def private(path: str | Path, flags: int) -> int:
-    """Open a file, creating it readable by its owner only. An opener for `open(..., opener=private)`."""
+    """Open a file, creating it readable only by its owner. For use as `open(..., opener=private)`."""
     return os.open(path, flags, 0o600)
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Write a file atomically, readable by its owner only. Raises OSError."""
+    """Write a file atomically, readable only by its owner. Raises OSError."""
     temporary = path.with_name(f"{UNFINISHED}{os.urandom(8).hex()}")
     try:
         with open(temporary, "xb", opener=private) as file:
@@ -107,7 +107,7 @@ def replace(path: Path, data: bytes) -> None:
 def shipped(name: str) -> Path:
     """Return the path of a file that ships with edgechat: `models.toml`, `guide.gguf`.
 
-    Installed copies have it in `edgechat/base/data`; a checkout has models.toml at its top.
+    Installed copies have it in `edgechat/base/data`; a checkout has models.toml at its top level.
     """
     inside = Path(__file__).parent / "data" / name
     return inside if inside.exists() else Path(__file__).parents[2] / name

@@ -1,4 +1,4 @@
-"""SQLite files on a full or read-only disk: why they cannot be written, and how to read them nevertheless."""
+"""SQLite files on a full or read-only disk: why they cannot be written, and how to read them anyway."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def remedy(why: str) -> str:
 
 
 def open_read_only(path: Path, *, seconds: float) -> sqlite3.Connection:
-    """Open a file and its -wal without writing anything, for any thread. Raises sqlite3.Error.
+    """Open a file and its -wal without writing anything. Raises sqlite3.Error.
 
-    Waits up to `seconds` for locks of other programs.
+    The connection may be used in any thread. Waits up to `seconds` for other programs' locks.
     """
     uri = f"{path.absolute().as_uri()}?mode=ro"
     db = _open(uri, seconds)

@@ -36,10 +36,10 @@ def _picture(match: re.Match[str]) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return `text` without control and direction characters; newline and tab are kept.
+    """Return `text` without control and direction characters; newline and tab are kept.
 
-    Escape sequences are reduced to plain text. Each character is treated alone, so streams can be filtered
-    piece by piece.
+    Escape sequences are reduced to plain text. Each character is handled separately, so streams can be
+    filtered piece by piece.
     """
     return _INVISIBLE.sub(_plain, text)
 
@@ -55,7 +55,7 @@ def is_text(text: str) -> bool:
 
 
 def is_binary(data: bytes) -> bool:
-    """Return whether the content of a file is binary, by git's rule: a zero byte near its beginning."""
+    """Return whether a file's content is binary, by git's rule: a zero byte near its beginning."""
     return b"\0" in data[:8192]
 
 
@@ -67,7 +67,7 @@ def escaped_json(text: str) -> str:
 def flat(text: str) -> str:
     """Return `text` as one printable line, for a name or message that is shown in full.
 
-    Direction characters become �: in names they are more often a disguise than required by a language.
+    Direction characters become �: in names they more often disguise something than serve a language.
     """
     return printable(_DIRECTION.sub("�", text)).replace("\n", " ").replace("\t", " ")
 
@@ -79,7 +79,7 @@ def one_line(text: str, limit: int = 200) -> str:
 
 
 def mebibytes(n_bytes: int) -> str:
-    """Return a size as text: '812 MiB', '4.6 GiB'; '12 KiB' where it would be 0 MiB."""
+    """Return a size as text: '812 MiB', '4.6 GiB'; '12 KiB' if it would be 0 MiB."""
     mib = n_bytes / 2**20
     if 0 < mib < 0.5:
         return f"{max(1, round(n_bytes / 2**10))} KiB"
@@ -93,7 +93,7 @@ def figure(value: float, digits: int = 3) -> str:
 
 
 def rough(value: float) -> str:
-    """Return a predicted number with its meaningful digits only: '~0.4', '~5', '~15', '~130'."""
+    """Return a predicted number with only its meaningful digits: '~0.4', '~5', '~15', '~130'."""
     if value >= 99.5:
         return f"~{round(value, 1 - int(math.log10(value))):.0f}"
     return f"~{value:.0f}" if value >= 0.95 else f"~{value:.1g}"
@@ -107,7 +107,7 @@ def rough_seconds(n: float) -> str:
 
 
 def by_drafts(speedup: float, digits: int) -> str:
-    """Return the speedup by drafts as text: '1.38x by drafts'; '' if barely noticeable."""
+    """Return the speedup from drafting as text: '1.38x by drafts'; '' if it is barely noticeable."""
     return f"{speedup:.{digits}f}x by drafts" if speedup >= _NOTABLE_SPEEDUP else ""
 
 
@@ -120,7 +120,7 @@ def seconds(n: float) -> str:
 
 def local_time(at: float) -> datetime:
     """Return the local time of a POSIX timestamp, or of 1970 if it is out of range."""
-    from datetime import datetime  # 2 ms, which a start need not pay
+    from datetime import datetime  # 2 ms, not needed at startup
 
     try:
         return datetime.fromtimestamp(at)

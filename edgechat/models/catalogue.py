@@ -1,4 +1,4 @@
-"""Catalogue of models with short names. models.toml documents the fields."""
+"""Catalogue of models with short names. models.toml documents its fields."""
 
 from __future__ import annotations
 
@@ -28,64 +28,64 @@ _LABEL = r"(?P<quant>(?:UD-)?(?:MXFP|NVFP|BF|FP|F|T?I?Q)[0-9][A-Z0-9_]*)"
 _PART = r"(?:-[0-9]{5}-of-[0-9]{5})?"
 
 Thinking = Literal["none", "always", "default-on", "default-off"]
-"""none: answers at once. always: thinks first. default-…: has a switch, with this default."""
+"""none: answers at once. always: thinks first. default-on, default-off: has a switch, initially on or off."""
 
 
 class EmbeddingPrefixes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Prefixes of texts, as the model's makers require for comparable embeddings."""
+    """Prefixes for the model's input, required by its makers to make embeddings comparable."""
 
     query: Annotated[str, Meta(max_length=1000)] = ""
-    """Prefix of a query."""
+    """Prefix for queries."""
     passage: Annotated[str, Meta(max_length=1000)] = ""
-    """Prefix of a text to be found."""
+    """Prefix for passages to be searched."""
 
 
 class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One model of the catalogue."""
+    """A model in the catalogue."""
 
     name: str
     aliases: tuple[str, ...] = ()
     description: str
     licence: str
     gated: bool = False
-    """Whether its terms must be accepted on the hub before a download."""
+    """Whether its terms must be accepted on the hub before downloading."""
     repo: str | None = None
     """Repository on the hub; None for a model that comes with edgechat."""
     file: str
-    """Name of the file, with '{quant}' in place of the quantization."""
+    """File name, with '{quant}' in place of the quantization."""
     quants: tuple[str, ...] = ()
-    """Quantizations in the repository, spelled as there."""
+    """Quantizations in the repository, as spelled there."""
     quant: str | None = None
-    """Recommended quantization, spelled as in the repository."""
+    """Recommended quantization, as spelled in the repository."""
     mlx: dict[str, str] = {}
     """MLX repositories by quantization ('4bit'), the recommended one first."""
     context: Annotated[int, Meta(ge=1)] | None = None
-    """Context length in training, in tokens."""
+    """Context length used in training, in tokens."""
     draft: str | None = None
     """Name of the draft model's entry."""
     no_draft: str | None = None
-    """Reason for having no draft model."""
+    """Why it has no draft model."""
     thinking: Thinking = "none"
     vision: bool = False
-    """Whether the model sees, with the projector in its repository."""
+    """Whether the model accepts images, through the projector in its repository."""
     audio: bool = False
-    """Whether the model hears, with the projector in its repository."""
+    """Whether the model accepts audio, through the projector in its repository."""
     quality: Annotated[int, Meta(ge=1, le=6)] | None = None
-    """6 is the best; None for a model that is not for chat by itself."""
+    """From 1 to 6 (best); None for a model that is not meant to chat on its own."""
     unverified: bool = False
     """Whether some of its sampling values lack a source."""
     sampling: SamplingDefaults = SamplingDefaults()
-    """Sampling recommended by the makers, for the default of the thinking switch."""
+    """Sampling that the makers recommend with the thinking switch at its default."""
     switched_sampling: SamplingDefaults | None = None
-    """Sampling for the other position of the switch; None if it is the same."""
+    """Sampling with the switch in the other position; None if it is the same."""
     embedding: EmbeddingPrefixes | None = None
-    """Prefixes of an embedding model; None for others."""
+    """Prefixes for an embedding model; None for other models."""
     reranks: bool = False
     """Whether it only scores texts as answers to a query."""
     checked: date | None = None
-    """Date of the last comparison with its repository and with newer models."""
+    """Date when it was last compared with its repository and with newer models."""
     superseded: str | None = None
-    """Name of the entry that replaced it: then it is proposed only if it is on this machine."""
+    """Name of the entry that replaces it. A replaced model is proposed only if it is on this machine."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -94,7 +94,7 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     @property
     def kind(self) -> ModelKind:
-        """Purpose of the model."""
+        """What the model is for."""
         return "reranking" if self.reranks else "chat" if self.embedding is None else "embedding"
 
     @property
@@ -109,24 +109,24 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Quantizations in the repository in canonical spelling: 'Q4_K_M', 'F16'."""
+        """Quantizations in the repository, in canonical spelling: 'Q4_K_M', 'F16'."""
         return tuple(canonical(quant) for quant in self.quants)
 
     def file_for(self, quant: str) -> str:
-        """Return the name of the file with this quantization, in any spelling."""
+        """Return the name of the file for a quantization, which may be in any spelling."""
         labels = {
             canonical(quant_in_repo): quant_in_repo for quant_in_repo in (*self.quants, self.quant or "")
         }
         return self.file.replace(_QUANT, labels.get(canonical(quant), quant))
 
     def mlx_repo(self, quant: str) -> str | None:
-        """Return the MLX repository with this quantization, in any spelling; None without one."""
+        """Return the MLX repository for a quantization, which may be in any spelling, or None."""
         return next((repo for label, repo in self.mlx.items() if canonical(label) == canonical(quant)), None)
 
     def quant_of(self, file_name: str) -> str | None:
-        """Return the quantization of a file in canonical spelling; None if the file is not this model's.
+        """Return a file's quantization in canonical spelling, or None if the file is not this model's.
 
-        Case is ignored. Any shard of a split model will do.
+        Ignores case. Any shard of a split model will do.
         """
         before, has_quant, after = self.file.partition(_QUANT)
         if not has_quant:
@@ -156,20 +156,20 @@ def catalogue() -> tuple[CatalogueEntry, ...]:
 
 
 def own_catalogue() -> Path:
-    """Return the path of the user's own models.toml, which need not exist."""
+    """Return the path of the user's own models.toml, which may not exist."""
     return paths.config_dir() / "models.toml"
 
 
 def read_catalogue(path: Path) -> tuple[CatalogueEntry, ...]:
-    """Return the models of a models.toml. Raises SettingsError naming the file, the model and the field."""
+    """Return the models in a models.toml. Raises SettingsError naming the file, the model and the field."""
     return _check_names([_parse_entry(table, where) for table, where in _read_tables(path)], path)
 
 
 class _ParsedCatalogue(msgspec.Struct, frozen=True, array_like=True):
-    """The shipped catalogue as cached: parsing TOML takes 20 ms, a third of `edgechat list`."""
+    """The shipped catalogue, parsed and cached: parsing TOML takes 20 ms, a third of `edgechat list`."""
 
     version: str
-    """Version of edgechat; another version's entries may have other fields."""
+    """edgechat's version; entries written by another version may have other fields."""
     stamp: tuple[str, int, int]
     """Path, size and modification time of models.toml."""
     entries: tuple[CatalogueEntry, ...]
@@ -194,7 +194,7 @@ def _shipped_catalogue() -> tuple[CatalogueEntry, ...]:
 
 @cache
 def _with_own(own: Path, _changed_at: int) -> tuple[CatalogueEntry, ...]:
-    """Return the shipped entries, with the user's changes, followed by the user's own entries."""
+    """Return the shipped entries with the user's changes, followed by the user's own entries."""
     entries = {entry.name: entry for entry in _shipped_catalogue()}
     for table, where in _read_tables(own):
         name = table.get("name")
@@ -205,7 +205,7 @@ def _with_own(own: Path, _changed_at: int) -> tuple[CatalogueEntry, ...]:
 
 
 def _table_of(entry: CatalogueEntry) -> dict[str, Any]:
-    """Return an entry as a table of models.toml."""
+    """Return an entry as a models.toml table."""
     fields = {name: value for name, value in msgspec.structs.asdict(entry).items() if value is not None}
     for name in ("sampling", "switched_sampling"):
         if name in fields:
@@ -216,7 +216,7 @@ def _table_of(entry: CatalogueEntry) -> dict[str, Any]:
 
 
 def _read_tables(path: Path) -> list[tuple[dict[str, Any], str]]:
-    """Return the [[model]] tables of a file, each with its place for messages."""
+    """Return a file's [[model]] tables, each with its location for error messages."""
     table = read_toml(path)
     tables = table.get("model", [])
     if set(table) - {"model"} or not isinstance(tables, list):
@@ -234,7 +234,7 @@ def _read_tables(path: Path) -> list[tuple[dict[str, Any], str]]:
 
 
 def _check_names(entries: Iterable[CatalogueEntry], path: Path) -> tuple[CatalogueEntry, ...]:
-    """Return the entries. Raises SettingsError for ambiguous names, and for names without an entry."""
+    """Return the entries. Raises SettingsError for duplicate names and for references to missing entries."""
     checked_entries = tuple(entries)
     name_owner: dict[str, str] = {}
     for entry in checked_entries:

@@ -1,8 +1,8 @@
-"""Language models among the files of a repository or folder, recognized by name.
+"""Language models in a repository or folder, recognized by file name.
 
-Recognizes quantizations and split models, and the projectors and drafting layers (MTP) that belong to each
-model. Projectors are called mmproj-MODEL-F16.gguf or MODEL-mmproj-F16.gguf, or have no model's name where a
-repository has only one. They lie beside the models, in a folder above, or in their own folder.
+Recognizes quantizations, split models, and each model's projectors and drafting layers (MTP). Projectors are
+named mmproj-MODEL-F16.gguf or MODEL-mmproj-F16.gguf, or just mmproj-F16.gguf where a repository has only one
+model. They are next to the models, in a parent folder, or in a folder of their own.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from edgechat.models.local.files import CONFIG, MLX_WEIGHTS, TOKENIZER, needed_b
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """File of a repository, as listed by the hub."""
+    """A file in a repository, as listed by the hub."""
 
     name: str
-    """With its folders: 'BF16/model-00001-of-00002.gguf'."""
+    """Path in the repository: 'BF16/model-00001-of-00002.gguf'."""
     size: int
     sha256: str | None = None
     """64 hexadecimal digits in lower case; None for a small file, which is stored in git itself."""
     git_sha1: str | None = None
-    """Git's hash of such a small file, 40 digits."""
+    """Git's hash of such a small file, 40 hexadecimal digits."""
 
     @property
     def digest(self) -> str | None:
-        """Hash that verifies the file and names its blob; None if the hub states none."""
+        """Hash that verifies the file and names its blob; None if the hub gives none."""
         return self.sha256 or self.git_sha1
 
 
@@ -46,9 +46,9 @@ class RepoListing:
     commit: str
     """40 hexadecimal digits."""
     gated: bool
-    """Whether its terms must be accepted before a download."""
+    """Whether its terms must be accepted before downloading."""
     licence: str | None
-    """As stated by the repository: 'apache-2.0'."""
+    """As stated in the repository: 'apache-2.0'."""
     files: tuple[RemoteFile, ...]
     listed: float
     """Time of the listing, in seconds since 1970."""
@@ -56,34 +56,34 @@ class RepoListing:
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """Model of a repository, in one quantization."""
+    """A model in a repository, in one quantization."""
 
     name: str
-    """File name without extension and number, with its folder; for an MLX model its folder, '' for none."""
+    """Path without the extension and shard number. For an MLX model, its folder, or '' at the top level."""
     quant: str | None
-    """Label in the name: 'Q4_K_M', 'UD-Q4_K_M', 'BF16', '4bit'; None without one."""
+    """Quantization in the name: 'Q4_K_M', 'UD-Q4_K_M', 'BF16', '4bit'; None if there is none."""
     files: tuple[RemoteFile, ...]
-    """A file, or the parts of a split model in order; for an MLX model, config.json, the weights, then the
-    other needed files."""
+    """One file, or the shards of a split model in order. For an MLX model: config.json, the weights, and the
+    other files it needs."""
     format: Format = "gguf"
     projectors: tuple[RemoteFile, ...] = ()
-    """Files that encode pictures or sound for it, recognized by name, best first; one of them is used."""
+    """Projectors, which encode images or audio for it: recognized by name, best first. Only one is used."""
     heads: tuple[RemoteFile, ...] = ()
-    """Files of its drafting layers (MTP), recognized by name, best first; one of them is used."""
+    """Files with its drafting layers (MTP): recognized by name, best first. Only one is used."""
 
     @property
     def shown(self) -> str:
-        """Label for users, which distinguishes it from other models of the repository."""
+        """Label for users that tells it apart from other models in the repository."""
         return self.quant or self.name or "an MLX model whose name does not state its quantization"
 
     @property
     def file_names(self) -> tuple[str, ...]:
-        """Names of all parts."""
+        """Names of all its files."""
         return tuple(file.name for file in self.files)
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all parts."""
+        """Size of all its files, in bytes."""
         return sum(file.size for file in self.files)
 
 
@@ -108,9 +108,8 @@ _MLX_LABEL = re.compile(
     re.VERBOSE | re.IGNORECASE | re.ASCII,
 )
 
-# GGUF files that are neither language models nor projectors: importance matrices, drafts for a certain
-# target,
-# bare vocabularies. llama.cpp has a similar list (common/download.cpp).
+# GGUF files that are neither language models nor projectors: importance matrices, drafts for a particular
+# target, bare vocabularies. llama.cpp has a similar list (common/download.cpp).
 _NO_MODEL = re.compile(
     r"""(?:mmproj|imatrix|draft-|ggml-vocab-).* | .*[-._]imatrix
       | (?:mtp|(?:.*[-._])?(?:eagle3|dflash|dspark))(?:[-._].*)?""",
@@ -118,12 +117,12 @@ _NO_MODEL = re.compile(
 )
 _HEAD_QUANTS = ("Q8_0", "Q4_0")
 _MTP = re.compile(r"[-._]mtp(?![A-Za-z0-9])", re.IGNORECASE)
-"""Mark in the name of a model with its own drafting layers, or of a file with such layers only."""
+"""Marks the name of a model with its own drafting layers, or of a file with only such layers."""
 _LARGER = 4
-"""Smallest ratio of a model's size to that of its drafting layers."""
+"""A file counts as drafting layers only if the model is more than this many times larger."""
 _PROJECTOR_QUANTS = ("Q8_0", "F16", "BF16", "F32")
-"""Quantizations of a projector, best first, for a model of at most 8 bits. Such a model loses more than
-its projector does in Q8_0, which is half as large as F16 (llama.cpp chooses alike). For a model of more
+"""Projector quantizations, best first, for a model of at most 8 bits. Such a model loses more than its
+projector does in Q8_0, which is half the size of F16 (llama.cpp makes the same choice). For a model with more
 bits, Q8_0 comes third. F32 holds the same numbers in twice the space; BF16 is slow without hardware
 support."""
 
@@ -133,9 +132,9 @@ def model_choices(
 ) -> tuple[ModelChoice, ...]:
     """Return the language models among the files of a repository or folder: GGUF files, then MLX models.
 
-    repo: its name, which states the quantization of an MLX model. mixed: the folder holds files of many
-    origins. Incomplete split models are omitted. Only the headers show whether safetensors are a language
-    model.
+    repo: the repository's name, which may state an MLX model's quantization. mixed: whether the files come
+    from many repositories. Incomplete split models are omitted. Only their headers tell whether safetensors
+    files hold a language model.
     """
     listed = list(files)
     return (*_with_companions(_gguf_choices(listed), listed, mixed), *_mlx_choices(listed, repo))
@@ -144,7 +143,7 @@ def model_choices(
 def _with_companions(
     choices: Sequence[ModelChoice], files: Iterable[RemoteFile], mixed: bool
 ) -> Iterator[ModelChoice]:
-    """Yield the models with their projectors and drafting layers."""
+    """Yield the models with their projectors and drafting layers filled in."""
     models = list(_without_heads(choices))
     known = {choice.name for choice in models}
     stems = {stem: file for file in files if file.size > 0 and (stem := _stem(file.name))}
@@ -164,13 +163,13 @@ def _with_companions(
 
 
 def _head_rank(stem: str) -> int:
-    """Return the rank of drafting layers by name; 0 is the best: 8 bits lose little."""
+    """Rank a file with drafting layers by name; 0 is the best. 8 bits come first, as they lose little."""
     label = quant_label(stem)
     return _HEAD_QUANTS.index(label) if label in _HEAD_QUANTS else len(_HEAD_QUANTS)
 
 
 def _projector_rank(stem: str, quant: str | None) -> int:
-    """Return the rank of a projector by name, for a model in this quantization; 0 is the best."""
+    """Rank a projector by name, for a model in this quantization; 0 is the best."""
     label, kind = quant_label(stem), type_of(quant)
     order = list(_PROJECTOR_QUANTS)
     if kind is not None and kind.name in order[1:]:
@@ -211,7 +210,7 @@ def _without_heads(choices: Sequence[ModelChoice]) -> Iterator[ModelChoice]:
 
 
 def _family(choice: ModelChoice) -> str:
-    """Return the common part of the names of a model's quantizations."""
+    """Return the part of the name that all quantizations of a model share."""
     name = _MTP.sub("", without_label(choice.name.rpartition("/")[2]))
     return name.strip("-._ ").casefold()
 
@@ -237,7 +236,7 @@ def mlx_label(name: str) -> str | None:
 
 
 def _mlx_choices(files: Sequence[RemoteFile], repo: str) -> Iterator[ModelChoice]:
-    """Yield a model for each folder with a config, all its weights and a tokenizer."""
+    """Yield a model for each folder that has a config, all the weights and a tokenizer."""
     folders: dict[str, dict[str, RemoteFile]] = {}
     for file in files:
         folder, _, name = file.name.rpartition("/")
@@ -253,7 +252,7 @@ def _mlx_choices(files: Sequence[RemoteFile], repo: str) -> Iterator[ModelChoice
 
 
 def _all_there(weights: Sequence[str]) -> bool:
-    """Return whether there are weights, with all their shards."""
+    """Return whether there are weights and no shard is missing."""
     sets: dict[tuple[str, int], set[int]] = {}
     for name in weights:
         match = _PART.fullmatch(name.removesuffix(".safetensors"))
@@ -264,7 +263,7 @@ def _all_there(weights: Sequence[str]) -> bool:
 
 
 def _stem(name: str) -> str | None:
-    """Return the name of a GGUF file without its extension; None for another file."""
+    """Return the name of a GGUF file without its extension, or None for other files."""
     stem = name[: -len(".gguf")] if name.lower().endswith(".gguf") else ""
     return stem if stem.rpartition("/")[2] else None
 
@@ -275,18 +274,18 @@ def _is_no_model(stem: str) -> bool:
 
 
 def _is_projector(stem: str) -> bool:
-    """Return whether this is a projector; libmtmd cannot load a split one."""
+    """Return whether this is a projector that is not split; libmtmd cannot load split ones."""
     return is_projector(stem.rpartition("/")[2]) and not _PART.fullmatch(stem)
 
 
 def _is_head(stem: str) -> bool:
-    """Return whether a file that is not a model holds drafting layers only, judged by its name."""
+    """Return whether a file that is not a model holds only drafting layers, judging by its name."""
     base = stem.rpartition("/")[2]
     return _MTP.search(f"-{base}") is not None and not (is_projector(base) or _PART.fullmatch(stem))
 
 
 def _is_complete(numbers: Collection[int], count: int) -> bool:
-    """Return whether these are the numbers of all shards of a model that is split into `count`."""
+    """Return whether these are the shard numbers 1 to `count`, with none missing."""
     return 0 < count <= MAX_PARTS and set(numbers) == set(range(1, count + 1))
 
 
@@ -294,21 +293,22 @@ _PROJECTOR = re.compile(r"(?:.*[-._])?mmproj(?:[-._].*)?", re.IGNORECASE | re.DO
 _WORD = re.compile(r"mmproj|(?<![^-._])mtp(?![^-._])", re.IGNORECASE)
 _SEPARATORS = re.compile(r"[-._ ]+")
 _NAMELESS = ("ggml-model", "model", "ggml", "gguf")
-"""Names that converters give to files of any model."""
+"""Generic names that converters give to any model's files."""
 
 
 def is_projector(stem: str) -> bool:
-    """Return whether a file with this name, without folder and extension, is a projector."""
+    """Return whether a file name, without folder and extension, is a projector's."""
     return _PROJECTOR.fullmatch(stem) is not None
 
 
 def _companions_of(
     models: Collection[str], projectors: Collection[str], *, mixed: bool
 ) -> dict[str, list[str]]:
-    """Return the projectors, or drafting layers, of each model that has any: the best matches, in any order.
+    """Return each model's best-matching projectors, or drafting layers, in no particular order.
 
-    Names have folders but no extension. mixed: the outermost folder holds models of many origins, where a
-    projector with another name belongs to another model; elsewhere, it belongs to the only model.
+    Models without any are omitted. Names include folders but no extension. mixed: whether the outermost
+    folder holds models from many repositories. There, a projector whose name matches no model is ignored. In
+    any other folder, it belongs to the model if there is only one.
     """
     keys = {model: _key(without_label(_base(model))) for model in models}
     folders = [_folder(model) for model in models]
@@ -334,9 +334,9 @@ def _companions_of(
 
 
 def _likeness(projector: str, model: str, *, alone: bool, anything: bool) -> tuple[int, int] | None:
-    """Return how well two names match, higher is better; None if they do not.
+    """Return how well a projector's and a model's name match (higher is better), or None if they do not.
 
-    alone: there is only one model. anything: any projector here belongs to that model.
+    alone: whether there is only one model. anything: whether any projector here belongs to that model.
     """
     if projector and projector == model:
         return 3, 0
@@ -348,18 +348,18 @@ def _likeness(projector: str, model: str, *, alone: bool, anything: bool) -> tup
 
 
 def _are_one(keys: Sequence[str]) -> bool:
-    """Return whether these may be names of one model, some more detailed than others."""
+    """Return whether these could all be names of one model, some more detailed than others."""
     shortest = min(keys, key=len, default="")
     return all(key == shortest or not shortest or _contains(key, shortest) for key in keys)
 
 
 def _contains(longer: str, shorter: str) -> bool:
-    """Return whether a name begins or ends with the words of another."""
+    """Return whether one name begins or ends with the words of another."""
     return longer.startswith(shorter + "-") or longer.endswith("-" + shorter)
 
 
 def _key(name: str) -> str:
-    """Return the words of a name; '' if it does not name a model."""
+    """Return the words of a name, joined by hyphens; '' if it names no particular model."""
     key = _SEPARATORS.sub("-", name).strip("-").casefold()
     for nameless in _NAMELESS:
         if key == nameless:

@@ -1,10 +1,12 @@
-"""Quality loss of quantizations, in figures with their source: published, or measured here.
+"""Quality loss of quantizations: figures with their sources, published or measured here.
 
-The figures are the Kullback-Leibler divergence of the next token's distribution from the unquantized model's,
-in nats: 0 is no loss. They were published for one model. Larger models lose less, newer and denser ones more:
-the figures rank the quantizations of any model but measure none, and do not even rank nearly lossless ones
-(arXiv 2606.19558). A file's own measurement replaces them, except in classes, whose limits belong to the
-published figures: small models lose more by the same quantization.
+Figures are the Kullback-Leibler divergence of the next-token distribution from the unquantized model's, in
+nats; 0 is no loss. The published ones are for one model. Larger models lose less, newer and denser ones
+more, so they rank any model's quantizations without predicting its loss. They cannot even rank nearly
+lossless ones (arXiv 2606.19558).
+
+A measurement of the file itself takes precedence, except for quality classes: their limits only suit the
+published figures, as small models lose more in the same quantization.
 """
 
 from __future__ import annotations
@@ -25,14 +27,14 @@ from edgechat.models.formats.quants import canonical, is_mlx_bits
 from edgechat.models.local.stores import fingerprint_of
 
 LARGE = 30_000_000_000
-"""Number of weights from which a poor quantization is acceptable: Q2_K costs 70B what Q3_K_M costs 8B."""
+"""Weights from which a model may use a poor quantization: Q2_K hurts 70B as much as Q3_K_M hurts 8B."""
 BLOCK = 256
 """Weights in a block of K-quants. Rows that are not a multiple get larger types, so files hardly shrink."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Number with its origin."""
+    """A number and its source."""
 
     value: float
     source: str
@@ -41,7 +43,7 @@ class Figure:
 
 
 class QualityClass(IntEnum):
-    """Closeness of a quantization to the unquantized model; greater is better."""
+    """How close a quantization is to the unquantized model; greater is better."""
 
     POOR = 1
     REDUCED = 2
@@ -89,9 +91,10 @@ _WITH_IMATRIX = {
     "IQ2_XXS": 0.812022,
 }
 _NEAREST = {"8BIT": "Q8_0", "6BIT": "Q6_K", "5BIT": "Q5_1", "4BIT": "Q4_1"}
-"""MLX's quantizations and llama.cpp's most similar ones. Q4_1 and Q5_1 also have a scale and a minimum of 16
+"""For each MLX quantization, the most similar one in llama.cpp. Q4_1 and Q5_1 also store a 16-bit scale and
+minimum.
 
-No divergence was published for MLX. The order is confirmed by MMLU-Pro in mlx-lm's BENCHMARKS.md for
+No divergence has been published for MLX. MMLU-Pro scores in mlx-lm's BENCHMARKS.md confirm the order for
 Qwen3-4B-2507: 64.05 in bf16, 63.85 in 8 bits, 63.53 in 6, 62.38 in 5, 60.72 in 4.
 """
 _LIKE = "of {0}, the most similar one; none was published for MLX: {1}"
@@ -102,13 +105,13 @@ _LIMITS = (
     (0.040, QualityClass.GOOD),
     (0.120, QualityClass.REDUCED),
 )
-"""Our limits, at gaps between the figures: perplexity at 8B grows by 0.4 %, 2 %, 4 % and 12 %."""
+"""Our own limits, set at gaps between the figures: perplexity at 8B grows by 0.4 %, 2 %, 4 % and 12 %."""
 
 
 def loss_of_file(quant: str | None, path: Path | None) -> Figure | None:
-    """Return the divergence of a file in nats: measured here, else that of its quantization.
+    """Return a file's divergence in nats: measured here, or else published for its quantization.
 
-    path: the file on this machine.
+    path: the file, if it is on this machine.
     """
     loss = measured_loss(path) if path is not None else None
     if loss is None:
@@ -118,10 +121,10 @@ def loss_of_file(quant: str | None, path: Path | None) -> Figure | None:
 
 
 def kl_divergence(quant: str | None) -> Figure | None:
-    """Return the published divergence of a quantization in nats, or None without a figure.
+    """Return the published divergence of a quantization in nats, or None if there is none.
 
-    For MXFP4 it is gpt-oss's, which was trained in it; other models lose something in MXFP4. An uploader's
-    own mixture counts as the most similar plain quantization.
+    The figure for MXFP4 holds for gpt-oss, which was trained in it; other models do lose something in MXFP4.
+    An uploader's own mixture gets the figure of the most similar plain quantization.
     """
     label = _plain_label(quant)
     if label == "MXFP4":
@@ -137,7 +140,7 @@ def kl_divergence(quant: str | None) -> Figure | None:
 
 
 def quality_class(quant: str | None) -> QualityClass | None:
-    """Return the class of a quantization; None for an unknown one."""
+    """Return the class of a quantization, or None if it is unknown."""
     if _plain_label(quant) in ("F32", "BF16"):
         return QualityClass.REFERENCE
     figure = kl_divergence(quant)
@@ -149,8 +152,9 @@ def quality_class(quant: str | None) -> QualityClass | None:
 def worth_offering(header: ModelHeader, quant: str | None) -> bool:
     """Return whether this quantization of a model is worth proposing if it fits.
 
-    Poor ones are not below 30B weights, nor are GGUF files below Q4_K_M whose rows are not a multiple of 256:
-    they hardly shrink (gemma-3-1b takes 0.69 GB in Q2_K, 0.81 in Q4_K_M).
+    Poor quantizations are not worth it for models below 30B weights. Neither are GGUF quantizations below
+    Q4_K_M for models whose rows are not a multiple of 256, because the files hardly shrink (gemma-3-1b takes
+    0.69 GB in Q2_K, 0.81 in Q4_K_M).
     """
     figure = kl_divergence(quant)
     if figure is None:
@@ -167,20 +171,20 @@ def _plain_label(quant: str | None) -> str:
 _FILE = "quality.json"
 _FORMAT = 1
 _MOST = 256
-"""Most measurements that are stored; the newest stay."""
+"""Maximum number of stored measurements; the oldest are dropped."""
 _MOST_BYTES = 1 << 20
 
 
 class MeasuredLoss(msgspec.Struct, frozen=True, kw_only=True):
-    """Mean Kullback-Leibler divergence of a model file from a base, in nats."""
+    """Mean Kullback-Leibler divergence of a model file from a base model, in nats."""
 
     fingerprint: str
     size: int
-    """Bytes of the file; 0 for a folder."""
+    """File size in bytes; 0 for a folder."""
     value: float
     error: float
     base: str
-    """Base of the comparison: 'F16'."""
+    """What it was compared with: 'F16'."""
     n_tokens: int
 
 
@@ -190,9 +194,9 @@ class _MeasuredFile(msgspec.Struct, frozen=True):
 
 
 def measured_loss(path: Path) -> MeasuredLoss | None:
-    """Return the measured loss of a model on this machine; None if it was not measured.
+    """Return the measured loss of a model on this machine, or None if it was not measured.
 
-    Quick unless a file of the same size was measured; then its fingerprint takes some milliseconds, once.
+    Quick unless a file of the same size was measured; then fingerprinting takes a few milliseconds, once.
     """
     try:
         file = paths.cache_dir() / _FILE

@@ -19,18 +19,18 @@ from edgechat.models.local.resolve import entry_of, resolve
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """A repository, and the requested models in it."""
+    """A repository, and which of its models are wanted."""
 
     hub: HubName
     entry: CatalogueEntry | None
     quant: str | None
-    """Requested label, in the spelling of `quants.canonical`."""
+    """Requested quantization, in the spelling of `quants.canonical`."""
     format: Format | None = None
-    """Requested format, or the repository's; None: either."""
+    """Requested format, or the repository's; None for any."""
 
     @property
     def name(self) -> str:
-        """Its name in the catalogue, else its repository's."""
+        """Its name in the catalogue, or else its repository's."""
         return self.entry.name if self.entry else self.hub.repo
 
     @property
@@ -42,11 +42,11 @@ class ModelRequest:
 def parse_request(
     name: str, quant: str | None = None, revision: str | None = None, format: Format | None = None
 ) -> ModelRequest:
-    """Parse a name or alias of the catalogue, owner/repo[:QUANT], or a hub URL.
+    """Parse a catalogue name or alias, owner/repo[:QUANT], or a hub URL.
 
-    format: 'mlx', like a quantization that only MLX has, selects the MLX repository of a model of the
-    catalogue; in other repositories, the models in that format. Raises ModelNotFound, and SettingsError for
-    contradictory arguments.
+    format: for a model in the catalogue, 'mlx' selects its MLX repository, as does a quantization that only
+    MLX has. In any other repository, only models in this format are selected. Raises ModelNotFound, and
+    SettingsError for contradictory arguments.
     """
     entry = entry_of(name)
     if entry is not None and entry.repo is None:
@@ -67,7 +67,7 @@ def parse_request(
         )
     if revision is not None and not valid_revision(revision):
         raise SettingsError(f"{one_line(revision)!r} is not a valid branch, tag or commit.")
-    # The default quantization is chosen for the speed of generation, which matters to chat models only.
+    # The default quantization is chosen for decoding speed, which only matters for chat models.
     usual = entry.quant if entry is not None and entry.kind != "chat" else None
     label = quant or hub.quant or usual
     hub = replace(hub, quant=None, revision=revision or hub.revision)
@@ -75,7 +75,7 @@ def parse_request(
 
 
 def matching_choices(want: ModelRequest, remote: RemoteModel) -> tuple[ModelChoice, ...]:
-    """Return the requested models of the listing, at least one. Raises ModelNotFound."""
+    """Return the requested models in the listing, at least one. Raises ModelNotFound."""
     choices: Sequence[ModelChoice] = [
         choice for choice in remote.choices if want.format in (None, choice.format)
     ]
@@ -85,7 +85,7 @@ def matching_choices(want: ModelRequest, remote: RemoteModel) -> tuple[ModelChoi
             f"{remote.repo} contains no {what}.", hint="Omit --backend, or choose another repository."
         )
     if want.entry is not None and want.format == "mlx":
-        return tuple(choices)  # the repository was chosen by the quantization
+        return tuple(choices)  # the quantization determined the repository
     if want.entry is not None:
         choices = [choice for choice in choices if _belongs_to(want.entry, choice)]
         if not choices:
@@ -97,7 +97,7 @@ def matching_choices(want: ModelRequest, remote: RemoteModel) -> tuple[ModelChoi
 
 
 def _mlx_repo(entry: CatalogueEntry, quant: str | None) -> str:
-    """Return the MLX repository of a model of the catalogue. Raises ModelNotFound."""
+    """Return the MLX repository for a model in the catalogue. Raises ModelNotFound."""
     if not entry.mlx:
         raise ModelNotFound(
             f"The catalogue has no MLX repository for {entry.name}.",
@@ -113,7 +113,7 @@ def _mlx_repo(entry: CatalogueEntry, quant: str | None) -> str:
 
 
 def _belongs_to(entry: CatalogueEntry, choice: ModelChoice) -> bool:
-    """Return whether a model of the entry's repository belongs to the entry."""
+    """Return whether a model in the entry's repository belongs to the entry."""
     names = choice.file_names
     if entry.quant is None:
         return names == (entry.file,)
@@ -121,13 +121,13 @@ def _belongs_to(entry: CatalogueEntry, choice: ModelChoice) -> bool:
 
 
 def _raise_not_remote(name: str) -> ModelRequest:
-    """Raise ModelNotFound for a name that is not on the hub."""
+    """Raise ModelNotFound for a name that does not refer to the hub."""
     if Path(name).expanduser().exists():
         raise ModelNotFound(
             f"{one_line(name)} is already on this machine.", hint=f"To run it: edgechat run {one_line(name)}"
         )
     resolve(name)  # explains what is wrong with an unknown name
     raise ModelNotFound(
-        f"{one_line(name)} is on this machine already, and not a name of the catalogue.",
+        f"{one_line(name)} is already on this machine, and not in the catalogue.",
         hint=f"To run it: edgechat run {one_line(name)}. To download another model: edgechat pull OWNER/NAME",
     )

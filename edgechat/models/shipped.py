@@ -1,10 +1,10 @@
-"""Headers that ship with edgechat, to plan each model of the catalogue before its download.
+"""Headers that ship with edgechat, so that models in the catalogue can be planned before downloading.
 
 `skeletons.bin` holds a skeleton of each model and, for each quantization, one byte per tensor: its type.
 packaging/catalogue writes it, with the types that llama.cpp's quantizer chooses.
 
-    "ECSK", uint32 n, n bytes of index (msgpack: _Index); then for each model, zlib:
-    uint32 s, s bytes of skeleton, and the types of each quantization, in the order of the skeleton's tensors
+    "ECSK", uint32 n, n bytes of index (msgpack: _Index); then for each model, compressed with zlib:
+    uint32 s, s bytes of skeleton, and the types in each quantization, in the order of the skeleton's tensors
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _U32 = struct.Struct("<I")
 
 
 class _Model(msgspec.Struct, frozen=True, array_like=True):
-    """Place of a model's part, and the file sizes by quantization, in the order of their types."""
+    """Where a model's data is, and its file size in each quantization, in the order of the types."""
 
     name: str
     repo: str
@@ -47,13 +47,13 @@ class _Index(msgspec.Struct, frozen=True, array_like=True):
 
 
 def shipped_quants(entry: CatalogueEntry) -> tuple[str, ...]:
-    """Return the quantizations with a shipped header, from small to large. Raises ModelFileError."""
+    """Return the quantizations whose headers are shipped, smallest first. Raises ModelFileError."""
     model = _indexed_model(entry)
     return tuple(sorted(model.sizes, key=model.sizes.__getitem__)) if model else ()
 
 
 def shipped_size(entry: CatalogueEntry, quant: str) -> int | None:
-    """Return the size in bytes of a file of this model; None without a shipped header."""
+    """Return the size in bytes of this model's file in a quantization; None if its header is not shipped."""
     model = _indexed_model(entry)
     return model.sizes.get(canonical(quant)) if model else None
 
@@ -61,7 +61,7 @@ def shipped_size(entry: CatalogueEntry, quant: str) -> int | None:
 def shipped_header(entry: CatalogueEntry, quant: str) -> ModelHeader | None:
     """Return the header of a file in this model's repository, without the tokenizer; None if not shipped.
 
-    None also if the user's own catalogue names another repository. Raises ModelFileError if the shipped file
+    Also None if the user's own catalogue names another repository. Raises ModelFileError if the shipped file
     is damaged.
     """
     model, label = _indexed_model(entry), canonical(quant)
@@ -87,7 +87,7 @@ def shipped_header(entry: CatalogueEntry, quant: str) -> ModelHeader | None:
 
 
 def pack_all(models: Iterable[tuple[CatalogueEntry, list[ModelHeader]]]) -> bytes:
-    """Return the contents of the file. All headers of a model have the same tensors in the same order."""
+    """Return the file's contents. All headers of a model must have the same tensors in the same order."""
     index: list[_Model] = []
     parts: list[bytes] = []
     at = 0
@@ -110,7 +110,7 @@ def _indexed_model(entry: CatalogueEntry) -> _Model | None:
 
 @cache
 def _index() -> tuple[dict[str, _Model], bytes]:
-    """Return the models by name, and the bytes that follow the index."""
+    """Return the models by name, and the bytes after the index."""
     path = paths.shipped(FILE)
     try:
         data = path.read_bytes()
@@ -125,7 +125,7 @@ def _index() -> tuple[dict[str, _Model], bytes]:
 
 @lru_cache(maxsize=4)
 def _base(name: str) -> tuple[ModelHeader, bytes]:
-    """Return a model's header, for its shapes only, and the types of all quantizations."""
+    """Return a model's header, of which only the shapes are used, and tensor types by quantization."""
     models, data = _index()
     model = models[name]
     try:
@@ -143,14 +143,14 @@ def _damaged_installation(what: str) -> ModelFileError:
 GROUP = 64
 """Weights that share a scale and a bias."""
 _SCALE_AND_BIAS = 4
-"""Bytes of a scale and a bias."""
+"""Size of a scale and a bias, in bytes."""
 
 
 def mlx_header_of(entry: CatalogueEntry, quant: str) -> ModelHeader | None:
     """Return the header of a model's MLX repository in this quantization, with estimated sizes.
 
-    quant: '4bit', 'mxfp4', 'bf16'. None if the catalogue has no such repository, or no shapes of the model
-    are shipped. Raises ModelFileError if the shipped file is damaged.
+    quant: '4bit', 'mxfp4', 'bf16'. Returns None if the catalogue has no such repository, or the model's
+    shapes are not shipped. Raises ModelFileError if the shipped file is damaged.
     """
     repo, quants = entry.mlx_repo(quant), shipped_quants(entry)
     base = shipped_header(entry, quants[0]) if repo and quants else None

@@ -360,7 +360,7 @@ def test_a_file_with_a_vision_tower_inside_is_told_and_imported_for_text(user, m
     ):
         assert "edgechat import MODEL" in refusal(*words)
     assert "hashes match" in said("verify", "sees:4b")
-    assert "only a part" in refusal("import", "sees:4b", "--move")
+    assert "Only part of" in refusal("import", "sees:4b", "--move")
     assert "edgechat run sees-4b" in said("import", "sees:4b")
     text, whole = read_header(own("sees-4b.gguf")), read_header(Path(row["path"]))
     assert {tensor.name for tensor in whole.tensors} - {tensor.name for tensor in text.tensors} == set(tower)

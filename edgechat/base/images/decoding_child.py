@@ -35,9 +35,9 @@ from edgechat.base.process import child, spawn
 from edgechat.base.process.file_decoder import FilePart, NotDecodable, problem_of
 
 MAX_JPEG_PIXELS = 1 << 28
-"""Maximum for a JPEG, which is scaled down while being decoded; phones make some of 200 million pixels."""
+"""Maximum pixels in a JPEG, which is scaled down while being decoded; some phones produce 200 million."""
 _KNOWN = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
-"""Pillow's names of the formats."""
+"""Pillow's names for the formats."""
 _FORMATS: dict[str | None, Format] = {
     "PNG": "png",
     "JPEG": "jpeg",
@@ -58,7 +58,7 @@ _TURNS: dict[Any, Transpose] = {
     7: Transpose.TRANSVERSE,
     8: Transpose.ROTATE_90,
 }
-"""By the value of EXIF's orientation."""
+"""By the value of the EXIF orientation."""
 _SIDEWAYS = (Transpose.TRANSPOSE, Transpose.ROTATE_270, Transpose.TRANSVERSE, Transpose.ROTATE_90)
 _ONLY = "Only PNG, JPEG, WebP, GIF, BMP and HEIC images can be used: convert it to one of them."
 _AGAIN = "Open it in an image viewer; if that shows it, save it from there as PNG."
@@ -72,14 +72,14 @@ def main() -> None:
 
 
 class _Decoding:
-    """The parts of a file so far, then its pixels."""
+    """Collects the parts of a file, then holds its pixels."""
 
     def __init__(self) -> None:
         self._file = bytearray()
         self._image: Image.Image | None = None
 
     def answer(self, question: bytes) -> bytes:
-        """Return the answer to one message of the parent."""
+        """Return the answer to one message from the parent."""
         match msgspec.msgpack.decode(question, type=FilePart | Decode | Rows):
             case FilePart(data):
                 self._image = None
@@ -95,7 +95,10 @@ class _Decoding:
 
 
 def _decode(file: io.BytesIO, how: Decode) -> tuple[Decoded, Image.Image | None]:
-    """Return the image and, unless it is only checked, its pixels. Any exception is a problem of the file."""
+    """Return the image and, unless it is only checked, its pixels.
+
+    Any exception is reported as a problem with the file.
+    """
     try:
         image = _open(file)
         decoded, pixels = _scaled(image, how.most_pixels, check=how.check)
@@ -109,7 +112,7 @@ def _decode(file: io.BytesIO, how: Decode) -> tuple[Decoded, Image.Image | None]
 
 
 def _open(file: io.BytesIO) -> ImageFile.ImageFile:
-    """Read the header."""
+    """Read an image's header. Raises NotDecodable."""
     head = file.getvalue()[:16]
     is_heif = head[4:8] == b"ftyp" and head[8:12] in _HEIF_BRANDS
     if is_heif:
@@ -159,7 +162,7 @@ def _scaled(
         factor *= 2
     rest = factor
     if _is_jpeg(image):
-        # An eighth of a JPEG is decoded faster than all of it, and is as good for a check.
+        # A JPEG is decoded faster at an eighth of its size, which is good enough for a check.
         n = 8 if check else min(8, factor)
         image.draft(None, (max(1, whole[0] // n), max(1, whole[1] // n)))
         rest //= next(n for n in (1, 2, 4, 8) if _divided(whole, n) == image.size)
@@ -178,7 +181,7 @@ def _scaled(
 
 
 def _divided(size: tuple[int, int], factor: int) -> tuple[int, int]:
-    """Return a size divided as Pillow does it: rounded up, so that nothing vanishes."""
+    """Divide a size as Pillow does: rounded up, so that nothing vanishes."""
     return -(-size[0] // factor), -(-size[1] // factor)
 
 
@@ -187,14 +190,14 @@ def _fits(size: tuple[int, int], most_pixels: int) -> bool:
 
 
 def _turn(image: Image.Image) -> Transpose | None:
-    """Return the rotation that an image's EXIF data ask for; many are damaged, and ask for none."""
+    """Return the rotation in an image's EXIF data; None if there is none, or the data is damaged."""
     with contextlib.suppress(Exception):
         return _TURNS.get(image.getexif().get(_ORIENTATION))
     return None
 
 
 def _rgb(image: Image.Image) -> Image.Image:
-    """Return an image of any mode as RGB, on white where it is transparent."""
+    """Convert an image of any mode to RGB, with white behind transparent parts."""
     if image.mode.startswith("I"):  # 16-bit gray, which convert() would clip at 255
         return image.point(lambda value: value / 256).convert("L").convert("RGB")
     if not image.has_transparency_data:

@@ -23,7 +23,7 @@ PLACE = "\N{OBJECT REPLACEMENT CHARACTER}"
 MAX_SIDE = 1 << 14
 """Maximum width and height of a decoded image, in pixels."""
 MAX_PIXELS = 1 << 26
-"""67 million, or 200 MB: libmtmd takes a whole image before scaling it down."""
+"""67 million, or 200 MB: libmtmd needs the whole image before scaling it down."""
 
 
 class Pixels(msgspec.Struct, frozen=True):
@@ -48,9 +48,9 @@ class Image(msgspec.Struct, frozen=True, tag="image"):
 
 
 TIME_LIMIT = 20.0
-"""Seconds for one image; the largest take two or three."""
+"""Seconds allowed for one image; the largest take two or three."""
 MEMORY_LIMIT = 1536 * 2**20
-"""Bytes of memory for the process; the largest images with transparency take half of it."""
+"""Memory limit for the process, in bytes; the largest images with transparency take half of it."""
 
 Format = Literal["png", "jpeg", "webp", "gif", "bmp", "heic"]
 
@@ -62,7 +62,7 @@ class Decode(msgspec.Struct, frozen=True, tag=True):
     box: tuple[int, int] | None = None
     """Maximum width and height, in pixels."""
     check: bool = False
-    """Only check whether it can be decoded."""
+    """Whether to only check that it can be decoded."""
 
 
 class Rows(msgspec.Struct, frozen=True, tag=True):
@@ -104,7 +104,7 @@ class Decoder(FileDecoder):
         super().__init__(seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
 
     def inspect(self, source: Path | bytes, *, name: str | None = None) -> ImageFacts:
-        """Return the format and size of an image. Decodes it, so that damage is found wherever it is."""
+        """Return an image's format and size. All of it is decoded, to find any damage."""
         decoded = self._decode(source, Decode(MAX_PIXELS, check=True), name or self.name_of(source))
         return ImageFacts(decoded.format, decoded.width, decoded.height)
 
@@ -116,10 +116,11 @@ class Decoder(FileDecoder):
         box: tuple[int, int] | None = None,
         name: str | None = None,
     ) -> Pixels:
-        """Return an image as RGB: rotated by its EXIF data, on white, and only the first of an animation.
+        """Return an image as RGB, rotated according to its EXIF data, on a white background.
 
-        An image of more than `most_pixels` is scaled down by a power of two, then exactly, to fit into `box`,
-        a width and a height.
+        Only the first frame of an animation is returned. An image with more than `most_pixels` is first
+        scaled down by a power of two. The result is scaled down exactly to fit into `box`, a width and a
+        height.
         """
         name = name or self.name_of(source)
         decoded = self._decode(source, Decode(min(most_pixels, MAX_PIXELS), box), name)
@@ -153,9 +154,9 @@ class ImageLibrary(FileLibrary[ImageFacts, Image]):
     facts = ImageFacts
 
     def add(self, data: bytes, *, name: str | None = None, decoder: Decoder | None = None) -> Image:
-        """Store an image, or mark it as used if it is stored already. Raises ImageError.
+        """Store an image, or mark it as used if it is already stored. Raises ImageError.
 
-        name: starts the message of an error. decoder: checks the image; None starts one.
+        name: the start of error messages. decoder: checks the image; if None, one is started.
         """
         if (image := self._used(digest_of(data))) is not None:
             return image
@@ -163,7 +164,7 @@ class ImageLibrary(FileLibrary[ImageFacts, Image]):
             return self._keep(data, checks.inspect(data, name=name))
 
     def add_file(self, path: Path) -> Image:
-        """Store a copy of a file. Raises ImageError, also for pipes and devices."""
+        """Store a copy of a file. Raises ImageError, including for pipes and devices."""
         return self.add(Decoder.read_file(path), name=Decoder.name_of(path))
 
     def _found(self, digest: str, path: str, facts: ImageFacts) -> Image:

@@ -1,1 +1,1 @@
-"""LaTeX formulas as Unicode text. Read `convert.py` first, then `reader.py`."""
+"""LaTeX formulas as Unicode text. Read `convert.py` first, then `parts.py`."""

@@ -71,7 +71,7 @@ class Unconvertible(ValueError):
 
 
 class Reader:
-    """Recursive-descent parser of a formula. tall: whether the result may take several lines."""
+    """Recursive-descent parser for a formula. tall: whether the result may take several lines."""
 
     def __init__(self, formula: str, *, tall: bool) -> None:
         self._tokens: list[str] = _TOKEN.findall(formula)
@@ -103,7 +103,7 @@ class Reader:
         return self._peek()
 
     def _script_sign(self) -> str:
-        """Return the sign of a script if one comes next, skipping white space before it; else ''."""
+        """Return '^', '_' or "'" if it comes next, skipping white space before it; else ''."""
         at = self._at
         if (token := self._skip_space()) in _SCRIPT_SIGNS:
             return token

@@ -18,8 +18,8 @@ Kind = Literal["", "word", "tail", "group", "large"]
 class Part(NamedTuple):
     """A part of a formula, and its spacing.
 
-    word: a space separates it from letters and digits. tail: only from those after it. group: needs
-    parentheses as the base of a script. large: has limits above and below.
+    Kinds: a space separates 'word' from letters and digits, and 'tail' only from those after it. 'group'
+    needs parentheses as the base of a script. 'large' has limits above and below.
     """
 
     box: Box
@@ -27,7 +27,7 @@ class Part(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The line that is aligned with its neighbours."""
+        """The line that is aligned with the neighboring parts."""
         return self.box.lines[self.box.base]
 
 
@@ -36,13 +36,13 @@ _SCRIPT = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾₀₁₂₃₄₅₆₇₈
 FACTOR = re.compile(
     rf"[√∛∜]?(?:\d+(?:[.,]\d+)?|[d∂]?[^\W\d_][\u0300-\u036f\u20d0-\u20ff]?|[∞½⅓¼])[{_SCRIPT}ᵃ-ᶻⁱⁿᴬ-ᵂⱽₐ-ₜᵢ-ᵪⱼ]*(?:\\([^()]*\\))?"
 )
-"""Denominators without parentheses: a number, a letter with its scripts, or f(x)."""
+"""Denominators that need no parentheses: a number, a letter with its scripts, or f(x)."""
 PRODUCT = re.compile(rf"(?:[\w{_SCRIPT}\u0300-\u036f\u20d0-\u20ff√∛∜∞.·!∂]|\([^()]*\))+")
-"""Numerators without parentheses."""
+"""Numerators that need no parentheses."""
 
 
 def operand(text: str, simple: re.Pattern[str]) -> str:
-    """Return a text, in parentheses unless it matches `simple`."""
+    """Return `text`, in parentheses unless it matches `simple`."""
     return text if simple.fullmatch(text) or _is_enclosed(text) else f"({text})"
 
 
@@ -59,7 +59,7 @@ def _is_enclosed(text: str) -> bool:
 
 
 def script(text: str, table: dict[int, int], sign: str) -> str:
-    """Return a superscript or subscript, written after ^ or _ if a character is missing from the table."""
+    """Return a superscript or subscript, written after ^ or _ if the table lacks a character."""
     if not text:
         return ""
     if (small := symbols.scripted(text.replace(" ", ""), table)) is not None:
@@ -110,7 +110,7 @@ def _apart(before: Part, part: Part, last: str, first: str) -> bool:
 _LARGEST = 20_000
 """Maximum size of a box in terminal cells: many screens."""
 _MOST_CELLS = 2000
-"""Maximum number of entries of a matrix."""
+"""Maximum number of entries in a matrix."""
 
 
 class TooLarge(ValueError):
@@ -119,7 +119,7 @@ class TooLarge(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Lines of equal width; line `base` is aligned with the neighbours."""
+    """Lines of equal width. The line at index `base` is aligned with neighboring boxes."""
 
     lines: tuple[str, ...]
     base: int = 0
@@ -165,14 +165,14 @@ def beside(boxes: Sequence[Box]) -> Box:
 
 
 def stacked(boxes: Sequence[Box], base: int, align: str = "^") -> Box:
-    """Place boxes below each other, box number `base` being aligned with neighbours. Raises TooLarge."""
+    """Stack boxes vertically; the one at index `base` is aligned with the neighbors. Raises TooLarge."""
     width = max(box.width for box in boxes)
     lines = [line for box in boxes for line in box.aligned(width, align).lines]
     return Box.of(lines, sum(box.height for box in boxes[:base]) + boxes[base].base)
 
 
 def grid(rows: Sequence[Sequence[Box]], aligns: str, gap: int) -> Box:
-    """Place boxes in rows and columns. aligns: alignments of the columns, repeated. Raises TooLarge."""
+    """Place boxes in rows and columns. aligns: column alignments, repeated as needed. Raises TooLarge."""
     count = max(map(len, rows))
     if count * len(rows) > _MOST_CELLS:
         raise TooLarge
@@ -191,7 +191,7 @@ def grid(rows: Sequence[Sequence[Box]], aligns: str, gap: int) -> Box:
 
 
 def fenced(left: str, box: Box, right: str) -> Box:
-    """Place a box between delimiters of its height."""
+    """Place a box between delimiters of the same height."""
     return beside([_tall(left, box), box, _tall(right, box)])
 
 

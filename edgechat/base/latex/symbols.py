@@ -1,4 +1,4 @@
-"""Unicode characters of LaTeX commands."""
+"""Unicode characters for LaTeX commands."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ OPERATORS = _pairs("""
     nparallel ∦  perp ⊥  mid ∣  nmid ∤  vdash ⊢  dashv ⊣  models ⊨  vDash ⊨  therefore ∴  because ∵
     bowtie ⋈  lhd ⊲  rhd ⊳
 """)
-"""Written with a space at each side."""
+"""Written with a space on each side."""
 
 LARGE = _pairs("""
     sum ∑  prod ∏  coprod ∐  bigcup ⋃  bigcap ⋂  bigvee ⋁  bigwedge ⋀  bigoplus ⨁  bigotimes ⨂  bigodot ⨀
@@ -129,7 +129,7 @@ SUBSCRIPTS = str.maketrans("0123456789+-−=()aehijklmnoprstuvxβγρφχ", "₀
 
 
 def scripted(text: str, table: dict[int, int]) -> str | None:
-    """Return a text in superscript or subscript characters; None if one does not exist."""
+    """Return `text` in superscript or subscript characters, or None if one does not exist."""
     return text.translate(table) if all(ord(char) in table for char in text) else None
 
 
@@ -151,7 +151,7 @@ FENCES = {
     "vmatrix": ("|", "|"),
     "Vmatrix": ("‖", "‖"),
 }
-"""Environments with rows of cells, and the fences to their left and right."""
+"""Environments with rows of cells, and their left and right fences."""
 LINES = _words("""
     equation align aligned alignat alignedat gather gathered multline split flalign eqnarray displaymath
 """)

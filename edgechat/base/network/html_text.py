@@ -31,7 +31,7 @@ _SPACES = re.compile(r"\s+")
 
 
 def decoded(data: bytes, content_type: str = "") -> str:
-    """Return a page's text, by the charset of its content type or its first bytes, by default UTF-8."""
+    """Decode a page with the charset from its content type or first bytes, or else as UTF-8."""
     for mark, charset in ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
         if data.startswith(mark):
             return data.decode(charset, "replace").removeprefix("\ufeff")
@@ -46,7 +46,7 @@ def decoded(data: bytes, content_type: str = "") -> str:
 def html_text(html: str, *, with_title: bool = True, with_links: bool = False) -> Iterator[str]:
     """Yield the text of a page in parts: its title as a heading, then its body.
 
-    with_links: include the addresses of links.
+    with_links: whether to include the addresses of links.
     """
     reader = _HtmlReader(with_links=with_links)
     for start in range(0, len(html), _SLICE):
@@ -72,7 +72,7 @@ class _HtmlReader(HTMLParser):
         self._breaks = 0
         """Newlines before the next text."""
         self._is_fresh = True
-        """Whether the line is empty but for a mark at its start."""
+        """Whether the line is empty except for a mark at its start."""
 
     def title(self) -> str:
         """Return the title so far, as one line."""
@@ -162,11 +162,11 @@ class _HtmlReader(HTMLParser):
 
 
 _MEMORY = 2**30
-"""Bytes of memory for the child."""
+"""Memory limit for the child, in bytes."""
 
 
 def page_text(html: str) -> str:
-    """Return the text of a page with the addresses of its links."""
+    """Return a page's text, including the addresses of its links."""
     return "".join(html_text(html, with_links=True)).strip("\n")
 
 

@@ -1,7 +1,7 @@
 """Addresses of memory lenders: RPC servers on this machine, and other machines reached by ssh.
 
-They come from settings and command lines and become arguments of ssh: a host that starts with a dash would be
-an option, and other special characters could reach a shell.
+They come from settings and command lines and become arguments to ssh: a host that starts with a dash would be
+taken as an option, and other special characters could reach a shell.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SshHost:
         return self.host in ("127.0.0.1", "localhost", "::1")
 
     def command(self, local_port: int, remote_port: int) -> list[str]:
-        """Return the command that starts `edgechat worker` there, with a tunnel from port to port."""
+        """Return the command that starts `edgechat worker` there, with a tunnel between the two ports."""
         options = [word for option in _OPTIONS for word in ("-o", option)]
         tunnel = ["-L", f"127.0.0.1:{local_port}:127.0.0.1:{remote_port}"]
         remote = f"{self.program} worker --port {remote_port}"
@@ -62,14 +62,14 @@ class SshHost:
 
     @property
     def destination(self) -> list[str]:
-        """Arguments of ssh that name the machine."""
+        """Arguments for ssh that name the machine."""
         user = [] if self.user is None else ["-l", self.user]
         port = [] if self.port is None else ["-p", str(self.port)]
         return [*user, *port, "--", self.host]
 
 
 def ssh_host(address: str) -> SshHost | None:
-    """Return the machine of an address, `ssh://[user@]host[:port][/program]`; None if it is malformed."""
+    """Parse an address, `ssh://[user@]host[:port][/program]`. Return None if it is malformed."""
     match = _ADDRESS.fullmatch(address) if len(address) <= _LENGTH else None
     if match is None or (match["port"] and not 0 < int(match["port"]) < 2**16):
         return None

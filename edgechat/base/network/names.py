@@ -1,7 +1,7 @@
-"""Looking up the address of a host, in a thread that nobody waits for.
+"""Host lookup in a thread that nobody waits for.
 
-asyncio asks the system in threads that it joins when a loop or the program ends: without a network, a list
-that gave up after two seconds came after ten.
+asyncio does this in threads that it joins when a loop or the program ends: without a network, a list that
+gave up after two seconds would appear only after ten.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 
 
 async def has_address(host: str) -> bool:
-    """Return whether a host has an address. Cancelling this leaves the question behind."""
+    """Return whether a host has an address. Cancelling this leaves the lookup running."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[bool] = loop.create_future()
 

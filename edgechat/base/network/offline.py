@@ -9,13 +9,13 @@ from importlib.util import find_spec
 from edgechat.base.text import one_line
 
 OFFLINE, OFFLINE_OPTION = "EDGECHAT_OFFLINE", "--offline"
-"""edgechat's variable, and the value that the option sets, which child processes inherit."""
+"""edgechat's variable, and the value that the option gives it; child processes inherit it."""
 _VARIABLES = (OFFLINE, "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 _TRUE = frozenset({"1", "ON", "YES", "TRUE"})
 
 
 def offline_by() -> str | None:
-    """Return the switch that disables the network, the option or a variable's name, or None."""
+    """Return what disables the network ('--offline' or the name of a variable), or None."""
     if os.environ.get(OFFLINE) == OFFLINE_OPTION:
         return OFFLINE_OPTION
     return next((name for name in _VARIABLES if is_true(name)), None)
@@ -28,7 +28,7 @@ def is_true(variable: str) -> bool:
 
 def is_loopback(url: str) -> bool:
     """Return whether a URL's host is this machine, without resolving names."""
-    import ipaddress  # 3 ms, which a start without remotes need not pay
+    import ipaddress  # 3 ms, not needed without remotes
     from urllib.parse import urlsplit
 
     host = urlsplit(url).hostname or ""
@@ -42,12 +42,12 @@ _SOCKS = ("socks5", "socks5h")
 
 
 def unusable_proxy() -> tuple[str, str] | None:
-    """Return why a proxy of the environment cannot be used, and a hint; None if all can be used.
+    """Return why a proxy in the environment cannot be used, and a hint; None if all can be used.
 
-    httpx prepares all of them for any request, and raises ValueError or ImportError even over a proxy for
-    other addresses.
+    httpx sets up all of them for any request, so that even a proxy for other addresses makes it raise
+    ValueError or ImportError.
     """
-    from urllib.request import getproxies  # 20 ms, which a command without requests need not pay
+    from urllib.request import getproxies  # 20 ms, not needed by commands that send no requests
 
     proxies = getproxies()
     if "*" in (one.strip() for one in proxies.get("no", "").split(",")):
@@ -76,5 +76,5 @@ def unusable_proxy() -> tuple[str, str] | None:
 
 
 def _address(rest: str) -> str:
-    """Return the host and port of a proxy, without its password."""
+    """Return a proxy's host and port, without its password."""
     return one_line(rest.rpartition("@")[2].rstrip("/"), 60)

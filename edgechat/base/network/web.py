@@ -1,7 +1,7 @@
-"""Fetching from the public web, for untrusted URLs: only public addresses, with bounds on time and size.
+"""Fetcher for untrusted URLs on the public web: only public addresses, with limits on time and size.
 
-Otherwise a client or a model could make edgechat fetch what only this machine can reach: its router, the
-metadata of a cloud, other programs. So each host is resolved here, all its addresses are checked, and the
+Otherwise a client or a model could make edgechat fetch what only this machine can reach: its router, a
+cloud's metadata, other programs. So each host is resolved here, all its addresses are checked, and the
 connection goes to one of them, whatever the name resolves to a moment later.
 """
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 _CONNECT, _IDLE = 5.0, 5.0
 MAX_REDIRECTS = 3
 _MOST_ADDRESSES = 3
-"""Addresses of a host that are tried."""
+"""Maximum number of a host's addresses to try."""
 _PORTS = (None, 80, 443)
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
-# Networks for protocols, relays, tunnels and documentation, which not every Python version knows.
+# Networks for protocols, relays, tunnels and documentation, which some Python versions do not know.
 _SPECIAL = tuple(
     ipaddress.ip_network(network)
     for network in ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2002::/16", "3fff::/20")
@@ -36,7 +36,7 @@ _SPECIAL = tuple(
 
 
 class NotFetched(Exception):
-    """Something is not fetched; the text completes 'it cannot be fetched: ...'."""
+    """A URL was not fetched; the text completes 'it cannot be fetched: ...'."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Fetched:
     url: str
     """Its URL after redirects."""
     cut: bool
-    """Whether the data are incomplete."""
+    """Whether the data is incomplete."""
 
 
 Resolve = Callable[[str, int], Sequence[str]]
@@ -63,7 +63,7 @@ def addresses_of(host: str, port: int) -> list[str]:
 
 
 def is_public(address: str) -> bool:
-    """Return whether an address, and the IPv4 address that it may stand for, is on the internet."""
+    """Return whether an address, or the IPv4 address embedded in it, is on the public internet."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
@@ -90,9 +90,9 @@ class PublicWeb:
         self._transport = transport
 
     def fetch(self, url: str, *, most_bytes: int, seconds: float, may_cut: bool = False) -> Fetched:
-        """Return the resource at a URL, of whatever type. Raises NotFetched.
+        """Return the resource at a URL, of any type. Raises NotFetched.
 
-        may_cut: return the first `most_bytes` of a larger resource instead of refusing it.
+        may_cut: whether to return the first `most_bytes` of a larger resource instead of refusing it.
         """
         if (switch := offline_by()) is not None:
             raise NotFetched(f"{switch} keeps edgechat offline")
@@ -170,7 +170,7 @@ def _read(
     if response.status_code != 200:
         raise NotFetched(f"its server answers with status {response.status_code}")
     if response.headers.get("content-encoding", "identity").lower() != "identity":
-        raise NotFetched("it is compressed, which was not asked for")
+        raise NotFetched("it is compressed, which was not requested")
     body, kind = bytearray(), str(response.headers.get("content-type", ""))
     for piece in response.iter_raw():
         watch.beat()

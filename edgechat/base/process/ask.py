@@ -1,7 +1,7 @@
 """Child processes that answer a single request.
 
-They run work unfit for a front end: native code that may crash or hang in a driver, and measurements.
-Whatever happens to the child, the caller gets an answer or a ChildFailed within its time limit; whatever
+They do work unfit for a front end: native code that may crash or hang in a driver, and measurements.
+Whatever happens to the child, the caller gets an answer or a ChildFailed within its time limit. Whatever
 happens to the caller, the child ends.
 """
 
@@ -30,8 +30,8 @@ class ChildFailed(Exception):
 
 
 def ask(role: str, request: bytes = b"", *, limit: float) -> bytes:
-    """Return the answer of a child with this role. Raises ChildFailed after at most `limit` seconds."""
-    import subprocess  # 18 ms, which `edgechat --version` need not pay
+    """Ask a child with this role, and return its answer. Raises ChildFailed after at most `limit` seconds."""
+    import subprocess  # 18 ms, not needed by `edgechat --version`
     import tempfile
 
     with tempfile.TemporaryFile() as log:
@@ -45,7 +45,7 @@ def ask(role: str, request: bytes = b"", *, limit: float) -> bytes:
         except subprocess.TimeoutExpired:
             late = True
             process.kill()
-            # It may have answered nevertheless: some drivers hang only at exit.
+            # It may have answered anyway: some drivers hang only at exit.
             output, _ = process.communicate()
         finally:
             process.kill()
@@ -79,7 +79,7 @@ def answer(work: Callable[[bytes], bytes]) -> None:
 
 
 def _end_unheard(pipe: int) -> None:
-    """End this process, after removing its temporary files, once nobody can read its answer."""
+    """Exit once nobody can read the answer, after removing temporary files."""
     import _thread
     import select
 

@@ -1,7 +1,7 @@
 """Child processes that answer requests one at a time, with limits on time and memory.
 
-They run code that may hang, grow without bound or abort its process (an untrusted template, a native
-allocator): `Child.ask` returns an answer or raises ChildLost within a bounded time.
+They run code that may hang, use unlimited memory or abort its process (an untrusted template, a native
+allocator): `Child.ask` returns an answer or raises ChildLost within a limited time.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from edgechat.base.errors import EngineError
 from edgechat.base.process import frames, spawn
 
 START_LIMIT = 20.0
-"""Seconds for a child to get ready, importing its libraries from a cold disk."""
+"""Seconds for a child to get ready, which includes importing its libraries from a cold disk."""
 _POLL_SECONDS = 0.02
 _ORPHANED_AFTER = 60
-"""Seconds for one answer after which a child exits by itself; its parent would have killed it earlier."""
+"""A child exits by itself if an answer takes this many seconds; its parent would have killed it earlier."""
 
 
 class ChildLost(Exception):
@@ -40,9 +40,9 @@ class Child:
     def __init__(self, role: str, *, log: BinaryIO | int | None = None) -> None:
         """Start it, with its stderr connected to `log`. It takes a moment to be ready.
 
-        Raises ChildNeverReady if the system provides no process, thread or pipe.
+        Raises ChildNeverReady if no process, thread or pipe can be created.
         """
-        import subprocess  # 18 ms, which `edgechat --version` need not pay
+        import subprocess  # 18 ms, not needed by `edgechat --version`
 
         stderr = subprocess.DEVNULL if log is None else log
         try:
@@ -68,7 +68,7 @@ class Child:
         return self._process.poll() is None
 
     def ask(self, question: bytes, *, seconds: float, memory: int) -> bytes:
-        """Return the answer. Raises ChildLost if it takes more `seconds`, or more bytes of `memory`."""
+        """Return the answer. Raises ChildLost if it takes over `seconds`, or over `memory` bytes."""
         try:
             if not self._ready:
                 try:
@@ -118,7 +118,7 @@ class Child:
 
 
 class RestartingChild:
-    """A child that is started again for the next request if it has ended; it shares the parent's stderr.
+    """A child that is restarted for the next request if it has ended. It shares the parent's stderr.
 
     Any thread may start or close it.
     """
@@ -165,13 +165,13 @@ class RestartingChild:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the memory of a process in bytes; 0 if it has ended."""
+    """Return the resident memory of a process in bytes; 0 if it has ended."""
     if os.path.exists("/proc/self/statm"):
         try:
             return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         except (OSError, IndexError):
             return 0
-    import psutil  # 15 ms, which Linux need not pay
+    import psutil  # 15 ms, not needed on Linux
 
     try:
         return int(psutil.Process(pid).memory_info().rss)

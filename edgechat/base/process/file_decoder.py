@@ -1,4 +1,4 @@
-"""Decoding of untrusted files in a child process, which gets a file in parts and returns its contents.
+"""Decoder for untrusted files, in a child process that gets a file in parts and returns its contents.
 
 Whatever is wrong with a file, the answer is an error within seconds. Subclasses decode images
 (`edgechat.base.images.image`), sounds (`edgechat.base.sound.sound`) and documents
@@ -45,7 +45,7 @@ class PackageMissing(NotDecodable):
 
 
 def problem_of(error: Exception, *, smaller: str, again: str) -> NotDecodable:
-    """In the child: return what is wrong with a file over which a library raised an exception.
+    """In the child: convert an exception raised by a library to a NotDecodable.
 
     smaller, again: hints for a file that takes too much memory, and for a damaged one.
     """
@@ -74,7 +74,7 @@ class FileDecoder:
     smaller: ClassVar[str]
     """Hint for a file that is too large."""
     otherwise: ClassVar[str]
-    """Hint for a file over which the child died."""
+    """Hint for a file that killed the child."""
 
     def __init__(self, *, seconds: float, memory: int) -> None:
         """seconds, memory: limits for each question."""
@@ -100,7 +100,7 @@ class FileDecoder:
 
     @classmethod
     def read_file(cls, path: Path, name: str | None = None) -> bytes:
-        """Return the bytes of a file. Raises `error`, also for pipes and devices."""
+        """Return a file's bytes. Raises `error`, including for pipes and devices."""
         name = name or cls.name_of(path)
         try:
             return paths.read_bytes(path, MAX_FILE_BYTES)
@@ -128,9 +128,9 @@ class FileDecoder:
             self._ask(FilePart(data[start : start + PART]), name)
 
     def _ask(self, question: msgspec.Struct, name: str, *, seconds: float | None = None) -> bytes:
-        """Return the child's answer about the file that was sent. Raises `unready` and `lost`.
+        """Ask the child about the file that was sent, and return its answer. Raises `unready` or `lost`.
 
-        seconds: a lower limit than the usual one.
+        seconds: a shorter time limit than usual.
         """
         assert self._child is not None  # a new one would not have the file
         with self._translated(name):

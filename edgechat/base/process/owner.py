@@ -1,4 +1,4 @@
-"""Owners: the processes that write replies or have loaded models, and whether they still run.
+"""Owners: the processes that write replies or have loaded models, and whether they are still running.
 
 A database in WAL mode belongs to one machine, so a process id is enough. If a living writer is mistaken for
 dead (in a container with separate process ids), its next update corrects its reply.
@@ -27,7 +27,7 @@ def this_process() -> Owner:
 
 
 def alive(owner: Owner) -> bool:
-    """Return whether the process still runs."""
+    """Return whether the process is still running."""
     started = _started(owner.pid)
     return started is not None and abs(started - owner.started) < _SAME_START
 

@@ -1,6 +1,6 @@
-"""Programs other than edgechat that end when edgechat does, in whatever way.
+"""Programs other than edgechat, which end when edgechat ends, for whatever reason.
 
-A child process (`main`) sits between the two: it starts the program in a separate process group, bounds its
+A child process (`main`) sits between the two: it starts the program in a separate process group, limits its
 log, and ends the group once its own stdin is closed.
 """
 
@@ -23,12 +23,12 @@ import psutil
 from edgechat.base.process import frames, spawn
 
 GRACE_SECONDS = 5.0
-"""Time for the program to end by itself, once asked to."""
+"""Seconds for the program to end by itself, once asked to."""
 MOST_LOG = 4 * 2**20
 """Maximum size of the log in bytes; beyond it, the log is started afresh."""
 _KILL_SECONDS = 2.0
 _POLL_SECONDS = 0.05
-_NOT_STARTED = 127  # a shell's exit code for it
+_NOT_STARTED = 127  # the exit code that shells use for this
 
 
 class ProgramStart(msgspec.Struct, frozen=True):
@@ -68,7 +68,7 @@ class Program:
         return 128 - code
 
     async def close(self) -> None:
-        """End it and all processes of its group. Idempotent."""
+        """End it and all processes in its group. Idempotent."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -80,7 +80,7 @@ class Program:
 
 
 def main() -> None:
-    """Run the child."""
+    """In the child: start a program, and end it when the parent ends."""
     incoming = os.fdopen(os.dup(0), "rb")
     payload = frames.read(incoming)
     if payload is None:
@@ -144,5 +144,5 @@ def _log(output: BinaryIO) -> None:
 
 
 def _write(data: bytes) -> None:
-    with contextlib.suppress(OSError):  # without space on the disk, only the log is lost
+    with contextlib.suppress(OSError):  # if the disk is full, only the log is lost
         os.write(2, data)

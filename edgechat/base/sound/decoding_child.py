@@ -34,7 +34,7 @@ _BLOCK = 1 << 16
 _ZEROS = 16
 """Zero crossings of the filter on each side."""
 _ROLL_OFF = 0.94
-"""Cutoff of the filter, as a share of the highest frequency that the lower rate can carry."""
+"""Cutoff of the filter, as a fraction of the highest frequency that the lower rate can carry."""
 _MOST_ROWS = 1 << 16
 """Samples computed at once."""
 _AGAIN = "Record or download it again; if it plays elsewhere, save it from there as 16-bit WAV."
@@ -47,14 +47,14 @@ def main() -> None:
 
 
 class _SoundDecoding:
-    """The parts of a file so far, then its samples."""
+    """Collects the parts of a file, then holds its samples."""
 
     def __init__(self) -> None:
         self._file = bytearray()
         self._sound: Mono = np.empty(0, np.float32)
 
     def answer(self, question: bytes) -> bytes:
-        """Return the answer to one message of the parent."""
+        """Return the answer to one message from the parent."""
         match msgspec.msgpack.decode(question, type=FilePart | DecodeSound | Span):
             case FilePart(data):
                 self._sound = np.empty(0, np.float32)
@@ -69,7 +69,10 @@ class _SoundDecoding:
 
 
 def _decode(file: bytes, rate: int) -> tuple[DecodedSound, Mono]:
-    """Return the sound and, unless `rate` is 0, its samples. Any exception is a problem of the file."""
+    """Return the sound and, unless `rate` is 0, its samples.
+
+    Any exception is reported as a problem with the file.
+    """
     nothing: Mono = np.empty(0, np.float32)
     try:
         kind = _format_of(file)
@@ -84,7 +87,7 @@ def _decode(file: bytes, rate: int) -> tuple[DecodedSound, Mono]:
 
 
 def _format_of(data: bytes) -> SoundFormat:
-    """Return the format of a file, by its beginning. Raises NotDecodable."""
+    """Return a file's format, judging by its first bytes. Raises NotDecodable."""
     if data[:4] == b"RIFF" and data[8:12] == b"WAVE":
         return "wav"
     if data[:4] == b"fLaC":
@@ -100,7 +103,7 @@ def _format_of(data: bytes) -> SoundFormat:
 
 
 def _samples(file: bytes, kind: SoundFormat) -> tuple[int, Mono]:
-    """Return the rate of a sound and the mean of its channels, between -1 and 1. Raises NotDecodable."""
+    """Return a sound's sample rate, and the mean of its channels, between -1 and 1. Raises NotDecodable."""
     try:
         info = _INFO[kind](file)
         check_shape(1, info.sample_rate, info.nchannels)
@@ -118,15 +121,15 @@ def _samples(file: bytes, kind: SoundFormat) -> tuple[int, Mono]:
     check_shape(seconds, info.sample_rate, info.nchannels)
     sound: Mono = np.concatenate(blocks)
     if not np.isfinite(sound).all():
-        raise NotDecodable("has samples that are infinite, or no numbers", _AGAIN)
+        raise NotDecodable("has samples that are infinite, or not numbers", _AGAIN)
     return info.sample_rate, np.clip(sound, -1, 1, out=sound)
 
 
 def resampled(sound: Mono, rate: int, to: int) -> Mono:
-    """Return a sound at another rate, by J. O. Smith's bandlimited interpolation. Its length stays the same.
+    """Resample a sound by J. O. Smith's bandlimited interpolation. Its duration stays the same.
 
-    With the rates as a fraction up / down, every up-th sample has the same filter, and its inputs are `down`
-    apart.
+    If the ratio of the rates is up / down, every up-th output sample uses the same filter, and its inputs are
+    `down` apart.
     """
     if rate == to or not len(sound):
         return sound
@@ -151,7 +154,7 @@ def resampled(sound: Mono, rate: int, to: int) -> Mono:
 
 
 def _filter(fraction: float, cutoff: float, half: int) -> Mono:
-    """Return the weights of 2 * half inputs for a point between the two in the middle."""
+    """Return the weights of 2 * half inputs, for a point between the middle two."""
     distances = np.arange(1 - half, half + 1) - fraction
     window = np.cos(np.clip(distances / half, -1, 1) * np.pi / 2) ** 2
     weights = np.sinc(cutoff * distances) * window

@@ -18,9 +18,9 @@ from edgechat.base.process import file_decoder
 from edgechat.base.process.file_decoder import FileDecoder, NotDecodable
 
 MAX_SECONDS = 1800
-"""Maximum length of a sound: half an hour, which is 115 MB for a model, and up to 45,000 tokens."""
+"""Maximum length of a sound, in seconds: half an hour is 115 MB for a model, and up to 45,000 tokens."""
 MIN_RATE, MAX_RATE = 4000, 384_000
-"""Samples per second in a file."""
+"""Limits for a file's sample rate, in samples per second."""
 MAX_CHANNELS = 8
 SAMPLE_BYTES = 4
 
@@ -28,7 +28,7 @@ SoundFormat = Literal["wav", "mp3", "flac"]
 
 
 class Samples(msgspec.Struct, frozen=True):
-    """A decoded sound, one channel."""
+    """A decoded sound with one channel."""
 
     rate: int
     pcm: bytes
@@ -46,7 +46,7 @@ class Sound(msgspec.Struct, frozen=True, tag="sound"):
 
 
 def check_shape(seconds: float, rate: int, channels: int) -> None:
-    """Raise NotDecodable for a sound that is empty or too long, or has an unusual rate or channels."""
+    """Raise NotDecodable if a sound is empty or too long, or has an unusual rate or number of channels."""
     if not MIN_RATE <= rate <= MAX_RATE:
         raise NotDecodable(
             f"has {rate} samples a second; {MIN_RATE} to {MAX_RATE} can be used", "Convert it to 16 kHz."
@@ -60,9 +60,9 @@ def check_shape(seconds: float, rate: int, channels: int) -> None:
 
 
 TIME_LIMIT = 20.0
-"""Seconds for one sound; half an hour of MP3 takes one."""
+"""Seconds allowed for one sound; half an hour of MP3 takes one."""
 MEMORY_LIMIT = 1536 * 2**20
-"""Bytes of memory for the process."""
+"""Memory limit for the process, in bytes."""
 
 
 class DecodeSound(msgspec.Struct, frozen=True, tag=True):
@@ -109,12 +109,12 @@ class SoundDecoder(FileDecoder):
         super().__init__(seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
 
     def inspect(self, source: Path | bytes, *, name: str | None = None) -> SoundFacts:
-        """Return the format and length of a sound. Decodes it, so that damage is found wherever it is."""
+        """Return a sound's format and length. All of it is decoded, to find any damage."""
         decoded = self._decode(source, 0, name or self.name_of(source))
         return SoundFacts(decoded.format, decoded.seconds)
 
     def samples(self, source: Path | bytes, rate: int, *, name: str | None = None) -> Samples:
-        """Return the mean of a sound's channels, at `rate` samples per second."""
+        """Return a sound's samples, averaged over its channels, at `rate` samples per second."""
         name = name or self.name_of(source)
         decoded = self._decode(source, rate, name)
         pcm = io.BytesIO()
@@ -140,7 +140,7 @@ class SoundLibrary(FileLibrary[SoundFacts, Sound]):
     facts = SoundFacts
 
     def add(self, data: bytes, decoder: SoundDecoder) -> Sound:
-        """Store a sound, or mark it as used if it is stored already. Raises SoundError.
+        """Store a sound, or mark it as used if it is already stored. Raises SoundError.
 
         decoder: checks the sound.
         """

@@ -27,16 +27,16 @@ from edgechat.models.local.resolve import local_models
 from edgechat.models.local.stores import FoundModel, peft_folders
 
 _START = 1 << 16
-"""Bytes at the start of a file that contain its type, among the first entries."""
+"""Bytes to read from the start of a file, which has its type among the first metadata entries."""
 _STATED = b"general.type" + struct.pack("<IQ", 8, len(KIND)) + KIND.encode()
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterDetails:
-    """Details in an adapter's files; empty where not stated."""
+    """Details from an adapter's files; empty if not stated there."""
 
     base: str = ""
-    """Name of the model that it was trained for."""
+    """Name of the model it was trained for."""
     architecture: str = ""
     rank: int = 0
     damage: str = ""
@@ -50,7 +50,7 @@ class LocalAdapter:
     """An adapter on this machine."""
 
     model: LocalModel
-    """Its files and names, to be listed, verified and removed like a model's."""
+    """Its files and names, so that it can be listed, verified and removed like a model."""
 
     @property
     def name(self) -> str:
@@ -59,7 +59,7 @@ class LocalAdapter:
 
     @property
     def other_names(self) -> tuple[str, ...]:
-        """Further names."""
+        """Its other names."""
         names = dict.fromkeys(filter(None, (self.model.full_name, self.model.found.repo)))
         return tuple(name for name in names if name != self.name)
 
@@ -70,12 +70,12 @@ class LocalAdapter:
 
     @property
     def size(self) -> int:
-        """Bytes of its files."""
+        """Size of its files, in bytes."""
         return self.model.size
 
     @property
     def place(self) -> Place:
-        """The place where it is stored."""
+        """Where it is stored."""
         return self.model.place
 
     @property
@@ -84,7 +84,7 @@ class LocalAdapter:
         return {name.casefold() for name in (self.name, *self.other_names)}
 
     def details(self) -> AdapterDetails:
-        """Read the details in its files."""
+        """Read the details from its files."""
         try:
             if self.path.is_dir():
                 from edgechat.models.adapters.peft import read_config  # 5 ms, only if there are any
@@ -104,7 +104,7 @@ class LocalAdapter:
 
 
 def states_adapter(path: Path) -> bool:
-    """Return whether a GGUF file states that it is an adapter, without reading its header."""
+    """Return whether a GGUF file states that it is an adapter, without parsing its header."""
     try:
         with path.open("rb") as file:
             start = file.read(_START)
@@ -114,7 +114,7 @@ def states_adapter(path: Path) -> bool:
 
 
 def local_adapters(known: Inventory | None = None) -> list[LocalAdapter]:
-    """Return the adapters in the places with models, sorted by name.
+    """Return the adapters in all places with models, sorted by name.
 
     known: the inventory, if already read. Raises SettingsError.
     """
@@ -145,15 +145,15 @@ def find_adapter(name: str) -> LocalAdapter:
         )
     near = difflib.get_close_matches(wanted, [one.name for one in known], n=2)
     raise NotAnAdapter(
-        f"There is no adapter {one_line(name, 80)!r}: neither a file or folder, nor one of `edgechat list`.",
+        f"There is no adapter {one_line(name, 80)!r}: no such file or folder, and none in `edgechat list`.",
         hint=f"Did you mean {' or '.join(near)}?" if near else "To download one: edgechat pull OWNER/NAME",
     )
 
 
 def known_adapter(name: str) -> LocalAdapter | None:
-    """Return the adapter that a name or path stands for, with its place.
+    """Return the adapter that a name or path stands for, including where it is stored.
 
-    None if it is not an adapter, or if a model has that name.
+    Returns None if it is not an adapter, or if a model has that name.
     """
     try:
         found = find_adapter(name)
@@ -167,7 +167,7 @@ def known_adapter(name: str) -> LocalAdapter | None:
 
 
 def check_adapter(path: Path) -> None:
-    """Check the files of an adapter without a model. Raises NotAnAdapter, ModelFileError."""
+    """Check an adapter's files, without a model. Raises NotAnAdapter, ModelFileError."""
     if path.is_dir():
         from edgechat.models.adapters.peft import read_weights
 
@@ -179,12 +179,12 @@ def check_adapter(path: Path) -> None:
 
 
 def adapter_uses(texts: Sequence[str]) -> tuple[AdapterUse, ...]:
-    """Parse texts like FILE or NAME:SCALE. Raises NotAnAdapter."""
+    """Parse adapters written as FILE or NAME:SCALE. Raises NotAnAdapter."""
     return tuple(_uses(texts))
 
 
 def _adapter_at(path: Path) -> LocalAdapter:
-    """Return the adapter at an existing path; opening it shows whether it really is one."""
+    """Return the adapter at an existing path, without checking that it really is one."""
     parts = [path / name for name in (CONFIG, WEIGHTS)] if path.is_dir() else [path]
     files = tuple(file_at(part) or ModelPartFile(part, 0, 0) for part in parts)
     found = FoundModel(Place.ELSEWHERE, str(path), files, format="peft" if path.is_dir() else "gguf")

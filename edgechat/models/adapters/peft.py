@@ -1,9 +1,9 @@
-"""Conversion of PEFT adapters to GGUF: adapter_config.json and adapter_model.safetensors.
+"""Converter from PEFT adapters (adapter_config.json and adapter_model.safetensors) to GGUF.
 
-Follows llama.cpp's convert_lora_to_gguf.py: names are translated, and if the conversion of a model reorders
-the rows of its queries and keys, so are those of lora_b. This is known for the architectures below; others
-are refused. PEFT's scale (alpha over rank, or over its root) is multiplied into lora_b, so that ranks may
-differ; the converted file has no alpha, and llama.cpp applies it unscaled.
+Follows llama.cpp's convert_lora_to_gguf.py: names are translated, and if converting a model reorders the rows
+of its queries and keys, lora_b's rows are reordered as well. Architectures for which this is not known are
+refused. lora_b is multiplied by PEFT's scale (alpha over rank, or over its square root), so ranks may differ.
+The converted file has no alpha, and llama.cpp applies it unscaled.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
 
 
 FOLDER = "adapters"
-"""Folder of the converted files, below the cache."""
+"""Folder for the converted files, in the cache folder."""
 _FORMAT = 1
-"""Part of a converted file's name: increase it when the same folder would give other bytes."""
+"""Part of a converted file's name; increase it when the same input would give different output."""
 _MAX_CONFIG = 1 << 20
 _MAX_RANK = 1 << 16
 _ALIGNMENT = 32
 _READ = 1 << 20
 
 _REORDERED = frozenset({"llama", "mistral3", "granite", "smollm3"})
-"""Architectures with reordered queries and keys: llama.cpp rotates neighbours, PEFT's models halves."""
+"""Architectures with reordered queries and keys: llama.cpp rotates neighbors, PEFT's models rotate halves."""
 _ARCHITECTURES = _REORDERED | {
     *("qwen2", "qwen2moe", "qwen3", "qwen3moe", "gemma", "gemma2", "gemma3", "gemma4", "phi3", "lfm2"),
 }
@@ -88,7 +88,7 @@ _Rank = Annotated[int, Meta(ge=1, le=_MAX_RANK)]
 
 
 class PeftConfig(msgspec.Struct, kw_only=True):
-    """Fields of adapter_config.json that are read; others do not matter once an adapter is trained."""
+    """The fields that are read from adapter_config.json; others do not matter once an adapter is trained."""
 
     peft_type: str = ""
     base_model_name_or_path: str | None = None
@@ -126,7 +126,7 @@ class PeftConfig(msgspec.Struct, kw_only=True):
         )
 
     def factor(self, module: str, rank: int) -> float:
-        """Return the factor of lora_b in a module."""
+        """Return the factor for lora_b in a module."""
         patterns = (self.alpha_pattern or {}).items()
         matching = (value for pattern, value in patterns if f".{module}".endswith(f".{pattern}"))
         alpha = next(matching, self.lora_alpha)
@@ -134,12 +134,12 @@ class PeftConfig(msgspec.Struct, kw_only=True):
 
 
 def read_config(folder: Path) -> PeftConfig:
-    """Return the config of a PEFT folder. Raises NotAnAdapter."""
+    """Return the config in a PEFT folder. Raises NotAnAdapter."""
     try:
         return msgspec.json.decode(paths.read_bytes(folder / CONFIG, _MAX_CONFIG), type=PeftConfig)
     except FileNotFoundError:
         raise NotAnAdapter(
-            f"{folder} is a folder without {CONFIG}, so it is no adapter.",
+            f"{folder} is a folder without {CONFIG}, so it is not an adapter.",
             hint="Use a .gguf file, or a folder that PEFT has saved.",
         ) from None
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -147,7 +147,7 @@ def read_config(folder: Path) -> PeftConfig:
 
 
 def converted(folder: Path, model: ModelHeader) -> Path:
-    """Return the GGUF file of a PEFT folder, converted the first time and cached (see `conversions`).
+    """Return a GGUF file made from a PEFT folder, converting it the first time (see `conversions`).
 
     Raises NotAnAdapter, ModelFileError, DiskError.
     """
@@ -184,7 +184,7 @@ def conversions(folder: Path) -> list[Path]:
 
 
 def read_weights(folder: Path) -> None:
-    """Check config and table of a PEFT folder without a model. Raises NotAnAdapter, ModelFileError."""
+    """Check a PEFT folder's config and tensor table, without a model. Raises NotAnAdapter, ModelFileError."""
     read_config(folder)
     try:
         with (folder / WEIGHTS).open("rb") as file:
@@ -196,21 +196,21 @@ def read_weights(folder: Path) -> None:
 
 
 def _prefix(folder: Path) -> str:
-    """Return the prefix of the names of a folder's conversions."""
+    """Return the prefix of the file names of a folder's conversions."""
     return hashlib.blake2b(os.fsencode(os.path.realpath(folder)), digest_size=8).hexdigest() + "-"
 
 
 class _PeftWeights(msgspec.Struct):
-    """Tensors of a folder, and the start of their bytes."""
+    """The tensors in a folder, and the start of their data."""
 
     name: str
     start: int
     pairs: dict[str, dict[str, tuple[str, StoredTensor]]]
-    """By name of the changed tensor, 'A' and 'B': the module, and the tensor."""
+    """By the name of the changed tensor, then 'A' or 'B': the module's name, and the tensor."""
 
 
 def _table(file: BinaryIO, folder: Path) -> _PeftWeights:
-    """Return the table of the weights."""
+    """Read the tensor table of the weights. Raises NotAnAdapter, ModelFileError."""
     name, size = str(folder / WEIGHTS), os.fstat(file.fileno()).st_size
     if size > MAX_BYTES:
         raise NotAnAdapter(f"{name} has {size} bytes; the limit for adapters is {MAX_BYTES}.")
@@ -223,7 +223,7 @@ def _table(file: BinaryIO, folder: Path) -> _PeftWeights:
         table.pairs.setdefault(target, {})[half] = module, tensor
     for target, pair in table.pairs.items():
         if len(pair) < 2:
-            raise _unfit(name, f"of {show(target)} it has only one of lora_A and lora_B")
+            raise _unfit(name, f"it has only one of lora_A and lora_B for {show(target)}")
     return table
 
 
@@ -239,7 +239,7 @@ def _digest(file: BinaryIO, config: PeftConfig, model: ModelHeader) -> str:
 
 
 def _translated(tensor: str, name: str) -> tuple[str, str, str]:
-    """Return the model's tensor that a tensor changes, which half it is, and the module's name in PEFT."""
+    """Return the name of the changed tensor in the model, the half ('A' or 'B'), and PEFT's module name."""
     match = _NAME.fullmatch(tensor)
     module = match and (match["module"] or match["beside"])
     if match is None or not module or (match["layer"] and module not in _MODULES):
@@ -248,7 +248,7 @@ def _translated(tensor: str, name: str) -> tuple[str, str, str]:
     if match["beside"]:
         return _BESIDE[module], match["half"], path
     if int(match["layer"]) >= MAX_LAYERS:
-        raise _unfit(name, f"its tensor {show(tensor)} is of no possible layer")
+        raise _unfit(name, f"its tensor {show(tensor)} has an impossible layer number")
     layer = int(match["layer"])
     return f"blk.{layer}.{_MODULES[module]}.weight", match["half"], path
 
@@ -291,7 +291,7 @@ def _write(file: BinaryIO, table: _PeftWeights, config: PeftConfig, model: Model
 def _converted(
     file: BinaryIO, table: _PeftWeights, name: str, half: str, config: PeftConfig, model: ModelHeader
 ) -> npt.NDArray[np.float32]:
-    """Return a tensor in GGUF's layout, contiguous dimension last."""
+    """Return a tensor in GGUF's layout, with the contiguous dimension last."""
     module, stored = table.pairs[name][half]
     values = _values(file, table.start, stored, table.name)
     if half == "A":
@@ -304,7 +304,7 @@ def _converted(
     n_heads = counts[int(layer[1])]
     n_rows, rank = values.shape
     if not n_heads or n_rows % (2 * n_heads):
-        raise _unfit(table.name, f"{n_rows} rows of {show(name)} are not those of {n_heads} heads")
+        raise _unfit(table.name, f"the {n_rows} rows of {show(name)} do not divide into {n_heads} heads")
     return values.reshape(n_heads, 2, n_rows // n_heads // 2, rank).swapaxes(1, 2).reshape(n_rows, rank)
 
 
@@ -314,7 +314,7 @@ def _values(file: BinaryIO, start: int, stored: StoredTensor, name: str) -> npt.
     file.seek(start + stored.offset)
     data = file.read(stored.n_bytes)
     if len(data) != stored.n_bytes:
-        raise ModelFileError(f"{name} has become shorter while it was read.")
+        raise ModelFileError(f"{name} became shorter while it was being read.")
     raw = np.frombuffer(data, _DTYPES[stored.dtype]).reshape(stored.shape)
     if stored.dtype != "BF16":
         return raw.astype(np.float32)
@@ -337,7 +337,7 @@ def _unfit(name: str, why: str) -> NotAnAdapter:
 def open_adapter(path: Path, model: ModelHeader) -> Adapter:
     """Return the adapter in a GGUF file, or in a PEFT folder, which is converted the first time.
 
-    model: the header of the model to adapt. Raises NotAnAdapter and ModelFileError, and DiskError if the
+    model: the header of the model to adapt. Raises NotAnAdapter, ModelFileError, or DiskError if the
     conversion cannot be written.
     """
     if path.is_dir():

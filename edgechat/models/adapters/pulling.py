@@ -17,7 +17,7 @@ from edgechat.models.local.locations import Place
 from edgechat.models.local.stores import FoundModel
 
 _BEST = ("F16", "BF16", "Q8_0", "F32")
-"""Preferred quantizations: an adapter is small, and F32 is seldom more exact."""
+"""Preferred quantizations: adapters are small, and F32 is seldom more accurate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class RemoteAdapter:
 
     @property
     def store(self) -> HubStore:
-        """The folder of its repository in the cache."""
+        """Its repository's folder in the cache."""
         return HubStore(self.listing)
 
     @property
@@ -39,12 +39,12 @@ class RemoteAdapter:
 
     @property
     def path(self) -> Path:
-        """Path on this machine, also before the download: a GGUF file, or a PEFT folder."""
+        """Path on this machine, even before the download: a GGUF file, or a PEFT folder."""
         return self.found.path
 
     @property
     def found(self) -> FoundModel:
-        """Its files after the download."""
+        """Its files as they are after the download."""
         files = tuple(ModelPartFile(self.store.path(file), file.size, 0) for file in self.files)
         repo = self.listing.repo
         format: Format = "gguf" if len(files) == 1 else "peft"
@@ -52,9 +52,9 @@ class RemoteAdapter:
 
 
 def remote_adapter(name: HubName, quant: str | None = None) -> RemoteAdapter | None:
-    """Return the adapter of a repository; None if it is not an adapter's. Asks the hub; raises HubError.
+    """Ask the hub for the adapter in a repository; return None if it has none. Raises HubError.
 
-    quant: quantization of a GGUF file, according to its name.
+    quant: quantization of a GGUF file, judging by its name.
     """
     listing = list_repo(name.repo, name.revision)
     by_name = {file.name: file for file in listing.files}

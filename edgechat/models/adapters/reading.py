@@ -1,7 +1,7 @@
-"""Adapters as users name them, and their tensors, checked against the model before llama.cpp reads them.
+"""Adapters as users type them, and their tensors, checked against the model before llama.cpp reads them.
 
-llama.cpp asserts much of what it reads, which ends the process, and accepts shapes that fail later, inside a
-graph. So each tensor is compared here with the one that it changes:
+llama.cpp checks much of what it reads only by assertions, which abort the process, and it accepts some shapes
+that fail later, within a graph. So each tensor is compared here with the one that it changes:
 
     W [n_in, n_out]      lora_a [n_in, rank], lora_b [rank, n_out]       in ggml's order
     token_embd.weight    lora_a [rank, n_vocab], lora_b [rank, n_embd]   its rows are looked up
@@ -38,16 +38,16 @@ class Adapter:
     """The GGUF file, converted if necessary."""
     header: ModelHeader
     pairs: dict[str, tuple[ModelTensor, ModelTensor]]
-    """lora_a and lora_b by the name of the tensor that they change."""
+    """lora_a and lora_b, by the name of the tensor they change."""
 
     @property
     def rank(self) -> int:
-        """Largest rank of its pairs."""
+        """Largest rank among its pairs."""
         return max(map(_rank, self.pairs.values()))
 
     @property
     def n_bytes(self) -> int:
-        """Bytes in memory."""
+        """Size in memory, in bytes."""
         return sum(n for _, _, n in self.parts())
 
     @property
@@ -56,7 +56,7 @@ class Adapter:
         return max(b.shape[1] for _, b in self.pairs.values())
 
     def parts(self) -> list[tuple[str, int | None, int]]:
-        """Return each changed tensor, its layer (None without one), and the bytes of its pair."""
+        """Return each changed tensor's name, its layer (or None), and the size of its pair in bytes."""
         layers = {name: _LAYER.match(name) for name in self.pairs}
         return [
             (name, int(match[1]) if (match := layers[name]) else None, a.n_bytes + b.n_bytes)
@@ -70,13 +70,13 @@ def is_adapter(header: ModelHeader) -> bool:
 
 
 def checked_pairs(header: ModelHeader, model: ModelHeader) -> dict[str, tuple[ModelTensor, ModelTensor]]:
-    """Return the pairs of an adapter's header, all of which fit the model. Raises NotAnAdapter."""
+    """Return the tensor pairs in an adapter's header if all fit the model. Raises NotAnAdapter."""
     _check_metadata(header, model)
     pairs = tensor_pairs(header)
     tensors = {tensor.name: tensor for tensor in model.tensors}
     for name, pair in pairs.items():
         if name not in tensors:
-            raise _unfit(header, model, f"it changes {show(name)}, which that does not have")
+            raise _unfit(header, model, f"it changes {show(name)}, which the model does not have")
         _check_shapes(header, model, name, pair, tensors[name])
     return pairs
 
@@ -95,10 +95,10 @@ def _check_metadata(header: ModelHeader, model: ModelHeader) -> None:
             hint="To chat with a model, name it instead of the adapter.",
         )
     if header.text("adapter.type") != "lora":
-        raise NotAnAdapter(f"{header.path} is an adapter of another kind than LoRA.")
+        raise NotAnAdapter(f"{header.path} is an adapter, but not a LoRA adapter.")
     if INVOCATION in header.metadata:
         raise NotAnAdapter(
-            f"{header.path} is an activated adapter (aLoRA), which applies to a part of the prompt only; "
+            f"{header.path} is an activated adapter (aLoRA), which only applies to part of the prompt; "
             "edgechat supports plain LoRA adapters.",
         )
     if header.text("general.architecture") != model.architecture:
@@ -111,7 +111,7 @@ def _check_metadata(header: ModelHeader, model: ModelHeader) -> None:
 
 
 def tensor_pairs(header: ModelHeader) -> dict[str, tuple[ModelTensor, ModelTensor]]:
-    """Return lora_a and lora_b of an adapter's header by the tensor that they change. Raises NotAnAdapter."""
+    """Return lora_a and lora_b in an adapter's header, by the tensor they change. Raises NotAnAdapter."""
     if header.file_size > MAX_BYTES:
         raise _damaged(header, f"it has {header.file_size} bytes; the limit is {MAX_BYTES}")
     halves: tuple[dict[str, ModelTensor], dict[str, ModelTensor]] = ({}, {})
@@ -120,10 +120,10 @@ def tensor_pairs(header: ModelHeader) -> dict[str, tuple[ModelTensor, ModelTenso
         if suffix in ("lora_a", "lora_b"):
             halves[suffix == "lora_b"][base] = tensor
         elif not tensor.name.endswith("_norm.weight"):  # llama.cpp does not apply these
-            raise _damaged(header, f"its tensor {show(tensor.name)} is no part of a LoRA adapter")
+            raise _damaged(header, f"its tensor {show(tensor.name)} is not part of a LoRA adapter")
     first, second = halves
     if lone := first.keys() ^ second.keys():
-        raise _damaged(header, f"of {show(min(lone))} it has only one of lora_a and lora_b")
+        raise _damaged(header, f"it has only one of lora_a and lora_b for {show(min(lone))}")
     if not first:
         raise _damaged(header, "it changes nothing")
     return {name: (a, second[name]) for name, a in first.items()}
@@ -175,7 +175,7 @@ def _damaged(header: ModelHeader, why: str) -> NotAnAdapter:
 
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-"""Files of a PEFT folder."""
+"""Files in a PEFT folder."""
 MAX_SCALE = 100.0
 
 
@@ -201,14 +201,14 @@ def parse_scaled(text: str) -> tuple[str, float]:
 
 
 def label_of(text: str) -> str:
-    """Return the label of a typed adapter: the name of a file, without its folder."""
+    """Return a label for an adapter as typed; for a path, its last part without '.gguf'."""
     name = text.replace("\\", "/").rpartition("/")[2]
     is_path = text.startswith((".", "/", "~")) or ".gguf" in name or "\\" in text
     return name.replace(".gguf", "") if is_path else text
 
 
 def checked_scale(scale: float) -> float:
-    """Return a valid scale of an adapter. Raises NotAnAdapter."""
+    """Return `scale` if it is valid for an adapter. Raises NotAnAdapter."""
     if not math.isfinite(scale) or abs(scale) > MAX_SCALE:
         raise NotAnAdapter(
             f"{scale:g} is not valid as the scale of an adapter.",

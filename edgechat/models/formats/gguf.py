@@ -1,8 +1,8 @@
-"""Bounded reader of GGUF headers, which checks files before native code sees them.
+"""GGUF headers: a bounded reader, which checks files before native code sees them.
 
-Files are untrusted: every length and count is compared with the file's size and a limit before anything is
+Files are untrusted: every length and count is checked against the file's size and a limit before anything is
 allocated. The same parser reads local files and the first megabytes of remote ones. It is as strict as
-llama.cpp's loader; the format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
+llama.cpp's loader. The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
 from __future__ import annotations
@@ -32,25 +32,26 @@ from edgechat.models.formats.mtp import is_head_alone
 from edgechat.models.formats.quants import REFUSED, GgmlType
 
 FIRST_READ = 8 << 20
-"""Bytes of the first read of a remote file; enough for most models."""
+"""Bytes in the first read of a remote file; enough for most models."""
 FIRST_LOCAL_READ = 32 << 20
-"""Bytes of the first read of a local file; enough for all models, as parsing a large vocabulary twice
-costs more."""
+"""Bytes in the first read of a local file; enough for all models, as parsing a large vocabulary twice costs
+more."""
 MAX_TAIL = 1 << 20
-"""Bytes that may follow the last tensor: loaders map the whole file, and a hole costs an attacker nothing."""
+"""Bytes allowed after the last tensor: loaders map the whole file, and a hole in it costs an attacker
+nothing."""
 TENSORS_BESIDE, TENSORS_OF_LAYER, MOST_LAYERED = 256, 64, 256
-"""Most tensors of a model: 256, plus 64 for each layer, of which at most 256 count.
+"""Maximum number of tensors in a model: 256, plus 64 for each layer, up to 256 layers.
 
-A layer with eight separate experts has 33. llama.cpp searches tensors linearly, in time quadratic in their
-number.
+A layer with eight separate experts has 33. llama.cpp's linear search for tensors takes time quadratic in
+their number.
 """
 MAX_KEYS = 65_536
 MAX_KEY = 65_535
 MAX_TENSOR_NAME = 63
-"""Bytes, as in llama.cpp: its buffer less one byte."""
+"""In bytes, as in llama.cpp: one less than its buffer."""
 MAX_DIMS = 4
 MAX_ALIGNMENT = 1 << 14
-"""The largest memory page; keeps the padding between tensors small."""
+"""The size of the largest memory pages. The limit keeps the padding between tensors small."""
 MAX_SIZE = 2**63 - 1
 
 _SHORTEST_KEY, _SHORTEST_TENSOR = 13, 24
@@ -69,7 +70,7 @@ _KNOWN_MAGIC = {
     b"<htm": _WEB_PAGE,
 }
 _DRAFT_TO_TARGET = "d2t"
-"""Table of an EAGLE-3 draft: the target's tokens that it knows."""
+"""Table in an EAGLE-3 draft model: the target's tokens that it knows."""
 _NOT_LANGUAGE_MODELS = {
     "adapter": "a LoRA adapter",
     "mmproj": "a vision projector",
@@ -78,7 +79,7 @@ _NOT_LANGUAGE_MODELS = {
 
 
 def read_header(path: Path) -> ModelHeader:
-    """Read the header of a local file. Raises ModelFileError, also if the file cannot be opened."""
+    """Read the header of a local file. Raises ModelFileError if it is unusable or cannot be opened."""
     try:
         info = path.stat()
         if not stat.S_ISREG(info.st_mode):
@@ -105,10 +106,10 @@ def read_header(path: Path) -> ModelHeader:
 def read_growing(
     read_first: Callable[[int], Buffer], file_size: int, name: str, *, start: int = FIRST_READ
 ) -> ModelHeader:
-    """Parse a header from the file's first `start` bytes, then from twice that, until it is complete.
+    """Parse a header from the file's first `start` bytes, doubling that until the header is complete.
 
-    read_first: returns the first n bytes. Raises ModelFileError, also for data after the last tensor, and
-    whatever `read_first` raises.
+    read_first: returns the first n bytes. Raises ModelFileError, including for excess data after the last
+    tensor, and whatever `read_first` raises.
     """
     n = start
     while True:
@@ -127,7 +128,7 @@ def read_growing(
 def read_model(path: Path) -> ModelHeader:
     """Read the header of the model that llama.cpp would load from `path`.
 
-    Any shard of a split model may be given, see `one_model`. Raises ModelFileError, also for files that are
+    Any shard of a split model will do: see `one_model`. Raises ModelFileError, including for files that are
     not language models.
     """
     match = _SHARD.fullmatch(path.name)
@@ -145,8 +146,8 @@ def read_model(path: Path) -> ModelHeader:
 def one_model(parts: Iterable[ModelHeader]) -> ModelHeader:
     """Merge the headers of a model's shards, given in order. Raises ModelFileError.
 
-    The result has the metadata of the first shard, the tensors of all, and the sum of the sizes. Reading
-    stops as soon as there are too many tensors.
+    The result has the first shard's metadata, the tensors of all shards, and their total size. Reading stops
+    as soon as there are too many tensors.
     """
     shards: list[ModelHeader] = []
     tensors: list[ModelTensor] = []
@@ -208,8 +209,8 @@ def _require_language_model(header: ModelHeader) -> None:
 def parse_header(data: Buffer, file_size: int, name: str = "the file") -> ModelHeader:
     """Parse the header at the start of `data`, the first bytes of a file of `file_size` bytes.
 
-    Raises NeedMoreBytes if the header goes on beyond `data`, and ModelFileError for an unusable or truncated
-    file.
+    Raises NeedMoreBytes if the header extends beyond `data`, and ModelFileError if the file is unusable or
+    truncated.
     """
     cursor = Cursor(data, file_size, name)
     version = _read_version(cursor)
@@ -249,14 +250,17 @@ def _most_tensors(n_layers: int) -> int:
 
 
 def _check_tensors(name: str, n: int, metadata: dict[str, Value]) -> None:
-    """Refuse more tensors than the layers need; only the first shard states the number of layers."""
+    """Raise ModelFileError for more tensors than the layers need.
+
+    The number of layers comes from the metadata of the first shard, the only one that states it.
+    """
     layers = metadata.get(f"{metadata.get('general.architecture')}.block_count", MOST_LAYERED)
     if isinstance(layers, int) and n > _most_tensors(max(layers, 0)):
         raise damaged(name, f"{n} tensors are too many for {layers} layers")
 
 
 def _read_version(cursor: Cursor) -> int:
-    """Read magic and version."""
+    """Read the magic bytes and the version."""
     if not cursor.file_size:
         raise ModelFileError(f"{cursor.name} is empty.", hint=AGAIN)
     magic = bytes(cursor.data[:4])
@@ -293,7 +297,7 @@ def _alignment(metadata: dict[str, Value], name: str) -> int:
 
 
 def _read_tensors(cursor: Cursor, n: int, alignment: int) -> tuple[ModelTensor, ...]:
-    """Read the table of tensors, which must be contiguous, as in llama.cpp."""
+    """Read the tensor table. Tensors must be contiguous, as in llama.cpp."""
     tensors: dict[str, ModelTensor] = {}
     expected = 0
     for _ in range(n):
@@ -331,7 +335,7 @@ def _read_tensor(cursor: Cursor) -> ModelTensor:
 def _is_computable(name: str, shape: tuple[int, ...], kind: GgmlType) -> bool:
     """Return whether llama.cpp can compute with a tensor of this type; its loader does not check.
 
-    Norms, biases and scales are applied elementwise, which works in F32 only; integers are indices.
+    Norms, biases and scales are applied elementwise, which only works in F32; integers are indices.
     """
     if kind is GgmlType.I64 or name == _DRAFT_TO_TARGET:
         return kind is GgmlType.I64 and name == _DRAFT_TO_TARGET
@@ -357,18 +361,18 @@ def _tensor_type(number: int, tensor: str, name: str) -> GgmlType:
 
 
 def aligned(n: int, alignment: int) -> int:
-    """Return n, rounded up to a multiple of the alignment."""
+    """Round n up to a multiple of the alignment."""
     return (n + alignment - 1) // alignment * alignment
 
 
 MAX_HEADER = 128 << 20
-"""Bytes of a header. The largest known, with a vocabulary of 262,144 tokens, takes 16 MB."""
+"""Maximum size of a header, in bytes. The largest known, with a vocabulary of 262,144 tokens, takes 16 MB."""
 MAX_KEPT = 32 << 20
-"""Bytes of text that are kept of one file."""
+"""Maximum bytes of text kept from one file."""
 MAX_KEPT_VALUES = 1024
-"""Longer arrays are skipped."""
+"""The values of longer arrays are skipped."""
 MAX_STRINGS = 2_000_000
-"""Strings in the arrays of one file: more than twice the largest vocabulary with its merges."""
+"""Maximum number of strings in a file's arrays: over twice the largest vocabulary with its merges."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -386,14 +390,14 @@ SCALARS = {
     "int64": (11, "q"),
     "float64": (12, "d"),
 }
-"""Types of metadata: their numbers in a file, and struct's codes for them."""
+"""Metadata types: their numbers in a file, and their codes in `struct`."""
 _LAYOUTS = {number: (name, struct.Struct("<" + code)) for name, (number, code) in SCALARS.items()}
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 
 
 class NeedMoreBytes(Exception):
-    """Signal that the header goes on beyond the available bytes."""
+    """The header extends beyond the available bytes."""
 
     def __init__(self, at_least: int) -> None:
         super().__init__(f"the header needs at least {at_least} bytes")
@@ -401,7 +405,7 @@ class NeedMoreBytes(Exception):
 
 
 class Cursor:
-    """Position in the available bytes, checked before every step forward."""
+    """A position in the available bytes, checked before each advance."""
 
     __slots__ = ("at", "data", "file_size", "kept", "name", "strings")
 
@@ -436,7 +440,7 @@ class Cursor:
         return number
 
     def check_count(self, what: str, n: int, limit: int, least: int) -> None:
-        """Refuse a count above the limit, or too large for the file at `least` bytes each."""
+        """Raise ModelFileError for a count above the limit, or impossible with `least` bytes each."""
         if n > limit:
             raise damaged(self.name, f"it claims {n} {what}, more than {limit}")
         if n * least > self.file_size - self.at:
@@ -479,13 +483,13 @@ class Cursor:
         return name, scalar
 
     def form(self, key: str, kind: int) -> tuple[str, struct.Struct]:
-        """Return name and layout of a scalar type."""
+        """Return the name and layout of a scalar type."""
         if kind not in _LAYOUTS:
             raise damaged(self.name, f"the metadata entry {show(key)} has the unknown type {kind}")
         return _LAYOUTS[kind]
 
     def array(self, key: str) -> GgufArray:
-        """Return an array, without the values of a long one."""
+        """Return an array, without its values if it is long."""
         kind, n = self.u32(), self.u64()
         keep = n <= MAX_KEPT_VALUES
         if kind == STRING:
@@ -506,7 +510,7 @@ class Cursor:
         return GgufArray(type_name, n, values)
 
     def skip_strings(self, n: int) -> None:
-        """Skip n strings, often hundreds of thousands, checking bounds in one tight loop."""
+        """Skip n strings, checking bounds in one tight loop: there are often hundreds of thousands."""
         data, at, length_at = self.data, self.at, _U64.unpack_from
         last = len(data) - 8
         for left in range(n, 0, -1):
@@ -528,7 +532,7 @@ def cut_header(name: str, missing: int) -> ModelFileError:
 
 
 def cut_short(name: str, missing: int, size: int) -> ModelFileError:
-    """Return the error for a file of `size` bytes that lacks `missing` more."""
+    """Return the error for a file of `size` bytes that should have `missing` more."""
     return ModelFileError(
         f"{name} is truncated: of its {size + missing} bytes, {missing} are missing.", hint=AGAIN
     )

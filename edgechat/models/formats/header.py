@@ -1,7 +1,7 @@
-"""Header of a model: its metadata and its table of tensors, without the weights.
+"""A model's header: its metadata and its tensor table, without the weights.
 
-Metadata keys are GGUF's. The config of an MLX model is translated to them, so that the planner knows only one
-format.
+Metadata keys are GGUF's. An MLX model's config is translated to them, so that the planner only has to know
+one format.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ ENCODERS = frozenset(
         "nomic-bert-moe",
     }
 )
-"""Architectures without KV cache and logits, which read a text at once (llama.cpp's create_memory)."""
+"""Architectures with neither KV cache nor logits, which read a text all at once (llama.cpp's
+create_memory)."""
 POOLED_MEAN, POOLED_LAST, POOLED_RANK = 1, 3, 4
 """Values of llama.cpp's enum llama_pooling_type; 0 is no pooling, 2 the first token's."""
 
 Scalar = int | float | bool | str
 Format = Literal["gguf", "mlx", "peft"]
-"""gguf: a file, or the parts of one. mlx: a folder with config.json, safetensors and a tokenizer. peft: a
+"""gguf: a file, or the shards of one. mlx: a folder with config.json, safetensors and a tokenizer. peft: a
 folder with a LoRA adapter saved by PEFT; no header has this format."""
 
 
 @dataclass(frozen=True, slots=True)
 class GgufArray:
-    """Metadata array; `values` is None for more than 1024 elements, such as a vocabulary."""
+    """A metadata array. `values` is None if there are more than 1024 elements, as in a vocabulary."""
 
     type: str
     """Type of the elements: 'string', 'uint32', 'float32', ..."""
@@ -53,7 +54,7 @@ Value = Scalar | GgufArray
 
 @dataclass(frozen=True, slots=True)
 class ModelTensor:
-    """Tensor of the table."""
+    """An entry in the tensor table."""
 
     name: str
     shape: tuple[int, ...]
@@ -71,13 +72,13 @@ class ModelTensor:
 
 @dataclass(frozen=True)
 class ModelHeader:
-    """The header of a model. Properties raise ModelFileError for missing or invalid metadata.
+    """A model's header. Properties raise ModelFileError for missing or invalid metadata.
 
-    Sizes are bytes; lengths and counts are tokens, layers, heads or channels.
+    Sizes are in bytes; lengths and counts are in tokens, layers, heads or channels.
     """
 
     path: str
-    """Name of the file in messages."""
+    """The file's name, for messages."""
     version: int
     metadata: dict[str, Value]
     tensors: tuple[ModelTensor, ...]
@@ -86,15 +87,15 @@ class ModelHeader:
     file_size: int
     format: Format = "gguf"
     table_offset: int = 0
-    """Bytes from the start of a GGUF file to its table of tensors."""
+    """Offset of the tensor table in a GGUF file, in bytes."""
     types: Mapping[str, str] = field(default_factory=dict)
     """Types of a GGUF file's metadata, as the format names them: 'uint32', 'string', 'array', ..."""
     vision_tensors: tuple[ModelTensor, ...] = ()
-    """Tensors of the vision tower in an MLX model's folder, which `tensors` lacks."""
+    """Tensors of the vision tower in an MLX model's folder. They are not in `tensors`."""
 
     @cached_property
     def architecture(self) -> str:
-        """Name of the architecture as llama.cpp knows it: 'llama', 'qwen3', ..."""
+        """llama.cpp's name for the architecture: 'llama', 'qwen3', ..."""
         name = self.text("general.architecture")
         if not name:
             raise self._lacks("general.architecture")
@@ -112,7 +113,7 @@ class ModelHeader:
 
     @cached_property
     def chat_template(self) -> str | None:
-        """Jinja source of the chat template; None for a model without one, not made for chat."""
+        """Jinja source of the chat template; None if the model is not made for chat."""
         return self.text("tokenizer.chat_template")
 
     @cached_property
@@ -125,18 +126,18 @@ class ModelHeader:
 
     @cached_property
     def end(self) -> int:
-        """Bytes from the start of a GGUF file to the end of its last tensor."""
+        """End of the last tensor, in bytes from the start of a GGUF file."""
         last = self.tensors[-1] if self.tensors else None
         return self.data_offset + (last.offset + last.n_bytes if last else 0)
 
     @cached_property
     def n_params(self) -> int:
-        """Number of weights of all tensors."""
+        """Number of weights in all tensors."""
         return sum(tensor.n_elements for tensor in self.tensors)
 
     @cached_property
     def weights_bytes(self) -> int:
-        """Bytes of all tensors."""
+        """Size of all tensors, in bytes."""
         return sum(tensor.n_bytes for tensor in self.tensors)
 
     @cached_property
@@ -154,12 +155,12 @@ class ModelHeader:
 
     @cached_property
     def embedding_length(self) -> int:
-        """Channels of the residual stream."""
+        """Number of channels in the residual stream."""
         return self.number("embedding_length")
 
     @cached_property
     def vocab_size(self) -> int:
-        """Number of tokens."""
+        """Number of tokens in the vocabulary."""
         tokens = self.metadata.get("tokenizer.ggml.tokens")
         return tokens.count if isinstance(tokens, GgufArray) else self.number("vocab_size")
 
@@ -167,7 +168,7 @@ class ModelHeader:
     def listed_ends(self) -> tuple[tuple[int, ...], str]:
         """The valid ids in `tokenizer.ggml.eos_token_ids`, and a sentence about invalid ones, or ''.
 
-        Ollama's files of models with several end tokens have this array; llama.cpp reads single ids.
+        Ollama's model files have this array if there are several end tokens; llama.cpp reads single ids.
         """
         found = self.metadata.get("tokenizer.ggml.eos_token_ids")
         if not isinstance(found, GgufArray):
@@ -186,7 +187,7 @@ class ModelHeader:
 
     @cached_property
     def ends(self) -> tuple[int, ...]:
-        """All ids that end a reply according to the file, in ascending order."""
+        """All ids that end a reply, according to the file, in ascending order."""
         single = (self.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
         return tuple(sorted({*filter(self._is_token, single), *self.listed_ends[0]}))
 
@@ -195,56 +196,56 @@ class ModelHeader:
 
     @cached_property
     def heads(self) -> tuple[int, ...]:
-        """Attention heads of each layer."""
+        """Number of attention heads in each layer."""
         return self.per_layer("attention.head_count")
 
     @cached_property
     def kv_heads(self) -> tuple[int, ...]:
-        """Key and value heads of each layer; 0 for a layer without attention."""
+        """Number of key and value heads in each layer; 0 for a layer without attention."""
         return self.per_layer("attention.head_count_kv", self.heads)
 
     @cached_property
     def key_length(self) -> int:
-        """Channels of a head's key."""
+        """Number of channels in a head's key."""
         return self.number("attention.key_length", self._head_length)
 
     @cached_property
     def value_length(self) -> int:
-        """Channels of a head's value."""
+        """Number of channels in a head's value."""
         return self.number("attention.value_length", self._head_length)
 
     @cached_property
     def sliding_window(self) -> int:
-        """Window of the layers with sliding-window attention, in tokens; 0 without such layers."""
+        """Window size in layers with sliding-window attention, in tokens; 0 if there are no such layers."""
         return self.number("attention.sliding_window", 0)
 
     @cached_property
     def is_encoder(self) -> bool:
-        """Whether it is an encoder, which reads a whole text at once and generates none."""
+        """Whether it is an encoder, which reads a whole text at once and generates nothing."""
         return self.architecture in ENCODERS
 
     @cached_property
     def pooling(self) -> int:
-        """Number of llama.cpp's pooling type; 0 for a chat model.
+        """llama.cpp's number for the pooling type; 0 for a chat model.
 
-        An encoder whose metadata states none pools by the mean.
+        Encoders whose metadata states no pooling type use the mean.
         """
         number = 0 if self.format == "mlx" else self.number("pooling_type", 0)
         return number or POOLED_MEAN * (self.is_encoder and self.format == "gguf")
 
     @cached_property
     def makes_embeddings(self) -> bool:
-        """Whether it is an embedding or reranking model, not a chat model."""
+        """Whether it is an embedding or reranking model rather than a chat model."""
         return self.pooling > 0
 
     @cached_property
     def kind(self) -> ModelKind:
-        """The purpose of the model."""
+        """What the model is for."""
         return "chat" if not self.pooling else "reranking" if self.pooling == POOLED_RANK else "embedding"
 
     @cached_property
     def reads_in_parts(self) -> bool:
-        """Whether a long text can be computed in parts: attention is causal, and only the end counts."""
+        """Whether a long text can be read in parts: attention is causal, and only the last output counts."""
         causal = self.shape_value("attention.causal") is not False and not self.is_encoder
         return causal and self.pooling in (0, POOLED_LAST, POOLED_RANK)
 
@@ -253,16 +254,16 @@ class ModelHeader:
         return self.embedding_length // max(1, *self.heads)
 
     def text(self, key: str) -> str | None:
-        """Return a metadata string by its full name; None if it is missing or of another type."""
+        """Return a metadata string by its full key; None if it is missing or not a string."""
         value = self.metadata.get(key)
         return value if isinstance(value, str) else None
 
     def shape_value(self, key: str) -> Value | None:
-        """Return the metadata value under the architecture's prefix, or None."""
+        """Return the metadata value of a key under the architecture's prefix, or None."""
         return self.metadata.get(f"{self.architecture}.{key}")
 
     def number(self, key: str, default: int | None = None) -> int:
-        """Return a count under the architecture's prefix, required unless a default is given."""
+        """Return a count under the architecture's prefix, which is required unless a default is given."""
         value = self.shape_value(key)
         if value is None and default is not None:
             return default
@@ -271,7 +272,7 @@ class ModelHeader:
         return self._checked(key, value)
 
     def per_layer(self, key: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
-        """Return a count for each layer, given as one for all or as a list."""
+        """Return a count for each layer; the metadata has one for all layers, or a list."""
         value = self.shape_value(key)
         if value is None and default is not None:
             return default
@@ -296,10 +297,10 @@ class ModelHeader:
 
 
 ModelKind = Literal["chat", "embedding", "reranking"]
-"""Output of a model: replies, vectors of texts, or scores of texts as answers to a query."""
+"""What a model produces: replies, text embeddings, or scores of texts as answers to a query."""
 Modality = Literal["vision", "audio"]
 SENSES: dict[Modality, str] = {"vision": "sees", "audio": "hears"}
-"""Verb for a model with this input."""
+"""Verb for a model that accepts this input."""
 
 
 def modalities(*, vision: bool, audio: bool) -> tuple[Modality, ...]:
@@ -315,11 +316,11 @@ def senses(names: Iterable[Modality]) -> str:
 MAX_LAYERS = 512
 """As in llama.cpp."""
 MAX_NUMBER = 2**31 - 1
-"""Largest count of a model's shape."""
+"""Largest valid count in the metadata about a model's shape."""
 MAX_ENDS = 64
-"""Most tokens that may end a reply; valid files list fewer."""
+"""Maximum number of tokens that end a reply; valid files list fewer."""
 MAX_PARTS = 1000
-"""Most files of a split model."""
+"""Maximum number of files in a split model."""
 
 AGAIN = "Download it again: this copy is damaged or incomplete."
 

@@ -1,8 +1,8 @@
-"""GGUF files that need an import first: models split by bytes, and text models with a vision tower.
+"""GGUF files that must be imported first: models split by bytes, and text models with a vision tower.
 
-Before shards (`m-00001-of-00002.gguf`), models were cut anywhere, as `m.gguf.part1of2` or `m.gguf-split-a`;
-joined, the parts are a GGUF file. Until May 2026, Ollama's files held a vision tower beside the text model;
-llama.cpp refuses its tensors, so an import copies the text model alone.
+Before there were shards (`m-00001-of-00002.gguf`), models were cut at arbitrary bytes into parts named
+`m.gguf.part1of2` or `m.gguf-split-a`. Joined, they make a GGUF file. Until May 2026, Ollama's files contained
+a vision tower next to the text model. llama.cpp refuses its tensors, so importing copies only the text model.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from edgechat.models.formats.header import MAX_PARTS, ModelHeader, ModelTensor
 _COUNTED = re.compile(r"(?P<whole>.+\.gguf)\.part(?P<number>\d{1,4})of(?P<count>\d{1,4})", re.I | re.S | re.A)
 _LETTERED = re.compile(r"(?P<whole>.+\.gguf)-split-(?P<letter>[a-z])", re.I | re.S | re.A)
 _NAMED = 4
-"""Missing parts that a message lists."""
+"""Maximum number of missing parts listed in a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class ByteParts:
-    """The parts of one model, in order."""
+    """The parts of one model split by bytes, in order."""
 
     whole: str
     """Name of the joined file."""
     paths: tuple[Path, ...]
-    """All parts, present or missing; lettered parts up to the last present one."""
+    """All parts, present or missing; lettered ones up to the last one present."""
 
     @property
     def missing(self) -> list[Path]:
-        """Parts that are missing."""
+        """The parts that are missing."""
         return [path for path in self.paths if not path.is_file()]
 
 
 def byte_parts(path: Path) -> ByteParts | None:
-    """Return the model that a file is a part of, judged by its name, or None."""
+    """Return all parts of the model that a file belongs to, judging by its name, or None."""
     if counted := _COUNTED.fullmatch(path.name):
         count = int(counted["count"])
         if not 1 <= int(counted["number"]) <= count <= MAX_PARTS:
@@ -58,7 +58,7 @@ def byte_parts(path: Path) -> ByteParts | None:
 
 
 def part_error(path: Path, parts: ByteParts) -> ModelFileError:
-    """Return the error for a part that is used as a model."""
+    """Return the error for using a part as a model."""
     number = parts.paths.index(path) + 1 if path in parts.paths else 1
     missing = [one_line(one.name) for one in parts.missing]
     what = f"{one_line(path.name)} is part {number} of {len(parts.paths)} of {one_line(parts.whole)}"
@@ -75,11 +75,11 @@ def part_error(path: Path, parts: ByteParts) -> ModelFileError:
 
 
 _BEGINNINGS = ("v.", "a.", "s.", "mm.", "mm_", "resampler.", "vision.", "vision_tower.")
-"""Name prefixes of tensors for pictures and sound; no text model has such tensors."""
+"""Name prefixes of tensors for images and audio; no text model has such tensors."""
 
 
 class VisionInside(ModelFileError):
-    """Error for a file with a vision tower beside the text model."""
+    """A file has a vision tower next to the text model."""
 
 
 def is_for_text(tensor: ModelTensor) -> bool:
@@ -88,7 +88,7 @@ def is_for_text(tensor: ModelTensor) -> bool:
 
 
 def check_text_only(header: ModelHeader) -> None:
-    """Raise VisionInside for a file that holds more than a text model."""
+    """Raise VisionInside if the file contains more than a text model."""
     others = [tensor for tensor in header.tensors if not is_for_text(tensor)]
     if others and len(others) < len(header.tensors):
         raise VisionInside(

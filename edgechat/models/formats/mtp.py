@@ -1,7 +1,7 @@
 """Drafting layers, which read a model's hidden states: the model's own (MTP), or EAGLE-3's.
 
-The header states their number (`nextn_predict_layers`), but many files omit the layers themselves: only the
-table of tensors shows whether they are there.
+The header gives their number (`nextn_predict_layers`), but many files omit the layers themselves. Only the
+tensor table shows whether they are there.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from edgechat.native.params import CHAINED, EAGLE_LAYERS, HANDS_OUT_INPUTS, ONE_
 
 _EAGLE = "eagle3"
 _SHARES_CACHE = "gemma4-assistant"
-"""Architecture that reads its target's KV cache and has none itself."""
+"""Architecture that reads its target's KV cache and has none of its own."""
 _ALWAYS_ALONE = {_SHARES_CACHE, _EAGLE}
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 _NEEDED = ("eh_proj", "enorm", "hnorm")
-"""Tensors that every such layer has; some models share the others."""
+"""Tensors that every drafting layer has; some models share the others."""
 _OF_A_LAYER = re.compile(rf"blk\.(\d+)\.nextn\.({'|'.join(_NEEDED)})\.weight")
 
 
@@ -33,17 +33,17 @@ class HeadFile:
 
     @property
     def has_own_cache(self) -> bool:
-        """Whether it has a KV cache; Gemma 4's reads its target's."""
+        """Whether it has its own KV cache; Gemma 4's reads its target's."""
         return self.header.architecture != _SHARES_CACHE
 
     @property
     def kind(self) -> Literal["mtp", "eagle3"]:
-        """mtp: the model's own layers. eagle3: EAGLE-3's, which read the inputs of some of its layers."""
+        """mtp: the model's own layers. eagle3: EAGLE-3's, which read the inputs of some model layers."""
         return "eagle3" if self.header.architecture == _EAGLE else "mtp"
 
 
 def stated_layers(header: ModelHeader) -> range:
-    """Return the layers that only predict further tokens according to the header: the last ones."""
+    """Return the layers that, according to the header, only draft: the last ones."""
     n = header.n_layers
     if header.architecture == _EAGLE:
         return range(n)
@@ -51,7 +51,7 @@ def stated_layers(header: ModelHeader) -> range:
 
 
 def has_layers(header: ModelHeader) -> bool:
-    """Return whether there are such layers and the file contains all of them."""
+    """Return whether there are drafting layers and the file contains all of them."""
     found = {(int(match[1]), match[2]) for tensor in header.tensors if (match := _matched(tensor.name))}
     layers = stated_layers(header)
     return bool(layers) and all((layer, name) in found for layer in layers for name in _NEEDED)
@@ -73,7 +73,7 @@ def why_no_drafts(header: ModelHeader) -> str:
 
 
 def is_head_alone(header: ModelHeader) -> bool:
-    """Return whether a file contains drafting layers only."""
+    """Return whether a file contains only drafting layers."""
     if header.architecture in _ALWAYS_ALONE:
         return True
     layers = stated_layers(header)
@@ -83,7 +83,7 @@ def is_head_alone(header: ModelHeader) -> bool:
 
 
 def is_chained(header: ModelHeader) -> bool:
-    """Return whether each of several such layers predicts one token further than the previous one."""
+    """Return whether each drafting layer predicts one token further than the previous one."""
     return header.architecture in CHAINED
 
 

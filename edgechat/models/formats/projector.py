@@ -1,8 +1,8 @@
-"""Header of a projector, the file beside a language model that encodes pictures or sound for it.
+"""Header of a projector: the file next to a language model that encodes images or audio for it.
 
-A projector holds an encoder for each kind of input and the projection of its output to the model's
-embeddings, computed by libmtmd. Its loader (tools/mtmd/clip.cpp) aborts on implausible numbers, so its keys
-are checked here first. In MLX models the projector is a vision tower in the model's folder.
+A projector contains an encoder for each kind of input, and a projection of the encoder's output to the
+model's embeddings. libmtmd runs it; its loader (tools/mtmd/clip.cpp) aborts on implausible numbers, so the
+keys are checked here first. An MLX model has a vision tower in its folder instead.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from edgechat.models.formats.mlx.vision import KIND, PROBLEM, TOWERS
 
 ARCHITECTURE = "clip"
 MAX_WIDTH = 1 << 20
-"""Most channels, and most numbers of a patch."""
+"""Maximum number of channels, and of values in a patch."""
 MAX_IMAGE = 1 << 14
-"""Most pixels along a side."""
+"""Maximum number of pixels along a side."""
 
 _LIMITS = {
     "spatial_merge_size": 64,
@@ -40,7 +40,7 @@ _LIMITS = {
     "preproc_image_size": MAX_IMAGE,
     "preproc_max_tiles": 256,
 }
-"""Limits of further numbers about pictures, none of which may be 0."""
+"""Limits for further numbers about images, none of which may be 0."""
 
 VISION_TYPES = frozenset(
     {
@@ -133,7 +133,7 @@ _READ_AS = {
     "general.name": "string",
     "general.description": "string",
 }
-"""Keys that libmtmd reads (clip-impl.h), with the type that it requires: it aborts on another one."""
+"""Keys that libmtmd reads (clip-impl.h), with the types it requires: it aborts on any other type."""
 _TYPES: dict[Modality, frozenset[str]] = {"vision": VISION_TYPES, "audio": AUDIO_TYPES}
 _UNHEARD = "gemma3nv"
 """Type whose files also have an audio encoder, which libmtmd does not load."""
@@ -142,16 +142,16 @@ _OUTPUTS = ("mm.", "a.mm.", "mm_", "resampler.")
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """Encoder of one kind of input, with the projection of its output."""
+    """An encoder for one kind of input, with the projection of its output."""
 
     type: str
-    """llama.cpp's name of the projection: 'gemma3', 'qwen3vl_merger', ..."""
+    """llama.cpp's name for the projection: 'gemma3', 'qwen3vl_merger', ..."""
     n_layers: int
     embedding_length: int
-    """Channels of its residual stream."""
+    """Number of channels in its residual stream."""
     feed_forward_length: int
     image_size: int = 0
-    """Pixels along a side of the pictures in training; 0 for sound."""
+    """Pixels along a side of the images used in training; 0 for audio."""
     patch_size: int = 0
     """Pixels along a side of one patch."""
 
@@ -170,21 +170,21 @@ class ProjectorHeader:
         return modalities(vision=self.vision is not None, audio=self.audio is not None)
 
     def misfit(self, model: ModelHeader) -> str:
-        """Return why it does not fit a language model, as the end of a sentence; '' if it fits.
+        """Return why it does not fit a language model, as the end of a sentence; '' if it does.
 
-        Its output must have the width of the model's embeddings, also in models that take several of its
-        layers at once (Qwen3-VL's deepstack).
+        Its output must be as wide as the model's embeddings, even if the model takes the output of several of
+        its layers at once (Qwen3-VL's deepstack).
         """
         width = model.embedding_length
         widths = [self.number(f"{name}.projection_dim") for name in self.modalities]
         if width in widths or any(
             width in tensor.shape for tensor in self.header.tensors if tensor.name.startswith(_OUTPUTS)
         ):
-            return ""  # old files state the width of something else
+            return ""  # old files give some other width
         return f"it makes embeddings of {max(widths)} channels, and the model has {width}"
 
     def value(self, key: str) -> Value | None:
-        """Return the metadata value under 'clip.', or None."""
+        """Return the metadata value of a key under 'clip.', or None."""
         return self.header.metadata.get(f"{ARCHITECTURE}.{key}")
 
     def number(self, key: str, default: int | None = None) -> int:
@@ -196,17 +196,17 @@ class ProjectorHeader:
 
 
 def is_projector(header: ModelHeader) -> bool:
-    """Return whether this is the header of a projector rather than a model."""
+    """Return whether this is a projector's header rather than a model's."""
     return header.text("general.architecture") == ARCHITECTURE
 
 
 def read_projector(path: Path) -> ProjectorHeader:
-    """Read the header of a projector. Raises ModelFileError, also for another kind of file."""
+    """Read the header of a projector. Raises ModelFileError, including for other kinds of file."""
     return projector_of(read_header(path))
 
 
 def read_for(model: ModelHeader, path: Path) -> tuple[ProjectorHeader | None, str]:
-    """Return the header of the projector beside a model, or None and a sentence with the reason."""
+    """Return the header of a model's projector, or None and a sentence with the reason."""
     try:
         projector = read_projector(path)
     except ModelFileError as error:
@@ -216,10 +216,10 @@ def read_for(model: ModelHeader, path: Path) -> tuple[ProjectorHeader | None, st
 
 
 def projector_of(header: ModelHeader) -> ProjectorHeader:
-    """Return a header as that of a projector, after checking it. Raises ModelFileError."""
+    """Check a header and return it as a projector's. Raises ModelFileError."""
     if not is_projector(header):
         raise ModelFileError(
-            f"{header.path} is not a projector.", hint="Use the mmproj file of the model's repository."
+            f"{header.path} is not a projector.", hint="Use the mmproj file from the model's repository."
         )
     for key, kind in _READ_AS.items():
         if header.types.get(key, kind) != kind:
@@ -271,7 +271,7 @@ def _encoder(header: ModelHeader, modality: Modality) -> Encoder:
         listed = header.metadata.get(f"{ARCHITECTURE}.vision.{key}")
         values = listed.values if isinstance(listed, GgufArray) else None
         if values is None or len(values) < 3 or not all(_is_finite(value) for value in values):
-            raise unsound(header.path, f"{key!r} is no list of three numbers")
+            raise unsound(header.path, f"{key!r} is not a list of three numbers")
     for key, most in _LIMITS.items():
         if f"{ARCHITECTURE}.vision.{key}" in header.metadata:
             number(key, 1, most)
@@ -293,7 +293,7 @@ def _checked(header: ModelHeader, key: str, value: object) -> int:
 
 
 def tower_of(header: ModelHeader) -> tuple[ProjectorHeader | None, str]:
-    """Return the tower of an MLX model, or None and a sentence with the reason ('' without a tower)."""
+    """Return the tower of an MLX model, or None and a sentence with the reason ('' if it has no tower)."""
     kind = header.text(KIND)
     if kind is None:
         return None, ""

@@ -1,4 +1,4 @@
-"""Types of weights: their numbers in a GGUF file, the sizes of their blocks, and their common names."""
+"""Weight types: their numbers in a GGUF file, their block sizes, and their common names."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from enum import IntEnum
 class GgmlType(IntEnum):
     """Types of tensors in models on disk.
 
-    Other types of ggml are omitted on purpose: F64 passes llama.cpp's loader and crashes its first decode,
-    Q8_1 and Q8_K exist only within kernels, no model uses integers other than I32, and removed types (Q4_2,
-    Q4_0_4_4, ...) do not load.
+    ggml's other types are omitted on purpose: F64 passes llama.cpp's loader and crashes its first decode,
+    Q8_1 and Q8_K exist only within kernels, no model uses other integers, and removed types (Q4_2, Q4_0_4_4,
+    ...) do not load.
     """
 
     block: tuple[int, int]
-    """Weights in a block, and bytes of a block."""
+    """Weights per block, and bytes per block."""
 
     def __new__(cls, number: int, weights: int = 1, size: int = 1) -> GgmlType:
         """Return the member with this number."""
@@ -23,7 +23,7 @@ class GgmlType(IntEnum):
         kind.block = weights, size
         return kind
 
-    # Number in a GGUF file, weights in a block, bytes of a block.
+    # Number in a GGUF file, weights per block, bytes per block.
     F32 = 0, 1, 4
     F16 = 1, 1, 2
     Q4_0 = 2, 32, 18
@@ -56,7 +56,7 @@ class GgmlType(IntEnum):
     Q2_0 = 42, 64, 18
 
     def row_bytes(self, n: int) -> int:
-        """Return the bytes of n weights; n is a multiple of the block."""
+        """Return the size of n weights in bytes; n is a multiple of the block size."""
         weights, size = self.block
         return n // weights * size
 
@@ -69,13 +69,14 @@ MLX_TYPES = {
     6: GgmlType.Q6_K,
     8: GgmlType.Q8_0,
 }
-"""By the bits of MLX's affine quantization, the type of about the same cost to read and to compute."""
+"""For each bit width of MLX's affine quantization, a type that costs about as much to read and to compute."""
 
 
 def canonical(label: str) -> str:
     """Return the common spelling of a quantization: 'Q4_K_M' for 'q4_k_m', 'F16' for 'fp16'.
 
-    Labels of MLX only are '4bit', '8bit'; those shared with GGUF are in capitals: 'BF16', 'MXFP4'.
+    Labels that only MLX has are in lower case: '4bit', '8bit'. Those shared with GGUF are in upper case:
+    'BF16', 'MXFP4'.
     """
     upper = label.upper()
     if is_mlx_bits(upper):
@@ -84,12 +85,12 @@ def canonical(label: str) -> str:
 
 
 def is_mlx_bits(label: str) -> bool:
-    """Return whether only MLX models have this label: '4bit'."""
+    """Return whether this is a label that only MLX models have: '4bit'."""
     return len(label) == 4 and label[0] in "234568" and label[1:].upper() == "BIT"
 
 
 def type_of(label: str | None) -> GgmlType | None:
-    """Return the type of most weights of a file in this quantization; None if unknown."""
+    """Return the type of most weights in a file of this quantization, or None if it is unknown."""
     name = canonical(label or "").removeprefix("UD-")
     if is_mlx_bits(name):
         return MLX_TYPES[int(name[0])]
@@ -112,7 +113,7 @@ REFUSED = {
     37: "IQ4_NL_4_8",
     38: "IQ4_NL_8_8",
 }
-"""Types of ggml, past or present, that are not valid in a model on disk."""
+"""Past and present types of ggml that are not valid in a model on disk."""
 
 FILE_TYPES = {
     0: "F32",
@@ -152,4 +153,4 @@ FILE_TYPES = {
     40: "Q1_0",
     41: "Q2_0",
 }
-"""Names of `general.file_type`: the mixture a file was quantized to."""
+"""Names for the values of `general.file_type`: the mixture a file was quantized to."""

@@ -1,8 +1,8 @@
-"""Skeletons: generated GGUF headers with only the shape of a model.
+"""Skeletons: generated GGUF headers that contain only a model's shape.
 
-A dry run needs the architecture's numbers and the table of tensors, but not the tokenizer, which is most of a
-header, and no weights. Native code therefore gets a file generated from checked data: some tens of kilobytes,
-then a hole of the weights' size. Packed, it takes a few kilobytes.
+A dry run needs the architecture's numbers and the tensor table, but neither the weights nor the tokenizer,
+which makes up most of a header. So native code gets a file generated from checked data: some tens of
+kilobytes, then a hole as large as the weights. Packed, it takes a few kilobytes.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from edgechat.models.formats.gguf import ARRAY, SCALARS, STRING, aligned, parse_
 from edgechat.models.formats.header import GgufArray, ModelHeader, ModelTensor, Scalar, Value
 
 MAX_ENTRIES = 512
-"""Metadata entries of the architecture; the largest known number is sixty."""
+"""Maximum number of metadata entries for the architecture; the most known is sixty."""
 MAX_TEXT = 4096
-"""Bytes of a string."""
+"""Maximum length of a string, in bytes."""
 MAX_BYTES = 16 << 20
-"""Bytes of a skeleton: more than the largest table of tensors takes."""
+"""Maximum size of a skeleton, in bytes; the largest tensor table takes less."""
 
 _GENERAL = ("general.architecture", "general.name", "general.license", "general.file_type")
-_DROPPED = "vocab_size"  # follows from the tokenizer, and is added anew
+_DROPPED = "vocab_size"  # derived from the tokenizer, and added back
 _TYPES_OF_TOKENS = "tokenizer.ggml.token_type_count"
 _VERSION = 3
 _SIZE = struct.Struct("<Q")
 
 
 def skeleton(header: ModelHeader) -> bytes:
-    """Return a GGUF header with the shape of a model: the architecture's metadata, and the tensors.
+    """Return a GGUF header with only a model's shape: the architecture's metadata, and the tensors.
 
     The shards of a split model become one. Raises ModelFileError for an implausible size.
     """
@@ -49,7 +49,7 @@ def skeleton(header: ModelHeader) -> bytes:
 def encoded_header(
     metadata: Mapping[str, Value], tensors: Sequence[ModelTensor], alignment: int, name: str
 ) -> bytes:
-    """Return a GGUF header up to the data of its tensors. Raises ModelFileError."""
+    """Return a GGUF header, up to the start of the tensor data. Raises ModelFileError."""
     entries = [_metadata_entry(key, value, name) for key, value in metadata.items()]
     data = b"GGUF" + struct.pack("<IQQ", _VERSION, len(tensors), len(entries))
     data += b"".join(entries) + b"".join(tensor_info(tensor) for tensor in tensors)
@@ -59,7 +59,7 @@ def encoded_header(
 def write_skeleton(header: ModelHeader, path: Path) -> None:
     """Write the skeleton, followed by a hole as large as the weights. Raises OSError, ModelFileError.
 
-    The hole takes no space on file systems with sparse files; FAT has none.
+    The hole takes no space on file systems that support sparse files; FAT does not.
     """
     data = skeleton(header)
     with path.open("wb") as file:
@@ -69,7 +69,7 @@ def write_skeleton(header: ModelHeader, path: Path) -> None:
 
 
 def pack(header: ModelHeader) -> bytes:
-    """Return the size of the model's file and the compressed skeleton."""
+    """Return the model's file size and the compressed skeleton, packed together."""
     return _SIZE.pack(header.file_size) + zlib.compress(skeleton(header), 9)
 
 
@@ -90,7 +90,7 @@ def unpack(data: bytes, name: str) -> ModelHeader:
 
 
 def _shape_entries(header: ModelHeader) -> Iterator[tuple[str, Value]]:
-    """Yield the entries of the skeleton."""
+    """Yield the skeleton's metadata entries."""
     for key in _GENERAL:
         if key in header.metadata:
             yield key, header.metadata[key]
@@ -103,13 +103,13 @@ def _shape_entries(header: ModelHeader) -> Iterator[tuple[str, Value]]:
         raise _refused(header.path, f"it has {len(shape)} metadata entries about its shape")
     yield from shape.items()
     yield prefix + _DROPPED, header.vocab_size
-    if isinstance(n_types := header.metadata.get(_TYPES_OF_TOKENS), int):  # sizes a tensor of encoders
+    if isinstance(n_types := header.metadata.get(_TYPES_OF_TOKENS), int):  # size of an encoder's tensor
         yield _TYPES_OF_TOKENS, n_types
     yield "tokenizer.ggml.model", "none"
 
 
 def _tensor_table(header: ModelHeader) -> tuple[list[ModelTensor], int]:
-    """Return the tensors with their offsets in one file, and their size in bytes."""
+    """Return the tensors with their offsets in one file, and their total size in bytes."""
     placed: list[ModelTensor] = []
     at = 0
     for tensor in header.tensors:
@@ -119,13 +119,13 @@ def _tensor_table(header: ModelHeader) -> tuple[list[ModelTensor], int]:
 
 
 def tensor_info(tensor: ModelTensor) -> bytes:
-    """Return the entry of a tensor in a GGUF file's table."""
+    """Return a tensor's entry in the tensor table of a GGUF file."""
     shape = struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape)
     return _string(tensor.name) + shape + struct.pack("<IQ", tensor.type, tensor.offset)
 
 
 def _metadata_entry(key: str, value: Value, path: str) -> bytes:
-    """Return an entry of a GGUF file's metadata. Raises ModelFileError about `path` if it is too large."""
+    """Return an entry in a GGUF file's metadata. Raises ModelFileError about `path` if it is too large."""
     try:
         if isinstance(value, GgufArray):
             return _string(key) + struct.pack("<I", ARRAY) + _array(value)
@@ -164,12 +164,12 @@ def _type_of(value: Scalar) -> str:
 def _string(text: str) -> bytes:
     raw = text.encode("utf-8", "replace")
     if len(raw) > MAX_TEXT:
-        raise ValueError(f"a text of {len(raw)} bytes")
+        raise ValueError(f"a string of {len(raw)} bytes")
     return _SIZE.pack(len(raw)) + raw
 
 
 def _make_sparse(file: BinaryIO) -> None:
-    """Make the file sparse on Windows; other systems need no request."""
+    """Make the file sparse on Windows; other systems do this without being asked."""
     if sys.platform == "win32":
         import ctypes
         import msvcrt

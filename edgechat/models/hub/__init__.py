@@ -1,4 +1,4 @@
-"""The hub: listings of repositories, headers before any download, and resumable downloads.
+"""The hub: repository listings, model headers read before downloading, and resumable downloads.
 
 Takes names and addresses; returns listings, headers and verified files. Read `names.py` first, then
 `listing.py` and `download.py`.

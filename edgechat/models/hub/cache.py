@@ -1,16 +1,16 @@
-"""Files in huggingface_hub's cache, laid out as that library does, so that all programs share them.
+"""huggingface_hub's cache, with files laid out as that library does, so that all programs share them.
 
     models--owner--name/blobs/<hash>                           the bytes
     models--owner--name/blobs/<hash>.incomplete                a partial download
     models--owner--name/snapshots/<commit>/folder/a.gguf       a relative link to the bytes
     models--owner--name/refs/main                              the commit of a branch or tag
-    models--owner--name/.xet/<hash>/                           edgechat's: unverified files of hf-xet
+    models--owner--name/.xet/<hash>/                           edgechat's: unverified files from hf-xet
     .locks/models--owner--name/<hash>.lock                     held while the bytes are written
     .locks/models--owner--name/<hash>.edgechat                 edgechat's: the revision of a partial download
 
-The hash is SHA-256 for files in Git LFS and git's own for small ones. Where links are not possible, the
-snapshot holds the file itself. Commits and hashes are hexadecimal, and names are checked when a listing is
-read; folders below the cache that are links are refused here.
+The hash is SHA-256 for files in Git LFS, and git's own for small ones. Where links are impossible, the
+snapshot holds the file itself. When a listing is read, its names are checked, and commits and hashes must be
+hexadecimal. This module refuses folders in the cache that are links.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _TAG = """Signature: 8a477f597d28d172789f06886806bc55
 #	https://bford.info/cachedir/
 """
 _RESERVE = 1 << 26
-"""Bytes of the disk that are left free."""
+"""Bytes to leave free on the disk."""
 _MAX_REVISION = 4096
-"""Bytes of a revision's name."""
+"""Maximum length of a revision's name, in bytes."""
 
 
 class HubStore:
-    """The files of a repository at one commit, in the local cache. Methods raise DiskError."""
+    """A repository's files at one commit, in the local cache. Methods raise DiskError."""
 
     def __init__(self, listing: RepoListing) -> None:
         self.listing = listing
@@ -56,7 +56,7 @@ class HubStore:
         self.folder = self.root / self._name
 
     def path(self, file: RemoteFile) -> Path:
-        """Return the file's path in the snapshot, complete or not."""
+        """Return the file's path in the snapshot, whether or not the file is complete."""
         return self.folder.joinpath("snapshots", self.listing.commit, *file.name.split("/"))
 
     def blob(self, file: RemoteFile) -> Path:
@@ -64,7 +64,7 @@ class HubStore:
         return self.folder / "blobs" / self.digest(file)
 
     def digest(self, file: RemoteFile) -> str:
-        """Return the hash that verifies the file. Raises HubAnswerError without one."""
+        """Return the hash that verifies the file. Raises HubAnswerError if there is none."""
         if file.digest is None:
             raise HubAnswerError(
                 f"The hub states no hash for {one_line(file.name)}, so a download could not be verified.",
@@ -81,18 +81,18 @@ class HubStore:
         return self.folder / "blobs" / f"{digest}.incomplete"
 
     def new_xet_folder(self, file: RemoteFile) -> Path:
-        """Return a new, empty folder for hf-xet. Requires the file's lock."""
+        """Return a new, empty folder for hf-xet. The caller must hold the file's lock."""
         folder = self.folder / ".xet" / self.digest(file)
         shutil.rmtree(folder, ignore_errors=True)
         self._make_folder(folder)
         return folder
 
     def lock(self, file: RemoteFile) -> Path:
-        """Return the path of the file's lock, which huggingface_hub uses too."""
+        """Return the path of the file's lock, which huggingface_hub also uses."""
         return self.lock_of(self.blob(file).name)
 
     def lock_of(self, digest: str) -> Path:
-        """Return the path of the lock of a hash."""
+        """Return the path of the lock for a hash."""
         return self.root / ".locks" / self._name / f"{digest}.lock"
 
     def mark_begun(self, file: RemoteFile, revision: str) -> None:
@@ -106,13 +106,13 @@ class HubStore:
             self._mark_path(self.digest(file)).unlink()
 
     def stale_partials(self, revision: str) -> list[str]:
-        """Return the hashes of edgechat's partial downloads of files that the revision no longer has."""
+        """Return the hashes of edgechat's partial downloads whose files are no longer in the revision."""
         digests = {file.digest for file in self.listing.files}
         marks = self._mark_path("*").parent.glob(self._mark_path("*").name)
         return [mark.stem for mark in marks if mark.stem not in digests and _revision_in(mark) == revision]
 
     def remove_stale(self, digest: str) -> int:
-        """Remove a stale partial download; return its size. Requires its lock. Raises OSError."""
+        """Remove a stale partial download and return its size. Requires its lock. Raises OSError."""
         path = self.partial_of(digest)
         size = os.lstat(path).st_size if os.path.lexists(path) else 0
         path.unlink(missing_ok=True)
@@ -123,11 +123,11 @@ class HubStore:
         return self.lock_of(digest).with_suffix(".edgechat")
 
     def is_here(self, file: RemoteFile) -> bool:
-        """Return whether the snapshot has the file, by its size."""
+        """Return whether the snapshot has the file, judging by its size."""
         return _size(self.path(file)) == file.size
 
     def has_bytes(self, file: RemoteFile) -> bool:
-        """Return whether all bytes are here, judged by size, for any commit."""
+        """Return whether the whole file is in the cache, for any commit, judging by its size."""
         return self.is_here(file) or _size(self.blob(file)) == file.size
 
     def n_kept(self, file: RemoteFile) -> int:
@@ -145,7 +145,10 @@ class HubStore:
             tag.write(_TAG)
 
     def put(self, file: RemoteFile, *, new: bool) -> None:
-        """Link the complete blob into the snapshot. new: the blob is not in use and may be moved."""
+        """Link the complete blob into the snapshot.
+
+        new: whether the blob is not yet in use, so that it may be moved if links are impossible.
+        """
         path, blob = self.path(file), self.blob(file)
         draft = path.with_name(f".{uuid.uuid4().hex[:12]}.tmp")
         if self.is_here(file):
@@ -164,7 +167,7 @@ class HubStore:
             raise
 
     def write_ref(self, revision: str) -> None:
-        """Record the commit of a branch or tag."""
+        """Record which commit a branch or tag points to."""
         if revision == self.listing.commit:
             return
         path = self.folder.joinpath("refs", *revision.split("/"))
@@ -191,7 +194,7 @@ class HubStore:
                 what = "a link" if stat.S_ISLNK(kind) else "not a folder"
                 raise DiskError(
                     f"{one_line(str(folder_above), 300)} is {what}; edgechat does not write through it.",
-                    hint="Replace it by a real folder, or set HF_HUB_CACHE to another folder.",
+                    hint="Replace it with a real folder, or set HF_HUB_CACHE to another folder.",
                 )
 
 
@@ -211,7 +214,7 @@ def check_space(needed: int) -> None:
 
 
 def _symlinked(blob: Path, path: Path) -> bool:
-    """Make `path` a relative link to `blob`; return False where links are not possible."""
+    """Make `path` a relative link to `blob`; return False if links are impossible."""
     if is_true("HF_HUB_DISABLE_SYMLINKS"):
         return False
     try:
@@ -239,15 +242,15 @@ def _size(path: Path) -> int | None:
 
 
 SYNC_EVERY = 10.0
-"""Seconds between calls of fsync: the most that a power cut can lose."""
+"""Seconds between fsync calls: the most that a power failure can lose."""
 _READ = 1 << 20
 _BATCH, _BATCHES = 1 << 20, 16
-"""Bytes that are handed to the hashing thread together, and the number of batches that may wait."""
+"""Bytes handed to the hashing thread at once, and the number of such batches that may be waiting."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class RunningHash:
-    """The hash of a stream, computed in a separate thread beside the network."""
+    """Hashes a stream in a separate thread, in parallel with the network."""
 
     def __init__(self, new_hash: Hash) -> None:
         self._hash = new_hash
@@ -258,7 +261,7 @@ class RunningHash:
         self._thread.start()
 
     def update(self, piece: bytes) -> None:
-        """Take the next bytes."""
+        """Add the next bytes."""
         self._batch.append(piece)
         self._waiting += len(piece)
         if self._waiting >= _BATCH:
@@ -266,14 +269,14 @@ class RunningHash:
             self._batch, self._waiting = [], 0
 
     def end(self) -> str:
-        """Return the hash in hexadecimal digits; no update may follow."""
+        """Return the hash in hexadecimal; no update may follow."""
         self._queue.put(self._batch)
         self._queue.put(None)
         self._thread.join()
         return self._hash.hexdigest()
 
     def drop(self) -> None:
-        """Let the thread end."""
+        """Let the thread end, discarding the hash."""
         self._queue.put(None)
 
     def _run(self) -> None:
@@ -283,7 +286,7 @@ class RunningHash:
 
 
 class Partial:
-    """The file of a partial download. Requires the file's lock. Methods raise DiskError."""
+    """The file of a partial download. The caller must hold its lock. Methods raise DiskError."""
 
     def __init__(self, path: Path, new_hash: Callable[[], Hash]) -> None:
         self.path = path
@@ -294,7 +297,7 @@ class Partial:
             self._fd = os.open(path, flags, 0o666)
             info = os.fstat(self._fd)
         self.size = info.st_size
-        """Bytes that are on the disk."""
+        """Bytes in the file."""
         self._synced = time.monotonic()
         if not stat.S_ISREG(info.st_mode) or info.st_nlink > 1:
             os.close(self._fd)
@@ -302,7 +305,7 @@ class Partial:
         self._hash = RunningHash(new_hash())
 
     def hash_kept(self, checked: Callable[[int], None]) -> None:
-        """Hash the bytes of an earlier download; `checked` is called with the number of bytes so far."""
+        """Hash the bytes from an earlier download, calling `checked` with the number of bytes so far."""
         done = 0
         with disk_errors(self.path):
             os.lseek(self._fd, 0, os.SEEK_SET)
@@ -338,7 +341,7 @@ class Partial:
         return self._hash.end()
 
     def finish(self, final: Path) -> None:
-        """Rename the file, after its bytes have reached the disk."""
+        """Flush the file to disk, then rename it to `final`."""
         with disk_errors(final):
             os.fsync(self._fd)
             os.close(self._fd)  # Windows cannot rename an open file
@@ -352,7 +355,7 @@ class Partial:
             os.unlink(self.path)
 
     def close(self) -> None:
-        """Close the file, keeping it to be resumed."""
+        """Close the file, keeping it so that the download can be resumed."""
         with self._lock:
             if self._fd >= 0:
                 os.close(self._fd)
@@ -362,7 +365,7 @@ class Partial:
 
 @contextlib.contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Raise DiskError instead of OSError for a failure to write or create `path`."""
+    """Turn an OSError from writing or creating `path` into a DiskError."""
     try:
         yield
     except OSError as error:

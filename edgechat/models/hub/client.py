@@ -1,7 +1,7 @@
-"""HTTP client for the hub, bounded in time and size. Only the hub's own host gets the token.
+"""HTTP client for the hub, with limits on time and size. Only the hub's own host gets the token.
 
-huggingface_hub provides the token only. Its requests are not used before a download: they read answers of any
-size, wait without end for a slow server, and look up the user's account for a mere file header.
+huggingface_hub is used only for the token. Its requests are unsuitable before a download: they read responses
+of any size, wait forever for a slow server, and look up the user's account just for a file header.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CONNECT = 5.0
-"""Seconds to connect."""
+"""Seconds allowed for connecting."""
 IDLE = 8.0
-"""Seconds without progress, be it a resolved name, a connection or a byte."""
+"""Seconds allowed without progress, be it a resolved name, a connection or a byte."""
 SPARE = 1.0
-"""Additional seconds, so that a more specific timeout comes first."""
+"""Extra seconds, so that a more specific timeout comes first."""
 PATIENCE, SLOWEST = 60.0, 1024
-"""Seconds after which the average rate must reach this number of bytes per second."""
+"""Over this many seconds, the average rate must be at least this many bytes per second."""
 MAX_REDIRECTS = 5
 
 
 class ConnectionCut(Exception):
-    """Loss of the connection during a response."""
+    """The connection was lost during a response."""
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class HubResponse:
 
 
 class Client:
-    """Requests about one repository, over persistent connections."""
+    """Sends requests about one repository over persistent connections."""
 
     def __init__(
         self, hub: Endpoint, repo: str, http: httpx2.Client, watch: ProgressWatch, token: str | None
@@ -98,7 +98,7 @@ class Client:
 
     @contextmanager
     def get(self, url: str, headers: Mapping[str, str] | None = None) -> Iterator[HubResponse]:
-        """Request `url`, following redirects. Raises HubError unless it succeeds, and ConnectionCut."""
+        """Request `url`, following redirects. Raises HubError, or ConnectionCut if the connection is lost."""
         import httpx2
 
         try:
@@ -126,7 +126,7 @@ class Client:
         raise nonsense(self.hub.url, f"redirected more than {MAX_REDIRECTS} times")
 
     def read(self, url: str, limit: int) -> bytes:
-        """Return the response body of `url`, at most `limit` bytes. Raises HubError, ConnectionCut."""
+        """Return the response body from `url`, at most `limit` bytes. Raises HubError, ConnectionCut."""
         body = bytearray()
         with self.get(url) as answer:
             for piece in answer.pieces:
@@ -152,9 +152,10 @@ class Client:
 
         n_bytes, waited, since = 0, 0.0, time.monotonic()
         try:
-            for piece in response.iter_raw():  # of no fixed size: a slow connection would look silent
+            # No chunk size: with one, a slow connection would look silent until a chunk is full.
+            for piece in response.iter_raw():
                 self._watch.beat()
-                # Only the wait for a piece counts, not the caller's work with it.
+                # Only the wait for a piece counts, not what the caller does with it.
                 n_bytes, waited = n_bytes + len(piece), waited + time.monotonic() - since
                 if waited >= PATIENCE:
                     if n_bytes < SLOWEST * PATIENCE:
@@ -170,9 +171,9 @@ class Client:
 
 
 def ask_hub(hub: Endpoint, repo: str, seconds: float, work: Callable[[Client], T]) -> T:
-    """Run `work` with a client in a separate thread. Raises HubError, and what `work` raises.
+    """Run `work` with a client in a separate thread. Raises HubError, and whatever `work` raises.
 
-    seconds: time limit for all of it; math.inf limits only the silence. After a timeout, the thread may run
+    seconds: overall time limit; with math.inf, only silence is limited. After a timeout, the thread may run
     on for a moment.
     """
 
@@ -221,7 +222,7 @@ def _tls() -> ssl.SSLContext:
 
 
 def _token() -> str | None:
-    """Return the token of `hf auth login`, or None. The first call takes a quarter of a second."""
+    """Return the token from `hf auth login`, or None. The first call takes a quarter of a second."""
     from huggingface_hub import constants, get_token
 
     if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
@@ -262,7 +263,7 @@ _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASC
 
 @dataclass(slots=True)
 class RangedFile:
-    """A listed file, requested in ranges."""
+    """A listed file, requested in byte ranges."""
 
     listing: RepoListing
     file: RemoteFile
@@ -275,14 +276,14 @@ class RangedFile:
         return Endpoint(self.listing.hub).file(self.listing.repo, self.listing.commit, self.file.name)
 
     def headers(self, at: int, end: int) -> dict[str, str]:
-        """Return the request headers for the bytes from `at` to before `end`."""
+        """Return the request headers for the bytes from `at` up to, but not including, `end`."""
         headers = {"Range": f"bytes={at}-{end - 1}"}
         if self.etag is not None and not self.etag.startswith("W/"):
             headers["If-Range"] = self.etag
         return headers
 
     def is_unchanged(self, answer: HubResponse) -> bool:
-        """Return whether the file has the same ETag as in the last response, and remember the new one.
+        """Return whether the ETag is the same as in the last response, and remember the new one.
 
         Raises RemoteFileChanged if the hub itself says that the file differs from the listing.
         """
@@ -297,9 +298,9 @@ class RangedFile:
         return before in (None, self.etag)
 
     def part(self, answer: HubResponse, at: int, end: int) -> tuple[int, int]:
-        """Return the range of a response to a request for the bytes from `at` up to `end`.
+        """Return the byte range in the response to a request for bytes `at` up to `end`.
 
-        The range may begin at 0, for the whole file, or end early. Raises HubError.
+        It may be the whole file, or end early. Raises HubError.
         """
         if answer.status == 200:  # the whole file: the server does not support ranges
             length = answer.headers.get("content-length", str(self.file.size))
@@ -325,18 +326,18 @@ class RangedFile:
 
 
 SECONDS = 3.0
-"""Time after which a silent hub counts as unreachable."""
+"""Seconds after which a silent hub counts as unreachable."""
 _SAMPLE = 4 << 20
-"""Bytes that are requested to measure the rate."""
+"""Bytes requested to measure the rate."""
 _SAMPLE_SECONDS = 1.0
-"""Time after which the measurement ends."""
+"""Seconds after which the measurement ends."""
 _LEAST = 1 << 19
 """Fewest bytes that give a meaningful rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubReach:
-    """Result of a probe."""
+    """Result of probing the hub."""
 
     problem: str = ""
     """Why the hub cannot be reached; empty if it can."""
@@ -345,9 +346,9 @@ class HubReach:
 
 
 def probe_hub(entry: CatalogueEntry, seconds: float = SECONDS) -> HubReach:
-    """Request the beginning of a model of the catalogue.
+    """Probe the hub by requesting the beginning of a model in the catalogue.
 
-    A hub that refuses the request is reachable too. Raises SettingsError for an invalid HF_ENDPOINT.
+    A hub that refuses the request still counts as reachable. Raises SettingsError for an invalid HF_ENDPOINT.
     """
     hub, file = endpoint(), entry.file.format(quant=entry.quant)
 
@@ -364,7 +365,7 @@ def probe_hub(entry: CatalogueEntry, seconds: float = SECONDS) -> HubReach:
 
 
 def _rate(answer: HubResponse) -> float | None:
-    """Return the rate of a response from its second piece on, when the connection is warm."""
+    """Return the rate of a response, measured from its second piece on, when the connection is warm."""
     n_bytes, began = -1, 0.0
     with suppress(EdgechatError, ConnectionCut):  # an answer of any kind is enough
         for piece in answer.pieces:

@@ -1,12 +1,12 @@
 """Resumable, verified downloads from the hub into huggingface_hub's cache.
 
-Bytes come over plain HTTP, as for a browser, even for files in the hub's Xet storage: hf-xet, which
-huggingface_hub would use, discards the bytes of a killed download and cannot be hashed as it streams. Only
-the largest files require it.
+Files come over plain HTTP, as in a browser, even from the hub's Xet storage. huggingface_hub would use
+hf-xet, which discards the bytes of a killed download and does not let them be hashed as they arrive. Only the
+largest files require it.
 
-A second process that wants the same file waits for the first. Bytes reach the disk at once; after a kill they
-are hashed again and the rest is requested. The hash in the headers of each response shows that the rest
-belongs to the same file, and the hash of the whole confirms it.
+A second process that wants the same file waits for the first. Bytes are written to disk as they arrive; after
+a kill, they are hashed again and only the rest is requested. The hash in each response's headers shows that
+the rest belongs to the same file, and the hash of the whole file confirms it.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _LOCK_POLL = 0.2
 
 
 class DownloadStopped(Exception):
-    """Stop of a download by its caller; received bytes are kept."""
+    """The caller stopped the download; received bytes are kept."""
 
 
 class DownloadObserver(Protocol):
     """Callbacks for the progress of a download, called from any thread."""
 
     def has(self, file: RemoteFile, n: int) -> None:
-        """The first n bytes of the file are here."""
+        """The first n bytes of the file are present."""
 
     def checked(self, file: RemoteFile, n: int) -> None:
         """The first n bytes of an earlier download have been hashed again."""
@@ -62,13 +62,13 @@ class DownloadObserver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FetchedFile:
-    """Result for one file."""
+    """The result of downloading one file."""
 
     file: RemoteFile
     resumed: int
-    """Bytes of an earlier download."""
+    """Bytes kept from an earlier download."""
     received: int
-    """Bytes received now. Both are 0 for a file that was already complete."""
+    """Bytes received this time. Both are 0 for a file that was already complete."""
 
 
 def download(
@@ -78,10 +78,11 @@ def download(
     observer: DownloadObserver,
     stop: threading.Event | None = None,
 ) -> list[FetchedFile]:
-    """Download files of a repository, and link them into the snapshot when all are complete.
+    """Download files from a repository, and link them into the snapshot once all are complete.
 
-    revision: the branch, tag or commit of the listing. stop: ends the download from another thread, at the
-    latest when a silent connection times out. Raises HubError, DiskError, DownloadStopped.
+    revision: the listing's branch, tag or commit. stop: set by another thread to end the download, which
+    takes effect after a silent connection's timeout at the latest. Raises HubError, DiskError,
+    DownloadStopped.
     """
     store, stop = HubStore(listing), stop or threading.Event()
     fetched: list[FetchedFile] = []
@@ -89,7 +90,7 @@ def download(
         store.make_folders(file)
         with _locked(store, file, observer, stop):
             fetched.append(_download_file(store, file, revision, observer, stop))
-    # The first part of a split model comes last: a program that finds it finds the others.
+    # The first shard of a split model comes last: a program that finds it also finds the others.
     for result in reversed(fetched):
         store.put(result.file, new=result.resumed + result.received > 0)
     store.write_ref(revision)
@@ -100,7 +101,7 @@ def download(
 def _remove_stale_partials(store: HubStore, revision: str, observer: DownloadObserver) -> None:
     """Remove edgechat's partial downloads of files that the revision no longer has.
 
-    Partial downloads of other programs and for other revisions stay.
+    Partial downloads by other programs or for other revisions stay.
     """
     from filelock import FileLock, Timeout
 
@@ -120,7 +121,7 @@ def _remove_stale_partials(store: HubStore, revision: str, observer: DownloadObs
 def _download_file(
     store: HubStore, file: RemoteFile, revision: str, observer: DownloadObserver, stop: threading.Event
 ) -> FetchedFile:
-    """Download and verify a file. Requires its lock."""
+    """Download and verify a file. The caller must hold its lock."""
     if store.has_bytes(file):
         observer.has(file, file.size)
         return FetchedFile(file, 0, 0)
@@ -155,7 +156,7 @@ def _download_file(
 def _download_by_xet(
     store: HubStore, file: RemoteFile, observer: DownloadObserver, stop: threading.Event
 ) -> FetchedFile:
-    """Download a file that plain HTTP does not serve. A partial download cannot be resumed."""
+    """Download a file that is not served over plain HTTP. A partial download cannot be resumed."""
     digest, folder = store.digest(file), store.new_xet_folder(file)
     report = _stoppable(stop, lambda n: observer.has(file, n))
     report_checked = _stoppable(stop, lambda n: observer.checked(file, n))
@@ -188,7 +189,7 @@ def _receive(
     observer: DownloadObserver,
     stop: threading.Event,
 ) -> int:
-    """Receive the missing bytes, over as many connections as needed, and return their number."""
+    """Receive the missing bytes, over as many connections as needed, and return how many there were."""
     hub, ranged = Endpoint(listing.hub), RangedFile(listing, file)
     failures, best, received = 0, partial.size, 0
     report = _stoppable(stop, lambda n: observer.has(file, n))
@@ -248,7 +249,7 @@ def _missing_bytes(client: Client, ranged: RangedFile, partial: Partial) -> Iter
 
 
 def _retry_delay(error: HubUnreachable | RateLimited, failures: int) -> float | None:
-    """Return the seconds before the next try, or None to give up."""
+    """Return how many seconds to wait before the next try, or None to give up."""
     if failures >= len(WAITS):
         return None
     if isinstance(error, RateLimited) and error.seconds is not None:
@@ -300,7 +301,7 @@ def _locked(
 _WINDOW = 8.0
 """Seconds over which the rate is averaged."""
 _MIN_SECONDS = 0.2
-"""Shortest time from which a rate is computed."""
+"""Shortest time over which a rate is computed, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,19 +326,19 @@ class ProgressSample:
 
     @property
     def size(self) -> str:
-        """Share and sizes: '45% 2.1 GiB of 4.4 GiB'."""
+        """Percentage and sizes: '45% 2.1 GiB of 4.4 GiB'."""
         share = 100 * self.here // self.total if self.total else 100
         return f"{share}% {mebibytes(self.here)} of {mebibytes(self.total)}"
 
     @property
     def line(self) -> str:
-        """Share, sizes, rate and time: '45% 2.1 GiB of 4.4 GiB, 23.0 MiB/s, 1:45 left'."""
+        """Percentage, sizes, rate and remaining time: '45% 2.1 GiB of 4.4 GiB, 23.0 MiB/s, 1:45 left'."""
         left = self.left
         return self.size if left is None else f"{self.size}, {speed(self.rate)}, {duration(left)} left"
 
 
 class DownloadPace:
-    """Progress of several files of `total` bytes together, for use in one thread."""
+    """Combined progress of several files, `total` bytes in all. Not thread-safe."""
 
     def __init__(self, total: int) -> None:
         self._total = total
@@ -346,7 +347,7 @@ class DownloadPace:
         self._samples: deque[tuple[float, int]] = deque()
 
     def has(self, file: RemoteFile, n: int) -> bool:
-        """Record the first n bytes of a file as present; return whether the file was known before."""
+        """Record that the first n bytes of a file are present; return whether the file was already known."""
         before = self._here.get(file)
         self._here[file] = n
         if not self._samples:
@@ -369,12 +370,12 @@ class DownloadPace:
 
 
 def speed(rate: float) -> str:
-    """Return bytes per second for users: '23.0 MiB/s'."""
+    """Format a rate in bytes per second for users: '23.0 MiB/s'."""
     return f"{rate / 2**20:.1f} MiB/s" if rate >= 2**20 / 10 else f"{rate / 1024:.0f} KiB/s"
 
 
 def duration(seconds: float) -> str:
-    """Return a duration for users: '1:45'."""
+    """Format a duration for users: '1:45'."""
     whole = int(min(seconds, 359_999))
     minutes, rest = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)

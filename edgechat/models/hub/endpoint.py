@@ -1,4 +1,4 @@
-"""The hub's address: its URLs, the host that may see the token, redirects, and errors for its responses."""
+"""The hub's address: its URLs, which host may see the token, redirects, and errors for its responses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Endpoint:
     url: str
 
     def info(self, repo: str, revision: str | None) -> str:
-        """Return the API URL of a repository, with sizes and hashes of its files."""
+        """Return the API URL for a repository's files, with their sizes and hashes."""
         at = f"/revision/{quote(revision, safe='')}" if revision else ""
         return f"{self.url}/api/models/{repo}{at}?blobs=true"
 
@@ -71,7 +71,10 @@ def endpoint() -> Endpoint:
 
 
 def require_network(offline: bool, what: str) -> None:
-    """Raise OfflineMode if the network must not be used. what: begins the sentence: 'x/y was never …'."""
+    """Raise OfflineMode if the network must not be used.
+
+    what: the start of the message: 'x/y was never …'.
+    """
     reason = offline_by()
     if reason:
         option = reason == OFFLINE_OPTION
@@ -88,8 +91,8 @@ def require_network(offline: bool, what: str) -> None:
 def next_address(url: str, location: str) -> str:
     """Return the target of a redirect from `url`.
 
-    Raises HubAnswerError for an invalid URL, for a step from HTTPS to HTTP, for a redirect from another host
-    to this machine, and for a link-local (where clouds serve credentials), multicast or reserved address.
+    Raises HubAnswerError for an invalid URL, a step from HTTPS to HTTP, a redirect from another host to this
+    machine, or an address that is link-local (where clouds serve credentials), multicast or reserved.
     """
     try:
         target = urljoin(url, location)
@@ -111,7 +114,7 @@ def next_address(url: str, location: str) -> str:
     if address is not None and (
         address.is_link_local or address.is_multicast or address.is_reserved or address.is_unspecified
     ):
-        raise _unsafe_redirect(f"to {host}, which is not a host of the hub's files")
+        raise _unsafe_redirect(f"to {host}, which cannot host the hub's files")
     return target
 
 
@@ -153,17 +156,17 @@ _RESET = re.compile(r'"[\w ]+"\s*;\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,6})', re.ASCI
 
 
 def host(url: str) -> str:
-    """Return the host of a URL, for messages."""
+    """Return a URL's host, for messages."""
     return one_line(urlsplit(url).hostname or url, 80)
 
 
 def unreachable(url: str, why: str, *, hint: str = CHECK) -> HubUnreachable:
-    """Return the error for an unreachable hub. why: ends the sentence."""
+    """Return the error for an unreachable hub. why: the end of the message."""
     return HubUnreachable(f"{host(url)} is not reachable: {one_line(why)}.", hint=hint)
 
 
 def nonsense(url: str, what: str) -> HubAnswerError:
-    """Return the error for an invalid response. what: continues the sentence after the host."""
+    """Return the error for an invalid response. what: the rest of the message after the host."""
     return HubAnswerError(
         f"{host(url)} {what}.",
         hint="A mirror, a proxy or the login page of this network may be in the way. Try again later.",
@@ -171,7 +174,7 @@ def nonsense(url: str, what: str) -> HubAnswerError:
 
 
 def changed(what: str) -> RemoteFileChanged:
-    """Return the error for a file that differs from the listing. what: begins the sentence."""
+    """Return the error for a file that differs from the listing. what: the start of the message."""
     return RemoteFileChanged(
         f"{what} differs from the hub's listing.",
         hint="It was replaced in the meantime, or a mirror is out of date. Try again.",
@@ -181,7 +184,7 @@ def changed(what: str) -> RemoteFileChanged:
 def refusal(
     hub: Endpoint, repo: str, url: str, status: int, headers: Mapping[str, str], *, had_token: bool
 ) -> HubError:
-    """Return the error for an unsuccessful response of `url`.
+    """Return the error for an unsuccessful response from `url`.
 
     The body is ignored: the hub states the reason in X-Error-Code.
     """
@@ -225,7 +228,7 @@ def _not_found(hub: Endpoint, repo: str, code: str, *, had_token: bool) -> RepoN
 
 
 def similar_repos(repo: str) -> list[str]:
-    """Return models of the catalogue with similar names: 'qwen3-4b (unsloth/Qwen3-4B-…)'."""
+    """Return models in the catalogue with similar names: 'qwen3-4b (unsloth/Qwen3-4B-…)'."""
     shown_by_name: dict[str, str] = {}
     for entry in catalogue():
         if entry.repo is not None:

@@ -1,10 +1,10 @@
-"""Repositories on the hub: their files, and the headers of their models, before any download.
+"""Repositories on the hub: their files, and the headers of their models without downloading them.
 
     remote = resolve_remote(parse_model_name("unsloth/Qwen3-4B-Instruct-2507-GGUF"), offline=False)
     for choice in remote.choices:
         remote.header(choice)
 
-Listings and headers are cached for use without the network.
+Listings and headers are cached for offline use.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from edgechat.models.hub.remote_headers import read_remote_contents, read_remote
 from edgechat.models.local.files import is_git_sha1
 
 LIST_TIME_LIMIT = 20.0
-"""Seconds for a listing, which usually takes well under one."""
+"""Seconds allowed for a listing, which usually takes well under one."""
 MAX_LISTING = 8 << 20
-"""Bytes of a listing; a file takes about three hundred."""
+"""Maximum size of a listing, in bytes; each file takes about three hundred."""
 MAX_FILES = 10_000
 MAX_FILE_SIZE = 1 << 50
 
@@ -64,7 +64,7 @@ class _Sibling(msgspec.Struct):
 
 
 class _Info(msgspec.Struct):
-    """The fields of the hub's response that are used."""
+    """The fields used from the hub's response."""
 
     sha: _Commit
     siblings: Annotated[list[_Sibling], Meta(max_length=MAX_FILES)]
@@ -73,7 +73,7 @@ class _Info(msgspec.Struct):
 
 
 class _CachedListing(msgspec.Struct):
-    """A listing in the cache."""
+    """A cached listing."""
 
     info: _Info
     listed: float
@@ -87,8 +87,8 @@ class RemoteModel:
     choices: tuple[ModelChoice, ...]
     """The models in the repository that match the name; at least one."""
     unasked: HubError | None = None
-    """Why the hub could not be asked now. Then the listing is a cached one from `listing.listed`, and only
-    cached headers are available."""
+    """Why the hub could not be asked, or None. If set, the listing comes from the cache, as of
+    `listing.listed`, and only cached headers are available."""
 
     @property
     def repo(self) -> str:
@@ -101,10 +101,10 @@ class RemoteModel:
         return self.listing.commit
 
     def header(self, choice: ModelChoice) -> ModelHeader:
-        """Return the header of a choice as far as plans need it, without tokenizer and template.
+        """Return the parts of a choice's header that planning needs, without tokenizer and template.
 
-        The first time, it is read from the hub: 8 MiB or more of a GGUF file; of an MLX model the config and
-        the tensor tables, about 100 KB. Raises HubError, ModelFileError.
+        The first time, it is read from the hub. For a GGUF file, that takes 8 MiB or more; for an MLX model,
+        about 100 KB for the config and the tensor tables. Raises HubError, ModelFileError.
         """
         cached = remote_headers.cached_header(self.listing, choice)
         if cached is not None:
@@ -119,14 +119,17 @@ class RemoteModel:
         return remote_headers.store_header(self.listing, choice, header)
 
     def projector(self, file: RemoteFile) -> ProjectorHeader:
-        """Return the header of a projector, read from the hub the first time.
+        """Return a projector's header, reading it from the hub the first time.
 
         Raises HubError, ModelFileError.
         """
         return projector_of(self.companion(file))
 
     def companion(self, file: RemoteFile) -> ModelHeader:
-        """Return the header of a GGUF file that accompanies a model, as `projector` does."""
+        """Return the header of a GGUF file that accompanies a model, reading it from the hub the first time.
+
+        Raises HubError, ModelFileError.
+        """
         header = remote_headers.cached_start(self.listing, file)
         if header is None:
             self._require_network(file.name)
@@ -135,7 +138,7 @@ class RemoteModel:
         return header
 
     def _require_network(self, name: str) -> None:
-        """Raise the HubError that explains why a file cannot be examined now."""
+        """Raise HubError, with the reason, if a file cannot be examined now."""
         what = f"{one_line(name)} of {self.repo} has not been examined before"
         if self.unasked is not None:
             raise type(self.unasked)(f"{what}. {self.unasked.message}", hint=self.unasked.hint)
@@ -143,10 +146,10 @@ class RemoteModel:
 
 
 def resolve_remote(name: HubName, *, offline: bool) -> RemoteModel:
-    """Return the models of a name on the hub; without network, from the cached listing.
+    """Return the models that a name stands for on the hub, or in the cached listing if that fails.
 
-    offline: open no socket, as with HF_HUB_OFFLINE and EDGECHAT_OFFLINE. Raises HubError, and ModelNotFound
-    if no model in the repository matches the name.
+    offline: whether to open no sockets, as with HF_HUB_OFFLINE and EDGECHAT_OFFLINE. Raises HubError, and
+    ModelNotFound if no model in the repository matches the name.
     """
     hub = endpoint()
     cached = _cached_listing(hub, name)
@@ -161,7 +164,7 @@ def resolve_remote(name: HubName, *, offline: bool) -> RemoteModel:
 
 
 def list_repo(repo: str, revision: str | None) -> RepoListing:
-    """Ask the hub for the files of a repository, and cache the answer. Raises HubError.
+    """Ask the hub for the files in a repository, and cache the answer. Raises HubError.
 
     revision: a branch, tag or commit; None is the main branch.
     """
@@ -194,7 +197,7 @@ def _cached_listing(hub: Endpoint, name: HubName) -> RepoListing | None:
 
 
 def _listing(hub: Endpoint, repo: str, cached: _CachedListing) -> RepoListing:
-    """Return the listing of a response, without files whose names some platforms do not support.
+    """Return the listing in a response, without files whose names some platforms do not support.
 
     Raises HubAnswerError for duplicate or unsafe names.
     """
@@ -222,7 +225,7 @@ def _listing(hub: Endpoint, repo: str, cached: _CachedListing) -> RepoListing:
 
 
 def _choices_named(listing: RepoListing, name: HubName) -> tuple[ModelChoice, ...]:
-    """Return the models of a listing that match a name, at least one. Raises ModelNotFound."""
+    """Return the models in a listing that match a name, at least one. Raises ModelNotFound."""
     choices = model_choices(listing.files, listing.repo)
     if not choices:
         raise ModelNotFound(
@@ -236,7 +239,7 @@ def _choices_named(listing: RepoListing, name: HubName) -> tuple[ModelChoice, ..
 
 
 def of_quant(repo: str, choices: Sequence[ModelChoice], quant: str) -> tuple[ModelChoice, ...]:
-    """Return the models of a repository in one quantization, at least one. Raises ModelNotFound."""
+    """Return a repository's models in one quantization, at least one. Raises ModelNotFound."""
     matches = tuple(choice for choice in choices if canonical(choice.quant or "") == canonical(quant))
     return matches or _raise_lacks(repo, canonical(quant), (choice.shown for choice in choices))
 

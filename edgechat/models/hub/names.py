@@ -14,10 +14,10 @@ _DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³]) *
 _MAX_REPO = 96
 _MAX_TEXT = 2048
 MAX_PATH = 1024
-"""Bytes of a path."""
+"""Maximum length of a path, in bytes."""
 MAX_COMPONENT = 255
-"""Bytes of one component of a path: the limit of file systems."""
-# Folders of a checkout and of the hub's own pages, where an owner would stand.
+"""Maximum length of one component of a path, in bytes; file systems have the same limit."""
+# Folders in a checkout and the hub's own pages: never owners of a repository.
 _RESERVED = frozenset({"api", "datasets", "spaces", "docs", "models", "collections", "papers", "blog"})
 
 
@@ -32,7 +32,7 @@ class HubName:
     revision: str | None = None
     """A branch, tag or commit; None is the main branch."""
     file: str | None = None
-    """File that the link names, with its folder."""
+    """File that the link points to, with its folder."""
 
     def __str__(self) -> str:
         name = self.repo + (f":{self.quant}" if self.quant else "")
@@ -47,8 +47,8 @@ def parse_model_name(text: str) -> HubName | None:
     """Return the repository that `text` names, or None.
 
     Accepts owner/repo, owner/repo:QUANT, hf.co/owner/repo[:QUANT], and browser URLs of a repository or of a
-    file in it. Callers check first whether a local file has that name: 'models/tiny' could be either. Names
-    that end in .gguf are paths.
+    file in it. Callers should check first whether a local file has that name: 'models/tiny' could be either.
+    Names that end in .gguf are taken as paths.
     """
     text = text.strip()
     if not text or len(text) > _MAX_TEXT or not text.isprintable() or "\\" in text:
@@ -90,7 +90,7 @@ def safe_path(name: str) -> bool:
 
 
 def portable_path(name: str) -> bool:
-    """Return whether Windows, too, can have a file at a safe path.
+    """Return whether a safe path is valid on Windows, too.
 
     There, ':' starts a stream or ends a drive, device names are reserved in every folder, and trailing dots
     and spaces are dropped.

@@ -1,4 +1,4 @@
-"""Headers of models on the hub, read from the first megabytes of their files, and their cache.
+"""Headers of models on the hub, read from the first megabytes of their files, and cached.
 
 The cache also holds listings. Invalid entries are ignored, and the least recently used are removed first.
 """
@@ -32,20 +32,20 @@ from edgechat.models.hub.endpoint import Endpoint, nonsense, unreachable
 T = TypeVar("T")
 
 TIME_LIMIT = 120.0
-"""Seconds for the header of a model, all shards together."""
+"""Seconds allowed for the header of a model, all shards together."""
 LATER_READ = 1 << 18
-"""Bytes of the first request for later shards, which have no tokenizer."""
+"""Bytes in the first request for later shards, which have no tokenizer."""
 FIRST_TABLE = 1 << 17
-"""Bytes of the first request for a safetensors file, enough for most tables."""
+"""Bytes in the first request for a safetensors file, enough for most tables."""
 MAX_CUTS = 4
-"""Lost connections that are tolerated per file."""
+"""Lost connections tolerated per file."""
 
 
 def read_remote_header(listing: RepoListing, choice: ModelChoice) -> ModelHeader:
-    """Read the header of a model on the hub, with the headers of all its shards merged.
+    """Read the header of a model on the hub, merging the headers of all its shards.
 
-    Requests 8 MiB of each file, then twice that, and so on up to `gguf.MAX_HEADER`. Raises HubError, and
-    ModelFileError for a file that is not a language model.
+    Requests the first 8 MiB (less for later shards), doubling that as needed up to `gguf.MAX_HEADER`. Raises
+    HubError, and ModelFileError for a file that is not a language model.
     """
 
     def parts(client: Client) -> Iterator[ModelHeader]:
@@ -58,7 +58,7 @@ def read_remote_header(listing: RepoListing, choice: ModelChoice) -> ModelHeader
 
 
 def read_remote_start(listing: RepoListing, file: RemoteFile) -> tuple[bytes, ModelHeader]:
-    """Return the bytes of a header and the header: of a GGUF file that is not a language model.
+    """Return the header of a GGUF file that is not a language model, both as bytes and parsed.
 
     Raises HubError, ModelFileError.
     """
@@ -74,7 +74,7 @@ def read_remote_start(listing: RepoListing, file: RemoteFile) -> tuple[bytes, Mo
 def read_remote_contents(
     listing: RepoListing, choice: ModelChoice, name: str
 ) -> tuple[Contents, ModelHeader]:
-    """Read the config and the tensor tables of an MLX model on the hub, and the header they make.
+    """Read the config and the tensor tables of an MLX model on the hub, and build its header from them.
 
     name: the model's name in messages. Raises HubError, and ModelFileError for an unusable model.
     """
@@ -97,7 +97,10 @@ def read_remote_contents(
 
 
 def _ask(listing: RepoListing, work: Callable[[Client], T]) -> T:
-    """Run `work` with a client of the hub, whose damaged files no second download repairs."""
+    """Run `work` with a hub client.
+
+    If a file is damaged, the hint to download it again is replaced, as that would not help.
+    """
     try:
         return ask_hub(Endpoint(listing.hub), listing.repo, TIME_LIMIT, work)
     except ModelFileError as error:
@@ -108,7 +111,7 @@ def _ask(listing: RepoListing, work: Callable[[Client], T]) -> T:
 
 
 def _table(start: RemoteStart, file: RemoteFile, most: int) -> TensorTable:
-    """Return the table of a safetensors file; most: bytes that it may take."""
+    """Return the table of a safetensors file. Raises ModelFileError if it has more than `most` bytes."""
     name = PurePosixPath(file.name).name
     n = table_length(start.first(min(file.size, FIRST_TABLE)), file.size, name)
     if n > most:
@@ -162,10 +165,10 @@ class RemoteStart:
 
 
 MAX_HEADERS = 256
-"""Entries of some kilobytes each."""
+"""Maximum number of entries, of a few kilobytes each."""
 MAX_LISTINGS = 64
 MAX_BYTES = 8 << 20
-"""Largest entry, in bytes."""
+"""Maximum size of an entry, in bytes."""
 
 
 def cached_header(listing: RepoListing, choice: ModelChoice) -> ModelHeader | None:
@@ -207,7 +210,7 @@ def cached_start(listing: RepoListing, file: RemoteFile) -> ModelHeader | None:
 
 
 def store_start(listing: RepoListing, file: RemoteFile, data: bytes) -> None:
-    """Store the bytes of a header for `cached_start`."""
+    """Store the bytes of a header, for `cached_start`."""
     if len(data) <= MAX_BYTES:
         _write("headers", _file_key(listing, (file,)), zlib.compress(data), MAX_HEADERS)
 
@@ -232,7 +235,7 @@ def _header_key(listing: RepoListing, choice: ModelChoice) -> tuple[str, ...]:
 
 
 def _file_key(listing: RepoListing, files: Iterable[RemoteFile]) -> tuple[str, ...]:
-    """Return the key of a header, which includes the hub: a mirror may have different files."""
+    """Return the key for a header. It includes the hub, as a mirror may have different files."""
     described = (f"{file.name} {file.size} {file.digest}" for file in files)
     return (listing.hub, listing.repo.lower(), listing.commit, *described)
 

@@ -1,4 +1,4 @@
-"""Downloads through hf-xet of files that the hub serves only from its Xet storage.
+"""Downloads through hf-xet, for files that the hub serves only from its Xet storage.
 
 huggingface_hub runs in a child process, which can be killed at any moment. A killed download starts again
 from the beginning, as hf-xet cannot resume.
@@ -28,7 +28,7 @@ _BLOCK = 512
 
 
 class XetRequest(msgspec.Struct, frozen=True):
-    """Request to the child: a file, and the destination folder."""
+    """Request to the child: a file and the destination folder."""
 
     hub: str
     repo: str
@@ -48,8 +48,8 @@ class XetAnswer(msgspec.Struct, frozen=True):
 def fetch(listing: RepoListing, file: RemoteFile, folder: Path, wait: Callable[[float, int], object]) -> Path:
     """Download a file into `folder`, which must be empty, and return its path. It is not verified.
 
-    wait: called with seconds to wait and the number of bytes so far; an exception ends the download. Raises
-    HubError, and OSError if the disk is full.
+    wait: called with the seconds to wait and the number of bytes so far; an exception ends the download.
+    Raises HubError, and OSError if the disk is full.
     """
     import subprocess  # 18 ms, which `edgechat --version` does not need
 
@@ -76,7 +76,7 @@ def fetch(listing: RepoListing, file: RemoteFile, folder: Path, wait: Callable[[
     if answer.error:
         why = one_line(answer.error, _MAX_MESSAGE)
         raise HubUnreachable(
-            f"{name} did not come from {host(listing.hub)} through hf-xet: {why}", hint=CHECK
+            f"{name} could not be downloaded from {host(listing.hub)} through hf-xet: {why}", hint=CHECK
         )
     return Path(answer.path)
 
@@ -87,7 +87,7 @@ def _bytes_on_disk(folder: Path) -> int:
     for path in folder.rglob("*"):
         try:
             info = path.lstat()
-        except OSError:  # renamed meanwhile
+        except OSError:  # renamed in the meantime
             continue
         blocks = getattr(info, "st_blocks", None)
         total += info.st_size if blocks is None else blocks * _BLOCK
@@ -97,14 +97,14 @@ def _bytes_on_disk(folder: Path) -> int:
 def _missing(listing: RepoListing, name: str) -> HubError:
     hint = 'pip install "edgechat[xet]"'
     if spawn.frozen():
-        hint = f"hf download {listing.repo} {name}  (of huggingface_hub; it shares its cache with edgechat)"
+        hint = f"hf download {listing.repo} {name}  (from huggingface_hub; it shares its cache with edgechat)"
     return HubError(
         f"{host(listing.hub)} serves {name} only through hf-xet, which is not installed.", hint=hint
     )
 
 
 def main() -> None:
-    """Answer one XetRequest; end when the parent is gone."""
+    """Answer one XetRequest, and exit if the parent ends."""
     incoming, outgoing = spawn.adopt_pipe()
     data = frames.read(incoming)
     if data is None:
@@ -115,7 +115,7 @@ def main() -> None:
     from huggingface_hub import hf_hub_download
 
     try:
-        # The cache is unsuitable: the parent holds its lock, and it holds verified bytes only.
+        # Not into the cache: the parent holds its lock, and it must hold only verified bytes.
         path = hf_hub_download(
             request.repo,
             request.name,

@@ -1,9 +1,9 @@
-"""Files of models: listed without opening them, and hashed as the hub does.
+"""Model files: listed without opening them, and hashed as on the hub.
 
-Folders are untrusted: names are checked, depth and number are bounded, folders that are links are not
-entered, and unreadable ones are skipped and noted. The hub verifies files in Git LFS by SHA-256 and small
-ones by git's hash, the SHA-1 of "blob ", the size, a zero byte and the bytes: weak against forgery, but only
-the hub's own statement is compared.
+Folders are untrusted: names are checked, depth and number are limited, folders that are links are not
+entered, and unreadable ones are skipped and noted. The hub states SHA-256 for files in Git LFS, and git's
+own hash for small ones: the SHA-1 of "blob ", the size, a zero byte and the content. SHA-1 is weak against
+forgery, but here it only confirms what the hub states.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Protocol
 from edgechat.models.hub.names import safe_path
 
 MAX_FILES = 4096
-"""Most files of one place."""
+"""Maximum number of files in one place."""
 MAX_FOLDERS = 4096
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 """Files that every MLX model has."""
 MLX_WEIGHTS = re.compile(r"model[A-Za-z0-9._-]*\.safetensors", re.ASCII)
-"""Names of weights, as mlx-lm accepts them."""
+"""Names of weight files, as mlx-lm accepts them."""
 _MLX_FILES = {
     CONFIG,
     TOKENIZER,
@@ -47,19 +47,19 @@ _MLX_FILES = {
 
 @dataclass(frozen=True, slots=True)
 class ModelPartFile:
-    """One file of a model."""
+    """One of a model's files."""
 
     path: Path
     size: int
     changed: int
     """Modification time in nanoseconds since 1970."""
     digest: str | None = None
-    """Hash of the file, if the tool that stores it states one."""
+    """The file's hash, if the tool that stores it states one."""
 
 
 @dataclass(slots=True)
 class Skipped:
-    """Unreadable folders and files, with the reason."""
+    """Unreadable folders and files, with the reasons."""
 
     found: dict[Path, str] = field(default_factory=dict)
 
@@ -72,7 +72,7 @@ class Skipped:
 def names(root: Path, depth: int, skipped: Skipped, until: float = math.inf) -> list[str]:
     """Return the relative paths, with '/', of model files up to `depth` levels below a folder.
 
-    until: the time, by `time.monotonic`, at which the search ends with the files found so far.
+    until: when to stop searching and return the files found so far, by `time.monotonic`.
     """
     files: list[str] = []
     ahead = [""]
@@ -93,7 +93,7 @@ def needed_by_mlx(name: str) -> bool:
 
 
 def _scan_folder(folder: Path, skipped: Skipped, until: float) -> tuple[list[str], list[str]]:
-    """Return subfolders and model files of a folder, without hidden ones."""
+    """Return a folder's subfolders and model files, except hidden ones."""
     folders: list[str] = []
     names: list[str] = []
     try:
@@ -122,7 +122,7 @@ def list_names(folder: Path, skipped: Skipped) -> list[str]:
 
 
 def file_at(path: Path, digest: str | None = None) -> ModelPartFile | None:
-    """Return a regular file, or None."""
+    """Return the regular file at a path, or None."""
     try:
         info = os.stat(path)
     except (OSError, ValueError):
@@ -140,7 +140,7 @@ class Hash(Protocol):
     """A hashlib hash object."""
 
     def update(self, data: bytes, /) -> None:
-        """Take the next bytes."""
+        """Add the next bytes."""
 
     def hexdigest(self) -> str:
         """Return the hash of all bytes."""

@@ -1,9 +1,9 @@
 """Import of a user's model into edgechat's folder, sharing its bytes on disk if possible.
 
-Files are cloned where the file system can, else hard-linked, else copied. A split model or an MLX folder is
-imported completely or not at all, and nothing is ever overwritten. The model's projector is imported with it,
-parts of a model that was split by bytes are joined, and a text model is copied out of a file that also holds
-a vision tower.
+Files are cloned if the file system can do that, or else hard-linked, or else copied. A split model or an MLX
+folder is imported completely or not at all, and nothing is ever overwritten. The model's projector is
+imported as well. Parts of a model that was split by bytes are joined. From a file that also has a vision
+tower, only the text model is copied.
 """
 
 from __future__ import annotations
@@ -38,18 +38,19 @@ from edgechat.models.local.resolve import find_models
 from edgechat.models.local.stores import models_in
 
 How = Literal["cloned", "linked", "copied", "moved", "text", "joined"]
-"""text: a text model was copied out of a file with a vision tower. joined: parts of a file were joined."""
+"""text: a text model was copied out of a file with a vision tower. joined: the parts of a file were
+joined."""
 
 _CHUNK = 4 << 20
 RESERVE = 1 << 26
-"""Bytes of the disk that are left free."""
+"""Bytes to leave free on the disk."""
 SHARD_NUMBER = re.compile(r"-\d{5}-of-\d{5}\.gguf$", re.ASCII)
 _FICLONE = 0x40049409
 DRAFT = ".part"
 DRAFT_LOCK = "lock"
-"""File in a draft's folder, whose lock is held while the draft is written."""
+"""File in a draft's folder, which is locked while the draft is written."""
 _STALE_AFTER = 3600.0
-"""Age in seconds after which a draft is abandoned."""
+"""Age in seconds after which a draft counts as abandoned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def import_model(
 ) -> ImportedModel:
     """Import a model under `name`, or under the name of its file or folder.
 
-    on_progress: called with the bytes copied and the total. Raises ModelNotFound, ModelFileError,
+    on_progress: called with the number of bytes copied and the total. Raises ModelNotFound, ModelFileError,
     NotImported.
     """
     path = Path(os.path.abspath(os.path.expanduser(file)))
@@ -78,7 +79,7 @@ def import_model(
     except VisionInside:
         if move:
             raise NotImported(
-                f"Of {one_line(file)} only a part is imported, so it is not moved.", hint="Omit --move."
+                f"Only part of {one_line(file)} is imported, so it is not moved.", hint="Omit --move."
             ) from None
         place_all = _place_text_part
     if model.place in (Place.OWN, Place.SHIPPED):
@@ -125,7 +126,7 @@ def import_model(
 def _import_parts(
     path: Path, parts: ByteParts, *, name: str | None, move: bool, on_progress: Callable[[int, int], None]
 ) -> ImportedModel:
-    """Join the parts of a model that was split by bytes. move: remove the parts afterwards."""
+    """Join the parts of a model that was split by bytes. move: whether to remove the parts afterwards."""
     size = check_parts(path, parts)
     folder = locations.own_folder()
     target = folder / _file_name(Path(parts.whole), name)
@@ -154,7 +155,7 @@ def _import_parts(
 
 
 def _targets(folder: Path, model: LocalModel, name: str | None) -> list[Path]:
-    """Return the paths of the imported files; an MLX model gets its own folder."""
+    """Return the paths for the imported files; an MLX model gets its own folder."""
     if model.found.format == "gguf":
         if name is None and model.place is Place.OLLAMA:  # its files are named by hash
             name = model.found.tags[0].rpartition("/")[2].replace(":", "-")
@@ -166,7 +167,7 @@ def _targets(folder: Path, model: LocalModel, name: str | None) -> list[Path]:
 
 
 def _file_name(path: Path, name: str | None) -> str:
-    """Return the name of a file in our folder; shards keep their numbers."""
+    """Return a file's name in our folder; shards keep their numbers."""
     new_name = path.name if name is None else name.removesuffix(".gguf")
     if name is not None:
         number = SHARD_NUMBER.search(path.name)
@@ -180,11 +181,11 @@ class _NewProjector(NamedTuple):
     source: Path
     target: Path
     is_shared: bool
-    """Whether other models use the one that is imported."""
+    """Whether other models use the source, too."""
 
 
 def _new_projector(model: LocalModel, folder: Path, imported: Path) -> _NewProjector | None:
-    """Return the projector of a model and its target; None without a projector, or if it is already there.
+    """Return a model's projector and its target; None if there is none, or if it is already there.
 
     It is named after the model without its quantization, so that all quantizations share it.
     """
@@ -201,7 +202,7 @@ def _new_projector(model: LocalModel, folder: Path, imported: Path) -> _NewProje
 
 
 def check_name(name: str) -> str:
-    """Return `name` if it is valid for a model. Raises NotImported."""
+    """Return `name` if it is a valid name for a model. Raises NotImported."""
     if "/" in name or not safe_path(name) or name.startswith("."):
         raise NotImported(
             f"{one_line(name)!r} is not a valid name for a model.",
@@ -213,7 +214,10 @@ def check_name(name: str) -> str:
 def _place_all(
     pairs: list[tuple[Path, Path]], *, move: bool, kept: set[Path], on_progress: Callable[[int, int], None]
 ) -> How:
-    """Import all files or none, the first one last: it makes the set a model. kept: never moved."""
+    """Import all files or none. The first file comes last, because it makes the set a model.
+
+    kept: sources that are never moved.
+    """
     placed: list[Path] = []
     how: How = "linked"
     sizes = [source.stat().st_size for source, _ in pairs]
@@ -238,7 +242,7 @@ def _place_all(
 def _place_text_part(
     pairs: list[tuple[Path, Path]], *, move: bool, kept: set[Path], on_progress: Callable[[int, int], None]
 ) -> How:
-    """Import only the text model, which is never moved and has no projector beside it."""
+    """Import only the text model, without a projector. It is never moved."""
     source, target = pairs[0]
     total = text_bytes(read_header(source))
     check_free(target.parent, total)
@@ -271,7 +275,7 @@ def _place_one(source: Path, target: Path, *, clone: bool, on_progress: Callable
 
 
 def remove_old_drafts(folder: Path) -> None:
-    """Remove the drafts of killed imports, which are files, and of killed `quantize`, which are folders."""
+    """Remove drafts left by a killed import (files) or a killed `quantize` (folders)."""
     from filelock import FileLock
 
     for draft in folder.glob(f"**/.*{DRAFT}"):
@@ -293,7 +297,7 @@ def _hard_linked(source: Path, target: Path) -> bool:
         os.link(source, target)
     except FileExistsError:
         raise
-    except OSError:  # another disk, another user's file, or no support by the file system
+    except OSError:  # another disk, another user's file, or an unsupported file system
         return False
     return True
 
@@ -315,7 +319,7 @@ def _cloned(source: Path, target: Path) -> bool:
 
 
 def check_free(folder: Path, size: int, hint: str = "Free some space.") -> None:
-    """Raise NotImported unless a copy of `size` bytes fits."""
+    """Raise NotImported unless the disk has room for a copy of `size` bytes."""
     free = shutil.disk_usage(folder).free
     if size + RESERVE > free:
         raise NotImported(
@@ -341,7 +345,7 @@ def _copy(source: Path, target: Path, on_progress: Callable[[int], None]) -> Non
 
 
 def rename_new(draft: Path, target: Path) -> None:
-    """Rename a finished file; an existing file is never replaced."""
+    """Rename a finished file, without ever replacing an existing one."""
     if _hard_linked(draft, target):
         return
     if os.path.lexists(target):  # no links here, so the check is not atomic
@@ -359,21 +363,21 @@ def name_in_use(target: Path) -> NotImported:
 
 
 _START = struct.Struct("<4sIQQ")
-"""Magic, version, and the numbers of tensors and of metadata entries."""
+"""Magic, version, number of tensors, and number of metadata entries."""
 
 
 def text_bytes(header: ModelHeader) -> int:
-    """Return the approximate size of the copy in bytes."""
+    """Return the approximate size of a copy of the text model, in bytes."""
     return header.data_offset + sum(
         aligned(tensor.n_bytes, header.alignment) for tensor in header.tensors if is_for_text(tensor)
     )
 
 
 def write_text_part(source: Path, target: Path, on_progress: Callable[[int], None]) -> None:
-    """Write the copy to a new file, with unchanged metadata.
+    """Copy the text model to a new file, with unchanged metadata.
 
     on_progress: called with the bytes written. Raises ModelFileError and OSError, and NotImported if the
-    source changes meanwhile.
+    source changes in the meantime.
     """
     header = read_header(source)
     kept = [tensor for tensor in header.tensors if is_for_text(tensor)]
@@ -414,7 +418,7 @@ def _pad(new: BinaryIO, alignment: int) -> None:
 
 
 def check_parts(path: Path, parts: ByteParts) -> int:
-    """Return the size in bytes of all parts together. Raises ModelFileError unless they form a model."""
+    """Return the total size of the parts in bytes. Raises ModelFileError unless they form a model."""
     if parts.missing:
         raise part_error(path, parts)
     size = sum(part.stat().st_size for part in parts.paths)
@@ -434,7 +438,8 @@ def check_parts(path: Path, parts: ByteParts) -> int:
 def join(parts: ByteParts, target: Path, size: int, on_progress: Callable[[int], None]) -> None:
     """Join all parts into a new file of `size` bytes.
 
-    on_progress: called with the bytes written. Raises OSError, and NotImported if the parts change meanwhile.
+    on_progress: called with the bytes written. Raises OSError, and NotImported if the parts change in the
+    meantime.
     """
     with target.open("xb") as new:
         for part in parts.paths:

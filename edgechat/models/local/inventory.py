@@ -1,11 +1,11 @@
 """Every model on this machine, with the names that users can type for it.
 
-A model of the catalogue has its name there, with the quantization after a colon if there are several. Other
-models are named after their file, without the extension, or if that name is taken by their full name, which
-states the place: 'owner/name:Q4_K_M' in the hub's cache, 'edgechat/...' in our own folder, 'lmstudio/...',
-'llama.cpp/...'. Ollama's models are 'ollama/llama3.2:3b', one name per tag, and also work without 'ollama/'
-unless the name is taken. An MLX model is named after its folder, in the hub's cache after its repository. The
-full name and the path always work.
+A model in the catalogue has its catalogue name, followed by a colon and the quantization if there are several
+of them. Other models are named after their file, without the extension. If that name is taken, the full name
+is used, which includes the place: 'owner/name:Q4_K_M' in the hub's cache, 'edgechat/...' in our own folder,
+'lmstudio/...', 'llama.cpp/...'. Ollama's models have one name per tag, such as 'ollama/llama3.2:3b', and also
+work without 'ollama/' unless that name is taken. An MLX model is named after its folder, or after its
+repository in the hub's cache. The full name and the path always work.
 """
 
 from __future__ import annotations
@@ -47,31 +47,31 @@ class LocalModel:
     found: FoundModel
     entry: CatalogueEntry | None = None
     quant: str | None = None
-    """From the file's name; for an MLX model from its config."""
+    """From the file's name or, for an MLX model, from its config."""
 
     @property
     def path(self) -> Path:
-        """The file, or the folder of an MLX model, for the backend."""
+        """Path for the backend: the file, or the folder of an MLX model."""
         return self.found.path
 
     @property
     def chat_name(self) -> str:
-        """The name to chat with: the path for a model outside the known places."""
+        """Name to use for a chat: the path, if the model is outside the known places."""
         return self.full_name if self.place is Place.ELSEWHERE else self.name
 
     @property
     def other_tags(self) -> tuple[str, ...]:
-        """Further tags of the same file in Ollama."""
+        """Ollama's other tags for the same file."""
         return self.found.tags[1:]
 
     @property
     def place(self) -> Place:
-        """The place where it is stored."""
+        """Where it is stored."""
         return self.found.place
 
     @property
     def where(self) -> str:
-        """The place for users; outside the known ones the folder, '~/Downloads'."""
+        """The place, for users. Outside the known places, this is the folder: '~/Downloads'."""
         if self.place is not Place.ELSEWHERE:
             return str(self.place.value)
         folder, home = self.path.parent, Path(os.path.expanduser("~"))
@@ -81,12 +81,12 @@ class LocalModel:
 
     @property
     def size(self) -> int:
-        """Bytes of all its files."""
+        """Size of its files, in bytes."""
         return self.found.size
 
     @property
     def missing_modalities(self) -> tuple[Modality, ...]:
-        """The modalities that another pull of the model would add, by bringing its projector."""
+        """The modalities that pulling the model again would add, along with its projector."""
         is_pulled = self.place is Place.HUB and self.found.format == "gguf"
         if self.entry is None or self.found.projector is not None or not is_pulled:
             return ()
@@ -99,10 +99,10 @@ class Inventory:
 
     models: tuple[LocalModel, ...]
     skipped: dict[Path, str] = field(default_factory=dict)
-    """Unreadable folders and files, with the reason."""
+    """Unreadable folders and files, with the reasons."""
 
     def of(self, entry: CatalogueEntry) -> list[LocalModel]:
-        """Return the files of a model of the catalogue."""
+        """Return the models that belong to a catalogue entry."""
         return [model for model in self.models if model.entry is not None and model.entry.name == entry.name]
 
     def find(self, name: str) -> list[LocalModel]:
@@ -131,7 +131,7 @@ class Inventory:
 
 
 def inventory() -> Inventory:
-    """Scan all places; hundreds of models take some tens of milliseconds. Raises SettingsError."""
+    """Scan all places; hundreds of models take a few tens of milliseconds. Raises SettingsError."""
     skipped = Skipped()
     found = list(all_models(skipped))
     return Inventory(tuple(_named(found, catalogue())), skipped.found)
@@ -158,9 +158,10 @@ def _named(found: Sequence[FoundModel], entries: Sequence[CatalogueEntry]) -> It
 def _entry_of(
     model: FoundModel, entries: Sequence[CatalogueEntry], beginnings: Sequence[str]
 ) -> tuple[CatalogueEntry | None, str | None]:
-    """Return the catalogue entry of a file, and its quantization.
+    """Return a model's catalogue entry and its quantization.
 
-    The repository decides in the hub's cache, the file's name elsewhere. beginnings: of the entries' files.
+    The file's name must match and, in the hub's cache, the repository as well. beginnings: how the
+    entries' file names begin.
     """
     if model.place is Place.OLLAMA:
         return None, None
@@ -188,7 +189,7 @@ def _entry_of(
 
 
 def _mlx_entry_of(model: FoundModel, entries: Sequence[CatalogueEntry]) -> CatalogueEntry | None:
-    """Return the catalogue entry of an MLX model, by the name of its repository."""
+    """Return an MLX model's catalogue entry, judging by the name of its repository."""
     repo_or_folder = (model.repo or model.label).lower()
     for entry in entries:
         for repo in map(str.lower, entry.mlx.values()):
@@ -228,7 +229,7 @@ def _numbered(names: Iterable[str]) -> Iterator[str]:
 
 
 def _other_names(model: LocalModel) -> Iterator[str]:
-    """Yield further unambiguous names."""
+    """Yield a model's other unambiguous names."""
     if model.place is Place.OLLAMA:
         for tag in model.found.tags:
             yield f"ollama/{tag}"
@@ -258,14 +259,14 @@ def _matches_hub_name(model: LocalModel, remote: HubName) -> bool:
 NEARBY_DEPTH = 2
 NEARBY_SECONDS = 1.0
 MOST_NEARBY = 32
-"""Most models, as the headers of all will be read."""
+"""Maximum number of models, as all their headers will be read."""
 
 
 def models_nearby(known: Iterable[Path]) -> list[LocalModel]:
-    """Return GGUF models in the downloads and the working folder, newest first, without the known files.
+    """Return the GGUF models in the downloads and the working folder, newest first, except known files.
 
-    Both folders may hold anything, so the search is bounded: two levels, one second, the newest models. Links
-    to known files count as known.
+    Both folders may contain anything, so the search is limited to two levels, one second, and the newest
+    models. Links to known files count as known.
     """
     until = time.monotonic() + NEARBY_SECONDS
     seen = set(map(os.path.realpath, known))
@@ -284,7 +285,10 @@ def models_nearby(known: Iterable[Path]) -> list[LocalModel]:
 
 
 def _folders() -> Iterator[Path]:
-    """Yield the folders with valid Unicode names, as llama.cpp and the worker's pipe require."""
+    """Yield the downloads and working folders.
+
+    A folder is omitted if its path is not valid Unicode, which llama.cpp and the worker's pipe require.
+    """
     for find in (downloads_folder, Path.cwd):
         with contextlib.suppress(OSError, UnicodeEncodeError):  # the working folder may have been removed
             folder = find()

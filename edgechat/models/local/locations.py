@@ -1,6 +1,6 @@
-"""Folders with models on this machine: edgechat's own, the hub's cache, and those of other tools.
+"""Model folders on this machine: edgechat's own, the hub's cache, and other tools'.
 
-Each folder is found as its tool finds it, without importing the tool. None need exist.
+Each folder is located by its tool's own rules, without importing the tool. None of them needs to exist.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DOWNLOADS = re.compile(r'^XDG_DOWNLOAD_DIR="(?:\$HOME/)?([^"$]*)"', re.MULTILIN
 
 
 class Place(Enum):
-    """The owner of a model; the value is what users see."""
+    """The tool or folder that a model belongs to; the value is what users see."""
 
     SHIPPED = "edgechat"
     OWN = "own folder"
@@ -33,7 +33,7 @@ class Place(Enum):
 
 
 def own_folder() -> Path:
-    """Return the folder of edgechat's own models, which may not exist. Raises FolderError."""
+    """Return edgechat's own models folder, which may not exist. Raises FolderError."""
     return paths.data_dir() / "models"
 
 
@@ -49,7 +49,7 @@ def hub_cache() -> Path:
 
 
 def llama_cpp_folder() -> Path:
-    """Return llama.cpp's download folder from before it used the hub's cache."""
+    """Return the folder where llama.cpp stored downloads before it used the hub's cache."""
     folder = os.environ.get("LLAMA_CACHE")
     if folder:
         return Path(folder)
@@ -61,9 +61,9 @@ def llama_cpp_folder() -> Path:
 
 
 def lm_studio_folders() -> list[Path]:
-    """Return LM Studio's possible model folders: the configured and the default ones.
+    """Return the folders where LM Studio may store models: the configured and the default ones.
 
-    Its home is named by ~/.lmstudio-home-pointer, or one of two defaults; its settings may name another
+    Its home is named in ~/.lmstudio-home-pointer, or is one of two defaults. Its settings may name another
     folder.
     """
     home = _home()
@@ -80,7 +80,7 @@ def lm_studio_folders() -> list[Path]:
 
 
 def ollama_folders() -> list[Path]:
-    """Return Ollama's possible model folders: OLLAMA_MODELS, or the user's and the service's."""
+    """Return the folders where Ollama may keep models: OLLAMA_MODELS, or the user's and the service's."""
     configured = os.environ.get("OLLAMA_MODELS")
     if configured:
         return [Path(configured).expanduser()]
@@ -91,14 +91,14 @@ def ollama_folders() -> list[Path]:
 
 
 def downloads_folder() -> Path:
-    """Return the folder for browsers' downloads, whose name on Linux depends on the language."""
+    """Return the folder where browsers put downloads; its name on Linux depends on the language."""
     config = Path(os.environ.get("XDG_CONFIG_HOME") or _home() / ".config")
     named = _DOWNLOADS.search(_read_text(config / "user-dirs.dirs", _MAX_SETTINGS))
     return _home() / (named[1] if named else "Downloads")
 
 
 def _downloads_folders(settings: Path) -> Iterator[Path]:
-    """Yield the folder in LM Studio's settings, if any."""
+    """Yield the models folder in LM Studio's settings, if any."""
     try:
         table = json.loads(_read_text(settings, _MAX_SETTINGS) or "{}")
     except (ValueError, RecursionError):
@@ -113,7 +113,7 @@ def _is_path(text: str) -> bool:
 
 
 def _read_text(path: Path, most: int) -> str:
-    """Return the text of a small file, '' if unreadable."""
+    """Return the text of a small file, or '' if it cannot be read."""
     try:
         if not path.is_file():
             return ""

@@ -1,11 +1,12 @@
-"""Ollama's models: manifests by name, blobs by hash, and the layers beside the weights.
+"""Ollama's models: manifests by name, blobs by hash, and the layers other than the weights.
 
     manifests[-v2]/<host>/<namespace>/<model>/<tag>   JSON: layers, each with a media type and a digest;
                                                       a link to a blob, or the file itself
     blobs/sha256-<64 digits>                          the layers; model and projector are GGUF files
 
 A manifest may list manifests for several engines; the one with a GGUF file is used. The other layers are
-small files that anyone may have written, each with a size limit; unknown contents are reported and ignored:
+small files that anyone may have written. Each has a size limit, and unknown contents are reported and
+ignored:
 
     params     JSON: {"temperature": 0.6, "stop": ["<|eot_id|>"], "num_ctx": 8192, ...}
     system     text; template: text, in Go's template language; license: text
@@ -33,7 +34,7 @@ from edgechat.settings import SamplingDefaults
 
 MAX_MANIFESTS = 4096
 MAX_BYTES = 1 << 20
-"""Bytes of a manifest, which usually has a kilobyte."""
+"""Maximum size of a manifest, in bytes; most take about a kilobyte."""
 
 _MODEL = "application/vnd.ollama.image.model"
 _PROJECTOR = "application/vnd.ollama.image.projector"
@@ -62,19 +63,19 @@ class _Manifest(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class OllamaModel:
-    """A GGUF file of Ollama's, with its names there."""
+    """A GGUF file in Ollama's store, with its names in Ollama."""
 
     tags: tuple[str, ...]
-    """As Ollama's commands accept them: 'llama3.2:3b'; 'latest' comes last."""
+    """As Ollama's commands accept them: 'llama3.2:3b'. 'latest' comes last."""
     file: ModelPartFile
     projector: ModelPartFile | None
-    """The file that encodes pictures or sound for it."""
+    """The projector, which encodes images or audio for it."""
     layers: OllamaLayers
-    """The other layers; tags of the same file with different layers are different models."""
+    """The other layers. If two tags of the same file have different layers, they are different models."""
 
 
 class _ModelLayers(NamedTuple):
-    """The layers of a manifest: SHA-256 of the model and of its projector, and the paths of the others."""
+    """A manifest's layers: the SHA-256 of the model and of its projector, and the paths of the others."""
 
     model: str
     projector: str | None
@@ -82,7 +83,7 @@ class _ModelLayers(NamedTuple):
 
 
 def models(root: Path, note: Note) -> Iterator[OllamaModel]:
-    """Yield the models of one of Ollama's folders, by name. Unreadable files are noted and skipped."""
+    """Yield the models in one of Ollama's folders, by name. Unreadable files are noted and skipped."""
     named: dict[str, _ModelLayers] = {}
     for folder in ("manifests-v2", "manifests"):  # Ollama's order
         for tag, path in _manifests(root / folder, note):
@@ -104,7 +105,7 @@ def models(root: Path, note: Note) -> Iterator[OllamaModel]:
 
 
 def is_blob(path: Path) -> bool:
-    """Return whether a path looks like a blob of Ollama's."""
+    """Return whether a path looks like one of Ollama's blobs."""
     return path.parent.name == "blobs" and _DIGEST.fullmatch(path.name) is not None
 
 
@@ -124,7 +125,7 @@ def _blob(root: Path, digest: str, note: Note) -> ModelPartFile | None:
 
 
 def _manifests(root: Path, note: Note) -> Iterator[tuple[str, Path]]:
-    """Yield the manifests, which lie four folders deep, with their names."""
+    """Yield the name and the path of each manifest; they are four levels deep."""
     levels = [("", root)]
     for _ in range(4):
         below: list[tuple[str, Path]] = []
@@ -152,7 +153,7 @@ def _short(host: str, namespace: str, model: str) -> str:
 
 
 def _layers(path: Path, root: Path, note: Note) -> _ModelLayers | None:
-    """Return the layers of a manifest, or None unless it names exactly one model."""
+    """Return the layers in a manifest, or None unless it names exactly one model."""
     manifest = _read(path, note)
     if manifest is None:
         return None
@@ -176,7 +177,7 @@ def _layers(path: Path, root: Path, note: Note) -> _ModelLayers | None:
 
 
 def _digest(manifest: _Manifest, media_type: str) -> str | None:
-    """Return the hash of the only layer of a type; None without one, or with several."""
+    """Return the hash of the only layer of a type; None if there is none, or several."""
     digests = [layer.digest for layer in manifest.layers if layer.media_type == media_type]
     match = _DIGEST.fullmatch(digests[0]) if len(digests) == 1 else None
     return match[1].lower() if match else None
@@ -196,9 +197,9 @@ def _read(path: Path, note: Note) -> _Manifest | None:
 
 
 MAX_PARAMS, MAX_TEXT = 1 << 16, 1 << 18
-"""Bytes of a layer."""
+"""Maximum size of the parameters layer, and of any other layer, in bytes."""
 MAX_STOPS, MAX_STOP = 32, 256
-"""Stop strings, and characters of one."""
+"""Maximum number of stop strings, and maximum characters in each."""
 MAX_CONTEXT = 1 << 24
 MAX_ADAPTERS = 4
 _SHOWN = 60
@@ -229,11 +230,11 @@ _OF_LOADING = frozenset(
         "vocab_only",
     ]
 )
-"""Parameters for loading a model in Ollama; edgechat plans loading itself."""
+"""Ollama's parameters for loading a model; edgechat plans loading itself."""
 
 
 class OllamaLayers(NamedTuple):
-    """Files of the layers beside the weights; each may be None, or missing."""
+    """Files of the layers other than the weights; each may be None, or not exist."""
 
     params: Path | None = None
     system: Path | None = None
@@ -243,19 +244,19 @@ class OllamaLayers(NamedTuple):
 
 
 class ModelDefaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Defaults of a model, which the user's settings and requests override."""
+    """A model's defaults, which the user's settings and requests override."""
 
     sampling: SamplingDefaults = SamplingDefaults()
     context: int | None = None
-    """Tokens of context."""
+    """Context length in tokens."""
     stop: tuple[str, ...] = ()
-    """Texts that end a reply."""
+    """Strings that end a reply."""
     system: str = ""
     """System prompt for conversations without one."""
     chat_format: str = ""
-    """Name of the chat format that its template was recognized as; '' without a known one."""
+    """Name of the chat format recognized in its template; '' if it is unknown."""
     template: str | None = None
-    """Jinja source of that format, for a file without its own template."""
+    """Jinja source for that format, for a file without its own template."""
     adapters: tuple[str, ...] = ()
     """Paths of the LoRA adapters that belong to it."""
     licence: str = ""
@@ -274,7 +275,7 @@ def read_defaults(layers: OllamaLayers) -> ModelDefaults:
     sampling, context, stop = _sampling(params, unread), _context(params, unread), _stop(params, unread)
     if odd := sorted(params.keys() - _OF_LOADING):
         names = ", ".join(one_line(name, 40) for name in odd[:8])
-        unread.append(f"Parameters of Ollama that have no effect here: {names}.")
+        unread.append(f"Ollama parameters that have no effect here: {names}.")
     template = _text(layers.template, "template", unread)
     found = recognized(template)
     if template.strip() and found is None:
@@ -296,10 +297,11 @@ def read_defaults(layers: OllamaLayers) -> ModelDefaults:
 
 
 class LayerTexts(msgspec.Struct, frozen=True, kw_only=True):
-    """Layers of a model as Ollama's server shows them; '' for missing ones."""
+    """A model's layers as Ollama's server shows them; '' for missing ones."""
 
     parameters: str = ""
-    """One line per value, stop texts included: the name, padded to 30 characters, and the value as JSON."""
+    """One line per value, including each stop string: the name, padded to 30 characters, and the value as
+    JSON."""
     system: str = ""
     template: str = ""
     """In Go's template language."""
@@ -307,7 +309,7 @@ class LayerTexts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def layer_texts(layers: OllamaLayers) -> LayerTexts:
-    """Read the layers as they are, without unreadable ones."""
+    """Return the layers unchanged, skipping unreadable ones."""
     unread: list[str] = []
     lines = [
         f"{one_line(name, 40):<30} {json.dumps(value)}"
@@ -323,7 +325,7 @@ def layer_texts(layers: OllamaLayers) -> LayerTexts:
 
 
 def in_words(defaults: ModelDefaults) -> str:
-    """Return the parameters in one line; '' without any."""
+    """Return the parameters on one line; '' if there are none."""
     words = [f"{name} {value:g}" for name, value in defaults.sampling.given().items()]
     if defaults.context is not None:
         words.append(f"context {defaults.context}")
@@ -333,7 +335,7 @@ def in_words(defaults: ModelDefaults) -> str:
 
 
 def system_in_words(defaults: ModelDefaults) -> str:
-    """Return the beginning of the system prompt."""
+    """Return the beginning of the system prompt, on one line."""
     return flat(one_line(defaults.system, _SHOWN))
 
 

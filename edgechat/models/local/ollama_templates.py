@@ -1,7 +1,7 @@
 """Chat formats of Ollama's templates, recognized by the marks in them.
 
-The templates are in Go's template language, which is not parsed here. Each recognized format has a Jinja
-template of ours, for turns only: tools are described in words.
+The templates are in Go's template language, which is not parsed here. For each recognized format there is a
+Jinja template of our own, which only supports turns: tools are described in words.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _named(role: str, text: str, *, ask: str) -> str:
     )
 
 
-# The system prompt is put before the first question.
+# Puts the system prompt before the first question.
 _MERGED = (
     "{% set ns = namespace(rules='') %}{% for m in messages %}"
     "{% if m.role == 'system' %}{% set ns.rules = ns.rules + m.content + '\n\n' %}"
@@ -141,5 +141,5 @@ _FORMATS = (
 
 
 def recognized(template: str) -> ChatFormat | None:
-    """Return the format of a Go template; None for an unknown one."""
+    """Return the format of a Go template, or None if it is unknown."""
     return next((one for one in _FORMATS if all(sign in template for sign in one.signs)), None)

@@ -1,4 +1,4 @@
-"""Resolution of typed names to model files on this machine, without the network."""
+"""Name resolution: from typed names to model files on this machine, without the network."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class ResolvedModel:
 
 
 def resolve(name: str) -> ResolvedModel:
-    """Return the model that `name` stands for: in the catalogue, a path, or any model on this machine.
+    """Return the model that `name` stands for: a catalogue name, a path, or any model on this machine.
 
-    A name of the catalogue wins over a file of that name; './guide' is always a path. Raises ModelNotFound,
-    and ModelFileError if `name` exists but cannot be a model.
+    A catalogue name takes precedence over a file of that name; './guide' is always a path. Raises
+    ModelNotFound, and ModelFileError if `name` exists but cannot be a model.
     """
     entry = entry_of(name)
     if entry is not None:
@@ -76,7 +76,7 @@ def resolve(name: str) -> ResolvedModel:
 
 
 def local_models(name: str) -> list[LocalModel]:
-    """Return the models on this machine that a name or path means, possibly none."""
+    """Return the models on this machine that a name or path stands for, possibly none."""
     models_here = inventory()
     if "\0" in name or not name.strip():
         return []
@@ -87,7 +87,7 @@ def local_models(name: str) -> list[LocalModel]:
 
 
 def find_models(name: str) -> list[LocalModel]:
-    """Return at least one model, like `local_models`, also outside the known places.
+    """Return the models that a name or path stands for, at least one, even outside the known places.
 
     Raises ModelNotFound or ModelFileError.
     """
@@ -102,10 +102,9 @@ def find_models(name: str) -> list[LocalModel]:
 
 
 def local_file(entry: CatalogueEntry) -> Path | None:
-    """Return the path of this model's file on this machine, or None.
+    """Return the path of this model's file on this machine, or None. For an MLX model it is the folder.
 
-    Among several quantizations, the recommended one is preferred, then the first of local_files(). For an MLX
-    model it is the folder.
+    Of several quantizations, the recommended one is preferred, then the first in local_files().
     """
     if entry.repo is None:
         shipped = paths.shipped(entry.file)
@@ -118,11 +117,11 @@ def local_file(entry: CatalogueEntry) -> Path | None:
 
 
 def local_files(entry: CatalogueEntry, models_here: Inventory | None = None) -> dict[str, Path]:
-    """Return the files of this model on this machine by quantization ('Q4_K_M'), read from their names.
+    """Return this model's files on this machine by quantization ('Q4_K_M'), judging by their names.
 
-    GGUF files come before MLX folders ('4bit'); within a format, our own folder comes first, then the hub's
+    GGUF files come before MLX folders ('4bit'). Within a format, our own folder comes first, then the hub's
     cache with its main revision first, then other tools' folders. A split model is represented by its first
-    part. Empty for a model with only one quantization.
+    shard. Empty for a model with only one quantization.
     """
     files: dict[str, Path] = {}
     for model in sorted((models_here or inventory()).of(entry), key=lambda model: model.found.format):
@@ -132,7 +131,7 @@ def local_files(entry: CatalogueEntry, models_here: Inventory | None = None) -> 
 
 
 def entry_of(name: str) -> CatalogueEntry | None:
-    """Return the model of the catalogue that has this name or alias."""
+    """Return the catalogue entry with this name or alias, or None."""
     wanted = name.strip().lower()
     return next((entry for entry in catalogue() if wanted in entry.names), None)
 
@@ -143,7 +142,10 @@ def _printable(name: str) -> str:
 
 
 def _text_path(path: Path) -> Path:
-    """Return `path` if it is valid Unicode, as llama.cpp and the worker's pipe require."""
+    """Return `path` if it is valid Unicode, as llama.cpp and the worker's pipe require.
+
+    Raises ModelFileError.
+    """
     try:
         str(path).encode("utf-8")
     except UnicodeEncodeError:

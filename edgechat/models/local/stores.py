@@ -1,11 +1,11 @@
-"""The model files on this machine, of all tools, found by name and size without opening them.
+"""Model files on this machine, from all tools, found by name and size without opening them.
 
-Only the config.json beside safetensors is read: it shows whether they are a language model. Folders are
-untrusted, see files.py. The hub's cache:
+Only the config.json next to safetensors is read, to see whether they are a language model. Folders are
+untrusted: see files.py. The hub's cache:
 
     models--owner--name/refs/main                         the commit of a branch
     models--owner--name/snapshots/<commit>/folder/a.gguf  a link to a blob, or the file itself
-    models--owner--name/snapshots/<commit>/config.json    likewise, as each file of an MLX model
+    models--owner--name/snapshots/<commit>/config.json    likewise for each file of an MLX model
 """
 
 from __future__ import annotations
@@ -47,40 +47,40 @@ _PART = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.gguf", re.DOTALL | 
 
 @dataclass(frozen=True, slots=True)
 class FoundModel:
-    """A model: one file, the parts of a split one in order, or the files of an MLX model.
+    """A model: one file, the shards of a split one in order, or the files of an MLX model.
 
-    Or a LoRA adapter saved by PEFT, with its two files.
+    Can also be a LoRA adapter saved by PEFT, with its two files.
     """
 
     place: Place
     label: str
-    """Name without extension and number, with its folder in that place: 'owner/name/BF16/model'. For an
-    MLX model, its folder: 'owner/name'."""
+    """Path in that place, without extension and shard number: 'owner/name/BF16/model'. For an MLX model, its
+    folder: 'owner/name'."""
     files: tuple[ModelPartFile, ...]
     quant: str | None = None
-    """The label in the name; for an MLX model, from its config."""
+    """The quantization in the name; for an MLX model, from its config."""
     repo: str | None = None
     """'owner/name' in the hub's cache."""
     revision: str | None = None
-    """The commit there, if a newer revision has another version of the file."""
+    """The commit there, if a newer revision has a different version of the file."""
     tags: tuple[str, ...] = ()
     """Its names in Ollama."""
     layers: OllamaLayers | None = None
-    """Ollama's other layers."""
+    """Ollama's other layers for it."""
     format: Format = "gguf"
     projector: ModelPartFile | None = None
-    """The file that encodes pictures or sound for it; several models may share it."""
+    """Projector that encodes images or audio for it; several models may share it."""
     head: ModelPartFile | None = None
-    """The file of its drafting layers alone (MTP); several quantizations may share it."""
+    """File with only its drafting layers (MTP); several quantizations may share it."""
 
     @property
     def path(self) -> Path:
-        """The path for the backend: a file, or the folder of an MLX model or of a PEFT adapter."""
+        """Path for the backend: a file, or the folder of an MLX model or a PEFT adapter."""
         return self.files[0].path if self.format == "gguf" else self.files[0].path.parent
 
     @property
     def size(self) -> int:
-        """Bytes of all files except projector and drafting layers."""
+        """Size of all files except the projector and the drafting layers, in bytes."""
         return sum(file.size for file in self.files)
 
     @property
@@ -90,9 +90,9 @@ class FoundModel:
 
 
 def all_models(skipped: Skipped) -> Iterator[FoundModel]:
-    """Yield every model on this machine: ours first, then those that are easily shared."""
+    """Yield every model on this machine: ours first, then the hub's cache, then other tools'."""
     guide = file_at(paths.shipped(_GUIDE))
-    if guide is not None:  # its draft is not listed: it is part of the guide, known to found_at() only
+    if guide is not None:  # its draft is not listed: it is part of the guide, and only found_at() knows it
         yield FoundModel(Place.SHIPPED, "guide", (guide,))
     with contextlib.suppress(FolderError):  # reported when our folder is needed
         yield from _named_files(Place.OWN, locations.own_folder(), 2, skipped)
@@ -113,7 +113,7 @@ def all_models(skipped: Skipped) -> Iterator[FoundModel]:
 
 
 def found_at(path: Path) -> FoundModel | None:
-    """Return the model of a file, shard or MLX folder anywhere, or None."""
+    """Return the model at a path, which may be a file, a shard or an MLX folder anywhere, or None."""
     if os.path.isdir(path):
         return _in_folder(path)
     file = file_at(path)
@@ -132,18 +132,18 @@ def found_at(path: Path) -> FoundModel | None:
 
 
 def models_in(folder: Path, depth: int = 1, until: float = math.inf) -> list[FoundModel]:
-    """Return the GGUF models in a folder anywhere, `depth` levels deep; until: see `files.names`."""
+    """Return the GGUF models in any folder, `depth` levels deep. until: see `files.names`."""
     found = _named_files(Place.ELSEWHERE, folder, depth, Skipped(), until)
     return [model for model in found if model.format == "gguf"]
 
 
 def is_model_folder(path: Path) -> bool:
-    """Return whether a folder is an MLX model, by file names: config, all weights, tokenizer."""
+    """Return whether a folder is an MLX model, judging by its files: config, all weights, tokenizer."""
     return os.path.isdir(path) and _in_folder(path) is not None
 
 
 def _in_folder(path: Path) -> FoundModel | None:
-    """Return the MLX model in a folder, whatever its config contains."""
+    """Return the MLX model in a folder, whatever its config contains, or None."""
     files = {name: file for name in names(path, 1, Skipped()) if (file := file_at(path / name))}
     for choice in _choices(files):
         if choice.format == "mlx":
@@ -153,7 +153,7 @@ def _in_folder(path: Path) -> FoundModel | None:
 
 
 def _sibling_shards(path: Path) -> list[str]:
-    """Return the file names of all shards of the model to which `path` belongs."""
+    """Return the file names of all shards of the model that `path` belongs to."""
     match = _PART.fullmatch(path.name)
     if match is None:
         return [path.name]
@@ -164,7 +164,7 @@ def _sibling_shards(path: Path) -> list[str]:
 def _named_files(
     place: Place, root: Path, depth: int, skipped: Skipped, until: float = math.inf
 ) -> Iterator[FoundModel]:
-    """Yield the models of a folder whose files are named after models."""
+    """Yield the models in a folder where files are named after models, rather than by hash."""
     files = {name: file for name in names(root, depth, skipped, until) if (file := file_at(root / name))}
     for choice, parts in _usable_choices(files, mixed=True):
         yield FoundModel(
@@ -179,7 +179,7 @@ def _named_files(
 
 
 def _hub(root: Path, skipped: Skipped) -> Iterator[FoundModel]:
-    """Yield the models of the hub's cache, each one once for all revisions."""
+    """Yield the models in the hub's cache. A model that several revisions share is yielded only once."""
     for name in list_names(root, skipped)[:MAX_FOLDERS]:
         repo = name.removeprefix(_REPO).replace("--", "/", 1)
         if name.startswith(_REPO) and valid_repo(repo):
@@ -253,7 +253,7 @@ def peft_folders(skipped: Skipped) -> Iterator[FoundModel]:
 
 
 def _peft(place: Place, label: str, files: Sequence[ModelPartFile | None]) -> FoundModel | None:
-    """Return the adapter of a PEFT folder; None if a file is missing."""
+    """Return the adapter in a PEFT folder, or None if a file is missing."""
     return FoundModel(place, label, tuple(filter(None, files)), format="peft") if all(files) else None
 
 
@@ -267,7 +267,7 @@ def _main_commit(folder: Path) -> str | None:
 
 
 def _snapshot_file(path: Path, blobs: str) -> ModelPartFile | None:
-    """Return a file of a snapshot: a regular file, or a link into the repository's own blobs."""
+    """Return a file in a snapshot: a regular file, or a link into the repository's own blobs."""
     try:
         target = os.readlink(path)
     except OSError:
@@ -280,12 +280,12 @@ def _snapshot_file(path: Path, blobs: str) -> ModelPartFile | None:
 
 
 def _choices(files: dict[str, ModelPartFile], *, mixed: bool = False) -> tuple[ModelChoice, ...]:
-    """Return the language models among the files of a folder, like `model_choices` for a repository."""
+    """Return the language models among a folder's files, as `model_choices` does for a repository."""
     return model_choices((RemoteFile(name, file.size) for name, file in files.items()), mixed=mixed)
 
 
 def _first(companions: Sequence[RemoteFile], files: dict[str, ModelPartFile]) -> ModelPartFile | None:
-    """Return the best projector, or drafting layers, of a model."""
+    """Return a model's best projector, or its best drafting layers."""
     return files[companions[0].name] if companions else None
 
 
@@ -304,7 +304,7 @@ def _usable_choices(
 
 
 def _mlx_quant(path: Path) -> str | None:
-    """Return the quantization of a config.json; None if it is not an MLX language model's."""
+    """Return the quantization in a config.json, or None if it is not an MLX language model's."""
     try:
         config = read_config(path)
         return config.quant if is_language_model(config) else None
@@ -318,16 +318,16 @@ def _unique_folders(folders: list[Path]) -> list[Path]:
 
 
 _END = 1 << 20
-"""Bytes read at the beginning (names, shapes and vocabulary) and at the end."""
+"""Bytes read at the start of a file (names, shapes and vocabulary), and at its end."""
 _SAMPLES, _SAMPLE = 64, 4096
-"""Number of samples between them, and bytes of each."""
+"""Number of samples in between, and bytes in each."""
 
 
 def fingerprint_of(model_path: str | os.PathLike[str], extra: str) -> bytes:
-    """Return 32 bytes that depend on `extra` and on a model's content, with all parts. A few milliseconds.
+    """Return a 32-byte fingerprint of `extra` and of a model's content, all shards included.
 
-    Name, location and time of the file do not matter. A fine-tune has another fingerprint unless it changed
-    so few weights that no sample contains one. Raises OSError.
+    Takes a few milliseconds. The file's name, location and timestamp do not matter. A fine-tune has a
+    different fingerprint unless it changed so few weights that none of them is in a sample. Raises OSError.
     """
     from hashlib import blake2b  # 2 ms, which a list of models does not need
 

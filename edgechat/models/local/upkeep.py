@@ -1,8 +1,9 @@
 """Upkeep of models on this machine: records of their last use, verification, and removal.
 
-The worker writes a small file in the data folder for each loaded model; invalid files are ignored, and the
-oldest are removed. From the hub's cache, huggingface_hub removes a model's file names in all revisions, then
-bytes that no other file of the repository shares. A repository without other files is removed whole.
+The worker writes a small file in the data folder for each loaded model. Invalid files are ignored, and the
+oldest are removed. Models in the hub's cache are removed by huggingface_hub: first their file names in all
+revisions, then the bytes that no other file in the repository shares. A repository without other files is
+removed whole.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class ModelUse(msgspec.Struct, frozen=True):
     when: float
     """Seconds since 1970."""
     by: tuple[Owner, ...] = ()
-    """Processes that loaded it and were still running then."""
+    """Processes that had loaded it and were still running at that time."""
 
     @property
     def is_loaded(self) -> bool:
@@ -66,7 +67,7 @@ def note_use(path: str) -> None:
 
 
 def uses() -> dict[str, ModelUse]:
-    """Return the last use of each model, by its `path`."""
+    """Return the last use of each model, by the model's real path."""
     latest: dict[str, ModelUse] = {}
     with contextlib.suppress(OSError, FolderError):
         for entry in list(os.scandir(_folder()))[: 2 * MOST_REMEMBERED]:
@@ -117,7 +118,7 @@ def verify(
     *,
     check: Callable[[Path], object] = read_model,
 ) -> Verification:
-    """Verify a model by its hashes if known, else by its format.
+    """Verify a model by its hashes if they are known, or else by its format.
 
     on_progress: called with the number of bytes read. check: reads the format. Raises EdgechatError.
     """
@@ -152,15 +153,15 @@ class Removal:
 
     files: tuple[Path, ...]
     frees: int
-    """Bytes that become free; a file with another hard link frees none."""
+    """Bytes that it frees; a file with another hard link frees none."""
     run: Callable[[], None]
-    """Removes it. Raises NotRemovable."""
+    """Carries it out. Raises NotRemovable."""
 
 
 def single_model(name: str) -> LocalModel:
     """Return the only model that a name or path stands for.
 
-    Raises NotRemovable if there are several, ModelNotFound and ModelFileError.
+    Raises NotRemovable if there are several, and ModelNotFound or ModelFileError if there is none.
     """
     models = find_models(name)
     if len(models) > 1:
@@ -172,7 +173,7 @@ def single_model(name: str) -> LocalModel:
 def removal(model: LocalModel, derived: Sequence[Path] = ()) -> Removal:
     """Prepare the removal of a model, without removing anything yet. Raises NotRemovable.
 
-    derived: our own files made from it, which are removed too.
+    derived: our own files that were made from it, to be removed as well.
     """
     if model.place not in (Place.OWN, Place.HUB):
         raise _not_ours(model)
@@ -258,12 +259,12 @@ def _of_hub(model: LocalModel, wanted: tuple[Path, ...]) -> Removal:
     if model.found.format == "gguf":  # an MLX model's small files are identical in many revisions and models
         blobs = {file.blob_path for file in chosen}
         chosen = [file for file in everything if file.blob_path in blobs]
-    # Files must lie in the repository: a link could name any file.
+    # Files must be inside the repository: a link could name any file.
     inside = (repo.repo_path / "blobs", *(revision.snapshot_path for revision in repo.revisions))
     for file in chosen:
         if not any(folder in file.blob_path.parents for folder in inside):
             raise _invalid_cache(model, f"{file.file_path} is a link to a place outside it")
-    # A renamed repository is there twice, with the same commits: only this one is removed.
+    # A renamed repository is in the cache twice, with the same commits; only this copy is removed.
     cache = replace(cache, repos=frozenset({repo}))
     unfinished = any((repo.repo_path / "blobs").glob("*.incomplete"))
     if len(chosen) == len(everything) and not unfinished:

@@ -1,5 +1,6 @@
-"""Models on other servers, named in settings.toml: from `[remotes.NAME]` to what answers there as NAME/MODEL.
+"""Models on other servers: `[remotes.NAME]` in settings.toml makes a server's models available as NAME/MODEL.
 
-`client` has the connection and all its bounds, `discovery` finds out what a server is and which models it
-has, `listing` asks several at once, `measured` remembers how fast they were. Begin with `discovery`.
+`client` has the connection and all its limits, `discovery` finds out what a server is and which models it
+has, `listing` asks several servers at once, and `measured` remembers how fast they were. Start with
+`discovery`.
 """

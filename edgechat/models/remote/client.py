@@ -1,4 +1,7 @@
-"""HTTP with a remote engine: bounded in time and size, its errors as ours, the key for this server alone."""
+"""HTTP client for a remote engine, with limits on time and size, and its errors translated to edgechat's.
+
+The key is sent to this server only.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +38,10 @@ if TYPE_CHECKING:
     import httpx2
 
 CONNECT_SECONDS, ASK_SECONDS, SILENT_SECONDS = 5.0, 10.0, 600.0
-"""For a connection; for a question about the server; between two pieces of an answer: models are loaded, and
-long prompts read, in silence."""
+"""Seconds allowed for connecting, for a question about the server, and between two pieces of a reply: servers
+load models and read long prompts in silence."""
 MOST_JSON, MOST_LINE, MOST_ANSWER = 8 * 2**20, 2**20, 256 * 2**20
-"""Bytes of the answer to a question about the server; of a line of a stream, and of all its lines."""
+"""Maximum bytes of a response about the server, of one line in a stream, and of a whole stream."""
 _MOST_ERROR = 2**16
 _TOO_LONG = re.compile(
     r"context.{0,40}(length|size|window)|too many tokens|(prompt|input).{0,40}too long", re.I
@@ -47,13 +50,13 @@ _MOST_WAIT = 3600
 
 
 class RemoteClient:
-    """The connections to one server. Belongs to one event loop; close it.
+    """Connections to one server, for use in one event loop. Must be closed.
 
-    Redirects are never followed: they could lead the key, and the chat, elsewhere.
+    Redirects are never followed: they could send the key, and the chat, elsewhere.
     """
 
     def __init__(self, name: str, server: RemoteServer, *, silent_seconds: float = SILENT_SECONDS) -> None:
-        """`name`: what users call it."""
+        """Set up the client; `name` is the server's name for users."""
         self.name = name
         self.server = server
         self.root = root_of(server.url)
@@ -63,19 +66,19 @@ class RemoteClient:
         self._secret: str | None = None
 
     async def get(self, path: str, *, seconds: float = ASK_SECONDS) -> Any:
-        """Return the JSON at a path below the root. Raises EdgechatError."""
+        """GET a path below the root and return the JSON in the response. Raises EdgechatError."""
         return await self._ask("GET", path, None, seconds)
 
     async def post(self, path: str, body: Mapping[str, Any], *, seconds: float = ASK_SECONDS) -> Any:
-        """Return the JSON that a path answers. Raises EdgechatError."""
+        """POST `body` to a path and return the JSON in the response. Raises EdgechatError."""
         return await self._ask("POST", path, body, seconds)
 
     async def text(self, path: str, *, seconds: float = ASK_SECONDS) -> str:
-        """Return the text at a path. Raises EdgechatError."""
+        """GET a path below the root and return the text. Raises EdgechatError."""
         return (await self._bytes("GET", path, None, seconds)).decode("utf-8", "replace")
 
     async def lines(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[list[bytes], None]:
-        """Yield the lines of an answer, those together that come together. Raises EdgechatError."""
+        """POST `body` and yield the lines of the response, grouped as they arrive. Raises EdgechatError."""
         async with self._response("POST", path, body, self._silent_seconds) as response:
             rest, n_bytes = bytearray(), 0
             async for piece in response.aiter_raw():
@@ -100,19 +103,19 @@ class RemoteClient:
             await http.aclose()
 
     def failed(self, what: str) -> RemoteFailed:
-        """Return the error of an answer that cannot be used."""
+        """Return the error for a response that cannot be used."""
         return RemoteFailed(
             f"{self.name} {what}.", hint=f"To see what it is: edgechat remote test {self.name}"
         )
 
     def said(self, text: str, limit: int = 300) -> str:
-        """Return a text of the server for users: one line without the key, wherever it got that from."""
+        """Return text from the server for users: one line, without the key in case the server repeats it."""
         if self._secret:
             text = text.replace(self._secret, "…")
         return one_line(text, limit)
 
     def refusal(self, status: int, body: bytes, retry_after: str = "") -> EdgechatError:
-        """Return the error for an answer that is none."""
+        """Return the error for an unsuccessful response."""
         message, code = _message(body)
         message = self.said(message or f"status {status}").rstrip(".")
         if status in (401, 403):
@@ -125,8 +128,8 @@ class RemoteClient:
         if status == 429 or (status == 503 and retry_after):
             seconds = min(int(retry_after), _MOST_WAIT) if retry_after.isdecimal() else 1
             hint = f"Ask again in {seconds} second{'s' * (seconds != 1)}."
-            return QueueFull(f"{self.name} has too much to do: {message}.", hint=hint, seconds=seconds)
-        if status in (502, 503, 504):  # of a router: none of its engines answers
+            return QueueFull(f"{self.name} is too busy: {message}.", hint=hint, seconds=seconds)
+        if status in (502, 503, 504):  # from a router: none of its engines is available
             return RemoteUnreachable(
                 f"{self.name} cannot answer now: {message}.",
                 hint=f"To see when it can: edgechat remote test {self.name}",
@@ -143,7 +146,7 @@ class RemoteClient:
     def _key_hint(self) -> str:
         where = f"[remotes.{self.name}] in {settings.settings_file()}"
         if self.server.key_env is not None:
-            return f"It is sent what the environment variable {one_line(self.server.key_env, 80)} has."
+            return f"The key comes from the environment variable {one_line(self.server.key_env, 80)}."
         return f"{'Correct' if self.server.key else 'Add'} key or key_env: {where}"
 
     async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> Any:
@@ -152,7 +155,7 @@ class RemoteClient:
             return msgspec.json.decode(data)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
             raise RemoteUnreachable(
-                f"{self.name} does not answer as a server of models does.", hint=self._hint
+                f"{self.name} does not answer like a model server.", hint=self._hint
             ) from error
 
     async def _bytes(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> bytes:
@@ -162,7 +165,7 @@ class RemoteClient:
                 async for piece in response.aiter_raw():
                     data += piece
                     if len(data) > MOST_JSON:
-                        raise self.failed(f"says more than {mebibytes(MOST_JSON)} of itself")
+                        raise self.failed(f"sends more than {mebibytes(MOST_JSON)} about itself")
                 return bytes(data)
         except TimeoutError as error:
             raise self._unreachable(f"it did not answer within {seconds:.0f} s") from error
@@ -190,13 +193,13 @@ class RemoteClient:
                         response.headers.get("retry-after", ""),
                     )
                 if response.headers.get("content-encoding", "identity").lower() != "identity":
-                    raise self.failed("sends a compressed answer, which was not asked for")
+                    raise self.failed("sends a compressed answer, which was not requested")
                 yield response
         except httpx2.ConnectError as error:
             raise self._unreachable("there is no connection") from error
         except httpx2.TimeoutException as error:
             if begun:
-                raise self.broken(f"said nothing for {seconds:.0f} s") from error
+                raise self.broken(f"sent nothing for {seconds:.0f} s") from error
             raise self._unreachable("it did not answer in time") from error
         except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, ValueError) as error:
             if begun:
@@ -204,7 +207,10 @@ class RemoteClient:
             raise self._unreachable(self.said(str(error), 120) or type(error).__name__) from error
 
     def _client(self) -> httpx2.AsyncClient:
-        """Return the client. Raises RemoteUnreachable if edgechat is offline, RemoteDenied without a key."""
+        """Return the HTTP client, creating it the first time.
+
+        Raises RemoteUnreachable if edgechat is offline, and RemoteDenied if the key is missing.
+        """
         if self._http is None:
             import httpx2
 
@@ -212,7 +218,7 @@ class RemoteClient:
             if not is_here and (switch := _offline()) is not None:
                 raise RemoteUnreachable(
                     f"{self.name} is not on this machine, and {switch} keeps edgechat offline.",
-                    hint="Choose a model of this machine: edgechat list",
+                    hint="Choose a model on this machine: edgechat list",
                 )
             if not is_here and (unusable := unusable_proxy()) is not None:
                 why, hint = unusable
@@ -228,20 +234,20 @@ class RemoteClient:
             self._http = httpx2.AsyncClient(
                 headers=headers,
                 follow_redirects=False,
-                trust_env=not is_here,  # nothing of this machine is reached through a proxy
+                trust_env=not is_here,  # this machine is never reached through a proxy
                 limits=httpx2.Limits(max_connections=None, max_keepalive_connections=4),
             )
         return self._http
 
     async def _look_up(self, seconds: float) -> None:
-        """Return once the host has an address. Raises RemoteUnreachable."""
+        """Wait until the host's address is known. Raises RemoteUnreachable."""
         host = urlsplit(self.root).hostname or ""
         try:
             async with asyncio.timeout(seconds):
-                # A proxy looks names up itself.
+                # A proxy looks up names itself.
                 self._has_address = bool(getproxies().keys() - {"no"}) or await has_address(host)
         except TimeoutError as error:
-            raise self._unreachable(f"nothing tells the address of {one_line(host, 100)}") from error
+            raise self._unreachable(f"looking up {one_line(host, 100)} took too long") from error
         if not self._has_address:
             raise self._unreachable(f"there is no host {one_line(host, 100)}")
 
@@ -265,12 +271,12 @@ class RemoteClient:
         return f"Is it running? Its address: {one_line(self.root, 200)}"
 
     def broken(self, what: str) -> EngineCrashed:
-        """Return the error of an answer that ended before its end."""
+        """Return the error for a response that was cut off."""
         return EngineCrashed(f"{self.name} {what}.", hint="Ask again; the partial answer is kept.")
 
 
 async def _beginning(response: httpx2.Response) -> bytes:
-    """Return the beginning of an answer, which may have no end."""
+    """Return the beginning of an unsuccessful response, which may never end."""
     data = bytearray()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(ASK_SECONDS):
@@ -282,7 +288,7 @@ async def _beginning(response: httpx2.Response) -> bytes:
 
 
 def _message(body: bytes) -> tuple[str, str]:
-    """Return the text and the code of an error, as the servers that we know write it; '' for unknown ones."""
+    """Return an error's message and code, in the forms that known servers use; '' where there is none."""
     try:
         said = msgspec.json.decode(body)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):

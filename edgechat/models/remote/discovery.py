@@ -1,6 +1,7 @@
-"""What a server is, which models it has, and what one of them can do.
+"""Server discovery: what kind of server a remote is, which models it has, and what a model can do.
 
-Most servers sign their list of models (`owned_by`); the others are told by an endpoint that they alone have.
+Most servers identify themselves in their list of models (`owned_by`). The others are recognized by an
+endpoint that only they have.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from edgechat.settings import RemoteKind
 
 MOST_MODELS = 2000
 UNNAMED = "unknown"
-"""What SGLang's router calls the models of other engines, whose names it is not told."""
+"""SGLang's router uses this name for the models of other engines, as it is not told their names."""
 _MOST_ID = 256
 _MOST_COUNT = 2**40
 _OWNERS: Mapping[str, RemoteKind] = {
@@ -32,18 +33,18 @@ _OWNERS: Mapping[str, RemoteKind] = {
     "organization_owner": "lmstudio",
 }
 _ROUTER = "local"
-"""The owner that SGLang's router names."""
+"""The owner of the models in a list from SGLang's router."""
 _SIGNS: tuple[tuple[RemoteKind, str, str], ...] = (
     ("lmstudio", "/api/v0/models", "data"),
     ("tgi", "/info", "max_total_tokens"),
     ("llama-server", "/props", "default_generation_settings"),
     ("ollama", "/api/version", "version"),
 )
-"""An endpoint, and a field of what it answers; Ollama's is imitated by others, and comes last."""
+"""For each kind: an endpoint, and a field of its response. Ollama's comes last, because others imitate it."""
 
 
 async def models_of(client: RemoteClient) -> tuple[RemoteKind, list[HostedModel]]:
-    """Return what a server is, and its models. Raises EdgechatError."""
+    """Return what kind of server this is, and its models. Raises EdgechatError."""
     listed = await client.get("/v1/models")
     entries = _value(listed, "data")
     if not isinstance(listed, dict) or not isinstance(entries, list | None):
@@ -53,8 +54,8 @@ async def models_of(client: RemoteClient) -> tuple[RemoteKind, list[HostedModel]
         )
     entries = [entry for entry in (entries or [])[:MOST_MODELS] if _is_model(entry)]
     if _owner(entries) == _ROUTER:
-        with contextlib.suppress(ModelNotFound):  # it is no router after all
-            await client.get("/readiness")  # the list is there without any engine
+        with contextlib.suppress(ModelNotFound):  # not a router after all
+            await client.get("/readiness")  # the list is there even without any engine
     kind = client.server.kind or _OWNERS.get(_owner(entries)) or await _probed(client)
     details: Mapping[str, Mapping[str, Any]] = {}
     if kind == "lmstudio":
@@ -63,16 +64,14 @@ async def models_of(client: RemoteClient) -> tuple[RemoteKind, list[HostedModel]
 
 
 async def described(client: RemoteClient, model: str) -> HostedModel:
-    """Return one model of a server, with all that it tells. Raises EdgechatError."""
-    if (
-        client.server.kind == "transformers"
-    ):  # it lists what lies in the hub's cache, and runs what it is asked for
+    """Return one of a server's models, with everything the server says about it. Raises EdgechatError."""
+    if client.server.kind == "transformers":  # it lists the hub's cache, but runs whatever it is asked for
         return _model(client, "transformers", {"id": model})
     kind, models = await models_of(client)
     found = next((one for one in models if one.id == model), None)
     if [one.id for one in models] == [UNNAMED]:
         return msgspec.structs.replace(models[0], id=model)
-    if found is None and kind == "ollama":  # a tag is often left away
+    if found is None and kind == "ollama":  # the tag is often omitted
         found = next((one for one in models if one.id == f"{model}:latest"), None)
     if found is None:
         near = difflib.get_close_matches(model, [one.id for one in models], n=1, cutoff=0.5)
@@ -90,7 +89,7 @@ async def described(client: RemoteClient, model: str) -> HostedModel:
             case "tgi":
                 told = await client.get("/info")
                 return msgspec.structs.replace(found, context=_count(told, "max_total_tokens"))
-    except EdgechatError:  # it answers without them, too: a router, or an older version
+    except EdgechatError:  # chats work without these details, which routers and older versions lack
         pass
     return found
 
@@ -118,7 +117,7 @@ async def _probed(client: RemoteClient) -> RemoteKind:
 
 
 async def _entries(client: RemoteClient, path: str, field: str = "data") -> list[dict[str, Any]]:
-    """Return the models that another endpoint lists; none if it cannot."""
+    """Return the models that another endpoint lists, or [] if it fails."""
     try:
         told = await client.get(path)
     except EdgechatError:
@@ -131,7 +130,7 @@ async def _entries(client: RemoteClient, path: str, field: str = "data") -> list
 
 
 def _model(client: RemoteClient, kind: RemoteKind, entry: Mapping[str, Any]) -> HostedModel:
-    """Return a model from its entry in a list: the fields of all servers together."""
+    """Return the model described by an entry in a list, which may have any server's fields."""
     meta, architecture = _table(entry, "meta"), _table(entry, "architecture")
     contexts = [
         _count(meta, "n_ctx"),
@@ -171,7 +170,7 @@ def _of_llama_server(model: HostedModel, props: Any) -> HostedModel:
 def _of_ollama(model: HostedModel, shown: Any, loaded: Sequence[Mapping[str, Any]]) -> HostedModel:
     able, details = _value(shown, "capabilities"), _table(shown, "model_info")
     able = able if isinstance(able, list) else ["completion", "tools"]
-    # What it was trained for says nothing: a context is chosen with the load, by the memory that is there.
+    # The context used in training says nothing: Ollama chooses one at load time, to fit the free memory.
     contexts = [_count(entry, "context_length") for entry in loaded if entry["id"] == model.id]
     return msgspec.structs.replace(
         model,

@@ -1,4 +1,4 @@
-"""The models of all remote engines, asked at the same time and for a short while."""
+"""Model lists of all remote engines, requested concurrently and with a short timeout."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from edgechat.models.remote.model import HostedModel
 from edgechat.settings import RemoteKind, RemoteServer
 
 LIST_SECONDS = 2.0
-"""For which a server is waited for when a list is shown."""
+"""Seconds to wait for each server when a list is shown."""
 
 
 class RemoteListing(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of asking a server for its models."""
+    """The result of asking a server for its models."""
 
     server: str
     kind: RemoteKind | None = None
     models: Sequence[HostedModel] = ()
-    """Those that chat."""
+    """The models that can chat."""
     error: EdgechatError | None = None
-    """Why there are none."""
+    """Why the request failed, if it did."""
 
 
 class RemoteRow(msgspec.Struct, frozen=True):
-    """A model, and how fast it was."""
+    """A model, with its measured speed."""
 
     model: HostedModel
     speed: MeasuredSpeed | None
 
 
 async def listing_of(name: str, server: RemoteServer, seconds: float = LIST_SECONDS) -> RemoteListing:
-    """Ask one server."""
+    """Ask one server for its models."""
     client = RemoteClient(name, server)
     try:
         async with asyncio.timeout(seconds):
@@ -55,12 +55,12 @@ async def listing_of(name: str, server: RemoteServer, seconds: float = LIST_SECO
 
 
 async def listings(remotes: Mapping[str, RemoteServer]) -> list[RemoteListing]:
-    """Ask all servers, which takes as long as the slowest one may."""
+    """Ask all servers concurrently; this takes only as long as the slowest one."""
     return await asyncio.gather(*(listing_of(name, server) for name, server in remotes.items()))
 
 
 def rows_of(listed: Sequence[RemoteListing]) -> list[RemoteRow]:
-    """Return the models of some listings."""
+    """Return the models in the listings, with their measured speeds."""
     speeds = measured_speeds()
     models = (model for listing in listed for model in listing.models)
     return [RemoteRow(model, speeds.get(model.name)) for model in models]

@@ -1,7 +1,7 @@
-"""How fast the models of remote engines were: the last answers of each, in one file of the cache folder.
+"""Measured speeds of remote models, averaged over their last replies, in a file in the cache folder.
 
-In a second file, how long the programs that edgechat starts took to be ready. Whatever is wrong with the
-files, it is as if nothing had been measured.
+A second file has the startup times of the programs that edgechat starts. An unreadable or invalid file counts
+as empty.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ T = TypeVar("T")
 MOST_REMEMBERED = 512
 _MOST_BYTES = 2**18
 _SHARE = 0.3
-"""Of a new answer in what is remembered."""
+"""Weight of a new reply in the average."""
 
 
 class MeasuredSpeed(msgspec.Struct, frozen=True):
-    """A moving average over answers."""
+    """A moving average over replies."""
 
     ttft_ms: float
     decode_tps: float
     when: float
-    """Of the last answer, in seconds since 1970."""
+    """Time of the last reply, in seconds since 1970."""
 
 
 class EngineStart(msgspec.Struct, frozen=True, omit_defaults=True):
     """The last start of a program that edgechat starts."""
 
     seconds: float = 0.0
-    """Until it was ready, the last time that it was; 0: never."""
+    """How long it took to be ready, the last time it became ready; 0 if it never did."""
     failure: str = ""
-    """Why it was not ready; '': it was."""
+    """Why it did not become ready; '' if it did."""
     log: str = ""
     """The path of its log."""
 
@@ -49,12 +49,12 @@ _STARTS = msgspec.json.Decoder(dict[str, EngineStart])
 
 
 def measured_speeds() -> dict[str, MeasuredSpeed]:
-    """Return what is remembered, by the names of the models: 'desk/qwen3-32b'."""
+    """Return the measured speeds by model name: 'desk/qwen3-32b'."""
     return _read("remote-speeds", _SPEEDS)
 
 
 def note_speed(name: str, ttft_ms: float, decode_tps: float) -> None:
-    """Remember an answer. Errors are ignored."""
+    """Record the speed of a reply. Errors are ignored."""
     known = measured_speeds()
     if (before := known.pop(name, None)) is not None:
         ttft_ms = before.ttft_ms + _SHARE * (ttft_ms - before.ttft_ms)
@@ -64,18 +64,18 @@ def note_speed(name: str, ttft_ms: float, decode_tps: float) -> None:
 
 
 def forget_speeds(server: str) -> None:
-    """Forget the models of a server. Errors are ignored."""
+    """Forget the speeds of a server's models. Errors are ignored."""
     known = measured_speeds().items()
     _write("remote-speeds", {name: speed for name, speed in known if not name.startswith(f"{server}/")})
 
 
 def engine_starts() -> dict[str, EngineStart]:
-    """Return what is remembered of starts, by the names of the models: 'vllm:qwen3-8b'."""
+    """Return the recorded starts by model name: 'vllm:qwen3-8b'."""
     return _read("engine-starts", _STARTS)
 
 
 def note_start(name: str, start: EngineStart) -> None:
-    """Remember the last start of a model's program. Errors are ignored."""
+    """Record the last start of a model's program. Errors are ignored."""
     known = engine_starts()
     before = known.pop(name, EngineStart())
     known[name] = start if start.seconds else msgspec.structs.replace(start, seconds=before.seconds)
@@ -90,7 +90,7 @@ def _read(file: str, decoder: msgspec.json.Decoder[dict[str, T]]) -> dict[str, T
 
 
 def _write(file: str, known: dict[str, T]) -> None:
-    """Write the last ones, in the order in which they came."""
+    """Write the most recent entries, oldest first."""
     with contextlib.suppress(OSError, FolderError):
         paths.replace(_path(file), msgspec.json.encode(dict(list(known.items())[-MOST_REMEMBERED:])))
 

@@ -1,4 +1,4 @@
-"""How busy a server is, as its /metrics tell (Prometheus' text format)."""
+"""How busy a server is, according to its /metrics (Prometheus text format)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ _NAMES: Mapping[RemoteKind, tuple[str, str, str]] = {
     "tgi": ("tgi_batch_current_size", "tgi_queue_size", ""),
     "edgechat": ("edgechat_running", "edgechat_waiting", ""),
 }
-"""The gauges of requests that run and that wait, and of the share of the KV cache that is in use."""
+"""Gauges for running requests, waiting requests, and the fraction of the KV cache in use; '' where
+missing."""
 
 
 class ServerLoad(msgspec.Struct, frozen=True):
-    """How busy a server is, with all that it does for others; None where it does not tell."""
+    """How busy a server is, including other clients' requests. Values are None if it does not state them."""
 
     running: int | None = None
     waiting: int | None = None
@@ -32,7 +33,7 @@ class ServerLoad(msgspec.Struct, frozen=True):
 
 
 async def load_of(client: RemoteClient, kind: RemoteKind) -> ServerLoad | None:
-    """Return how busy a server is; None if it does not tell."""
+    """Return how busy a server is, or None if it does not say."""
     if kind not in _NAMES:
         return None
     try:
@@ -50,7 +51,7 @@ async def load_of(client: RemoteClient, kind: RemoteKind) -> ServerLoad | None:
 
 
 def _sum(text: str, name: str) -> float | None:
-    """Return a gauge, of all labels together; None if there is none."""
+    """Return a gauge, summed over all labels, or None if it is missing."""
     if not name:
         return None
     found = re.findall(rf"^{re.escape(name)}(?:\{{[^\n]*\}})? ([0-9.eE+-]{{1,32}})\s*$", text, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""A model of a remote engine, as plain values."""
+"""A remote engine's model, as plain values."""
 
 from __future__ import annotations
 
@@ -20,44 +20,44 @@ KINDS: Mapping[RemoteKind, str] = {
     "transformers": "Transformers",
     "openai": "OpenAI's protocol",
 }
-"""What people call them."""
+"""Their names for users."""
 
 
 class HostedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model of a server, as far as the server tells."""
+    """A model on a server, as described by the server."""
 
     server: str
-    """What users call the server."""
+    """The server's name for users."""
     id: str
     kind: RemoteKind
     url: str
-    """Of the server."""
+    """The server's URL."""
     context: int = 0
-    """Tokens; 0: it does not tell."""
+    """Context length in tokens; 0 if the server does not state it."""
     n_params: int = 0
     sees: bool = False
     hears: bool = False
     chats: bool = True
-    """Whether it is more than a maker of embeddings."""
+    """Whether it does more than make embeddings."""
     can_switch_thinking: bool = False
     has_tools: bool = True
-    """Whether it knows tools by itself; servers of which that is not known are believed to."""
+    """Whether it supports tools itself; assumed if the server does not say."""
 
     is_started: bool = False
-    """Whether edgechat starts the server: then this is a model of a program's, and `server` the program."""
+    """Whether edgechat starts the server. If so, `server` is the name of the program."""
 
     @property
     def name(self) -> str:
-        """What users call it."""
+        """The model's name for users."""
         return f"{self.server}{':' if self.is_started else '/'}{self.id}"
 
 
 def split_remote(model: str, remotes: Collection[str]) -> tuple[str, str] | None:
-    """Return the server and the model of a name NAME/MODEL; None if it is a file, or NAME no remote."""
+    """Split NAME/MODEL into server and model; None if it is a file, or NAME is not a remote."""
     name, _, id = model.partition("/")
     return (name, id) if id and name in remotes and not os.path.isfile(model) else None
 
 
 def root_of(url: str) -> str:
-    """Return a server's URL without what OpenAI's protocol adds to it."""
+    """Return a server's URL without the '/v1' of OpenAI's protocol."""
     return url.rstrip("/").removesuffix("/v1").rstrip("/")

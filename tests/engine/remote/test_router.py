@@ -64,9 +64,9 @@ async def test_a_server_with_such_an_owner_needs_no_readiness(router):
 @pytest.mark.parametrize(
     ("answer", "kind", "told", "next_step"),
     [
-        (said(b"", 429), QueueFull, "too much to do: status 429.", "Ask again in 1 second."),
-        (said(b"", 429, Retry_After="7"), QueueFull, "too much to do", "Ask again in 7 seconds."),
-        (said(b"", 503, Retry_After="30"), QueueFull, "too much to do", "Ask again in 30 seconds."),
+        (said(b"", 429), QueueFull, "too busy: status 429.", "Ask again in 1 second."),
+        (said(b"", 429, Retry_After="7"), QueueFull, "too busy", "Ask again in 7 seconds."),
+        (said(b"", 503, Retry_After="30"), QueueFull, "too busy", "Ask again in 30 seconds."),
         (NO_WORKERS, RemoteUnreachable, "cannot answer now: No available workers", "edgechat remote test"),
         (said(b"<html>Bad Gateway", 502), RemoteUnreachable, "cannot answer now: status 502.", "remote test"),
         (said(b"", 401), RemoteDenied, "refuses the key", "key_env"),

@@ -75,9 +75,9 @@ def test_a_model_is_no_projector_and_the_reverse():
         ({"clip.vision.embedding_length": 2**31 - 1}, "not between"),
         ({"clip.vision.attention.head_count": 33}, "not between 0 and 32"),
         ({"clip.vision.projection_dim": 2**31}, "no valid number"),
-        ({"clip.vision.image_mean": [0.5, 0.5]}, "no list of three"),
-        ({"clip.vision.image_std": [0.5, 0.5, math.nan]}, "no list of three"),
-        ({"clip.vision.image_std": None}, "no list of three"),
+        ({"clip.vision.image_mean": [0.5, 0.5]}, "not a list of three"),
+        ({"clip.vision.image_std": [0.5, 0.5, math.nan]}, "not a list of three"),
+        ({"clip.vision.image_std": None}, "not a list of three"),
     ],
 )
 def test_refused(changes, says):

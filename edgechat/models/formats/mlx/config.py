@@ -1,4 +1,4 @@
-"""The config.json of a model, as defined by the transformers library and mlx-lm."""
+"""A model's config.json, as defined by the transformers library and mlx-lm."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from edgechat.base.errors import ModelFileError
 from edgechat.models.formats.header import MAX_LAYERS, MAX_NUMBER, show, unsound
 
 MAX_CONFIG = 1 << 20
-"""Bytes of config.json; some kilobytes are usual."""
+"""Maximum size of a config.json, in bytes; a few kilobytes are usual."""
 
 _TEXT_CLASSES = ("ForCausalLM", "LMHeadModel")
 _MULTIMODAL_CLASSES = ("ForConditionalGeneration",)
 _NATIVE = ("mxfp4", "mxfp8")
-"""Quantizations of other tools that mlx-lm reads unchanged."""
+"""Other tools' quantizations that mlx-lm reads unchanged."""
 _MODES = ("mxfp4", "mxfp8", "nvfp4")
 _UNSUPPORTED_CACHES = {
     *("baichuan_m1", "deepseek_v32", "falcon_h1", "llama4", "longcat_flash", "longcat_flash_ngram"),
     "minimax_m3",
 }
-"""Models with composed or chunked caches in mlx-lm."""
+"""Models whose caches in mlx-lm are composite or chunked."""
 _USE_MLX_COPY = "Use an MLX copy of this model; their names end in -4bit or -8bit."
 
 
@@ -33,20 +33,20 @@ class Config:
     """A config.json. Methods raise ModelFileError for invalid values."""
 
     name: str
-    """Name of the model in messages."""
+    """The model's name in messages."""
     whole: Mapping[str, Any]
     text: Mapping[str, Any]
-    """The part about the language model in a multimodal one; else the same."""
+    """The part about the language model if the model is multimodal; otherwise the same as `whole`."""
     kind: str
     """The language model's `model_type`: 'qwen3', 'gemma3'."""
 
     def get(self, key: str) -> Any:
-        """Return a value of the language model's part, else of the whole config, else None."""
+        """Return a value from the language model's part, or else from the whole config, or else None."""
         value = self.text.get(key)
         return self.whole.get(key) if value is None else value
 
     def number(self, *keys: str, default: int | None = None) -> int | None:
-        """Return the count under the first of these keys that is present, else `default`."""
+        """Return the count under the first of these keys that is present, or else `default`."""
         for key in keys:
             value = self.get(key)
             if value is None:
@@ -59,7 +59,7 @@ class Config:
         return default
 
     def require(self, *keys: str, default: int | None = None) -> int:
-        """Return a required count, like `number`."""
+        """Return a count as `number` does. Raises ModelFileError if there is none."""
         value = self.number(*keys, default=default)
         if value is None:
             raise ModelFileError(
@@ -78,7 +78,7 @@ class Config:
         return n
 
     def layer_types(self, key: str) -> tuple[str, ...] | None:
-        """Return the type of each layer ('full_attention'); None without such a list."""
+        """Return the type of each layer ('full_attention'), or None if the config does not list them."""
         words = self.get(key)
         if not isinstance(words, list) or not words:
             return None
@@ -88,7 +88,7 @@ class Config:
 
     @property
     def quantization(self) -> Mapping[str, Any] | None:
-        """MLX's quantization: {'bits': 4, 'group_size': 64, 'mode': 'affine'}; None for plain weights.
+        """MLX's quantization: {'bits': 4, 'group_size': 64, 'mode': 'affine'}; None for unquantized weights.
 
         Raises ModelFileError for another tool's quantization.
         """
@@ -110,7 +110,7 @@ class Config:
 
     @property
     def quant(self) -> str:
-        """Label of the quantization: '4bit', 'mxfp4', 'bf16'."""
+        """The quantization's label: '4bit', 'mxfp4', 'bf16'."""
         quantization = self.quantization
         if quantization is None:
             dtype = self.get("torch_dtype") or self.get("dtype")
@@ -133,7 +133,7 @@ def read_config(path: Path) -> Config:
 
 
 def parse_config(data: bytes, name: str) -> Config:
-    """Parse a config.json. Raises ModelFileError, also for a model that requires its own code."""
+    """Parse a config.json. Raises ModelFileError, including for a model that requires its own code."""
     config = parse_json(data, f"{name}'s config.json")
     if config.get("model_file") is not None:
         raise ModelFileError(
@@ -151,7 +151,7 @@ def parse_config(data: bytes, name: str) -> Config:
 
 
 def parse_json(data: bytes, what: str) -> dict[str, Any]:
-    """Parse a JSON object of bounded size. Raises ModelFileError."""
+    """Parse a JSON object. Raises ModelFileError."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -162,11 +162,11 @@ def parse_json(data: bytes, what: str) -> dict[str, Any]:
 
 
 def is_language_model(config: Config) -> bool:
-    """Return whether this is a language model, by its config."""
+    """Return whether this is a language model, judging by its config."""
     names = config.whole.get("architectures")
     if not isinstance(names, list) or not names:
         return True
-    # Without vision, it is a translator or hears.
+    # Without vision, such a model translates, or only accepts audio.
     sees = config.text is not config.whole or isinstance(config.whole.get("vision_config"), dict)
     endings = (*_TEXT_CLASSES, *_MULTIMODAL_CLASSES) if sees else _TEXT_CLASSES
     return any(isinstance(name, str) and name.endswith(endings) for name in names)
@@ -187,7 +187,10 @@ def require_language_model(config: Config) -> None:
 
 
 def folder_name(folder: Path) -> str:
-    """Return the name of the model in a folder: the folder's, or in the hub's cache the repository's."""
+    """Return the name of the model in a folder.
+
+    This is the folder's name or, in the hub's cache, the repository's.
+    """
     repo = folder.parent.parent.name
     if folder.parent.name == "snapshots" and repo.startswith("models--"):
         return repo.removeprefix("models--").replace("--", "/", 1)
@@ -195,7 +198,7 @@ def folder_name(folder: Path) -> str:
 
 
 def bounded(path: Path, most: int) -> bytes:
-    """Return the contents of a file. Raises ModelFileError above `most` bytes, OSError."""
+    """Return a file's contents. Raises OSError, and ModelFileError if there are more than `most` bytes."""
     if not path.is_file():  # opening a pipe would block
         raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
     with path.open("rb") as file:
@@ -234,7 +237,7 @@ _NAMES = {
     "qwen3_vl": "qwen3vl",
     "qwen3_vl_moe": "qwen3vlmoe",
 }
-"""Names that differ; most are the same."""
+"""mlx-lm's names that differ from llama.cpp's; most are the same."""
 
 _DEFAULTS: dict[str, dict[str, int]] = {
     "gemma3": {"head_dim": 256, "num_attention_heads": 4, "num_key_value_heads": 1},
@@ -253,14 +256,14 @@ _DEFAULTS: dict[str, dict[str, int]] = {
 
 
 def llama_cpp_name(kind: str) -> str:
-    """Return llama.cpp's name of mlx-lm's architecture `kind`; `kind` itself if they do not differ."""
+    """Return llama.cpp's name for mlx-lm's architecture `kind`; most are the same."""
     return _NAMES.get(kind, kind)
 
 
 def default_count(kind: str, key: str, *, multimodal: bool = False) -> int | None:
     """Return mlx-lm's default for a count that a config omits, or None.
 
-    multimodal: the model is part of a multimodal one, for which Gemma 3 has other values.
+    multimodal: whether the model is part of a multimodal one, where Gemma 3 has other values.
     """
     if kind == "gemma3" and multimodal:
         wide = {"num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 131_072}

@@ -1,4 +1,4 @@
-"""The parts of an MLX model that plans need, from a folder or the hub, and their header."""
+"""The parts of an MLX model that planning needs, from a folder or the hub, and the header built from them."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ from edgechat.models.local.files import CONFIG
 
 MAX_FILES = 1000
 MAX_TABLES = 64 << 20
-"""Bytes of the tables of all files of a model."""
+"""Maximum size of a model's tensor tables, all files together, in bytes."""
 _MAX_TOKENIZER = 4 << 20
-"""Bytes of a tokenizer_config.json; some list every added token."""
+"""Maximum size of a tokenizer_config.json, in bytes; some list every added token."""
 _MAX_TEMPLATE = 1 << 20
 
 
 class TensorTable(msgspec.Struct, frozen=True, array_like=True):
-    """Table of one safetensors file."""
+    """The tensor table of one safetensors file."""
 
     file: str
-    """Name of the file in messages."""
+    """The file's name in messages."""
     file_size: int
     data: bytes
 
 
 class Contents(msgspec.Struct, frozen=True, array_like=True):
-    """The parts that are read, all of them untrusted."""
+    """The parts that are read from a model, all of them untrusted."""
 
     config: Annotated[bytes, Meta(max_length=MAX_CONFIG)]
     tables: Annotated[tuple[TensorTable, ...], Meta(max_length=MAX_FILES)]
@@ -61,7 +61,7 @@ class Contents(msgspec.Struct, frozen=True, array_like=True):
     template: str | None = None
     """Contents of chat_template.jinja, if requested."""
     sees: bool = True
-    """Whether there is a processor's config, which every model with vision has."""
+    """Whether it has an image processor's config, as every model with vision does."""
 
     def header(self, name: str) -> ModelHeader:
         """Return the model's header. name: the model's name in messages. Raises ModelFileError."""
@@ -98,7 +98,7 @@ class Contents(msgspec.Struct, frozen=True, array_like=True):
 
 
 def unpack(data: bytes) -> Contents:
-    """Return packed contents. Raises ModelFileError for anything else."""
+    """Unpack what `Contents.pack` returned. Raises ModelFileError for anything else."""
     stream = zlib.decompressobj()
     try:
         packed = stream.decompress(data, MAX_TABLES + MAX_CONFIG)
@@ -171,6 +171,6 @@ def _read_optional(path: Path, most: int) -> bytes:
 def read_model(path: Path) -> ModelHeader:
     """Read the header of the model that a backend would load from `path`: a GGUF file, or an MLX folder.
 
-    Raises ModelFileError, also if there is no language model.
+    Raises ModelFileError, including if there is no language model.
     """
     return read_folder(path) if path.is_dir() else gguf.read_model(path)

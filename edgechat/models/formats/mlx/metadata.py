@@ -1,7 +1,7 @@
-"""Translation of a config.json to GGUF's metadata keys, and the kinds of a model's layers.
+"""Translation of a config.json to GGUF's metadata keys, including the kind of each layer.
 
-Layers cache all tokens, a sliding window, or a recurrent state, as in mlx-lm's `make_cache`, which gives
-windows to fewer architectures than their makers did.
+Layers cache all tokens, a sliding window, or a recurrent state, as in mlx-lm's `make_cache`. It gives windows
+to fewer architectures than their makers did.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from edgechat.models.formats.header import GgufArray, Value
 from edgechat.models.formats.mlx.config import Config, default_count, llama_cpp_name
 
 QUANT = "mlx.quantization"
-"""Key of the label: '4bit'."""
+"""Key for the quantization's label: '4bit'."""
 _MAX_TEMPLATE = 1 << 20
-"""Characters of a chat template; the longest known ones have some tens of thousands."""
+"""Maximum length of a chat template, in characters; the longest known have a few tens of thousands."""
 _MLA_MODELS = ("deepseek_v3", "kimi_k2", "glm4_moe_lite", "mistral4")
-"""Models whose latent rows (MLA) mlx-lm caches; for others, it caches the expanded keys and values."""
+"""Models for which mlx-lm caches latent rows (MLA); for others, it caches the expanded keys and values."""
 
 
 def metadata_of(config: Config, vocab_size: int | None) -> dict[str, Value]:
-    """Return the metadata. vocab_size: rows of the embedding, which configs round or omit.
+    """Return the metadata.
 
-    Raises ModelFileError if the config lacks the shape of the model, or has invalid values.
+    vocab_size: the embedding's number of rows, because configs round or omit the vocabulary size. Raises
+    ModelFileError if the config lacks the model's shape or has invalid values.
     """
     name = llama_cpp_name(config.kind)
     metadata: dict[str, Value] = {"general.architecture": name, QUANT: config.quant}
@@ -46,7 +47,7 @@ def metadata_of(config: Config, vocab_size: int | None) -> dict[str, Value]:
 
 
 def tokenizer_entries(config: Config, tokenizer: Mapping[str, Any], template: str | None) -> dict[str, Value]:
-    """Return the metadata of the tokenizer that plans and chats need.
+    """Return the parts of the tokenizer's metadata that planning and chatting need.
 
     tokenizer: contents of tokenizer_config.json. template: chat_template.jinja, which takes precedence.
     """
@@ -65,7 +66,7 @@ def tokenizer_entries(config: Config, tokenizer: Mapping[str, Any], template: st
 
 
 def template_in(table: Mapping[str, Any]) -> str | None:
-    """Return the chat template of a tokenizer_config.json or chat_template.json; the default of several."""
+    """Return the chat template in a tokenizer_config.json or chat_template.json; the default of several."""
     template = table.get("chat_template")
     if isinstance(template, list):
         named = {
@@ -135,7 +136,7 @@ def _attention(config: Config, layers: LayerKinds) -> Iterator[tuple[str, Value]
 
 
 def _mla_entries(config: Config) -> Iterator[tuple[str, Value]]:
-    """Yield the sizes of multi-head latent attention (MLA): mlx-lm caches one short row for all heads."""
+    """Yield the sizes of multi-head latent attention (MLA); mlx-lm caches one short row for all heads."""
     rank, rope_length = config.require("kv_lora_rank"), config.require("qk_rope_head_dim")
     yield "attention.head_count_kv", 1
     yield "attention.key_length", rank + rope_length
@@ -145,7 +146,7 @@ def _mla_entries(config: Config) -> Iterator[tuple[str, Value]]:
 
 
 def _kv_heads(config: Config, n_kv: int, layers: LayerKinds) -> Value:
-    """Return the number of key heads, as a list if layers differ."""
+    """Return the number of key heads, as a list if it differs between layers."""
     n_global = config.number("num_global_key_value_heads")
     values = [
         0 if recurrent else n_kv if windowed or n_global is None else n_global
@@ -155,7 +156,7 @@ def _kv_heads(config: Config, n_kv: int, layers: LayerKinds) -> Value:
 
 
 _FIXED_PERIOD = {"gemma3": 6, "cohere2": 4}
-"""Period of the layers with full attention, whatever `layer_types` says."""
+"""Every nth layer has full attention, whatever `layer_types` says."""
 _PERIOD_WITHOUT_LIST = {
     "afmoe": 1,
     "gemma3n": 5,
@@ -166,11 +167,11 @@ _PERIOD_WITHOUT_LIST = {
     "ministral3": 1,
     "olmo3": 4,
 }
-"""The same without `layer_types`; 1: all layers have full attention."""
+"""The same for configs without `layer_types`; 1 means that all layers have full attention."""
 _DEFAULT_WINDOWS = {"gemma3": 512, "gemma3n": 512, "gemma4": 512, "gpt_oss": 128, "cohere2": 4096}
 _RECURRENT_TYPES = {"linear_attention", "conv", "mamba", "recurrent"}
 _ATTENTION_PERIOD = {"qwen3_5": 4, "qwen3_5_moe": 4, "qwen3_next": 4}
-"""Period of the layers with attention among recurrent ones, without a list."""
+"""Every nth layer has attention and the others are recurrent, if the config does not list them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,14 +183,14 @@ class LayerKinds:
 
 
 def layers_of(config: Config) -> LayerKinds:
-    """Return the kinds of the layers. Raises ModelFileError."""
+    """Return the kind of each layer. Raises ModelFileError."""
     n = config.n_layers
     layer_types = config.layer_types("layer_types")
     return LayerKinds(_windowed(config, n, layer_types), _recurrent(config, n, layer_types))
 
 
 def state_entries(config: Config) -> Iterator[tuple[str, Value]]:
-    """Yield the sizes of a recurrent state under llama.cpp's names."""
+    """Yield the sizes of a recurrent state, under llama.cpp's names."""
     if config.number("conv_L_cache") is not None:  # LFM2
         yield "shortconv.l_cache", config.require("conv_L_cache")
     heads = config.number("linear_num_value_heads")
@@ -207,7 +208,7 @@ def state_entries(config: Config) -> Iterator[tuple[str, Value]]:
 
 
 def window_entries(config: Config, layers: LayerKinds) -> Iterator[tuple[str, Value]]:
-    """Yield the window and the layers that have it."""
+    """Yield the window size, and which layers have a window."""
     if any(layers.windowed):
         yield (
             "attention.sliding_window",

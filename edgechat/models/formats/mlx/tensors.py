@@ -1,12 +1,12 @@
-"""Tensors of safetensors files, converted to GGUF's names, shapes and types.
+"""Tensors in safetensors files, converted to GGUF's names, shapes and types.
 
     uint64 n, n bytes of JSON: {"name": {"dtype": "U32", "shape": [2, 3], "data_offsets": [0, 24]}, ...}
 
 The format: https://github.com/huggingface/safetensors. Unlike MLX, this reader checks the table: tensors must
-follow each other without holes and end with the file. A quantized matrix consists of three tensors, its
-packed numbers (`weight`), `scales` and `biases`; they become one, with the unpacked shape and the bytes of
-all three. Vision tensors are returned separately. As in mlx-lm, tensors for audio and for predicting further
-tokens are skipped, and so is an output that shares the input's matrix.
+follow each other without gaps up to the end of the file. A quantized matrix consists of three tensors: its
+packed numbers (`weight`), `scales` and `biases`. They become one, with the unpacked shape and the bytes of
+all three. Vision tensors are returned separately. As in mlx-lm, tensors for audio and multi-token prediction
+are skipped, and so is an output that shares the input's matrix.
 """
 
 from __future__ import annotations
@@ -67,16 +67,16 @@ _LAYER_NAMES = {
 }
 _PLAIN_TYPES = {"F32": GgmlType.F32, "F16": GgmlType.F16, "BF16": GgmlType.BF16, "F8_E4M3": GgmlType.Q8_0}
 _BYTE_SCALES = {(4, 32): GgmlType.MXFP4, (4, 16): GgmlType.NVFP4, (8, 32): GgmlType.Q8_0}
-"""By bits and group size, for scales that are bytes."""
+"""Types by bits and group size, for scales stored as bytes."""
 _GROUPS = (64, 32, 128, 16)
 
 
 def tensors_of(
     stored: Iterable[StoredTensor], config: Config
 ) -> tuple[tuple[ModelTensor, ...], tuple[ModelTensor, ...]]:
-    """Return the tensors of all files of a model: the language model's, and the vision tower's.
+    """Return the tensors in all files of a model: the language model's, and the vision tower's.
 
-    Raises ModelFileError for duplicate names, and for mismatched parts of a quantized tensor.
+    Raises ModelFileError for duplicate names, and for parts of a quantized tensor that do not match.
     """
     table: dict[str, StoredTensor] = {}
     for tensor in stored:
@@ -99,7 +99,7 @@ def tensors_of(
 
 
 def rows_of_embedding(tensors: Iterable[ModelTensor]) -> int | None:
-    """Return the vocabulary size, from the embedding's rows; None without an embedding."""
+    """Return the vocabulary size, which is the embedding's number of rows; None if there is no embedding."""
     return next((tensor.shape[-1] for tensor in tensors if tensor.name == "token_embd.weight"), None)
 
 
@@ -112,7 +112,7 @@ def _is_dropped(name: str, n_layers: int, tied: bool) -> bool:
 
 
 def _is_quantization_part(name: str, table: Mapping[str, StoredTensor]) -> bool:
-    """Return whether this is a part of a quantized tensor: its scales or biases."""
+    """Return whether this is a quantized tensor's scales or biases."""
     base, _, last = name.rpartition(".")
     if last in ("scales", "biases"):
         return f"{base}.weight" in table
@@ -159,9 +159,9 @@ def _unpacked(
 def _bits_and_groups(
     base: str, quantization: Mapping[str, Any] | None, bytes_as_scales: bool
 ) -> Iterator[tuple[int, int]]:
-    """Yield possible bits and group sizes of a matrix, the config's first.
+    """Yield possible bits and group sizes for a matrix, starting with the config's.
 
-    Shapes give only the product of the two; mlx-lm also recognizes layers with other bits by it.
+    Shapes only give the product of the two. mlx-lm also uses it to recognize layers with other bits.
     """
     default = quantization or {}
     own_settings = default.get(base)
@@ -179,13 +179,13 @@ def _bits_and_groups(
 
 
 def _tower_name(name: str) -> str:
-    """Return the name of a tower's tensor, reduced to what plans need: whether it belongs to a layer."""
+    """Return a tower tensor's name, simplified: plans only need to know which layer it belongs to, if any."""
     match = _LAYER.search(name)
     return f"v.{name}" if match is None else f"v.blk.{int(match[1])}.{match[2]}"
 
 
 def _gguf_name(name: str) -> str:
-    """Return the name in a GGUF file, reduced to what plans need: the layer, and whether it is an expert."""
+    """Return a tensor's GGUF name, simplified: plans only need the layer, and whether it is an expert."""
     match = _LAYER.search(name)
     if match is None:
         base, _, last = name.rpartition(".")
@@ -204,12 +204,12 @@ def _gguf_name(name: str) -> str:
 
 
 PREFIX = 8
-"""Bytes before the table: its length."""
+"""Bytes before the table, which hold its length."""
 MAX_TABLE = 32 << 20
-"""Bytes of a file's table; a tensor takes about a hundred."""
+"""Maximum size of a file's table, in bytes; a tensor takes about a hundred."""
 MAX_TENSORS = 65_536
 MAX_NAME = 512
-"""Bytes of a tensor's name."""
+"""Maximum length of a tensor's name, in bytes."""
 MAX_DIMS = 8
 
 _BYTES = {
@@ -225,7 +225,7 @@ _Offset = Annotated[int, Meta(ge=0, le=2**62)]
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """Tensor of a safetensors table."""
+    """A tensor in a safetensors table."""
 
     name: str
     dtype: str
@@ -244,7 +244,7 @@ class _Entry(msgspec.Struct):
 
 
 def table_length(prefix: bytes | bytearray, file_size: int, name: str) -> int:
-    """Return the size of the table from the first PREFIX bytes of a file. Raises ModelFileError."""
+    """Return the table's size, given the first PREFIX bytes of a file. Raises ModelFileError."""
     if file_size < PREFIX or len(prefix) < PREFIX:
         raise unsound(name, "it is too short to be a safetensors file")
     (n,) = struct.unpack_from("<Q", prefix)
@@ -259,7 +259,7 @@ def table_length(prefix: bytes | bytearray, file_size: int, name: str) -> int:
 
 
 def parse_table(table: bytes | bytearray, file_size: int, name: str) -> tuple[StoredTensor, ...]:
-    """Return the tensors of a file of `file_size` bytes from its table, in the order of their data.
+    """Return the tensors in the table of a file of `file_size` bytes, in the order of their data.
 
     Raises ModelFileError for an unusable file, such as a truncated one.
     """

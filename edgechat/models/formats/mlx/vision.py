@@ -1,8 +1,8 @@
 """The vision tower in an MLX model's folder, as described by its config.
 
-Its numbers get the keys of llama.cpp's projectors, in the model's own metadata; its tensors are separate from
-the language model's. Whether a tower is usable depends on the backend, which must know how its pictures are
-prepared: engine/backends/mlx/families.py.
+The tower's sizes go into the model's metadata, under the keys of llama.cpp's projectors. Its tensors are kept
+apart from the language model's. Whether a tower is usable depends on the backend, which must know how to
+prepare images for it: see engine/backends/mlx/families.py.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from edgechat.models.formats.mlx.config import Config
 PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 """Configs of the image processor; every folder with vision has one of them."""
 MAX_IMAGE, MAX_WIDTH = 1 << 14, 1 << 20
-"""Most pixels along a side; most channels."""
+"""Maximum number of pixels along a side, and of channels."""
 KIND = "mlx.vision"
-"""Key of the `model_type` of a model with a tower."""
+"""Metadata key for the `model_type` of a model with a tower."""
 PROBLEM = "mlx.vision.problem"
-"""Key of the reason why its tower cannot be used."""
+"""Metadata key for the reason why its tower cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
 class TowerKeys:
-    """Keys of a config about a tower, by the `model_type` of the model."""
+    """The keys that a config uses for its tower, which depend on the model's `model_type`."""
 
     type: str
-    """llama.cpp's name of the projection, where it has one."""
+    """llama.cpp's name for the projection, if it has one."""
     width: str = "hidden_size"
     heads: str = "num_heads"
     merge: str = "spatial_merge_size"
@@ -54,7 +54,7 @@ TOWERS = {
 
 
 def vision_entries(config: Config, tensors: Collection[ModelTensor]) -> dict[str, Value]:
-    """Return the metadata of a model's tower, which has these tensors; nothing without a tower."""
+    """Return the metadata of the model's tower, given the tower's tensors; {} if there is no tower."""
     vision, kind = config.whole.get("vision_config"), config.whole.get("model_type")
     if not tensors or not isinstance(vision, dict) or not isinstance(kind, str):
         return {}
