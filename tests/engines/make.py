@@ -2,8 +2,9 @@
 
     python -m tests.engines.make FOLDER
 
-Takes 4 GB. llama-server is built from the sources of the installed llama-cpp-python. torch's CPU build comes from pip's index, or if that lacks it, from `PIP_EXTRA_INDEX_URL=
-https://download.pytorch.org/whl/cpu`. What exists already is not made again.
+Takes 4 GB. llama-server is built from the sources of the installed llama-cpp-python. torch's CPU build
+comes from pip's index, or if that lacks it, from `PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu`.
+What exists already is not made again.
 """
 
 from __future__ import annotations
