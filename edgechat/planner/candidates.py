@@ -1,8 +1,9 @@
-"""Candidates: the files that a model name may mean, and which of them can run here.
+"""Candidates: the files that a model name can refer to, and which of them can run here.
 
-Each has a header to plan by, on this machine or not. An MLX model is a folder, and counts as one file.
-llama.cpp reads GGUF files and MLX its own folders, so choosing a backend is choosing among files. They are
-compared only if MLX has a GPU, which is on Apple Silicon; elsewhere MLX runs only models without a GGUF file.
+Each has a header to plan with, even if the file is not on this machine. An MLX model is a folder, and counts
+as one file. llama.cpp reads GGUF files and MLX its own folders, so choosing a backend means choosing a file.
+The two are compared only on Apple Silicon, where MLX has a GPU. Elsewhere MLX runs only models that have no
+GGUF file.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ FoundHead = tuple[HeadFile | None, str]
 
 @dataclass(frozen=True)
 class Variant:
-    """One file of a model, or one set of files."""
+    """A model in one quantization: one file, or a set of files."""
 
     model: str
     """The name of the model."""
@@ -71,20 +72,20 @@ class Variant:
 
     @property
     def backend(self) -> Backend:
-        """The backend that runs it."""
+        """The backend that runs this variant."""
         return BACKENDS[self.format]
 
 
 def variants(name: str, *, offline: bool, local: bool = False) -> list[Variant]:
-    """Return the files that `name` may mean: a path, a name of the catalogue or of `edgechat list`, or a hub
-    repository.
+    """Return the files that `name` can refer to.
 
-    local: only those on this machine. Raises ModelNotFound, ModelFileError or HubError.
+    It may be a path, a name from the catalogue or `edgechat list`, or a hub repository. local: only files on
+    this machine. Raises ModelNotFound, ModelFileError or HubError.
     """
     entry = entry_of(name)
     if entry is not None:
         known = of_entry(entry, local=local)
-        return known or [of_path(name)]  # which says why it is not here
+        return known or [of_path(name)]  # raises an error that says why it is not here
     path = Path(os.path.expanduser(name))
     if os.path.isfile(path) or is_model_folder(path):
         return [of_path(name)]
@@ -122,16 +123,16 @@ def of_local(model: LocalModel) -> Variant:
 
 
 def _identity(file: Variant) -> tuple[Format, str | None, int]:
-    # A repository of MLX models holds one, and may not say in its name which quantization it has.
+    # A repository holds only one MLX model, and its name may not state the quantization.
     return file.format, file.quant if file.format == "gguf" else None, file.size
 
 
 def of_entry(
     entry: CatalogueEntry, known: Inventory | None = None, *, local: bool = False, mlx: bool = True
 ) -> list[Variant]:
-    """Return the files of a model of the catalogue, from small to large, local ones if possible.
+    """Return a catalogue model's files from small to large, preferring local ones.
 
-    mlx: include MLX models that are not here.
+    mlx: include MLX models that are not on this machine.
     """
     here: dict[tuple[Format, str], LocalModel] = {}
     for model in (known or inventory()).of(entry):
@@ -150,7 +151,7 @@ def of_entry(
 
 
 def _of_mlx(entry: CatalogueEntry, label: str) -> Variant | None:
-    """Return an MLX model that is not here; None if its shape is unknown."""
+    """Return an MLX model that is not on this machine, or None if its shape is unknown."""
     header = mlx_header_of(entry, label)
     if header is None:
         return None
@@ -158,13 +159,13 @@ def _of_mlx(entry: CatalogueEntry, label: str) -> Variant | None:
 
 
 def recommended(entry: CatalogueEntry, format: Format = "gguf") -> Variant | None:
-    """Return the recommended file of a model of the catalogue; None if its header is unknown."""
+    """Return the recommended file of a catalogue model, or None if its header is unknown."""
     files = {file.quant: file for file in of_entry(entry) if file.format == format}
     return next((files[label] for label in _recommended(entry, format) if label in files), None)
 
 
 def local_of(entry: CatalogueEntry, format: Format) -> Variant | None:
-    """Return the local file of a model of the catalogue, preferably the recommended one; or None."""
+    """Return a local file of a catalogue model, preferably the recommended one, or None."""
     if format == "gguf" and entry.quant is None:
         return of_path(entry.name) if local_file(entry) is not None else None
     files = [file for file in of_entry(entry, local=True) if file.format == format]
@@ -177,9 +178,9 @@ def _recommended(entry: CatalogueEntry, format: Format) -> list[str]:
 
 
 def everything(*, mlx: bool = False) -> list[list[Variant]]:
-    """Return the files of every chat model of the catalogue, the best model first.
+    """Return the files of every chat model in the catalogue, best model first.
 
-    Of superseded models, only local files. mlx: include MLX models that are not here.
+    For superseded models, only local files. mlx: include MLX models that are not on this machine.
     """
     known = inventory()
     chat = [entry for entry in catalogue() if entry.quality is not None]
@@ -229,7 +230,7 @@ def _local_head(header: ModelHeader, path: Path) -> FoundHead:
 
 
 def remote_head(remote: RemoteModel, file: RemoteFile, header: ModelHeader) -> FoundHead:
-    """Return drafting layers on the hub for a model, or None and why they cannot be used."""
+    """Return a model's drafting layers on the hub, or None and why they cannot be used."""
     return _head(file.name.rpartition("/")[2], lambda: remote.companion(file), header)
 
 
@@ -250,13 +251,13 @@ def _projector_beside(header: ModelHeader, path: Path) -> FoundProjector:
 
 
 def _tower(header: ModelHeader, folder: Path | None) -> FoundProjector:
-    """Return the vision tower of an MLX model; folder: None if it is not on this machine."""
+    """Return an MLX model's vision tower; folder: None if the model is not on this machine."""
     tower, problem = header_beside(header, None)
     return (ProjectorFile(TOWER, tower, str(folder or "")), "") if tower is not None else (None, problem)
 
 
 def remote_projector(remote: RemoteModel, file: RemoteFile, header: ModelHeader) -> FoundProjector:
-    """Return a projector on the hub for a model, or None and why it cannot be used."""
+    """Return a model's projector on the hub, or None and why it cannot be used."""
     name = one_line(file.name.rpartition("/")[2])
     try:
         projector = remote.projector(file)
@@ -269,7 +270,7 @@ def remote_projector(remote: RemoteModel, file: RemoteFile, header: ModelHeader)
 
 
 def _not_pulled(entry: CatalogueEntry) -> FoundProjector:
-    """Return why a model that is not here is planned without a projector."""
+    """Return why a model that is not on this machine is planned without a projector."""
     if not entry.modalities:
         return None, ""
     can = senses(entry.modalities)
@@ -289,7 +290,7 @@ def _shipped(entry: CatalogueEntry, quant: str) -> ModelHeader:
 def of_choices(
     remote: RemoteModel, choices: Sequence[ModelChoice], name: str
 ) -> list[tuple[Variant, ModelChoice]]:
-    """Return the models of a hub repository, from small to large; name: their name."""
+    """Return the models in a hub repository, from small to large; name: the model name for all of them."""
     choices = sorted(choices, key=lambda choice: choice.total_bytes)
     several = len({choice.quant for choice in choices}) < len(choices)
     return [
@@ -329,7 +330,7 @@ _PACKAGES = {
 
 
 def weighs_mlx(profile: DeviceProfile, request: PlanRequest) -> bool:
-    """Return whether MLX models of the catalogue are considered without being named."""
+    """Return whether MLX models in the catalogue are considered without being named."""
     if request.backend is not None:
         return request.backend == "mlx"
     if request.prefers is not None:
@@ -338,7 +339,7 @@ def weighs_mlx(profile: DeviceProfile, request: PlanRequest) -> bool:
 
 
 def runnable(files: Sequence[Variant], profile: DeviceProfile, request: PlanRequest) -> list[Variant]:
-    """Return the files of a model that can run here, at least one. Raises BackendMissing."""
+    """Return the files of a model that can run here. Raises BackendMissing if there are none."""
     if request.backend == "mlx" and not profile.mlx:
         raise without_mlx("MLX is not available.")
     if request.backend is not None:
@@ -356,7 +357,7 @@ def runnable(files: Sequence[Variant], profile: DeviceProfile, request: PlanRequ
 
 
 def without_mlx(what: str) -> BackendMissing:
-    """Return the error for a missing MLX."""
+    """Return the error for using MLX where it is not installed."""
     hint = "MLX is for Macs with Apple Silicon (and, slowly, Linux). Use a GGUF file of the model."
     wanted = _PACKAGES.get((sys.platform, platform.machine()))
     if wanted is not None and not frozen():
@@ -365,7 +366,7 @@ def without_mlx(what: str) -> BackendMissing:
 
 
 def _unreadable(file: Variant, backend: Backend) -> BackendMissing:
-    """Return the error for a file that a backend cannot read."""
+    """Return the error for a file in the wrong format for a backend."""
     name = one_line(file.model)
     if backend == "llama.cpp":
         hint = "Omit --backend llama.cpp, or use a GGUF file of the model."
@@ -384,7 +385,7 @@ _YES = "yes"
 
 
 def check(name: str, header: ModelHeader, *, may_embed: bool) -> None:
-    """Raise ModelFileError for a model that cannot chat; may_embed: unless it makes embeddings or scores."""
+    """Raise ModelFileError if a model cannot chat; may_embed: accept embedding and reranking models."""
     if not header.makes_embeddings:
         return
     reranks = header.kind == "reranking"
@@ -395,7 +396,7 @@ def check(name: str, header: ModelHeader, *, may_embed: bool) -> None:
             "documents searched with it. To chat, choose a chat model; `edgechat run guide` always works.",
         )
     if reranks and not _has_head(header):
-        # llama.cpp would return a number of the hidden state as the score.
+        # Without the head, llama.cpp would return an element of the hidden state as the score.
         raise ModelFileError(
             f"{name} is a reranking model without the classification head that makes its scores.",
             hint="It was converted by an old program; look for another file of the same model.",
@@ -414,7 +415,10 @@ def check(name: str, header: ModelHeader, *, may_embed: bool) -> None:
 
 
 def _has_head(header: ModelHeader) -> bool:
-    """Return whether a layer makes scores; cls.weight may be the layer before it, as wide as the model."""
+    """Return whether a layer computes scores.
+
+    cls.weight does so only if it has one output; it may also be the layer before, as wide as the model.
+    """
     shapes = {tensor.name: tensor.shape for tensor in header.tensors}
     head = shapes.get("cls.weight")
     return "cls.output.weight" in shapes or (head is not None and math.prod(head[1:]) == 1)

@@ -1,15 +1,15 @@
-"""Companions of a model: its projector and LoRA adapters, what they take and where they lie.
+"""Companions of a model: its projector and LoRA adapters, their memory use and where they are placed.
 
-Projectors: llama.cpp's dry run knows nothing of them. libmtmd (tools/mtmd) loads the weights as they are,
-into one buffer, and computes a picture at once: its compute buffer grows with the largest picture so far. The
-constants are those of the bundled llama.cpp, commit 0c1e57098; its own allocator (mtmd_get_memory_usage)
-confirms the formula to within 1 % for SigLIP with the projections of Gemma 3 and Idefics 3, and for the
-encoders of Qwen3-VL and Gemma 4. On a card a picture is encoded ten times faster or more, but layers that
-have to leave the card for that slow down every token. So the projector lies on a card if all layers fit
-beside it, and otherwise wherever a question about a picture is answered sooner (`ModelOnMachine` compares).
+Projectors: llama.cpp's dry run does not cover them. libmtmd (tools/mtmd) loads the weights as they are, into
+one buffer, and encodes a picture in one go, so its compute buffer grows with the largest picture so far. The
+constants match the bundled llama.cpp, commit 0c1e57098. Its own allocator (mtmd_get_memory_usage) confirms
+the formula to within 1 % for SigLIP with the Gemma 3 and Idefics 3 projections, and for the Qwen3-VL and
+Gemma 4 encoders. A card encodes pictures at least ten times faster, but every layer that has to leave the
+card to make room slows down each token. So the projector goes on a card if all layers fit beside it, and
+otherwise wherever a question about a picture is answered sooner (`ModelOnMachine` compares).
 
-Adapters: each pair lies where the tensor lies that it changes. llama.cpp computes them in the buffers that
-the model needs anyway.
+Adapters: each pair is placed with the tensor that it changes. llama.cpp computes them in the buffers that the
+model needs anyway.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ANSWER = 256
 
 
 class ProjectorPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How a projector is loaded, with which a model sees or hears."""
+    """How to load a projector, which lets a model see or hear."""
 
     path: str
     """Empty if it is not on this machine."""
@@ -61,29 +61,29 @@ class ProjectorPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def modalities(self) -> tuple[Modality, ...]:
-        """The input that it makes readable."""
+        """The kinds of input that it adds."""
         return modalities(vision=self.vision, audio=self.audio)
 
     @property
     def total_bytes(self) -> int:
-        """All memory that it takes."""
+        """Its total memory in bytes."""
         return self.weights_bytes + self.compute_bytes + self.host_bytes
 
     @property
     def needs(self) -> dict[str, Needs]:
-        """Bytes of each memory."""
+        """The bytes it needs in each memory."""
         there = Needs(projector_bytes=self.weights_bytes + self.compute_bytes)
         return together({RAM: Needs(projector_bytes=self.host_bytes)}, {self.device or RAM: there})
 
     def unused_bytes(self, memory: str) -> int:
-        """Return the bytes of a memory that it may not have taken yet, as there was no picture."""
+        """Return the bytes of a memory that are reserved, but not allocated until the first picture."""
         return self.host_bytes * (memory == RAM) + self.compute_bytes * (memory == (self.device or RAM))
 
 
 def header_beside(model: ModelHeader, path: Path | None) -> tuple[ProjectorHeader | None, str]:
-    """Return the header of a model's projector, or None and why there is none.
+    """Return the header of a model's projector, or None and the reason.
 
-    path: the projector beside a GGUF file. An MLX model has a tower in its own folder.
+    path: the projector beside a GGUF file. MLX models have a vision tower in their own folder.
     """
     if model.format != "mlx":
         return read_for(model, path) if path is not None else (None, "")
@@ -105,7 +105,7 @@ class ProjectorFile:
         return largest_picture(self.header, width, context)
 
     def plan(self, picture: Picture, width: int, device: str) -> ProjectorPlan:
-        """Return the plan on a device; '': in RAM."""
+        """Return the plan for loading it on a device; '' for RAM."""
         return ProjectorPlan(
             path=self.path,
             name=self.name,
@@ -122,7 +122,7 @@ class ProjectorFile:
 
 
 def places(budget: Budget) -> Iterator[str]:
-    """Yield the possible cards, the best first, then '' for RAM. Pictures are not sent to RPC servers."""
+    """Yield the possible cards, best first, then '' for RAM. Pictures are not sent to RPC servers."""
     for card in reversed(budget.cards):
         if not card.name.startswith("RPC"):
             yield card.name
@@ -130,9 +130,9 @@ def places(budget: Budget) -> Iterator[str]:
 
 
 def encoding_seconds(projector: ProjectorHeader, picture: Picture, speed: DeviceSpeed) -> float:
-    """Return the seconds for encoding a picture: matrix products and self-attention.
+    """Return the seconds it takes to encode a picture: matrix products and self-attention.
 
-    With an audio-only projector, for half a minute of sound.
+    For an audio-only projector, the seconds for half a minute of audio.
     """
     encoder, n, layers = projector.vision, picture.patches, "v.blk."
     if encoder is None:
@@ -147,9 +147,9 @@ def encoding_seconds(projector: ProjectorHeader, picture: Picture, speed: Device
 
 
 def why_there(device: str, card: str, moved: int) -> str:
-    """Return why a projector lies on `device`, as the end of a sentence.
+    """Return why a projector is placed on `device`, as the end of a sentence.
 
-    card: the card it could lie on. moved: layers that it pushes off the card, or would.
+    card: the card where it could be. moved: number of layers that it pushes, or would push, off the card.
     """
     if device:
         less = f", although {moved} more layer{'s run' if moved > 1 else ' runs'} on the CPU" if moved else ""
@@ -183,7 +183,7 @@ _UNLOADED = {"gemma3nv": "a."}
 
 @dataclass(frozen=True, slots=True)
 class PictureRule:
-    """The number of tokens of a picture (clip.cpp's load_hparams and clip_n_output_tokens)."""
+    """Determines how many tokens a picture takes (clip.cpp's load_hparams and clip_n_output_tokens)."""
 
     merge: int = 1
     """Patches along a side for one token, unless the file says otherwise."""
@@ -245,7 +245,7 @@ _RULES = {
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The largest picture."""
+    """The largest picture that is planned for."""
 
     tokens: int
     """Tokens of context; 0 for an audio-only projector."""
@@ -258,7 +258,7 @@ class Picture:
 
 
 def largest_picture(projector: ProjectorHeader, width: int, context: int) -> Picture:
-    """Return the largest picture for a model with this embedding width and context in tokens."""
+    """Return the largest picture for a model with this embedding width and context (in tokens)."""
     vision = projector.vision
     if vision is None:
         return Picture(0, 0, 0, 0)
@@ -284,23 +284,23 @@ def largest_picture(projector: ProjectorHeader, width: int, context: int) -> Pic
 
 
 def _merge(projector: ProjectorHeader, rule: PictureRule) -> int:
-    """Return the number of patches along a side for one token."""
+    """Return how many patches, along each side, are merged into one token."""
     keys = ("vision.spatial_merge_size", "vision.projector.scale_factor")
     stated = [projector.number(key) for key in keys if projector.value(key) is not None]
     return stated[0] if stated else rule.merge
 
 
 def weights_bytes(projector: ProjectorHeader) -> int:
-    """Return the bytes of the loaded weights."""
+    """Return the size of the weights that are loaded, in bytes."""
     unloaded = _UNLOADED.get(projector.vision.type) if projector.vision is not None else None
     tensors = projector.header.tensors
     return sum(t.n_bytes for t in tensors if unloaded is None or not t.name.startswith(unloaded))
 
 
 def compute_bytes(projector: ProjectorHeader, picture: Picture, *, on_cpu: bool) -> int:
-    """Return the bytes of the buffers of all encoders, with flash attention.
+    """Return the size of all encoders' compute buffers in bytes, with flash attention.
 
-    on_cpu: includes the CPU's copies of activations for products with F16 weights.
+    on_cpu: include the CPU's copies of activations, made for products with F16 weights.
     """
     total = 0
     both = ((projector.vision, picture.patches, "v."), (projector.audio, MOST_HEARD, "a."))
@@ -313,9 +313,9 @@ def compute_bytes(projector: ProjectorHeader, picture: Picture, *, on_cpu: bool)
 
 
 def _written_by_mlx(projector: ProjectorHeader, n: int) -> int:
-    """Return the additional bytes of MLX: one layer's scores, and the output of each layer.
+    """Return the extra bytes that MLX takes: one layer's scores, and the output of each layer.
 
-    One float for each score was measured on a CPU; Metal stores none for head sizes that it knows.
+    One float per score was measured on a CPU. Metal stores no scores for the head sizes it supports.
     """
     assert projector.vision is not None
     size = max((t.type.row_bytes(1) for t in projector.header.tensors if len(t.shape) == 1), default=_HALF)
@@ -324,15 +324,16 @@ def _written_by_mlx(projector: ProjectorHeader, n: int) -> int:
 
 
 def host_bytes(picture: Picture, width: int) -> int:
-    """Return the bytes of RAM of a picture, wherever it is encoded: pixels and embeddings."""
+    """Return the RAM in bytes that a picture takes wherever it is encoded: pixels and embeddings."""
     return _PIXEL * picture.pixels + _FLOAT * width * picture.tokens
 
 
 def _numbers(encoder: Encoder, *, is_gated: bool) -> int:
-    """Return the values per position in the widest part of a layer (clip.cpp's build_vit).
+    """Return the number of values per position in the widest part of a layer (clip.cpp's build_vit).
 
-    Attention holds the residual stream, queries, keys and values, the latter two also in F16, and the result;
-    the feed-forward part three vectors of the stream's width, and with a gate three inner ones.
+    Attention holds six vectors of the stream's width: the residual stream, queries, keys, values, F16 copies
+    of keys and values (half a vector each), and the result. The feed-forward part holds three vectors of the
+    stream's width, and one inner vector, or three if it is gated.
     """
     width, inner = encoder.embedding_length, encoder.feed_forward_length
     pixels = 3 * encoder.patch_size**2
@@ -363,17 +364,17 @@ class AdapterPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def use(self) -> AdapterUse:
-        """The adapter as requests name it."""
+        """The adapter in the form that requests use."""
         return AdapterUse(self.path, self.scale)
 
 
 def plan_adapters(
     texts: Sequence[str], usual: Sequence[str], header: ModelHeader
 ) -> tuple[tuple[AdapterPlan, ...], tuple[str, ...]]:
-    """Return the adapters for a model, and a sentence about each that is left out.
+    """Return the adapters for a model, and a sentence about each adapter that is left out.
 
-    texts: requested ones, as FILE or NAME:SCALE. usual: those for models that they fit. Raises NotAnAdapter,
-    ModelFileError or DiskError for requested ones.
+    texts: requested adapters, as FILE or NAME:SCALE. usual: adapters to apply to every model that they fit.
+    Raises NotAnAdapter, ModelFileError or DiskError for requested adapters.
     """
     found, notes = [_planned(text, header) for text in texts], []
     for text in usual:
@@ -385,7 +386,7 @@ def plan_adapters(
 
 
 def _planned(text: str, header: ModelHeader) -> AdapterPlan:
-    # Imported here, as most plans have no adapters.
+    # Imported here because most plans have no adapters.
     from edgechat.models.adapters.local import find_adapter
     from edgechat.models.adapters.peft import open_adapter
 
@@ -405,9 +406,10 @@ def _planned(text: str, header: ModelHeader) -> AdapterPlan:
 def adapter_needs(
     adapters: Sequence[AdapterPlan], devices: Sequence[str], experts_in_ram: int
 ) -> dict[str, Needs]:
-    """Return the bytes of adapters by memory.
+    """Return the bytes that adapters need in each memory.
 
-    devices: of the model's layers and of the output. experts_in_ram: number of layers with experts in RAM.
+    devices: where each layer is placed, and last the output. experts_in_ram: number of layers whose experts
+    are in RAM.
     """
     taken: defaultdict[str, int] = defaultdict(int)
     for adapter in adapters:

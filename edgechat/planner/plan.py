@@ -1,6 +1,4 @@
-"""LoadPlan: everything a load needs, decided before the load, with the reasons; and how a real load
-differs.
-"""
+"""LoadPlan: everything a load needs, decided in advance, with the reasons."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ _NOT_OF_REMOTES = (
 
 
 class DeviceMemory(Needs, frozen=True, kw_only=True):
-    """What the load takes of one memory."""
+    """What the load needs in one memory."""
 
     name: str
     """'RAM', llama.cpp's name of an accelerator, or 'MLX'."""
@@ -40,13 +38,13 @@ class DeviceMemory(Needs, frozen=True, kw_only=True):
 
     @property
     def as_json(self) -> dict[str, Any]:
-        """The memory for programs."""
+        """The memory as JSON for programs."""
         first = {"name": self.name, "budget_bytes": self.budget_bytes}
         return {**first, **msgspec.structs.asdict(self), "total_bytes": self.total_bytes}
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
-    """Quantization loss: the mean Kullback-Leibler divergence from the unquantized model, in nats."""
+    """Quantization loss: mean Kullback-Leibler divergence from the unquantized model, in nats."""
 
     value: float
     source: str
@@ -70,7 +68,7 @@ DraftKind = Literal["model", "mtp", "eagle3"]
 
 
 class DraftPlan(LoadParams, frozen=True, kw_only=True):
-    """How the file that drafts for a model is loaded beside it."""
+    """How to load the file that drafts for a model."""
 
     kind: DraftKind = "model"
 
@@ -99,7 +97,7 @@ PORT, API_KEY = "PORT", "API_KEY"
 
 
 class ProgramPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How the program is started that runs the model."""
+    """How to start the program that runs the model."""
 
     engine: EngineName
     command: tuple[str, ...]
@@ -113,9 +111,9 @@ class ProgramPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadPlan(LoadParams, frozen=True, kw_only=True):
-    """How a model is loaded; sent to the worker, and shown to users.
+    """How to load a model. It is sent to the worker process and shown to users.
 
-    Counts are tokens, sequences or layers; sizes are bytes.
+    Counts are tokens, sequences or layers; sizes are in bytes.
     """
 
     model_path: str
@@ -173,7 +171,7 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     """The program that is started as that server; then the load is planned too."""
 
     def for_draft(self) -> LoadPlan | None:
-        """Return how the draft model is loaded; None if there is none."""
+        """Return the plan for loading the draft model, or None if there is none."""
         if self.draft is None:
             return None
         return LoadPlan(
@@ -184,7 +182,7 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
             quant=self.draft.quant,
             file_bytes=self.draft.file_bytes,
             forecast=self.draft.forecast,
-            end_tokens=self.end_tokens,  # its tokens are the same
+            end_tokens=self.end_tokens,  # both models use the same tokens
         )
 
     @property
@@ -194,34 +192,34 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
 
     @property
     def drafters(self) -> tuple[str, ...]:
-        """Names of the drafters, for users."""
+        """Names of the drafters, as shown to users."""
         model = (self.draft.model_name,) if self.draft is not None else ()
         return (*model, *[OWN_LAYERS] * self.mtp, *[NGRAMS] * self.ngrams)
 
     def sampling_for(self, think: bool | None) -> SamplingDefaults:
-        """Return the sampling options for thinking on, off, or by the model's default (None)."""
+        """Return the sampling options with thinking on, off, or left to the model's default (None)."""
         switched = {True: self.thinking_sampling, False: self.answering_sampling}
         chosen = None if think is None else switched[think]
         return chosen or self.sampling
 
     @property
     def weights_bytes(self) -> int:
-        """The sum over all memories."""
+        """Size of the weights in all memories."""
         return sum(memory.weights_bytes for memory in self.memory)
 
     @property
     def cache_bytes(self) -> int:
-        """The sum over all memories."""
+        """Size of the cache in all memories."""
         return sum(memory.cache_bytes for memory in self.memory)
 
     @property
     def compute_bytes(self) -> int:
-        """The sum over all memories."""
+        """Size of the compute buffers in all memories."""
         return sum(memory.compute_bytes for memory in self.memory)
 
     @property
     def total_bytes(self) -> int:
-        """All memory that the load takes."""
+        """All memory that the load needs."""
         return sum(memory.total_bytes for memory in self.memory)
 
 
@@ -293,6 +291,6 @@ def as_json(plan: LoadPlan) -> dict[str, Any]:
         "remote": msgspec.to_builtins(plan.remote),
         "program": msgspec.to_builtins(plan.program),
     }
-    if plan.remote is not None:  # which its server decides
+    if plan.remote is not None:  # the server decides these
         values |= dict.fromkeys(_NOT_OF_REMOTES)
     return values

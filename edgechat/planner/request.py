@@ -1,4 +1,4 @@
-"""Plan request: the choices that a user makes instead of the planner."""
+"""Plan request: the user's choices, which override the planner's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ READABLE = 5.0
 
 
 class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to plan a model; None leaves the choice to the planner."""
+    """The user's choices for a plan; None leaves a choice to the planner."""
 
     context: int | None = None
     """Tokens."""
@@ -92,10 +92,10 @@ def with_settings(request: PlanRequest, config: Settings) -> PlanRequest:
 def without_effect(
     request: PlanRequest, config: Settings, effective: Collection[str], name: str, runner: str
 ) -> tuple[str, ...]:
-    """Return notes on options without effect on a model that edgechat does not load itself.
+    """Return notes on options that have no effect on a model that edgechat does not load itself.
 
-    effective: the fields that have an effect. name: the model; runner: the program that runs it. Raises
-    OptionWithoutEffect for options of the command line, if the request is strict.
+    effective: fields that do have an effect. name: the model. runner: the program that runs it. Raises
+    OptionWithoutEffect for command line options, if the request is strict.
     """
     request = msgspec.structs.replace(request, adapters=request.adapters or request.usual_adapters or None)
     given = [
