@@ -51,10 +51,10 @@ class Variant:
     """A model in one quantization: one file, or a set of files."""
 
     model: str
-    """The name of the model."""
+    """The model's name."""
     quant: str | None
     size: int
-    """Bytes of all parts."""
+    """Size of all parts in bytes."""
     header: Callable[[], ModelHeader]
     """Reads the header once, over the network if necessary. Raises ModelFileError or HubError."""
     path: Path | None = None
@@ -62,13 +62,15 @@ class Variant:
     entry: CatalogueEntry | None = None
     format: Format = "gguf"
     projector: Callable[[], FoundProjector] = lambda: (None, "")
-    """Reads the header of its projector once, over the network if necessary. Without a projector, returns why
-    as a sentence if the model could see or hear."""
+    """Reads the projector's header once, over the network if necessary. Without a projector, returns the
+    reason, as a sentence, if the model could see or hear.
+    """
     defaults: Callable[[], ModelDefaults] = ModelDefaults
-    """Reads Ollama's defaults for the file once."""
+    """Reads the file's Ollama defaults once."""
     head: Callable[[], FoundHead] = lambda: (None, "")
-    """Reads the header of separate drafting layers once, like that of a projector; without them, returns why
-    the file beside the model cannot be used, if there is one."""
+    """Reads the header of separate drafting layers once, over the network if necessary. Returns None without
+    such layers, with the reason if there is a file that cannot be used.
+    """
 
     @property
     def backend(self) -> Backend:
@@ -381,7 +383,7 @@ def _unreadable(file: Variant, backend: Backend) -> BackendMissing:
 
 
 _YES = "yes"
-"""The label that must be first if there are several: llama.cpp's score is that of the first."""
+"""If there are several labels, this must be the first: llama.cpp returns the first one's score."""
 
 
 def check(name: str, header: ModelHeader, *, may_embed: bool) -> None:

@@ -32,9 +32,9 @@ from edgechat.models.formats.quants import GgmlType
 from edgechat.planner.estimate.budget import RAM, Budget, Needs, together
 
 TOWER = "its vision tower"
-"""Name of an MLX model's projector in its plan."""
+"""The name that plans use for an MLX model's projector."""
 ANSWER = 256
-"""Tokens of the answer about a picture with which places are compared."""
+"""Tokens in an answer about a picture, assumed when comparing devices."""
 
 
 class ProjectorPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,19 +43,21 @@ class ProjectorPlan(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     """Empty if it is not on this machine."""
     name: str
-    """Of the file."""
+    """The file's name."""
     vision: bool
     audio: bool
     device: str = ""
-    """llama.cpp's name of its accelerator; empty: the CPU."""
+    """llama.cpp's name for its accelerator; empty for the CPU."""
     image_tokens: int = 0
-    """Most tokens of context for a picture; larger pictures are scaled down."""
+    """Most context tokens that a picture takes; larger pictures are scaled down."""
     image_batch: int = 0
-    """Tokens of a picture that one call must compute together, for which n_ubatch has room; 0: any number."""
+    """Tokens of a picture that must be in the same call, so n_ubatch is at least this; 0 if any number may
+    be.
+    """
     file_bytes: int = 0
     weights_bytes: int = 0
     compute_bytes: int = 0
-    """With the largest picture; less until there is one."""
+    """With the largest picture; less until one that large has been read."""
     host_bytes: int = 0
     """RAM for the picture itself, wherever it is encoded."""
 
@@ -159,24 +161,26 @@ def why_there(device: str, card: str, moved: int) -> str:
 
 
 MAX_TOKENS = 4096
-"""Most tokens of one picture that are planned for, even if the model could use more: Qwen's limit."""
+"""Most tokens planned for one picture, even if the model could use more: Qwen's limit."""
 _SHARE = 2
-"""A picture takes at most the context divided by this, to leave room for a question and an answer."""
+"""A picture takes at most the context divided by this, which leaves room for a question and an answer."""
 _FLOAT, _HALF = 4, 2
 MOST_HEARD = 1500
-"""Positions of 30 seconds of sound: Whisper's, more than other encoders have. Encoders that do not cut sound
-into such parts get no longer sound, which would take more memory than is planned."""
+"""Positions in 30 seconds of audio for Whisper, more than for other encoders. An encoder that does not split
+audio into such parts gets no longer audio, which would need more memory than planned.
+"""
 _TABLES = 16 << 20
 """Bytes of an encoder's graph and scheduler tables (8,192 nodes)."""
 _PIXEL = 3 * (_FLOAT + 1)
-"""Bytes of a pixel, as passed on and as floats."""
+"""Bytes per pixel: as passed on, and as floats."""
 _MLX_VLM = 32 << 20
-"""Bytes of mlx-vlm and its processors in addition to mlx-lm; 24 MB were measured on Linux."""
+"""Bytes that mlx-vlm and its processors take on top of mlx-lm; 24 MB were measured on Linux."""
 _NON_CAUSAL = {"gemma3", "gemma4uv", "gemma4v", "deepseek4v"}
-"""Projectors with bidirectional attention in a picture (mtmd_decode_use_non_causal): one call must compute
-all its tokens, and llama.cpp aborts if n_ubatch is smaller."""
+"""Projectors with bidirectional attention within a picture (mtmd_decode_use_non_causal). One call must
+compute all its tokens, and llama.cpp aborts if n_ubatch is smaller.
+"""
 _CAUSAL_WIDTHS = {"gemma4v": (1536, 2560)}
-"""Exceptions by embedding width: Gemma 4 E2B and E4B."""
+"""Exceptions, by embedding width: Gemma 4 E2B and E4B."""
 _UNLOADED = {"gemma3nv": "a."}
 """Prefixes of tensors that are not loaded."""
 
@@ -186,13 +190,13 @@ class PictureRule:
     """Determines how many tokens a picture takes (clip.cpp's load_hparams and clip_n_output_tokens)."""
 
     merge: int = 1
-    """Patches along a side for one token, unless the file says otherwise."""
+    """Patches merged into one token, along each side, unless the file says otherwise."""
     most: int = 0
-    """Tokens of the largest picture; 0: all are scaled to the encoder's trained size."""
+    """Tokens in the largest picture; 0 if all are scaled to the size that the encoder was trained on."""
     tiles: int = 1
-    """Tiles of a large picture, including the overview; the encoder computes one at a time."""
+    """Tiles in a large picture, including the overview; the encoder computes one at a time."""
     tokens: int = 0
-    """Tokens of each tile, if independent of patches."""
+    """Tokens per tile, if independent of patches."""
     joined: bool = False
     """Whether merged patches are the encoder's positions."""
 
@@ -240,7 +244,7 @@ _RULES = {
     "yasa2": PictureRule(tokens=64),
     "youtuvl": PictureRule(merge=2, most=62500),
 }
-"""By type of projection; others scale pictures to one size, and a patch is a token."""
+"""By projection type. Others scale all pictures to one size, with one token per patch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,13 +252,13 @@ class Picture:
     """The largest picture that is planned for."""
 
     tokens: int
-    """Tokens of context; 0 for an audio-only projector."""
+    """Context tokens; 0 for an audio-only projector."""
     patches: int
     """Patches that the encoder computes at once."""
     pixels: int
-    """Pixels of these patches."""
+    """Number of pixels in these patches."""
     whole: int
-    """Tokens that one call of the model must compute together; 0: any number."""
+    """Tokens that the model must compute in the same call; 0 if any number may be."""
 
 
 def largest_picture(projector: ProjectorHeader, width: int, context: int) -> Picture:

@@ -39,7 +39,7 @@ _SMALL_BATCH = 128
 _LEAST_CONTEXT = 2048
 _LEAST_TEXT = 512
 _MORE = 1.1
-"""Factor on the memory that a plan was made for, above which a new plan may be better."""
+"""A new plan is tried if free memory exceeds what the plan was made for by this factor."""
 
 
 def plan_reload(

@@ -27,7 +27,7 @@ from edgechat.planner.estimate.rates import measure_speed
 _NEEDED = 1 << 30
 """Free memory in bytes that a device needs to be measured."""
 KEY = "lent by RPC: "
-"""Prefix of the keys of stored speeds: llama.cpp's server uses other kernels than a local load."""
+"""Prefix of the keys for stored speeds. llama.cpp's server uses different kernels from a local load."""
 
 
 def run(*, port: int, memory: int | None) -> NoReturn:

@@ -35,7 +35,7 @@ _FORMAT = 7
 MAX_MODELS = 2048
 _MAX_FILE_BYTES = 8 << 20
 _SPARE = 0.1
-"""As `budget.SPARE`, whose module takes too long to import here."""
+"""Same as `budget.SPARE`, which takes too long to import here."""
 
 
 class HeaderSummary(msgspec.Struct, frozen=True, array_like=True):
@@ -48,7 +48,7 @@ class HeaderSummary(msgspec.Struct, frozen=True, array_like=True):
     context: int = 0
     """Trained context in tokens."""
     needs: tuple[tuple[int, int], ...] = ()
-    """Contexts, the longest first, with the bytes of RAM of a load."""
+    """Contexts, longest first, each with the bytes of RAM that a load needs."""
     kind: ModelKind = "chat"
     damage: str = ""
     """Why it cannot be loaded."""
@@ -75,16 +75,16 @@ class HeaderSummary(msgspec.Struct, frozen=True, array_like=True):
 
 class _CachedSummary(msgspec.Struct, frozen=True, array_like=True):
     stamp: tuple[int, ...]
-    """Sizes and times of all its files; for MLX also whether models can see now."""
+    """Sizes and timestamps of all its files; for MLX, also whether models can see at present."""
     glance: HeaderSummary
 
 
 class _SummaryFile(msgspec.Struct, frozen=True, array_like=True):
     format: int
     version: str
-    """The version of edgechat, as formulas may change."""
+    """edgechat's version, as formulas may change."""
     models: dict[str, _CachedSummary]
-    """By path."""
+    """Summaries by path."""
 
 
 def glances(

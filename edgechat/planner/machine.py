@@ -35,9 +35,9 @@ from edgechat.planner.estimate.shape import shape_of
 from edgechat.planner.plan import DeviceMemory, LoadPlan
 
 SIMULATED = "GPU0"
-"""The name of a described card."""
+"""Device name of a hypothetical card."""
 _SYSTEM, _SYSTEM_SHARE = 2 * 2**30, 0.2
-"""Memory of a system with a browser: bytes (at most half of the memory), or a share if that is more."""
+"""Memory taken by a system with a browser: these bytes (but at most half), or this share if that is more."""
 _SCREEN_SHARE = 0.08
 _AGAIN = 3600.0
 """Seconds after which a disturbed measurement is repeated."""
@@ -46,9 +46,9 @@ _CARD_NEEDS = 1 << 30
 LARGE = 64 << 20
 """Bytes of weights: smaller models are fast anyway."""
 _MEASURING = threading.RLock()
-"""Held while measuring: the first screen and a model that is chosen on it would disturb each other."""
+"""Held while measuring. The first screen and a model chosen on it would disturb each other's measurements."""
 _WORTH_MEASURING = 0.02
-"""Minimum share of a model's weights for their type to be measured."""
+"""A weight type is measured if it makes up more than this share of a model's weights."""
 _SLOWED: dict[Disturbance, str] = {
     "busy": "This machine is busy: while other programs run, answers will be slower than predicted.",
     "battery": "This machine runs on battery power, on which answers may be slower than predicted.",
@@ -145,13 +145,13 @@ class MachineDescription:
     """A hypothetical machine; None means the same as this one."""
 
     ram: int | None = None
-    """Bytes, including those that its system and other programs usually take."""
+    """Bytes, including what the system and other programs usually take."""
     vram: int | None = None
-    """Bytes of a discrete GPU; 0: no GPU."""
+    """A discrete GPU's memory in bytes; 0 for no GPU."""
     bandwidth: float | None = None
     """Memory bandwidth in bytes per second."""
     runs_mlx: bool = False
-    """Whether it is a Mac with Apple Silicon and MLX, whose GPU shares this memory."""
+    """Whether it is a Mac with Apple Silicon and MLX, whose GPU shares its memory."""
 
     def over(self, profile: DeviceProfile) -> DeviceProfile:
         """Return the profile with the described changes."""
@@ -349,7 +349,7 @@ def in_words(profile: DeviceProfile) -> str:
 
 
 _COPIED = ("_REPACK", amx.NAME)
-"""Name suffixes of buffers whose weights are not mapped from the file."""
+"""Name suffixes of buffers that hold copies of weights instead of mapping the file."""
 
 
 def beside(profile: DeviceProfile, staying: Iterable[LoadPlan]) -> DeviceProfile:

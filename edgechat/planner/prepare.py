@@ -130,7 +130,7 @@ def _best(files: Sequence[Variant], machine: Machine, request: PlanRequest) -> t
 
 
 _SURE = 5
-"""Number of the best models that get a dry run; the memory of others is estimated."""
+"""Number of top-ranked models that get a dry run; for the others, memory is estimated."""
 
 
 def one_model(

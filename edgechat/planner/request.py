@@ -19,7 +19,7 @@ FORMATS: dict[Backend, Format] = {backend: format for format, backend in BACKEND
 ENOUGH = 8192
 """Tokens of context that a conversation needs."""
 READABLE = 5.0
-"""Tokens per second, some 230 words per minute: people read faster than less."""
+"""Tokens per second, about 230 words per minute; people read faster than anything slower."""
 
 
 class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,15 +30,15 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     cache_type: CacheType | None = None
     threads: int | None = None
     min_tps: float | None = None
-    """Tokens per second below which a quantization or a model is not chosen."""
+    """Quantizations and models below this many tokens per second are not chosen."""
     clients: int | None = None
-    """Number of clients that ask at the same time."""
+    """Number of clients that send requests at the same time."""
     quality: QualityClass | None = None
     """Minimum quality of a quantization; None: good, or worse if nothing else fits."""
     draft: str | None = None
-    """The drafter: 'auto' (as None), 'none', 'ngram', 'mtp', or the name or path of a model."""
+    """The drafter: 'auto' (like None), 'none', 'ngram', 'mtp', or a model's name or path."""
     attention: AttentionWish | None = None
-    """Kind of attention of GGUF chat models; None: as settings.toml says."""
+    """Kind of attention for GGUF chat models; None to follow settings.toml."""
     anyway: bool = False
     """Load even if it does not seem to fit."""
     backend: Backend | None = None
@@ -48,11 +48,11 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     adapters: tuple[str, ...] | None = None
     """LoRA adapters, as FILE or NAME:SCALE; None: the usual ones."""
     usual_adapters: tuple[str, ...] = ()
-    """Adapters that are applied to models they fit; (): those of settings.toml."""
+    """Adapters to apply to every model that they fit; () for those in settings.toml."""
     workers: tuple[str, ...] | None = None
     """Addresses of machines that lend their memory (`ssh://host`)."""
     runtime_quant: RuntimeQuant | None = None
-    """Quantization by Transformers while it loads the weights, if it runs the model."""
+    """How Transformers, if it runs the model, quantizes the weights while loading them."""
     prefers: Backend | None = None
     """The backend to prefer if there is a choice, from settings.toml."""
     is_strict: bool = True
@@ -72,7 +72,7 @@ _OPTIONS: Mapping[str, str] = {
     "workers": "--with",
     "anyway": "--load-anyway",
 }
-"""Fields -> options of the command line."""
+"""Maps fields to command line options."""
 
 
 def with_settings(request: PlanRequest, config: Settings) -> PlanRequest:

@@ -1,5 +1,6 @@
-"""What a load takes and how fast it is: by llama.cpp's own allocator, by formula, and by what was learnt.
+"""Estimates how much memory a load needs and how fast it is.
 
-Input: a header and load parameters; output: bytes for each buffer and seconds for each token. Read
-`shape.py` first, then `dry_run.py` and `speed.py`.
+The figures come from llama.cpp's own allocator, from formulas, and from earlier loads. A header and load
+parameters go in; bytes for each buffer and seconds for each token come out. Read `shape.py` first, then
+`dry_run.py` and `speed.py`.
 """

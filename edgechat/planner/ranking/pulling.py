@@ -66,7 +66,7 @@ from edgechat.planner.request import PlanRequest, with_settings
 from edgechat.settings import Backend
 
 _DRAFT_QUANTS = ("Q8_0", "Q4_K_M", "Q4_0")
-"""Preferred quantizations of a draft model without a recommended one."""
+"""Preferred quantizations of a draft model that has no recommended one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +85,9 @@ class PullPart:
     source: RepoSource
     choice: ModelChoice
     projector: RemoteFile | None = None
-    """Its projector, which is downloaded too."""
+    """The model's projector, which is downloaded too."""
     head: RemoteFile | None = None
-    """Its separate drafting layers (MTP), which are downloaded too."""
+    """The model's separate drafting layers (MTP), which are downloaded too."""
 
     @property
     def files(self) -> tuple[RemoteFile, ...]:
@@ -147,16 +147,16 @@ class DownloadChoice:
     why_not: str = ""
     """Why it does not fit."""
     instead: str | None = None
-    """Name of a model of the catalogue that fits instead."""
+    """Name of a catalogue model that fits instead."""
     draft: PullPart | None = None
     no_draft: str = ""
-    """Why there is no draft although one was wanted."""
+    """Why there is no draft model although one was wanted."""
     projector: RemoteFile | None = None
-    """The projector of the model."""
+    """The model's projector."""
     head: RemoteFile | None = None
     """The model's separate drafting layers, if they are used."""
     modalities: tuple[Modality, ...] = ()
-    """The input of the projector."""
+    """What the projector reads."""
     no_vision: str = ""
     """Why there is no projector although the repository has one."""
 
@@ -170,7 +170,7 @@ class PullDecision:
     missing: tuple[tuple[RemoteFile, ...], ...]
     """The missing files of each part."""
     picked: DownloadChoice | None = None
-    """The choice with its plan; None if the hub could not be asked and everything is here."""
+    """The choice with its plan; None if the hub could not be reached and everything is on this machine."""
 
     @property
     def no_draft(self) -> str:

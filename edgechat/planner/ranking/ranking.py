@@ -34,41 +34,41 @@ from edgechat.planner.plan import LABELS, Alternative, LoadPlan
 from edgechat.planner.request import DEFAULT_REQUEST, ENOUGH, READABLE, PlanRequest
 
 FLUENT = 20.0
-"""Tokens per second, beyond which more is hardly noticed."""
+"""Tokens per second beyond which users hardly notice more speed."""
 PROMPT_PATIENCE = 4000.0
 """Acceptable time to the first token, in milliseconds."""
 THINKING = 2.0
-"""Factor on the speed of a model that thinks before it answers: users wait for half of its output."""
+"""A model that thinks before answering must be this much faster: users wait for half of its output."""
 _PER_HALVING, _PER_DOUBLING = 0.05, 0.03
-"""Nats for half the fluent speed, and for twice the acceptable time."""
+"""Cost in nats of half the fluent speed, and of twice the acceptable time to the first token."""
 _PER_SHORTENING = 0.15
-"""Nats for half the usual context: 2048 tokens, which one long answer fills, cost more than a class."""
+"""Cost in nats of half the usual context. 2048 tokens, filled by one long answer, cost more than a class."""
 _EIGHT_BITS = 0.001
 _PER_CLASS = 0.25
-"""Nats between neighbouring classes of published quality."""
+"""Nats between neighboring classes of published quality."""
 _IN_CLASS = 0.5
-"""Share of a class between its first and last model in the catalogue."""
+"""Distance between the first and last model of a class in the catalogue, as a share of the class."""
 _UNKNOWN = 0.05
 """Assumed divergence of unmeasured quantizations: worse than Q4_K_M."""
 _NEAR = 0.01
 """Nats by which a guess may be too optimistic."""
 _MAX_PLANS = 4
-"""Most files that are planned if only a short context fits."""
+"""Maximum number of files to plan if only a short context fits."""
 _MAX_REMOTE_HEADERS = 3
-"""Most headers of a hub repository that are read: each costs some megabytes of download."""
+"""Maximum number of headers to read in a hub repository; each is a download of some megabytes."""
 _EASY_TO_READ = 5 * 2**30
-"""Size in bytes of an ideal sample: neither split nor in an unusual quantization."""
+"""Size in bytes of an ideal sample, which is neither split nor unusually quantized."""
 _GUESSED: tuple[tuple[int, CacheType], ...] = (
     (ENOUGH, "f16"),
     (ENOUGH, "q8_0"),
     (4096, "q8_0"),
     (2048, "q8_0"),
 )
-"""Contexts for guesses; the last one may barely fit."""
+"""Loads to try when guessing, as context and cache type; the last may barely fit."""
 _FELT = 1.05
 """Speeds that differ by less than this factor count as equal."""
 _SEEN = 0.002
-"""Nats."""
+"""Smallest noticeable difference in loss, in nats."""
 
 
 class Verdict(IntEnum):
@@ -122,17 +122,17 @@ class SurveyFindings:
     """The result of a survey."""
 
     name: str | None
-    """The name of the model; None for the whole catalogue."""
+    """The model's name; None for the whole catalogue."""
     machine: str
     """The machine, in words."""
     options: tuple[RankedFile, ...]
-    """Files of a model from large to small, or one of each model, best first; never empty."""
+    """A model's files from large to small, or one file per model, best first; never empty."""
     chosen: RankedFile | None
     """The best option, with alternatives; None if nothing fits."""
     instead: RankedFile | None = None
-    """The best model of the catalogue that fits, if no option does."""
+    """The best catalogue model that fits, if no option does."""
     unread: int = 0
-    """Number of files of a hub repository that were not examined, as they seemed worse."""
+    """Number of files in a hub repository that were not examined because they seemed worse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class SurveyOverview:
     found: SurveyFindings
     """The findings for the whole catalogue."""
     local: Mapping[Path, RankedFile]
-    """Local files by path, without those that cannot be read or computed here."""
+    """Local files by path, without those that cannot be read or run here."""
     history: Calibration
 
     def has_measured(self, option: RankedFile) -> bool:

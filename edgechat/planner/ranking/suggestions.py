@@ -30,14 +30,15 @@ from edgechat.planner.request import PlanRequest
 ASSUMED_RATE = 100e6 / 8
 """Assumed download speed in bytes per second: 100 Mbit/s."""
 FIRST_TOKEN = 30.0
-"""Most seconds to the first token of a prompt of 1,000 tokens for a recommended model."""
+"""Longest time to the first token of a 1,000-token prompt for a recommended model, in seconds."""
 _FAST, _BALANCED = 60.0, 300.0
-"""Most seconds for downloading a model of that role."""
+"""Longest time to download a model for that role, in seconds."""
 _DECENT = 2
 """Minimum published quality (1 to 6) of a recommended model."""
 _BILLION, _PER_DOUBLING = 2.1, 0.6
-"""Quality of a model with a billion parameters, and for each doubling, by least squares over the catalogue's
-37 chat models. Used if no quality is published."""
+"""Quality of a model with a billion parameters, and the gain for each doubling, used if no quality is
+published. A least-squares fit over the catalogue's 37 chat models.
+"""
 
 
 class Role(Enum):
@@ -54,11 +55,11 @@ class FirstModel:
 
     roles: tuple[Role, ...]
     file: RankedFile
-    """With a plan."""
+    """Has a plan."""
     download: int
     """Bytes to download, including its draft model; 0 if it is on this machine."""
     is_recommended: bool = False
-    """Whether it is usable and quick; true for at most one."""
+    """Whether it is usable and quick; true for at most one model."""
 
 
 def first_models(options: Iterable[RankedFile], rate: float = ASSUMED_RATE) -> tuple[FirstModel, ...]:
@@ -196,9 +197,9 @@ def local_model(rows: Sequence[ModelRow]) -> StandIn | None:
 
 
 EMBEDDING = PlanRequest(context=512, draft="none", vision=False, adapters=())
-"""Request for embedding models: a passage is a paragraph or two.
+"""Request for embedding models. A passage is a paragraph or two.
 
-llama.cpp reserves logits for every token of a call: a MiB each, with a vocabulary of 262,144 tokens.
+llama.cpp reserves logits for every token in a call: one MiB each with a vocabulary of 262,144 tokens.
 """
 
 
