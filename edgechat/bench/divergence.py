@@ -1,4 +1,4 @@
-"""Perplexity of logits on a text, and their divergence from another model's, with numpy alone.
+"""Computes the perplexity of logits on a text, and their divergence from another model's, with numpy alone.
 
 Both are computed as in llama.cpp's tools/perplexity, including the errors. The errors assume that tokens are
 independent, which is not quite true of the tokens in a text.
@@ -200,7 +200,10 @@ def _exp(estimate: Estimate) -> Estimate:
 
 
 def _quantile(values: npt.NDArray[np.float64], share: float) -> Estimate:
-    """Return a quantile and its error: half the distance of the order statistics one standard error away."""
+    """Return a quantile and its error.
+
+    The error is half the distance between the order statistics one standard error to either side.
+    """
     spread = math.sqrt(share * (1 - share) / len(values))
     around = [max(0.0, share - spread), share, min(1.0, share + spread)]
     below, value, above = np.quantile(values, around)

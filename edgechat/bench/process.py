@@ -1,4 +1,4 @@
-"""Both sides of tasks that take minutes or hours: child processes run them and report their progress."""
+"""Long tasks in child processes that report their progress: the code for both sides."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ TASKS = {
 
 
 class BareModel:
-    """The engine's backend, called directly, with a slot reserved from the engine."""
+    """The engine's backend, called directly, with a slot that the engine does not use."""
 
     def __init__(self, engine: EngineCore) -> None:
         self._backend = engine.backend
@@ -83,7 +83,7 @@ class BareModel:
         return self._backend.context - self._slot.length - 64
 
     def call(self, n_tokens: int, n_rows: int) -> float:
-        """Return the time of a call with this many tokens, in seconds. They stay in the cache."""
+        """Run a call with this many tokens and return the seconds it took. The tokens stay in the cache."""
         start = self._slot.length
         tokens = [self._tokens[at % len(self._tokens)] for at in range(start, start + n_tokens)]
         while True:

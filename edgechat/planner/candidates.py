@@ -419,7 +419,7 @@ def check(name: str, header: ModelHeader, *, may_embed: bool) -> None:
 def _has_head(header: ModelHeader) -> bool:
     """Return whether a layer computes scores.
 
-    cls.weight does so only if it has one output; it may also be the layer before, as wide as the model.
+    cls.weight may also be the layer before that; then its output is as wide as the model.
     """
     shapes = {tensor.name: tensor.shape for tensor in header.tensors}
     head = shapes.get("cls.weight")

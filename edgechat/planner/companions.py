@@ -68,17 +68,17 @@ class ProjectorPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total_bytes(self) -> int:
-        """Its total memory in bytes."""
+        """All the memory it needs, in bytes."""
         return self.weights_bytes + self.compute_bytes + self.host_bytes
 
     @property
     def needs(self) -> dict[str, Needs]:
-        """The bytes it needs in each memory."""
+        """What it needs in each memory."""
         there = Needs(projector_bytes=self.weights_bytes + self.compute_bytes)
         return together({RAM: Needs(projector_bytes=self.host_bytes)}, {self.device or RAM: there})
 
     def unused_bytes(self, memory: str) -> int:
-        """Return the bytes of a memory that are reserved, but not allocated until the first picture."""
+        """Return how many bytes in a memory are planned but not allocated until the first picture."""
         return self.host_bytes * (memory == RAM) + self.compute_bytes * (memory == (self.device or RAM))
 
 
@@ -132,9 +132,9 @@ def places(budget: Budget) -> Iterator[str]:
 
 
 def encoding_seconds(projector: ProjectorHeader, picture: Picture, speed: DeviceSpeed) -> float:
-    """Return the seconds it takes to encode a picture: matrix products and self-attention.
+    """Return the seconds it takes to encode a picture: matrix products plus self-attention.
 
-    For an audio-only projector, the seconds for half a minute of audio.
+    For an audio-only projector, return the seconds for half a minute of audio.
     """
     encoder, n, layers = projector.vision, picture.patches, "v.blk."
     if encoder is None:
@@ -317,7 +317,7 @@ def compute_bytes(projector: ProjectorHeader, picture: Picture, *, on_cpu: bool)
 
 
 def _written_by_mlx(projector: ProjectorHeader, n: int) -> int:
-    """Return the extra bytes that MLX takes: one layer's scores, and the output of each layer.
+    """Return how many more bytes MLX needs: one layer's scores, and the output of each layer.
 
     One float per score was measured on a CPU. Metal stores no scores for the head sizes it supports.
     """
@@ -328,7 +328,7 @@ def _written_by_mlx(projector: ProjectorHeader, n: int) -> int:
 
 
 def host_bytes(picture: Picture, width: int) -> int:
-    """Return the RAM in bytes that a picture takes wherever it is encoded: pixels and embeddings."""
+    """Return the bytes of RAM that a picture takes, wherever it is encoded: pixels and embeddings."""
     return _PIXEL * picture.pixels + _FLOAT * width * picture.tokens
 
 
@@ -412,8 +412,8 @@ def adapter_needs(
 ) -> dict[str, Needs]:
     """Return the bytes that adapters need in each memory.
 
-    devices: where each layer is placed, and last the output. experts_in_ram: number of layers whose experts
-    are in RAM.
+    devices: the device of each layer, followed by the output's. experts_in_ram: number of layers whose
+    experts are in RAM.
     """
     taken: defaultdict[str, int] = defaultdict(int)
     for adapter in adapters:

@@ -137,7 +137,7 @@ def _summarize(model: LocalModel) -> HeaderSummary:
 
 
 def _needs(header: ModelHeader) -> list[tuple[int, int]]:
-    """Return each context that the planner tries, with the least memory a load with it needs."""
+    """Return the contexts that the planner tries, each with the minimum memory for a load."""
     from edgechat.device.memory import Memory
     from edgechat.planner.estimate.budget import Budget
     from edgechat.planner.estimate.footprint import may_quantize

@@ -353,7 +353,7 @@ _COPIED = ("_REPACK", amx.NAME)
 
 
 def beside(profile: DeviceProfile, staying: Iterable[LoadPlan]) -> DeviceProfile:
-    """Return the machine without the memory that loads staying in RAM need although it counts as free.
+    """Return the machine minus the memory that counts as free but is needed by loads that stay.
 
     Mapped weights count as free (see `device.memory`), but are read for every token.
     """
@@ -386,7 +386,7 @@ def mapped_bytes(plan: LoadPlan) -> int:
 def is_lesser(plan: LoadPlan, other: LoadPlan) -> bool:
     """Return whether a plan is worse than another, or uses other weights or another cache type.
 
-    Worse is a shorter context, fewer layers on accelerators, or no projector.
+    A plan is worse with a shorter context, fewer layers on accelerators, or no projector.
     """
     return (
         (plan.projector is None and other.projector is not None)

@@ -35,7 +35,7 @@ _CARD_SHARE = 0.1
 
 
 class Needs(msgspec.Struct, frozen=True):
-    """The bytes that a load needs in one memory."""
+    """What a load needs in one memory, in bytes."""
 
     weights_bytes: int = 0
     cache_bytes: int = 0
@@ -51,7 +51,7 @@ class Needs(msgspec.Struct, frozen=True):
 
     @property
     def total_bytes(self) -> int:
-        """The sum of all parts."""
+        """The sum of all fields."""
         model = self.weights_bytes + self.cache_bytes + self.compute_bytes
         beside = self.projector_bytes + self.adapter_bytes
         return model + self.program_bytes + self.checkpoint_bytes + beside
@@ -70,7 +70,7 @@ class Needs(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """The bytes that a load needs besides its weights."""
+    """What a load needs besides its weights, in bytes."""
 
     cache: Sequence[int]
     """Per layer."""
@@ -95,13 +95,13 @@ class Card:
 
     @property
     def budget(self) -> int:
-        """The bytes that may be taken: free memory minus a margin for drivers and screens."""
+        """Bytes available to a load: free memory minus a margin for drivers and screens."""
         free = self.accelerator.free
         return max(0, free - min(_CARD_MARGIN, int(_CARD_SHARE * free)) - self.taken)
 
     @property
     def own(self) -> int:
-        """Free bytes of memory that is its own, not part of RAM."""
+        """Free memory of its own, separate from RAM, in bytes."""
         return max(0, self.accelerator.own - self.taken)
 
 
@@ -151,13 +151,13 @@ class Budget:
         return Budget(replace(self.memory, available=left), tuple(cards))
 
     def charged(self, needs: Mapping[str, Needs]) -> int:
-        """Return the bytes of RAM that a load takes, including those on cards that share it."""
+        """Return how many bytes of RAM a load takes, including its share on cards that use RAM."""
         sharing = (card for card in self.cards if card.accelerator.shares_ram and card.name in needs)
         shared = sum(max(0, needs[card.name].total_bytes - card.own) for card in sharing)
         return needs.get(RAM, Needs()).total_bytes + shared
 
     def over(self, needs: Mapping[str, Needs]) -> dict[str, int]:
-        """Return the bytes by which each card's budget is exceeded."""
+        """Return by how many bytes each card's budget is exceeded."""
         beyond = {
             card.name: needs[card.name].total_bytes - card.budget for card in self.cards if card.name in needs
         }
@@ -238,7 +238,7 @@ def layouts(shape: ModelShape, extras: Extras, budget: Budget) -> Iterator[Layou
         return
     n = len(shape.layers)
     if budget.cards and shape.has_experts and whole.n < len(shape.parts):
-        # Find the least number of layers whose experts must stay in RAM.
+        # Find the smallest number of layers whose experts must stay in RAM.
         counts = range(1, n)
         first = bisect_left(
             counts, True, key=lambda k: _filled(shape, extras, budget, k).n == len(shape.parts)
@@ -270,7 +270,7 @@ def _filled(shape: ModelShape, extras: Extras, budget: Budget, experts_in_ram: i
 def _with_least_workers(shape: ModelShape, extras: Extras, budget: Budget) -> Layout | None:
     """Return the layout with as many layers on this machine as possible, and the rest on workers.
 
-    None if no worker is needed, or if it does not fit.
+    Returns None if no worker is needed, or if the layout does not fit.
     """
     here = _filled(shape, extras, budget.without_workers, 0)
     sizes = part_bytes(shape, extras)
@@ -318,7 +318,7 @@ def estimated(shape: ModelShape, extras: Extras, layout: Layout) -> dict[str, Ne
 
 
 def part_bytes(shape: ModelShape, extras: Extras, experts_in_ram: int = 0) -> list[int]:
-    """Return the bytes that each part takes on its card."""
+    """Return the size of each part on its card, in bytes."""
     return [
         part.weights + cache + (0 if layer < experts_in_ram else part.experts)
         for layer, (part, cache) in enumerate(zip(shape.parts, (*extras.cache, 0), strict=True))

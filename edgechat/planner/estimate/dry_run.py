@@ -1,7 +1,7 @@
 """Dry run: asks llama.cpp's own allocator how much memory a load will need.
 
-A child process gets the model's skeleton (`formats/skeleton.py`), as native code may abort on unusual shapes,
-and answers in milliseconds. Only recurrent states are allocated.
+It runs in a child process, as native code may abort on unusual shapes. The process gets the model's skeleton
+(`formats/skeleton.py`) and answers in milliseconds. Only recurrent states are allocated.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Footprint: the memory that a load needs, by formula, and where it can go, for llama.cpp and MLX.
+"""Footprint: formulas for the memory that a load needs and where it can go, for llama.cpp and MLX.
 
 For llama.cpp there is also a dry run (`dry_run.py`); MLX has none. With MLX, every sequence has its own
 caches (engine/backends/mlx). Layers with full attention grow with the tokens of all sequences. A windowed
@@ -98,11 +98,11 @@ class LlamaFootprint:
         )
 
     def per_token(self, header: ModelHeader, cache_type: CacheType) -> int:
-        """Return the bytes of cache that one more token takes when all windows are full."""
+        """Return how many bytes of cache one more token takes when all windows are full."""
         return memory.cache_bytes_per_token(header, cache_type)
 
     def checkpoint(self, header: ModelHeader, params: LoadParams) -> int:
-        """Return the bytes of a checkpoint for going back in a sequence; 0 if sequences can be truncated."""
+        """Return a checkpoint's size in bytes; 0 if none is needed because sequences can be truncated."""
         return memory.checkpoint_bytes(header, params)
 
     def layouts(self, shape: ModelShape, extras: Extras, budget: Budget) -> Iterator[Layout]:
@@ -142,13 +142,13 @@ class MlxFootprint:
         return Extras(cache, _compute_bytes(header, params), output=0, program=program)
 
     def per_token(self, header: ModelHeader, cache_type: CacheType) -> int:
-        """Return the bytes of cache that one more token takes when all windows are full."""
+        """Return how many bytes of cache one more token takes when all windows are full."""
         size = _value_bytes(header)
         widths = (row.keys + row.values for row in rows(header) if not row.windowed)
         return sum(_row_bytes(width, cache_type, size) for width in widths)
 
     def checkpoint(self, header: ModelHeader, params: LoadParams) -> int:
-        """Return the maximum bytes of a checkpoint: windows with the last chunk, and recurrent states."""
+        """Return a checkpoint's maximum size in bytes: windows with the last chunk, and recurrent states."""
         width = sum(row.keys + row.values for row in rows(header) if row.windowed)
         tokens = min(header.sliding_window + params.n_batch, params.context)
         return _value_bytes(header) * width * tokens + recurrent_bytes(header, 1)
@@ -196,7 +196,7 @@ def may_quantize(header: ModelHeader) -> bool:
 
 
 def _layer_cache_bytes(header: ModelHeader, params: LoadParams) -> list[int]:
-    """Return the bytes of each layer's keys and values with MLX."""
+    """Return the size of each layer's keys and values with MLX, in bytes."""
     n, size, cells = params.n_seq_max, _value_bytes(header), padded(params.context)
     full = cells + n * _STEP
     windowed = min(full, n * (header.sliding_window + params.n_ubatch))
@@ -209,15 +209,16 @@ def _layer_cache_bytes(header: ModelHeader, params: LoadParams) -> list[int]:
 
 
 def _row_bytes(width: int, cache_type: CacheType, size: int) -> int:
-    """Return the bytes of `width` values in an MLX cache; size: bytes of an unquantized value."""
+    """Return how many bytes `width` values take in an MLX cache; size: bytes of an unquantized value."""
     bits = _BITS.get(cache_type)
     return width * size if bits is None else width * bits // 8 + width // GROUP * 2 * size
 
 
 def _compute_bytes(header: ModelHeader, params: LoadParams) -> int:
-    """Return the bytes that MLX needs to compute a chunk of a prompt and rows of logits.
+    """Return how many bytes MLX needs to compute a chunk of a prompt and its rows of logits.
 
-    Within a tenth of the memory measured on a CPU with small models, in F32 and 4 bits, for each cache type.
+    This is within a tenth of what was measured on a CPU with small models, in F32 and 4 bits, for each cache
+    type.
     """
     n, size = params.n_ubatch, _value_bytes(header)
     activations = 4 * n * (widest(header) + 4 * header.embedding_length)
@@ -228,6 +229,6 @@ def _compute_bytes(header: ModelHeader, params: LoadParams) -> int:
 
 
 def _value_bytes(header: ModelHeader) -> int:
-    """Return the size of a value that MLX computes with: the norms', which are never quantized."""
+    """Return the bytes per value in MLX's computations, judging by the norms, which are never quantized."""
     plain = [tensor.type.row_bytes(1) for tensor in header.tensors if tensor.name.endswith("norm.weight")]
     return max(plain, default=2)

@@ -199,7 +199,7 @@ class ProbeModel:
     def seconds(self, rows: int, depth: int = 0) -> float:
         """Return the seconds that a call of `rows` tokens takes after `depth` cells.
 
-        It is the median of several calls, or the shortest of more if other programs interfere.
+        This is the median of several calls, or the shortest of more if other programs interfere.
         """
         context = self.context
         context.clear()
@@ -208,7 +208,7 @@ class ProbeModel:
         return self.again(rows, depth)
 
     def filling(self, depth: int) -> list[float]:
-        """Return the seconds of each call while filling `depth` cells, in calls of the largest of `ROWS`."""
+        """Fill `depth` cells in calls of `ROWS[-1]` tokens; return the seconds that each call took."""
         self.context.clear()
         calls: list[float] = []
         busy = time.process_time()
@@ -221,7 +221,7 @@ class ProbeModel:
         return calls
 
     def again(self, rows: int, depth: int) -> float:
-        """Return the same as `seconds` if `depth` cells are already filled; later cells are freed."""
+        """Do the same as `seconds`, with `depth` cells already filled; later cells are freed."""
         context = self.context
         part = [(0, depth, [1] * rows, rows)]
         calls: list[float] = []
@@ -393,7 +393,7 @@ class KernelProbe:
 
 
 def _times_fewer(heads: AttentionShape) -> int:
-    """Return the largest divisor of both kinds of heads that leaves at least `_FEW` heads, or 1."""
+    """Return a common divisor of heads and KV heads that leaves few heads, but at least `_FEW`."""
     common = math.gcd(heads.heads, heads.kv_heads)
     return next(n for n in range(common, 0, -1) if common % n == 0 and (n == 1 or heads.heads >= n * _FEW))
 

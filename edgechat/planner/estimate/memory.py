@@ -85,7 +85,7 @@ _RECURRENT = TAKES_BACK | {
 
 
 def program_bytes(n_vocab: int, format: Format = "gguf") -> int:
-    """Return the bytes of the processes around a model: 30 to 130 MB measured on Linux, more for MLX."""
+    """Return the bytes that the processes themselves need: 30 to 130 MB on Linux, more for MLX."""
     return _PROGRAM + _MLX_LM * (format == "mlx") + _PER_TOKEN * n_vocab
 
 
@@ -113,7 +113,7 @@ def layer_cache_bytes(
 
 
 def head_cache_bytes(header: ModelHeader, n_ctx: int, cache_type: CacheType) -> tuple[int, ...]:
-    """Return the bytes of each layer's cache in the context where a model's own layers draft.
+    """Return the size in bytes of each layer's cache in the context where a model's own layers draft.
 
     Windows count as full attention, so the result is too high rather than too low.
     """
@@ -148,7 +148,7 @@ def rows(header: ModelHeader) -> Iterator[CacheRow]:
 
 
 def layer_recurrent_bytes(header: ModelHeader, n_seq: int, n_rs_seq: int = 0) -> tuple[int, ...]:
-    """Return the bytes of each layer's recurrent states; see `recurrent_bytes`."""
+    """Return the size of each layer's recurrent states, in bytes; see `recurrent_bytes`."""
     state = _state_size(header) * 4 * n_seq * (1 + n_rs_seq)
     keeping = _recurrent_layers(header)
     keeping += [False] * (header.n_layers - len(keeping))
@@ -156,7 +156,7 @@ def layer_recurrent_bytes(header: ModelHeader, n_seq: int, n_rs_seq: int = 0) ->
 
 
 def checkpoint_bytes(header: ModelHeader, params: LoadParams) -> int:
-    """Return the bytes of a checkpoint, for windows and recurrent states; 0 if sequences can be truncated."""
+    """Return a checkpoint's size in bytes: windows and recurrent states; 0 if sequences can be truncated."""
     kind, window = _TYPES[params.cache_type], min(header.sliding_window, params.context)
     windowed = [row for row in rows(header) if row.windowed]
     tables = _PER_CELL * window + _PER_LAYER * len(windowed) if windowed else 0
@@ -166,7 +166,7 @@ def checkpoint_bytes(header: ModelHeader, params: LoadParams) -> int:
 
 
 def cache_bytes_per_token(header: ModelHeader, cache_type: CacheType = "f16") -> int:
-    """Return the bytes that one more token of context takes in layers with full attention."""
+    """Return how many bytes one more token of context takes in layers with full attention."""
     kind = _TYPES[cache_type]
     unwindowed = [row for row in rows(header) if not row.windowed]
     return sum(kind.row_bytes(row.keys) + kind.row_bytes(row.values) for row in unwindowed)
@@ -179,7 +179,7 @@ def not_in_blocks(header: ModelHeader, size: int) -> str:
 
 
 def recurrent_bytes(header: ModelHeader, n_seq: int, n_rs_seq: int = 0) -> int:
-    """Return the bytes of the recurrent states (F32) of `n_seq` sequences with `n_rs_seq` snapshots each.
+    """Return the size in bytes of `n_seq` sequences' recurrent states (F32), with `n_rs_seq` snapshots each.
 
     Returns 0 without recurrent layers, and for kinds that the formulas do not cover (RWKV, KDA).
     """
@@ -258,7 +258,7 @@ def _windows(header: ModelHeader, n: int) -> list[bool]:
 
 
 def _widths(header: ModelHeader, heads: int, windowed: bool) -> tuple[int, int]:
-    """Return the sizes of one token's keys and values in one layer; 0 for values if they are latent."""
+    """Return how many elements one token's keys and values have in one layer; 0 for values if latent."""
     keys, values = header.key_length, header.value_length
     if windowed:
         keys = header.number("attention.key_length_swa", keys)
@@ -279,7 +279,7 @@ def compute_bytes(
     n_ubatch: int = 512,
     flash: bool = True,
 ) -> int:
-    """Return the bytes of llama.cpp's compute buffer, with or without flash attention.
+    """Return the size of llama.cpp's compute buffer in bytes, with or without flash attention.
 
     It holds the activations of the widest layer and the attention masks, or the logits if those are larger:
     `n_outputs` rows, but at least one per sequence. Without flash attention, it also has to hold one layer's
@@ -300,12 +300,12 @@ def compute_bytes(
 
 
 def output_bytes(header: ModelHeader, n_outputs: int) -> int:
-    """Return the bytes of an output buffer with `n_outputs` rows of logits."""
+    """Return the size of an output buffer with `n_outputs` rows of logits, in bytes."""
     return _FLOAT * n_outputs * header.vocab_size
 
 
 def states_bytes(header: ModelHeader, n_rows: int) -> int:
-    """Return the bytes of `n_rows` hidden states, from which a model's own layers draft (MTP)."""
+    """Return the size of `n_rows` hidden states, from which a model's own layers draft (MTP), in bytes."""
     return _FLOAT * n_rows * header.number("embedding_length_out", header.embedding_length)
 
 

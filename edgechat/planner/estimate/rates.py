@@ -156,9 +156,9 @@ def scaled(speed: DeviceSpeed, *, reading: float = 1.0, computing: float = 1.0) 
 
 
 def in_order(kernels: dict[str, Seconds]) -> dict[str, Seconds]:
-    """Return kernels in which no type is faster than one with fewer bits; where it was, both get the mean.
+    """Return kernels in which, within a family, more bits are never faster; those that were share their mean.
 
-    By the pool-adjacent-violators algorithm (Ayer et al. 1955), within each family.
+    This is the pool-adjacent-violators algorithm (Ayer et al. 1955).
     """
     ordered = {name: list(seconds) for name, seconds in kernels.items()}
     for family in FAMILIES:
@@ -290,7 +290,7 @@ def measure_speed(
 def measure_attention(
     cpu: Cpu, memory: Memory, shape: AttentionShape, before: DeviceSpeed, *, root: Path = Path("/")
 ) -> DeviceSpeed:
-    """Measure an attention shape, and return and store the CPU's speed with the result.
+    """Measure an attention shape on the CPU; return and store the CPU's speed with the result.
 
     If it cannot be measured, the speed says why, and models are planned without it.
     """
@@ -354,7 +354,7 @@ def _better(one: DeviceSpeed, other: DeviceSpeed) -> DeviceSpeed:
 
 
 def _buffer(memory: Memory, root: Path) -> int:
-    """Return the bytes to read: several times the last-level cache, at most an eighth of free memory."""
+    """Return how many bytes to read: several times the last-level cache, at most an eighth of free memory."""
     text = read_text(root / "sys/devices/system/cpu/cpu0/cache/index3/size").strip()
     last = int(text[:-1]) * 1024 if text.endswith("K") and text[:-1].isdigit() else 64 * 2**20
     return min(max(USUAL, 4 * last), _LARGEST, memory.available // 8)

@@ -1,4 +1,4 @@
-"""Model shape: each layer's bytes, the bytes that a token reads, and its arithmetic, from the tensor table.
+"""Model shape: each layer's size, how much of it a token reads, and its arithmetic, from the tensor table.
 
 Rows of the input embeddings are looked up in RAM. The output matrix is read completely, even if it is tied to
 them. In a mixture of experts, a token reads only the few experts that it is routed to.

@@ -52,7 +52,7 @@ DEPTHS = (0, 1000, 4000, 16000)
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """The speed of a load, in seconds, before any correction."""
+    """Predicted times for a load, in seconds, before any correction."""
 
     decode: float
     """For one token with nothing before it."""
@@ -107,7 +107,7 @@ class Attending(msgspec.Struct, frozen=True):
 
 
 class _Layers(NamedTuple):
-    """Seconds that some layers on a device spend on attention, by `ROWS`."""
+    """Seconds that some layers on a device spend on attention, for calls of `ROWS` tokens."""
 
     first: Seconds
     """For a call with nothing before it."""
@@ -157,7 +157,7 @@ def is_plain_worth(plain: Forecast, flash: Forecast, use: ChatUse, *, drafts: bo
 
 
 def _using(forecast: Forecast, use: ChatUse, depth: int, *, drafts: bool) -> float:
-    """Return the seconds spent on all reading and writing, at one depth."""
+    """Return the seconds spent on all of a chat's reading and writing, at one depth."""
     several = forecast.call(ATTENTION_ROWS[1], depth) - forecast.call(1, depth)
     writing = forecast.decoding(depth) + (_VERIFIED * several if drafts else 0.0)
     return use.read * forecast.prefilling(_PART, depth) / _PART + use.written * writing
@@ -198,7 +198,7 @@ def forecast(
     cache_bytes_per_token: int,
     attending: Attending | None = None,
 ) -> Forecast:
-    """Return the forecast for a load with its parts placed like this.
+    """Return the forecast for a load with its parts on these devices.
 
     rates: speeds by device; None is the CPU. cache_bytes_per_token: in all layers with full attention.
     attending: None for MLX.
@@ -248,7 +248,7 @@ def forecast(
 
 
 def _attention(shape: ModelShape, speed: DeviceSpeed, attending: Attending | None) -> _Layers:
-    """Return the seconds for one layer's attention on a device: measured, or derived from its operations."""
+    """Return one layer's attention time on a device: measured, or derived from the number of operations."""
     if attending is not None and shape.heads is not None:
         name = attention_name(shape.heads, attending.cache_type, attending.kind)
         if (curve := speed.attentions.get(name)) is not None:
@@ -264,7 +264,7 @@ def _attention(shape: ModelShape, speed: DeviceSpeed, attending: Attending | Non
 
 
 def _together(parts: Sequence[tuple[float, _Layers]]) -> _Layers:
-    """Return the total seconds of (number, layer) pairs."""
+    """Add up the attention times in (number of layers, time per layer) pairs."""
     first, per_cell = (
         tuple(sum(n * layers[at][row] for n, layers in parts) for row in range(len(ROWS))) for at in (0, 1)
     )

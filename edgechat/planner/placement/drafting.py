@@ -173,7 +173,7 @@ class HeadedModel:
         return load if self.file is None else load.beside(self._beside(self.file, load))
 
     def _beside(self, file: HeadFile, load: LoadConfig) -> LoadConfig:
-        """Return the load of the separate file, by formula: on the output's device if it fits there."""
+        """Return the load of the separate file, by formula, on the output's device if it fits there."""
         header = file.header
         own = load.params.of_head()
         if file.kind == "eagle3":  # llama.cpp keeps logits of every token in a call
@@ -242,7 +242,7 @@ class HeadedModel:
 
 @dataclass(frozen=True, slots=True)
 class HeadChoice:
-    """A load with the model's own drafting layers, or without them and the reason."""
+    """A load with the model's own drafting layers, or a load without them and the reason."""
 
     load: LoadConfig
     head: HeadPlan | None = None

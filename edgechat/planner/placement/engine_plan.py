@@ -216,7 +216,7 @@ def _check(engine: EngineName, model: SafetensorsModel, request: PlanRequest) ->
 def _placed(
     engine: EngineName, model: SafetensorsModel, request: PlanRequest, profile: DeviceProfile
 ) -> tuple[_Placement, list[str]]:
-    """Return where a model goes and its context, and the reasons. Raises DoesNotFit."""
+    """Return a model's placement and context, and the reasons. Raises DoesNotFit."""
     trained = model.trained_context
     wanted = request.context
     if wanted is not None and trained is not None and wanted > trained:
@@ -450,7 +450,7 @@ class SafetensorsModel:
         return 4 if dtype == "float32" else 2
 
     def weights_bytes(self, quant: RuntimeQuant = "none") -> int:
-        """Return the bytes of the weights in memory. Embeddings and output keep their stored type."""
+        """Return the bytes of memory for the weights. Embeddings and output keep their stored type."""
         if quant == "none":
             return self.stored_bytes
         tables = 1 if self.config.get("tie_word_embeddings") else 2
@@ -459,11 +459,11 @@ class SafetensorsModel:
         return int(kept + (self.stored_bytes - kept) / self.element_bytes * _BYTES[quant])
 
     def cache_bytes(self, n_tokens: int) -> int:
-        """Return the bytes of the keys and values of `n_tokens` tokens.
+        """Return the size of the keys and values of `n_tokens` tokens, in bytes.
 
-        For each layer and token, these are 2 x KV heads x head size x bytes per value. Layers with a window
-        keep no more tokens than fit in it, and layers without attention over tokens keep nothing that grows.
-        With latent attention (MLA), the latent vector and the rotated part are kept instead.
+        In each layer, a token takes 2 x KV heads x head size x bytes per value. Layers with a window keep no
+        more tokens than fit in it, and layers without attention over tokens keep nothing that grows. With
+        latent attention (MLA), the latent vector and the rotated part are kept instead.
         """
         config = self.config
         latent = config.number("kv_lora_rank")

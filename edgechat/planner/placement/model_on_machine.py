@@ -134,7 +134,7 @@ class ModelOnMachine:
 
     @cached_property
     def program(self) -> int:
-        """Bytes that the process itself needs."""
+        """Memory that the process itself needs, in bytes."""
         return max(0, program_bytes(self.header.vocab_size, self.header.format) + self.beyond)
 
     @cached_property
@@ -195,8 +195,8 @@ class ModelOnMachine:
     def load_as_draft(self, context: int) -> LoadConfig:
         """Return the load with an 8-bit KV cache if possible, as drafts are verified anyway.
 
-        Not for MLX, where prefill with such a cache takes more memory than the cache saves. Nor if plain
-        attention, which cannot read such a cache, is faster and fits comfortably.
+        This does not apply to MLX, where prefill with such a cache takes more memory than the cache saves.
+        Nor does it apply if plain attention, which cannot read such a cache, is faster and fits comfortably.
         """
         whole = self.load(context, "f16")
         if self.header.format != "gguf" or not may_quantize(self.header) or self.attention == "plain":
@@ -224,7 +224,7 @@ class ModelOnMachine:
         return self.header.format == "gguf" and cache_type == "f16" and not self.header.makes_embeddings
 
     def other_attention(self, load: LoadConfig) -> Forecast | None:
-        """Return the other kind of attention's forecast, if there is a choice and both speeds are known.
+        """Return the forecast with the other kind of attention; None if there is no choice or measurement.
 
         Layers on accelerators always use flash attention, which was written for them.
         """
@@ -383,7 +383,7 @@ class ModelOnMachine:
     def checkpoint_bytes(self, load: LoadConfig) -> int:
         """Return the memory limit for chat checkpoints: a modest share of the RAM that a load leaves free.
 
-        There is room for at least one, as every next turn may need it.
+        There is room for at least one, because a chat's next turn may need it.
         """
         size = self.footprint.checkpoint(self.header, load.params)
         if not size and is_recurrent(self.header):  # a kind that the formulas do not cover

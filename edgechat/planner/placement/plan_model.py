@@ -1,8 +1,8 @@
 """Plans one file: from its header, this machine and the user's request to a LoadPlan, with a draft model.
 
-The memory that a load needs comes from llama.cpp's own allocator (`dry_run.py`), or from formulas if that
-fails, and for MLX. Weights count in full, and once, although they are mapped from the file: pages that are
-read all the time must stay in memory, and pages that the kernel has already cached count as free memory.
+The memory that a load needs comes from llama.cpp's own allocator (`dry_run.py`), or from formulas for MLX and
+if the allocator fails. Weights count in full, and once, although they are mapped from the file: pages that
+are read all the time must stay in memory, and pages that the kernel has already cached count as free memory.
 """
 
 from __future__ import annotations
@@ -268,12 +268,12 @@ def checked(request: PlanRequest, header: ModelHeader) -> tuple[PlanRequest, tup
 
 
 def with_own_context(request: PlanRequest, own: ModelDefaults) -> PlanRequest:
-    """Return the request with the context from the file's defaults, unless it has one."""
+    """Return the request with the context from the file's defaults, unless it has its own."""
     return request if request.context is not None else msgspec.structs.replace(request, context=own.context)
 
 
 def with_own_adapters(request: PlanRequest, own: ModelDefaults) -> PlanRequest:
-    """Return the request with the adapters from the file's defaults, unless it names some."""
+    """Return the request with the adapters from the file's defaults, unless it has its own."""
     if request.adapters is not None:
         return request
     return msgspec.structs.replace(request, usual_adapters=(*own.adapters, *request.usual_adapters))
@@ -282,7 +282,7 @@ def with_own_adapters(request: PlanRequest, own: ModelDefaults) -> PlanRequest:
 def threads_for(
     header: ModelHeader, profile: DeviceProfile, request: PlanRequest
 ) -> tuple[int, tuple[str, ...]]:
-    """Return the number of threads and the reason. MLX manages its own, so it needs none."""
+    """Return the number of threads and the reason; no reason for MLX, which manages its own threads."""
     threads, why_threads = best_threads(profile.cpu, profile.speed)
     if header.format == "mlx":
         return threads, ()
@@ -547,7 +547,7 @@ def drafted(
 
 
 def without_draft(plan: LoadPlan, no_draft: str) -> LoadPlan:
-    """Return the plan with the reason that it has no draft model."""
+    """Return the plan with the reason why it has no draft model."""
     explained = msgspec.structs.replace(plan, no_draft=no_draft)
     before, after = reasons.drafts(plan), reasons.drafts(explained)
     changed = tuple(after if reason == before else reason for reason in plan.reasons)

@@ -379,7 +379,7 @@ def score(variant: Variant) -> float:
 
 
 def loss_of(quant: str | None, path: Path | None = None) -> float:
-    """Return the loss of a quantization, or of the file at `path`, in nats; a typical value if unknown."""
+    """Return the loss of a quantization, or of the file at `path`, in nats; an assumed value if unknown."""
     figure = loss_of_file(quant, path)
     return figure.value if figure else _UNKNOWN
 

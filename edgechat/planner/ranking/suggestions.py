@@ -100,9 +100,9 @@ def first_models(options: Iterable[RankedFile], rate: float = ASSUMED_RATE) -> t
 
 
 def standing(row: ModelRow, option: RankedFile | None) -> tuple[Verdict, bool, float, float]:
-    """Return the sort key of a local model; the best model to start with has the greatest.
+    """Return a local model's sort key, which is greatest for the best model to start with.
 
-    option: its rating on this machine; without one, the model must fit in RAM.
+    option: its rating on this machine. Without one, the model counts as fitting if it fits in RAM.
     """
     entry, n_params = row.model.entry, max(1, row.glance.n_params)
     sized = _BILLION + _PER_DOUBLING * math.log2(n_params / 1e9)
