@@ -105,12 +105,12 @@ def measure_quality(request: QualityRequest, tell: Callable[[str], None]) -> Qua
             return _measure(request, tell)
     except Timeout:
         raise BadRequest(
-            "Another measurement of quality is running.", hint="Two at once would falsify each other's speed."
+            "Another quality measurement is running.", hint="Two at once would distort each other's speed."
         ) from None
 
 
 def _measure(request: QualityRequest, tell: Callable[[str], None]) -> QualityReport:
-    tell("inspecting this machine and the headers of the models")
+    tell("inspecting this machine and the models' headers")
     base_file = BaseFile(request.base_file) if request.base_file else None
     n_ctx = base_file.n_ctx if base_file is not None else request.n_ctx
     selection = select(
@@ -328,7 +328,7 @@ def select(
     ]
     if not others:
         raise BadRequest(
-            f"{models[0].name} is to be compared with itself.", hint="Name another file with --against."
+            f"{models[0].name} would be compared with itself.", hint="Name another file with --against."
         )
     return Selection(planned(base, "f16") if base is not None else None, tuple(others))
 
@@ -437,7 +437,7 @@ def groups(selection: Selection, *, anyway: bool) -> list[list[Candidate]]:
             continue
         if base and not anyway and (excess := _excess([*base, one])):
             raise DoesNotFit(
-                f"{base[0].label} and {one.label} do not fit together: {mebibytes(excess)} are missing.",
+                f"{base[0].label} and {one.label} do not fit together: they need {mebibytes(excess)} more.",
                 hint="Measure with a base file instead, one after the other: --save-base FILE, then "
                 "--base-file FILE. Or force it: --load-anyway.",
             )

@@ -127,7 +127,7 @@ class _Scoring:
         n_base = base_file.n_vocab if base_file is not None else first.size
         if base_file is not None and any(one.backend.vocabulary.size != n_base for one in loaded):
             raise BadRequest(
-                f"The base file is of a model with {n_base} tokens; {loaded[0].model.label} has {first.size}."
+                f"The base file's model has {n_base} tokens; {loaded[0].model.label} has {first.size}."
             )
         self._writer = BaseFileWriter(Path(task.save_base), chunks, first.size) if task.save_base else None
 
@@ -185,7 +185,7 @@ class _Scoring:
             scores = np.concatenate(parts[at], axis=1)
             if not np.isfinite(scores[NLL : KLD + 1]).all():
                 raise DecodeFailed(
-                    f"{one.model.label} computed numbers that are no logits (chunk {chunk + 1})."
+                    f"{one.model.label} computed numbers that are not valid logits (chunk {chunk + 1})."
                 )
             if one.file.n_chunks == chunk:
                 one.add(scores)

@@ -176,7 +176,7 @@ class BaseFile:
         n_tokens = self.n_ctx * self.n_chunks
         n_codes = self.n_chunks * self._n_rows * row_codes(self.n_vocab)
         if size < _BASE_HEADER_BYTES + 4 * n_tokens + 2 * n_codes:
-            raise BadRequest(f"{path.name} ends early: it was not written to its end.")
+            raise BadRequest(f"{path.name} ends early: it was not written completely.")
         tokens = np.memmap(path, "<i4", "r", _BASE_HEADER_BYTES, (self.n_chunks, self.n_ctx))
         if tokens.min() < 0 or tokens.max() >= self.n_vocab:
             raise BadRequest(f"{path.name} is damaged: it has tokens that are not in its vocabulary.")

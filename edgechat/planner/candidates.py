@@ -377,7 +377,7 @@ def _unreadable(file: Variant, backend: Backend) -> BackendMissing:
     if file.entry is not None and file.entry.mlx:
         hint = f"To download an MLX version: edgechat pull {file.entry.name} --backend mlx"
     return BackendMissing(
-        f"{name} is not an MLX model (a folder with safetensors), and there is none of it on this machine.",
+        f"{name} is not an MLX model (a folder with safetensors), and this machine has no MLX version.",
         hint=hint,
     )
 

@@ -66,7 +66,7 @@ def replan_for_more(requested: LoadPlan, replan: Callable[[], LoadPlan]) -> Load
     conversation.
     """
     if why_lost(requested.rpc):
-        with contextlib.suppress(EdgechatError):  # otherwise reduce the requested plan
+        with contextlib.suppress(EdgechatError):  # if it fails, reduce the requested plan
             plan = replan()
             if plan.model_path == requested.model_path:
                 return plan
@@ -78,7 +78,7 @@ def replan_for_more(requested: LoadPlan, replan: Callable[[], LoadPlan]) -> Load
         return requested
     try:
         plan = replan()
-    except EdgechatError:  # otherwise reduce the requested plan
+    except EdgechatError:  # reduce the requested plan instead
         return requested
     no_less = plan.context >= requested.context and plan.gpu_layers >= requested.gpu_layers
     no_less = no_less and (plan.projector is not None or requested.projector is None)
@@ -178,7 +178,7 @@ def step_down(plan: LoadPlan, header: ModelHeader) -> tuple[LoadPlan, str] | Non
     if plan.projector is not None:
         name = plan.projector.name
         what = name[:1].upper() + name[1:] if plan.backend == "mlx" else f"Its projector {name}"
-        why = f"{what} is not loaded, to save memory: the model reads text alone."
+        why = f"{what} is not loaded, to save memory: the model reads only text."
         return replace(plan, projector=None, no_vision=why), why
     if plan.context > _LEAST_CONTEXT:
         half = max(_LEAST_CONTEXT, plan.context // 2 // CELLS * CELLS)
@@ -199,7 +199,7 @@ def _without_head(plan: LoadPlan, header: ModelHeader) -> LoadPlan:
 
 
 def _with_fewer_gpu_layers(plan: LoadPlan) -> tuple[LoadPlan, str] | None:
-    """Move a quarter of each card's layers to the CPU; None for MLX, or if no card has any."""
+    """Return the plan with a quarter of each card's layers on the CPU; None for MLX or without cards."""
     if not plan.split or plan.backend == "mlx":
         return None
     counts = [count - max(1, count // 4) for count in plan.split]

@@ -118,7 +118,7 @@ def without_effect(
     told = [
         *given,
         *(
-            f"{field} of settings.toml"
+            f"{field} in settings.toml"
             for field, is_set in configured.items()
             if is_set and field not in effective and _OPTIONS.get(field) not in given
         ),

@@ -87,7 +87,7 @@ def read_imatrix(path: Path) -> ImportanceMatrix:
     names = datasets.values if isinstance(datasets, GgufArray) and datasets.values else ("",)
     n_chunks, size = header.metadata.get(_CHUNKS), header.metadata.get(_CHUNK_SIZE)
     if not isinstance(n_chunks, int) or not isinstance(size, int):
-        raise _damaged(path, "it does not say of how much text it is")
+        raise _damaged(path, "it does not say how much text it covers")
     flat = {name: array.ravel() for name, array in counts.items()}
     return ImportanceMatrix(squares, flat, str(names[0]), n_chunks, size)
 

@@ -329,7 +329,7 @@ def _answer(task: ProbeTask, limit: float) -> DeviceSpeed:
     except msgspec.MsgspecError as error:
         raise ChildFailed(f"gave an invalid answer: {error}") from error
     if not speed.is_sound:
-        raise ChildFailed("gave figures that are not possible")
+        raise ChildFailed("gave impossible figures")
     return speed
 
 

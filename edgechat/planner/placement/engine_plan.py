@@ -155,7 +155,7 @@ def llama_server_plan(local: LoadPlan, config: Settings, *, must_run: bool = Tru
     arguments += ["-ctk", local.cache_type, "-ctv", local.cache_type]
     if local.projector is not None and local.projector.path:
         arguments += ["--mmproj", local.projector.path]
-    where = "llama-server decides itself which layers go on a GPU."
+    where = "llama-server itself decides which layers go on a GPU."
     if local.gpu_layers:
         arguments += ["-ngl", f"{local.gpu_layers}"]
         where = f"{local.gpu_layers} layers go on a GPU."
@@ -381,7 +381,7 @@ def _with_program(
 ) -> LoadPlan:
     command = (*command, *(config.engines[engine].args if engine in config.engines else ()))
     if any("\0" in word for word in command):
-        raise EdgechatError(f"{one_line(id)} cannot stand in a command line.")
+        raise EdgechatError(f"{one_line(id)} cannot be part of a command line.")
     own = config.engines.get(engine, EngineProgram()).env
     environment = {
         name: value for name, value in environment.items() if not (name in own and name in os.environ)
@@ -552,7 +552,7 @@ def _on_hub(repo: str, *, offline: bool) -> SafetensorsModel:
     if not weights or CONFIG not in dict(sizes):
         raise ModelFileError(
             f"{repo} has no config.json and safetensors that such a program could run.",
-            hint=f"To see what edgechat itself could run of it: edgechat plan {repo}",
+            hint=f"To see which of its files edgechat itself could run: edgechat plan {repo}",
         )
     hub = Endpoint(listing.hub)
     url = hub.file(repo, listing.commit, CONFIG)

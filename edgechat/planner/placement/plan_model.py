@@ -161,7 +161,7 @@ def _planned(
         needed = load.projector.total_bytes if load.projector is not None else 0
         load, why_context = _chosen_load(model, request, asked)
         what = "vision tower" if header.format == "mlx" else "projector"
-        no_vision = f"Its {what} is not loaded: the {mebibytes(needed)} that it needs do not fit in addition."
+        no_vision = f"Its {what} is not loaded: the {mebibytes(needed)} it needs do not fit beside the model."
     if not (model.fits(load) or request.anyway):
         raise _does_not_fit(model, load, nearest)
     model, chosen = _with_head(model, head, request, load, asked)
@@ -169,7 +169,7 @@ def _planned(
     no_draft = " ".join(filter(None, (chosen.why_not, model.drafting.why_not)))
     if helper is not None and load.draft is None:
         both = model.beside(load, helper)
-        no_draft = "" if both else f"The draft model {helper.name} does not fit in addition."
+        no_draft = "" if both else f"The draft model {helper.name} does not fit beside the model."
         load = both or load
     incomplete = LoadPlan(
         context=load.context,

@@ -83,8 +83,8 @@ def start_of(engine: EngineName, config: Settings) -> tuple[str, ...]:
         found = shutil.which(os.path.expanduser(first))
         if found is None:
             raise EngineMissing(
-                f"{one_line(first, 200)} is not there, or is no program.",
-                hint=f"Correct command of [engines.{engine}] in {settings.settings_file()}.",
+                f"{one_line(first, 200)} does not exist, or is not a program.",
+                hint=f"Correct `command` under [engines.{engine}] in {settings.settings_file()}.",
             )
         return (found, *(rest or facts.subcommand))
     # edgechat[torch] is installed in edgechat's environment, which may not be on the PATH.
@@ -101,7 +101,7 @@ def start_of(engine: EngineName, config: Settings) -> tuple[str, ...]:
     raise EngineMissing(
         f"{facts.label} is not installed, as far as edgechat can see: there is no {facts.executable} on the "
         "PATH.",
-        hint=f"To install it: {facts.install}\n  If it is elsewhere, write where into "
+        hint=f"To install it: {facts.install}\n  If it is elsewhere, say where in "
         f'{settings.settings_file()}:\n  [engines.{engine}]\n  command = "/path/to/{facts.executable}"',
     )
 

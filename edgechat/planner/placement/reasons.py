@@ -47,11 +47,11 @@ def context(header: ModelHeader, budget: Budget, load: LoadConfig, slower: bool)
 def own_defaults(own: ModelDefaults, header: ModelHeader) -> Iterator[str]:
     """Yield what the defaults in Ollama's store change."""
     if words := in_words(own):
-        yield f"Ollama's parameters for this model hold where nothing else is set: {words}."
+        yield f"Ollama's parameters for this model apply unless something else is set: {words}."
     if own.system:
-        yield f"Ollama's system prompt for it is used where there is no other: {system_in_words(own)!r}."
+        yield f"Ollama's system prompt for it is used unless there is another: {system_in_words(own)!r}."
     if own.template and header.chat_template is None:
-        yield f"The file has no chat template; Ollama's is of the format of {own.chat_format}, which is used."
+        yield f"The file has no chat template; Ollama's, in the {own.chat_format} format, is used."
 
 
 def backend(header: ModelHeader, budget: Budget, request: PlanRequest) -> Iterator[str]:
@@ -115,7 +115,7 @@ def workers(
 def links(shape: ModelShape, load: LoadConfig, rates: Mapping[str | None, DeviceSpeed]) -> str:
     """Return how much time the links to workers take; '' without workers."""
     seconds = on_links(shape, load.layout.placed(shape), rates, 1)
-    return f"Of each token, {figure(1000 * seconds)} ms pass on links to other machines." if seconds else ""
+    return f"Each token spends {figure(1000 * seconds)} ms on links to other machines." if seconds else ""
 
 
 def _by_worker(budget: Budget) -> dict[str, list[str]]:

@@ -221,7 +221,7 @@ def _unreadable(files: Sequence[Variant]) -> ModelFileError:
     except ModelFileError as error:
         why = f" {error.message}"
     return ModelFileError(
-        f"edgechat cannot read any of the {len(files)} models of this repository.{why}",
+        f"edgechat cannot read any of the {len(files)} models in this repository.{why}",
         hint="Choose another repository, or a model of the catalogue: edgechat plan",
     )
 

@@ -241,7 +241,7 @@ def _named(name: str, kind: ModelKind) -> LocalModel:
     header = read_model(model.path)
     if header.kind != kind:
         raise ModelFileError(
-            f"settings.toml names {model.name} as {kind}_model, but it is no {kind} model.",
+            f"settings.toml names {model.name} as {kind}_model, but it cannot be used for {kind}.",
             hint="Name another one there, or none.",
         )
     check(model.name, header, may_embed=True)
