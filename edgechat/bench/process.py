@@ -1,4 +1,4 @@
-"""Long tasks in child processes that report their progress: the code for both sides."""
+"""Long-running tasks in child processes that report their progress, with the code for both sides."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ from edgechat.planner.ranking.ranking import choose, rate
 from edgechat.planner.request import FORMATS, PlanRequest, with_settings
 
 _CORRECTS = 1000
-"""Number of scored tokens from which a measurement corrects later plans."""
+"""A measurement corrects later plans if it scored at least this many tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

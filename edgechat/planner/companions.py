@@ -49,10 +49,10 @@ class ProjectorPlan(msgspec.Struct, frozen=True, kw_only=True):
     device: str = ""
     """llama.cpp's name for its accelerator; empty for the CPU."""
     image_tokens: int = 0
-    """Most context tokens that a picture takes; larger pictures are scaled down."""
+    """Maximum number of context tokens for a picture; larger pictures are scaled down."""
     image_batch: int = 0
-    """Tokens of a picture that must be in the same call, so n_ubatch is at least this; 0 if any number may
-    be.
+    """How many tokens of a picture must be in the same call; n_ubatch has room for them. 0 for no
+    requirement.
     """
     file_bytes: int = 0
     weights_bytes: int = 0
@@ -161,13 +161,13 @@ def why_there(device: str, card: str, moved: int) -> str:
 
 
 MAX_TOKENS = 4096
-"""Most tokens planned for one picture, even if the model could use more: Qwen's limit."""
+"""Maximum number of tokens planned for one picture, even if the model could use more: Qwen's limit."""
 _SHARE = 2
 """A picture takes at most the context divided by this, which leaves room for a question and an answer."""
 _FLOAT, _HALF = 4, 2
 MOST_HEARD = 1500
-"""Positions in 30 seconds of audio for Whisper, more than for other encoders. An encoder that does not split
-audio into such parts gets no longer audio, which would need more memory than planned.
+"""Number of positions for 30 seconds of audio in Whisper, more than in other encoders. Encoders that do not
+split audio into such parts are not given longer audio, which would need more memory than planned.
 """
 _TABLES = 16 << 20
 """Bytes of an encoder's graph and scheduler tables (8,192 nodes)."""
@@ -180,7 +180,7 @@ _NON_CAUSAL = {"gemma3", "gemma4uv", "gemma4v", "deepseek4v"}
 compute all its tokens, and llama.cpp aborts if n_ubatch is smaller.
 """
 _CAUSAL_WIDTHS = {"gemma4v": (1536, 2560)}
-"""Exceptions, by embedding width: Gemma 4 E2B and E4B."""
+"""Exceptions to `_NON_CAUSAL`, by embedding width: Gemma 4 E2B and E4B."""
 _UNLOADED = {"gemma3nv": "a."}
 """Prefixes of tensors that are not loaded."""
 
@@ -198,7 +198,7 @@ class PictureRule:
     tokens: int = 0
     """Tokens per tile, if independent of patches."""
     joined: bool = False
-    """Whether merged patches are the encoder's positions."""
+    """Whether the encoder's positions are merged patches."""
 
 
 _RULES = {
@@ -258,7 +258,7 @@ class Picture:
     pixels: int
     """Number of pixels in these patches."""
     whole: int
-    """Tokens that the model must compute in the same call; 0 if any number may be."""
+    """How many tokens the model must compute in the same call; 0 for no requirement."""
 
 
 def largest_picture(projector: ProjectorHeader, width: int, context: int) -> Picture:

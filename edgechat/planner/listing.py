@@ -53,7 +53,7 @@ class HeaderSummary(msgspec.Struct, frozen=True, array_like=True):
     damage: str = ""
     """Why it cannot be loaded."""
     modalities: tuple[Modality, ...] = ()
-    """Input besides text, with its projector."""
+    """Kinds of input besides text that its projector adds."""
     no_vision: str = ""
     """Why its projector cannot be used; a sentence."""
     mtp: bool = False
@@ -75,14 +75,14 @@ class HeaderSummary(msgspec.Struct, frozen=True, array_like=True):
 
 class _CachedSummary(msgspec.Struct, frozen=True, array_like=True):
     stamp: tuple[int, ...]
-    """Sizes and timestamps of all its files; for MLX, also whether models can see at present."""
+    """Sizes and timestamps of all its files; for MLX, also whether vision is available."""
     glance: HeaderSummary
 
 
 class _SummaryFile(msgspec.Struct, frozen=True, array_like=True):
     format: int
     version: str
-    """edgechat's version, as formulas may change."""
+    """The version of edgechat that wrote the file, as formulas may change."""
     models: dict[str, _CachedSummary]
     """Summaries by path."""
 

@@ -149,12 +149,12 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     """Seconds per token before any correction; real runs are compared with it."""
     predicted: Prediction | None = None
     where: RunConditions | None = None
-    """The conditions that the speed depends on, the key for calibration."""
+    """The conditions that the speed depends on; they are the key for calibration."""
     kl_divergence: Divergence | None = None
     defaults: ModelDefaults = ModelDefaults()
     """Defaults stored beside the file, in Ollama's store."""
     sampling: SamplingDefaults = SamplingDefaults()
-    """The options in settings.toml, which override those that the model's makers recommend."""
+    """The options recommended by the model's makers, overridden by those in settings.toml."""
     thinking_sampling: SamplingDefaults | None = None
     """The same with thinking on; None if there is no difference."""
     answering_sampling: SamplingDefaults | None = None

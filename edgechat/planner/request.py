@@ -19,14 +19,14 @@ FORMATS: dict[Backend, Format] = {backend: format for format, backend in BACKEND
 ENOUGH = 8192
 """Tokens of context that a conversation needs."""
 READABLE = 5.0
-"""Tokens per second, about 230 words per minute; people read faster than anything slower."""
+"""Tokens per second, about 230 words per minute. Anything slower is slower than people read."""
 
 
 class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The user's choices for a plan; None leaves a choice to the planner."""
 
     context: int | None = None
-    """Tokens."""
+    """In tokens."""
     cache_type: CacheType | None = None
     threads: int | None = None
     min_tps: float | None = None

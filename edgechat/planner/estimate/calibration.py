@@ -114,7 +114,7 @@ class RunHistory(msgspec.Struct, frozen=True, kw_only=True):
     decode: tuple[RunRecord, ...] = ()
     prefill: tuple[RunRecord, ...] = ()
     beyond: tuple[int, ...] = ()
-    """Bytes of the process's anonymous memory relative to its plan."""
+    """Bytes by which the process's anonymous memory exceeded its plan."""
     turns: tuple[ChatUse, ...] = ()
     """Chat turns, disturbed or not."""
     when: float = 0.0

@@ -56,12 +56,12 @@ _ATTENDED: dict[tuple[CacheType, AttentionKind], int] = {
 attention reads an 8-bit cache, which takes several times as long to fill.
 """
 _ROUNDS, _MOST_ROUNDS = 2, 4
-"""How often caches are filled: normally, and at most if other programs interfere."""
+"""How often caches are filled, and the maximum if other programs interfere."""
 _BLOCK = 32
 """Values in a block of Q8_0."""
 _VOCAB = 256
 _SECONDS, _PATIENCE = 0.02, 0.12
-"""Seconds for which calls of one size are repeated: normally, and if other programs interfere."""
+"""Seconds for which calls of one size are repeated, and the maximum if other programs interfere."""
 _LEAST_CALLS, _MOST_CALLS = 3, 300
 _LONG = 0.3
 """Seconds after which calls are no longer repeated, even if there were few."""
@@ -78,7 +78,7 @@ _LEAST = 1e-15
 _FEW = 8
 """Minimum number of heads when measuring attention; more heads take proportionally longer."""
 _MOST_BESIDES = 0.4
-"""Upper limit for the share of a call outside its products, which a busy machine may have inflated."""
+"""Maximum share of a call to subtract as overhead, which may have been measured on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ _WINDOW_PERIODS = {
     "exaone4": 4,
     "olmo2": 4,
 }
-"""The last of this many layers has full attention, unless the file says otherwise."""
+"""Every Nth layer has full attention, unless the file says otherwise."""
 
 _RECURRENT_PERIODS = {"qwen35": 4, "qwen35moe": 4, "qwen3next": 4}
 _PARALLEL = {"falcon-h1"}
@@ -51,7 +51,7 @@ _PER_TOKEN = 400
 """Bytes that llama.cpp takes per token in the vocabulary."""
 
 SMALL_STATE = 4 * 2**20
-"""Maximum size of a sequence's recurrent state that counts as small, in bytes."""
+"""A sequence's recurrent state counts as small up to this many bytes."""
 # As in llama-arch.cpp.
 TAKES_BACK = {
     "bailingmoe3",

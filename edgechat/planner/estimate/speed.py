@@ -29,9 +29,9 @@ from edgechat.planner.estimate.calibration import ChatUse, Correction
 from edgechat.planner.estimate.shape import Matrices, ModelShape, PlacedPart
 
 PROMPT = 1000
-"""Tokens in the prompt, and before the decoded token, in predictions."""
+"""Length of the prompt, and of the context before a decoded token, that predictions assume."""
 _PART = 500
-"""Tokens in the prompt for predictions by depth."""
+"""Length of the prompt in predictions by depth, in tokens."""
 
 _BUS = 12e9
 """Bytes per second to a card. For large batches, weights in RAM are sent there if that is faster."""

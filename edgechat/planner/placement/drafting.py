@@ -51,12 +51,12 @@ _MAX_PADDING = 128
 """Tokens by which the sizes of two vocabularies may differ, as some are padded."""
 
 _TOKENIZER_KINDS = {"hybriddna": "gpt2", "whitespace": "gpt2", "gemma4": "gpt2"}
-"""Tokenizers, and another one of the same kind."""
+"""Maps tokenizers to another one of the same kind."""
 _UNKNOWN_TOKENIZERS = ("none", "no_vocab")
 
 
 KINDS: dict[Format, str] = {"gguf": "a GGUF file", "mlx": "an MLX model"}
-"""What models are called, by format, for users."""
+"""What users are told about a model's format."""
 
 
 def asks_for_drafts(wish: str | None) -> bool:
@@ -148,7 +148,7 @@ def _has_same_token(target: ModelHeader, draft: ModelHeader, name: str) -> bool:
 
 
 ACCEPTED = 0.7
-"""Expected acceptance rate, before any drafts."""
+"""Expected acceptance rate before anything has been drafted."""
 LONGEST = 8
 """Maximum number of tokens in a draft."""
 EAGLE_BATCH = 64
@@ -156,7 +156,7 @@ EAGLE_BATCH = 64
 LEAST_GAIN = 1.05
 """Speedup below which the layers are not worth their memory."""
 WORTH_CONTEXT = 1.25
-"""Speedup from which they are worth giving up some context."""
+"""Speedup from which the layers are worth giving up some context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class HeadedModel:
     """A model with its drafting layers, in its own file or in a separate one."""
 
     model: ModelOnMachine
-    """Its loads have room for the rows to verify and for copies of recurrent states."""
+    """Its loads have room for verifying drafts and for copies of recurrent states."""
     file: HeadFile | None = None
 
     def load(self, context: int, cache_type: CacheType) -> LoadConfig:
@@ -247,7 +247,7 @@ class HeadChoice:
     load: LoadConfig
     head: HeadPlan | None = None
     why_not: str = ""
-    """A sentence; '' if there are no such layers."""
+    """Why the layers are not used, as a sentence; '' if there are none."""
     why_context: str = ""
     """Why the context has this length, if it was changed."""
 

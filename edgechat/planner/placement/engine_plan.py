@@ -55,8 +55,8 @@ _PROGRAM, _ON_CARD = 2 * 2**30, 2**30
 """Bytes besides weights and cache: Python and torch in RAM, CUDA's context and activations on a card."""
 _MOST_SHARE = 0.95
 _MANY_CORES = 8
-"""Number of cores from which vLLM may reserve one for its front end. Of two cores, that would be half the
-speed.
+"""vLLM may reserve a core for its front end if there are at least this many. Of two cores, it would take
+half.
 """
 _LOOPBACK = "127.0.0.1"
 _CALL_PARSERS = {
@@ -413,7 +413,7 @@ class SafetensorsModel:
 
     name: str
     argument: str
-    """How the program is told the model: the path of a folder, or owner/repo."""
+    """What the program is given as the model: a folder's path, or owner/repo."""
     config: Config
     stored_bytes: int
     """Size of all stored weights in bytes."""

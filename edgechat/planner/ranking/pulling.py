@@ -141,7 +141,7 @@ class DownloadChoice:
     """The repository."""
     choice: ModelChoice
     machine: str
-    """The machine, in words."""
+    """A description of the machine."""
     plan: LoadPlan | None = None
     """None if it does not fit."""
     why_not: str = ""
@@ -156,7 +156,7 @@ class DownloadChoice:
     head: RemoteFile | None = None
     """The model's separate drafting layers, if they are used."""
     modalities: tuple[Modality, ...] = ()
-    """What the projector reads."""
+    """The kinds of input that the projector reads."""
     no_vision: str = ""
     """Why there is no projector although the repository has one."""
 

@@ -93,7 +93,7 @@ class RankedFile:
     variant: Variant
     verdict: Verdict
     worth: float
-    """Nats; greater is better."""
+    """In nats; higher is better."""
     plan: LoadPlan | None = None
     """None if it does not fit."""
     why_not: str = ""
@@ -124,7 +124,7 @@ class SurveyFindings:
     name: str | None
     """The model's name; None for the whole catalogue."""
     machine: str
-    """The machine, in words."""
+    """A description of the machine."""
     options: tuple[RankedFile, ...]
     """A model's files from large to small, or one file per model, best first; never empty."""
     chosen: RankedFile | None

@@ -55,7 +55,7 @@ class FirstModel:
 
     roles: tuple[Role, ...]
     file: RankedFile
-    """Has a plan."""
+    """The rated file, which has a plan."""
     download: int
     """Bytes to download, including its draft model; 0 if it is on this machine."""
     is_recommended: bool = False
@@ -152,7 +152,7 @@ class StandIn:
     is_here: bool
     """Whether it is on this machine; if not, it would be downloaded."""
     what: str = "sees images"
-    """Its advantage."""
+    """What it can do, as part of a sentence."""
 
     @property
     def sentence(self) -> str:
