@@ -132,7 +132,7 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     end_tokens: tuple[int, ...] = ()
     """Ids that end a reply, in addition to those the backend knows."""
     draft: DraftPlan | None = None
-    """None if no separate file drafts."""
+    """The separate file that drafts, or None."""
     head: HeadPlan | None = None
     """The model's own drafting layers (MTP); None if there are none, or if `mtp` is off."""
     ngrams: bool = False

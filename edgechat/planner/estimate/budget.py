@@ -41,7 +41,7 @@ class Needs(msgspec.Struct, frozen=True):
     cache_bytes: int = 0
     compute_bytes: int = 0
     program_bytes: int = 0
-    """The process around the model; in RAM only."""
+    """For the process itself; in RAM only."""
     checkpoint_bytes: int = 0
     """In RAM only."""
     projector_bytes: int = 0

@@ -305,7 +305,7 @@ def output_bytes(header: ModelHeader, n_outputs: int) -> int:
 
 
 def states_bytes(header: ModelHeader, n_rows: int) -> int:
-    """Return the size of `n_rows` hidden states, from which a model's own layers draft (MTP), in bytes."""
+    """Return the size in bytes of `n_rows` hidden states, from which a model's own layers draft (MTP)."""
     return _FLOAT * n_rows * header.number("embedding_length_out", header.embedding_length)
 
 

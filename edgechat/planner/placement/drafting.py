@@ -44,7 +44,7 @@ AUTO, NONE, NGRAM, MTP = "auto", "none", "ngram", "mtp"
 DRAFTED = 15
 """Maximum number of drafted tokens in a batch."""
 _SNAPSHOTS, _FEW_SNAPSHOTS = 8, 3
-"""Number of snapshots of a small state, and of a large one."""
+"""Number of snapshots: of a small state, and of a large one."""
 _SHARE = 2
 """A draft model that was not requested must be smaller than the target by more than this factor."""
 _MAX_PADDING = 128
