@@ -1,7 +1,7 @@
-"""Computes the perplexity of logits on a text, and their divergence from another model's, with numpy alone.
+"""Perplexity of logits on a text, and their divergence from another model's, with numpy alone.
 
-Both are computed as in llama.cpp's tools/perplexity, including the errors. The errors assume that tokens are
-independent, which is not quite true of the tokens in a text.
+Both are computed as in llama.cpp's tools/perplexity, including the errors. These assume independent tokens,
+which the tokens of a text are not quite.
 """
 
 from __future__ import annotations
@@ -200,10 +200,7 @@ def _exp(estimate: Estimate) -> Estimate:
 
 
 def _quantile(values: npt.NDArray[np.float64], share: float) -> Estimate:
-    """Return a quantile and its error.
-
-    The error is half the distance between the order statistics one standard error to either side.
-    """
+    """Return a quantile. Its error is half the distance of the order statistics a standard error away."""
     spread = math.sqrt(share * (1 - share) / len(values))
     around = [max(0.0, share - spread), share, min(1.0, share + spread)]
     below, value, above = np.quantile(values, around)

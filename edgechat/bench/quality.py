@@ -343,7 +343,7 @@ def _models(names: Sequence[str], request: PlanRequest) -> list[LocalModel]:
 
 
 def _usable(models: Iterable[LocalModel]) -> list[LocalModel]:
-    """Drop MLX models if MLX is missing. If there are no others, keep them, so that the error names MLX."""
+    """Drop MLX models if MLX is missing. If there are no others, keep them: the error will name MLX."""
     found = list(models)
     usable = [model for model in found if model.found.format != "mlx" or not mlx.missing()]
     return usable or found

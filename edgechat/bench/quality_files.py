@@ -146,8 +146,8 @@ _MOST_CONTEXT, _MOST_VOCABULARY, _MOST_CHUNKS = 1 << 20, 1 << 22, 1 << 24
 class BaseFile:
     """An untrusted base file, with a text's tokens and predictions (llama-perplexity --kl-divergence-base).
 
-    The format is b"_logits_", int32 n_ctx, n_vocab and n_chunks, and the tokens [n_chunks, n_ctx]. Then, for
-    each chunk, come rows of 16-bit numbers for the scored tokens; see `divergence.coded`.
+    It contains b"_logits_", int32 n_ctx, n_vocab and n_chunks, the tokens [n_chunks, n_ctx], and for each
+    chunk, rows of 16-bit numbers for the scored tokens; see `divergence.coded`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -277,13 +277,13 @@ class QualityTask(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     has_base: bool = False
     """Whether the first model is the base for the others."""
     base_file: str = ""
-    """Path of predictions to compare with. The tokens in that file replace the text."""
+    """Path of predictions to compare with; their tokens replace the text."""
     save_base: str = ""
     """Path where the first model's predictions are saved."""
 
 
 class Scored(msgspec.Struct, frozen=True, tag=True):
-    """The answer when the text has been scored."""
+    """The text has been scored."""
 
     n_chunks: int
 

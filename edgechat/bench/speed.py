@@ -1,4 +1,4 @@
-"""Speed benchmark: the request, the report, and the function that starts the child process."""
+"""Speed benchmark: the request, the report, and the parent process's side."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class BareModel:
 
     @property
     def room(self) -> int:
-        """Number of tokens that still fit in the cache."""
+        """Number of tokens that still fit."""
         return self._backend.context - self._slot.length - 64
 
     def call(self, n_tokens: int, n_rows: int) -> float:
@@ -99,7 +99,7 @@ class BareModel:
             return seconds
 
     def go_to(self, depth: int) -> None:
-        """Set the number of tokens in the cache, or approximate it if the cache cannot be truncated."""
+        """Set the number of tokens in the cache, approximately if it cannot be truncated."""
         if self.depth > depth and not self._cache.truncate(self._slot, depth):
             self._cache.clear(self._slot)
         while self.depth < depth:
@@ -201,7 +201,7 @@ def _with_other_attention(plan: LoadPlan, deepest: int, tell: Tell) -> tuple[AtD
 
 
 def _curve(bare: BareModel, n_outputs_max: int) -> dict[int, float]:
-    """Return C(n), the time of a call of n rows, in milliseconds."""
+    """Return C(n), in milliseconds."""
     seconds: dict[int, list[float]] = {n: [] for n in _CALL_SIZES if n <= n_outputs_max}
     for _ in range(_REPEATS):
         for n, measured in seconds.items():
@@ -249,7 +249,7 @@ def _ways(model: ModelInfo) -> dict[str, frozenset[Source]]:
 
 
 def _reply(engine: EngineCore, prompt: str, sources: frozenset[Source], max_tokens: int) -> Finished:
-    """Generate a reply to a prompt, with drafts from `sources`. Raises EdgechatError."""
+    """Answer a prompt, with drafts from `sources`. Raises EdgechatError."""
     engine.speculation.sources = sources
     request = ChatRequest(
         id=f"{time.perf_counter_ns()}",

@@ -1,9 +1,8 @@
 """Candidates: the files that a model name can refer to, and which of them can run here.
 
-Each has a header to plan with, even if the file is not on this machine. An MLX model is a folder, and counts
-as one file. llama.cpp reads GGUF files and MLX its own folders, so choosing a backend means choosing a file.
-The two are compared only on Apple Silicon, where MLX has a GPU. Elsewhere MLX runs only models that have no
-GGUF file.
+Each has a header to plan with, on this machine or not. An MLX model is a folder, and counts as one file.
+llama.cpp reads GGUF files and MLX its own folders, so choosing a backend means choosing a file. The two are
+compared only on Apple Silicon, where MLX has a GPU. Elsewhere MLX runs only models without a GGUF file.
 """
 
 from __future__ import annotations
@@ -153,7 +152,6 @@ def of_entry(
 
 
 def _of_mlx(entry: CatalogueEntry, label: str) -> Variant | None:
-    """Return an MLX model that is not on this machine, or None if its shape is unknown."""
     header = mlx_header_of(entry, label)
     if header is None:
         return None
@@ -292,7 +290,7 @@ def _shipped(entry: CatalogueEntry, quant: str) -> ModelHeader:
 def of_choices(
     remote: RemoteModel, choices: Sequence[ModelChoice], name: str
 ) -> list[tuple[Variant, ModelChoice]]:
-    """Return the models in a hub repository, from small to large; name: the model name for all of them."""
+    """Return the models in a hub repository, from small to large; name: what to call all of them."""
     choices = sorted(choices, key=lambda choice: choice.total_bytes)
     several = len({choice.quant for choice in choices}) < len(choices)
     return [
@@ -359,7 +357,7 @@ def runnable(files: Sequence[Variant], profile: DeviceProfile, request: PlanRequ
 
 
 def without_mlx(what: str) -> BackendMissing:
-    """Return the error for using MLX where it is not installed."""
+    """Return the error for missing MLX."""
     hint = "MLX is for Macs with Apple Silicon (and, slowly, Linux). Use a GGUF file of the model."
     wanted = _PACKAGES.get((sys.platform, platform.machine()))
     if wanted is not None and not frozen():
@@ -368,7 +366,6 @@ def without_mlx(what: str) -> BackendMissing:
 
 
 def _unreadable(file: Variant, backend: Backend) -> BackendMissing:
-    """Return the error for a file in the wrong format for a backend."""
     name = one_line(file.model)
     if backend == "llama.cpp":
         hint = "Omit --backend llama.cpp, or use a GGUF file of the model."
@@ -417,10 +414,7 @@ def check(name: str, header: ModelHeader, *, may_embed: bool) -> None:
 
 
 def _has_head(header: ModelHeader) -> bool:
-    """Return whether a layer computes scores.
-
-    cls.weight may also be the layer before that; then its output is as wide as the model.
-    """
+    """Return whether a layer computes scores; cls.weight may be the layer before it, as wide as the model."""
     shapes = {tensor.name: tensor.shape for tensor in header.tensors}
     head = shapes.get("cls.weight")
     return "cls.output.weight" in shapes or (head is not None and math.prod(head[1:]) == 1)

@@ -1,12 +1,12 @@
-"""Companions of a model: its projector and LoRA adapters, their memory use and where they are placed.
+"""Companions of a model: its projector and LoRA adapters, their memory use and placement.
 
 Projectors: llama.cpp's dry run does not cover them. libmtmd (tools/mtmd) loads the weights as they are, into
 one buffer, and encodes a picture in one go, so its compute buffer grows with the largest picture so far. The
 constants match the bundled llama.cpp, commit 0c1e57098. Its own allocator (mtmd_get_memory_usage) confirms
 the formula to within 1 % for SigLIP with the Gemma 3 and Idefics 3 projections, and for the Qwen3-VL and
-Gemma 4 encoders. A card encodes pictures at least ten times faster, but every layer that has to leave the
-card to make room slows down each token. So the projector goes on a card if all layers fit beside it, and
-otherwise wherever a question about a picture is answered sooner (`ModelOnMachine` compares).
+Gemma 4 encoders. A card encodes pictures at least ten times faster, but layers that have to leave the card
+slow down every token. So the projector goes on a card if all layers fit beside it, and otherwise wherever a
+question about a picture is answered sooner (`ModelOnMachine` compares).
 
 Adapters: each pair is placed with the tensor that it changes. llama.cpp computes them in the buffers that the
 model needs anyway.
@@ -249,7 +249,7 @@ _RULES = {
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The largest picture that is planned for."""
+    """The largest picture to plan for."""
 
     tokens: int
     """Context tokens; 0 for an audio-only projector."""
@@ -295,7 +295,7 @@ def _merge(projector: ProjectorHeader, rule: PictureRule) -> int:
 
 
 def weights_bytes(projector: ProjectorHeader) -> int:
-    """Return the size of the weights that are loaded, in bytes."""
+    """Return the size of the loaded weights in bytes."""
     unloaded = _UNLOADED.get(projector.vision.type) if projector.vision is not None else None
     tensors = projector.header.tensors
     return sum(t.n_bytes for t in tensors if unloaded is None or not t.name.startswith(unloaded))
@@ -335,9 +335,8 @@ def host_bytes(picture: Picture, width: int) -> int:
 def _numbers(encoder: Encoder, *, is_gated: bool) -> int:
     """Return the number of values per position in the widest part of a layer (clip.cpp's build_vit).
 
-    Attention holds six vectors of the stream's width: the residual stream, queries, keys, values, F16 copies
-    of keys and values (half a vector each), and the result. The feed-forward part holds three vectors of the
-    stream's width, and one inner vector, or three if it is gated.
+    Attention holds the residual stream, queries, keys, values, F16 copies of the latter two, and the result.
+    The feed-forward part holds three vectors of the stream's width and one inner vector, or three if gated.
     """
     width, inner = encoder.embedding_length, encoder.feed_forward_length
     pixels = 3 * encoder.patch_size**2
@@ -375,10 +374,10 @@ class AdapterPlan(msgspec.Struct, frozen=True, kw_only=True):
 def plan_adapters(
     texts: Sequence[str], usual: Sequence[str], header: ModelHeader
 ) -> tuple[tuple[AdapterPlan, ...], tuple[str, ...]]:
-    """Return the adapters for a model, and a sentence about each adapter that is left out.
+    """Return the adapters for a model, and a sentence about each that is left out.
 
-    texts: requested adapters, as FILE or NAME:SCALE. usual: adapters to apply to every model that they fit.
-    Raises NotAnAdapter, ModelFileError or DiskError for requested adapters.
+    texts: requested adapters, as FILE or NAME:SCALE. usual: adapters for every model that they fit. Raises
+    NotAnAdapter, ModelFileError or DiskError for requested adapters.
     """
     found, notes = [_planned(text, header) for text in texts], []
     for text in usual:
@@ -412,8 +411,7 @@ def adapter_needs(
 ) -> dict[str, Needs]:
     """Return the bytes that adapters need in each memory.
 
-    devices: the device of each layer, followed by the output's. experts_in_ram: number of layers whose
-    experts are in RAM.
+    devices: each layer's device, then the output's. experts_in_ram: number of layers with experts in RAM.
     """
     taken: defaultdict[str, int] = defaultdict(int)
     for adapter in adapters:

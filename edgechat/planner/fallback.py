@@ -225,7 +225,6 @@ def _loaded(plan: LoadPlan) -> tuple[object, ...]:
 
 
 def _nothing_left(plan: LoadPlan, budget: Budget) -> DoesNotFit:
-    """Return the error for a plan that cannot be reduced any further."""
     needs = _needs(plan)
     why = f"needs at least {mebibytes(budget.charged(needs))}, but only {budget.in_words} now"
     if budget.fits(needs):

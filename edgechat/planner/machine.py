@@ -59,7 +59,7 @@ def current_profile(dry: DryRun | None = None, workers: Sequence[str] = ()) -> D
     """Return this machine as it is now; with `dry`, include the accelerators that llama.cpp finds.
 
     workers: addresses of machines that lend their devices; they are connected if necessary. Raises
-    WorkerRefused if that fails, unless the worker comes from settings.toml.
+    WorkerRefused if that fails, unless settings.toml names the worker.
     """
     profile = probe()
     # MLX finds its GPU without llama.cpp.
@@ -95,11 +95,7 @@ def current_profile(dry: DryRun | None = None, workers: Sequence[str] = ()) -> D
 def _with_workers(
     profile: DeviceProfile, build: Build, addresses: Sequence[str], n: int, *, may_miss: Collection[str]
 ) -> DeviceProfile:
-    """Return the profile with workers' devices added. See `current_profile`.
-
-    n: number of RPC devices listed before them. may_miss: workers that are skipped with a note if they
-    refuse.
-    """
+    """Return the profile with workers' devices added; n: RPC devices before theirs. See `current_profile`."""
     cards, speeds = list(profile.accelerators), dict(profile.card_speeds)
     servers, refused = list(profile.rpc), [profile.refused]
     for address in dict.fromkeys(addresses):
@@ -186,7 +182,7 @@ class MachineDescription:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a model is planned for: a device profile, the calibration of predictions, and llama.cpp's dry run.
+    """A device profile, the calibration of its predictions, and llama.cpp's dry run.
 
     Example: `rate(variant, Machine(profile), request)`.
     """
@@ -333,7 +329,6 @@ def _missing(speed: DeviceSpeed, types: Collection[GgmlType]) -> bool:
 
 
 def _key(card: Accelerator) -> str:
-    """Return the key under which a card's speed is stored."""
     return f"{card.devices[0]}, {card.name}, {mebibytes(card.total)}"
 
 
@@ -384,9 +379,9 @@ def mapped_bytes(plan: LoadPlan) -> int:
 
 
 def is_lesser(plan: LoadPlan, other: LoadPlan) -> bool:
-    """Return whether a plan is worse than another, or uses other weights or another cache type.
+    """Return whether a plan is worse, or for other weights.
 
-    A plan is worse with a shorter context, fewer layers on accelerators, or no projector.
+    Worse means a shorter context, fewer layers on accelerators, another cache type, or no projector.
     """
     return (
         (plan.projector is None and other.projector is not None)

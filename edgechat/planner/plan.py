@@ -111,7 +111,7 @@ class ProgramPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadPlan(LoadParams, frozen=True, kw_only=True):
-    """How to load a model. It is sent to the worker process and shown to users.
+    """How to load a model; sent to the worker process and shown to users.
 
     Counts are tokens, sequences or layers; sizes are in bytes.
     """
@@ -158,7 +158,7 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     thinking_sampling: SamplingDefaults | None = None
     """The same with thinking on; None if there is no difference."""
     answering_sampling: SamplingDefaults | None = None
-    """The same with thinking off; None if there is no difference."""
+    """The same with thinking off."""
     notes: tuple[str, ...] = ()
     """Requests that could not be met."""
     reasons: tuple[str, ...] = ()

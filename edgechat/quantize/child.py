@@ -156,7 +156,6 @@ def _with_chunks(load: LoadParams, size: int) -> LoadParams:
 
 
 def _chunks(reader: TextReader, path: str, size: int) -> list[list[int]]:
-    """Return a text's chunks. Raises BadRequest if it is too short."""
     chunks = reader.chunks(read_text(_text(path)), size)
     if len(chunks) < _LEAST_CHUNKS:
         raise BadRequest(
@@ -167,7 +166,6 @@ def _chunks(reader: TextReader, path: str, size: int) -> list[list[int]]:
 
 
 def _evenly(chunks: Sequence[list[int]], n: int) -> Sequence[list[int]]:
-    """Return n chunks, spread evenly over the text."""
     return chunks[:: max(1, len(chunks) // n)][:n]
 
 

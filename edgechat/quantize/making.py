@@ -72,13 +72,13 @@ _METADATA = 1 << 16
 """Bytes reserved for added metadata and padding."""
 _TRIES = 4
 _CLOSE = 0.9
-"""A measured loss of at least this share of the requested one is close enough."""
+"""At least this share of the requested loss is close enough."""
 _HINT = "Check `edgechat doctor` and the free memory, and try a smaller model."
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeRequest:
-    """A request for a level, a size or a loss, or only for an importance matrix if none of these is given."""
+    """A request for a level, a size or a loss, or for an importance matrix alone if none is given."""
 
     model: str
     level: str | None = None
@@ -108,7 +108,7 @@ class QuantizedModel:
     """The type of each quantized tensor."""
     sizes: Mapping[str, int]
     loss: float | None = None
-    """The measured loss, or None if it was not measured."""
+    """As measured, or None."""
     rival: tuple[str, int, float] | None = None
     """A plain level that is no larger, with its size and loss."""
 
@@ -168,7 +168,7 @@ def level_types(source: Source, levels: Iterable[str], *, has_importance: bool) 
 
 
 def make(source: Source, request: QuantizeRequest, tell: Tell) -> QuantizedModel | None:
-    """Make the model file, or only the matrix. On errors, raises EdgechatError and leaves no file behind."""
+    """Make the model file, or only the matrix. Raises EdgechatError, leaving no file behind."""
     folder = locations.own_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -193,8 +193,6 @@ def _draft_folder(folder: Path) -> Iterator[Path]:
 
 
 class _Maker:
-    """Makes one model."""
-
     def __init__(
         self, source: Source, request: QuantizeRequest, draft: Path, folder: Path, tell: Tell
     ) -> None:
@@ -213,7 +211,6 @@ class _Maker:
         return reading_params(self._source.path, self._request.threads)
 
     def make(self) -> QuantizedModel | None:
-        """See `make`."""
         request = self._request
         if request.name is not None:
             self._check_free(self._folder / _file_name(request.name))
@@ -422,7 +419,7 @@ class _Maker:
         )
 
     def _default_name(self, level: str) -> str:
-        """Return a name for the new model. A mixture took minutes to make, so it gets a name that is free."""
+        """Return a name for the new model: a free one for a mixture, which took minutes to make."""
         if self._request.level is not None:
             return f"{self._source.base_name}-{level}"
         names = (

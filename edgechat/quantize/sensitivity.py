@@ -1,10 +1,10 @@
-"""Measures, in a loaded model, how much it costs to store a tensor in a certain type.
+"""Measures, in a loaded model, what it costs to store a tensor in a type.
 
 The loss grows with the error in the tensor's output, whatever type causes it. That error is the sum of the
-squared differences of weights, with each column weighted by its importance. So the error is computed for each
-type, on a sample of rows, but only one type is tried in the model: tensors of one kind in neighboring layers
-are rounded, and the divergence of the predictions is measured. Divergence divided by error is the sensitivity
-of these tensors.
+squared differences of weights, with each column weighted by its importance. It is computed for each type, on
+a sample of rows, but only one type is tried in the model: tensors of one kind in neighboring layers are
+rounded, and the divergence of the predictions is measured. Divergence divided by error is the sensitivity of
+these tensors.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class WeightAddresses:
 
 
 class Probe:
-    """Measures the tensors of a loaded model whose weights can be overwritten."""
+    """Measures the tensors of a loaded model with writable weights."""
 
     def __init__(
         self,

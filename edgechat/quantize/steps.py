@@ -94,7 +94,7 @@ class MeasuredLosses(msgspec.Struct, frozen=True, tag=True):
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
-    """The step is complete and its file is written."""
+    """The file has been written."""
 
 
 StepAnswer = BenchProgress | BenchFailure | TargetTypes | TensorOptions | MeasuredLosses | Done

@@ -109,9 +109,9 @@ class DryRun:
         return result
 
     def inventory(self, rpc: tuple[str, ...] = ()) -> DeviceInventory:
-        """Return llama.cpp's devices and their free memory; no model is needed. Raises DryRunFailed.
+        """Return llama.cpp's devices and their free memory; needs no model. Raises DryRunFailed.
 
-        `native.accelerators.devices.read_inventory` does the same in a child process of its own.
+        `native.accelerators.devices.read_inventory` does the same in another child process.
         """
         answer = self._answer(DevicesQuestion(rpc), devices.TIME_LIMIT)
         if answer.inventory is None:
@@ -136,7 +136,6 @@ class DryRun:
             return DryRunAnswer(error=self._failed)
 
     def _abort_reason(self) -> str:
-        """Return the log line that explains an abort."""
         with contextlib.suppress(OSError), self._log.open("rb") as log:
             for line in log.read(2**16).decode("utf-8", "replace").splitlines():
                 if "GGML_ASSERT" in line or "terminate called" in line or "error" in line.lower():

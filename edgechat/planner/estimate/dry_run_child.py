@@ -97,7 +97,7 @@ class SkeletonLoader:
 
 
 def _loaded_tensors(header: ModelHeader, params: LoadParams) -> dict[str, int]:
-    """Return the size in bytes of each tensor that is loaded, by name."""
+    """Return the size of each loaded tensor in bytes, by name."""
     left_out = () if params.mtp else tuple(f"blk.{layer}." for layer in stated_layers(header))
     return {tensor.name: tensor.n_bytes for tensor in header.tensors if not tensor.name.startswith(left_out)}
 

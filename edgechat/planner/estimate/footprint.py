@@ -50,7 +50,7 @@ _MARGIN = 1.25
 _PROMPTS, _WRITING = 1.14, 1.05
 """Speed relative to llama.cpp with Metal, per byte, until both have been measured here. From issue 1029 of
 ml-explore/mlx-examples (M3 Max, Llama 3.3 70B in 4 bits and in Q4_K_M): prompts were read 1.14 times as
-fast, and answers written 1.12 times as fast, of which a factor of 1.07 is due to fewer bytes.
+fast, and answers written 1.12 times as fast, of which 1.07 is due to fewer bytes.
 """
 _ALONE = guessed(bandwidth=1e8, compute=2e8)
 """On a CPU, MLX multiplies quantized matrices in a single thread: 0.06 to 1.3 GB/s were measured."""
@@ -196,7 +196,6 @@ def may_quantize(header: ModelHeader) -> bool:
 
 
 def _layer_cache_bytes(header: ModelHeader, params: LoadParams) -> list[int]:
-    """Return the size of each layer's keys and values with MLX, in bytes."""
     n, size, cells = params.n_seq_max, _value_bytes(header), padded(params.context)
     full = cells + n * _STEP
     windowed = min(full, n * (header.sliding_window + params.n_ubatch))

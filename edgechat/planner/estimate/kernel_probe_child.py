@@ -403,7 +403,7 @@ def _attending(
 ) -> AttentionCurve:
     """Return the curve measured with a filled model, for `times` as many heads.
 
-    filling: seconds of each call that filled the model's cache.
+    filling: seconds of each call that filled it.
     """
     depth, rows = len(filling) * ROWS[-1], ATTENTION_ROWS[:-1]
     deep, shallow = ([model.again(n, at) for n in rows] for at in (depth, ROWS[-1]))

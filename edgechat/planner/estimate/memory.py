@@ -1,14 +1,14 @@
 """Memory formulas for llama.cpp: KV cache, recurrent states, compute buffers and the program itself.
 
-They rule out candidates before a dry run. The formulas for the cache are llama.cpp's own (llama-kv-cache.cpp,
+They rule out candidates before a dry run. The cache formulas are llama.cpp's own (llama-kv-cache.cpp,
 -iswa.cpp, llama-memory-recurrent.cpp), exact for dense, grouped, windowed, latent (MLA), short-convolution
 and Mamba-like models with a unified cache. Unless an architecture is known to have windows, every layer
-counts as full attention, so the estimate is too high rather than too low.
+counts as full attention: too much rather than too little.
 
 The formulas for compute buffers were fitted to llama.cpp's allocator on a CPU and checked against it from 2k
-to 16k tokens. With an f16 cache they are within one percent for Llama 3.1 8B, Gemma 3 12B and Qwen3 30B-A3B;
-with q8_0 they are up to eight percent too high. For DeepSeek V2 Lite they are a quarter too high. Without
-flash attention they are within one percent for the same models. Recurrent layers are not included.
+to 16k tokens. With an f16 cache they are within one percent for Llama 3.1 8B, Gemma 3 12B and Qwen3 30B-A3B,
+and with q8_0 up to eight percent too high; for DeepSeek V2 Lite, a quarter too high. Without flash attention
+they are within one percent for the same models. Recurrent layers are not included.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _PROGRAM = 64 * 2**20
 _MLX_LM = 64 * 2**20
 """Bytes for mlx-lm and its dependencies."""
 _PER_CELL, _PER_LAYER = 24, 64
-"""Upper limits for llama.cpp's tables in a sequence's saved state, in bytes per cell and per layer."""
+"""Upper limits in bytes for llama.cpp's tables in a sequence's state, per cell and per layer."""
 _PER_TOKEN = 400
 """Bytes that llama.cpp takes per token in the vocabulary."""
 
@@ -245,7 +245,6 @@ def _attention_layers(header: ModelHeader) -> Iterator[tuple[int, int, bool]]:
 
 
 def _windows(header: ModelHeader, n: int) -> list[bool]:
-    """Return, for each layer, whether it has a window."""
     if not header.sliding_window:
         return [False] * n
     listed = header.shape_value("attention.sliding_window_pattern")

@@ -40,13 +40,13 @@ _OPERATIONS: dict[Vendor, float] = {
 _SHARED: dict[Vendor, float] = {"nvidia": 4e12, "amd": 2e12, "intel": 1.2e12, "apple": 1e12, "other": 5e11}
 """Operations per second of an integrated GPU."""
 _APPLE = 19.0
-"""Operations per second of Apple's GPUs, per byte per second of memory bandwidth (llama.cpp discussion 4167:
-M1 to M2 Ultra).
+"""Operations per second of Apple's GPUs, per byte per second of bandwidth (llama.cpp discussion 4167: M1 to
+M2 Ultra).
 """
 _SHARED_COMPUTE = 4.0
 """How much faster an integrated GPU computes than the CPU."""
 _ALONE = 2
-"""How much more than its share of the bandwidth a thread gets when the others are idle."""
+"""A thread gets this multiple of its share of the bandwidth when the others are idle."""
 
 
 _KERNELS: dict[GgmlType, tuple[float, float]] = {
@@ -115,8 +115,7 @@ def guessed_card(bandwidth: float, compute: float) -> DeviceSpeed:
 def rate_of_processor(speed: DeviceSpeed | None, threads: int | None = None) -> DeviceSpeed:
     """Return the CPU's speed for every type: as measured, or else a slow laptop's.
 
-    threads: number of threads, if fewer than measured. More would gain nothing, as the measured number is the
-    best one.
+    threads: if fewer than measured. More gain nothing, as the measured number is the best.
     """
     if speed is None:
         return guessed(*_UNMEASURED)

@@ -1,7 +1,7 @@
 """Model shape: each layer's size, how much of it a token reads, and its arithmetic, from the tensor table.
 
-Rows of the input embeddings are looked up in RAM. The output matrix is read completely, even if it is tied to
-them. In a mixture of experts, a token reads only the few experts that it is routed to.
+Rows of the input embeddings are looked up in RAM; the output matrix is read completely, even if it is tied to
+them. In a mixture of experts, a token reads only the few that it is routed to.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class ModelShape:
     def scaled(self, factor: float, main_type: GgmlType | None = None) -> ModelShape:
         """Return the shape in another quantization, whose file is `factor` times as large.
 
-        main_type: the main type of that quantization, if known.
+        main_type: the new main type, if known.
         """
 
         def resized(matrices: tuple[Matrices, ...]) -> tuple[Matrices, ...]:

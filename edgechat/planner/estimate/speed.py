@@ -1,11 +1,10 @@
 """Speed of a load, predicted from weights and cache and corrected by earlier loads on this machine.
 
-A call multiplies its tokens by every active weight. Each device takes as long as it needs to read the weights
-from memory or to multiply by them, whichever is longer. For one token, the limit is memory bandwidth, or with
-few cores the arithmetic of unpacking; for many tokens, it is arithmetic (Williams et al. 2009, "Roofline").
+A call multiplies its tokens by every active weight. Each device takes the time to read the weights from
+memory or to multiply by them, whichever is longer. One token is limited by memory bandwidth, or on few cores
+by the arithmetic of unpacking; many tokens are limited by arithmetic (Williams et al. 2009, "Roofline").
 Device speeds come from `rates.py`, corrections from `calibration.py`. The time for attention grows with the
-number of tokens before a call; it is measured for the model's heads, or else derived from the number of
-operations.
+number of tokens before a call; it is measured for the model's heads, or derived from its operations.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from edgechat.planner.estimate.calibration import ChatUse, Correction
 from edgechat.planner.estimate.shape import Matrices, ModelShape, PlacedPart
 
 PROMPT = 1000
-"""Length of the prompt, and of the context before a decoded token, that predictions assume."""
+"""Tokens in the prompt, and in the context before a decoded token, that predictions assume."""
 _PART = 500
 """Length of the prompt in predictions by depth, in tokens."""
 
@@ -48,11 +47,11 @@ GRAPH = 15_000
 _SAME_GRAPH = 256
 """The graph is sent again after this many prompt tokens, as attention covers the cache in such steps."""
 DEPTHS = (0, 1000, 4000, 16000)
-"""Depths for which the speed is predicted: numbers of earlier tokens."""
+"""Numbers of earlier tokens for which the speed is predicted."""
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """Predicted times for a load, in seconds, before any correction."""
+    """Predicted seconds, before any correction."""
 
     decode: float
     """For one token with nothing before it."""
@@ -157,7 +156,7 @@ def is_plain_worth(plain: Forecast, flash: Forecast, use: ChatUse, *, drafts: bo
 
 
 def _using(forecast: Forecast, use: ChatUse, depth: int, *, drafts: bool) -> float:
-    """Return the seconds spent on all of a chat's reading and writing, at one depth."""
+    """Return the seconds spent on a chat's reading and writing, at one depth."""
     several = forecast.call(ATTENTION_ROWS[1], depth) - forecast.call(1, depth)
     writing = forecast.decoding(depth) + (_VERIFIED * several if drafts else 0.0)
     return use.read * forecast.prefilling(_PART, depth) / _PART + use.written * writing

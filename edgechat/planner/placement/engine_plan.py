@@ -55,9 +55,7 @@ _PROGRAM, _ON_CARD = 2 * 2**30, 2**30
 """Bytes besides weights and cache: Python and torch in RAM, CUDA's context and activations on a card."""
 _MOST_SHARE = 0.95
 _MANY_CORES = 8
-"""vLLM may reserve a core for its front end if there are at least this many. Of two cores, it would take
-half.
-"""
+"""From this many cores on, vLLM may reserve one for its front end. Of two cores, that would be half."""
 _LOOPBACK = "127.0.0.1"
 _CALL_PARSERS = {
     "<function=": "qwen3_coder",
@@ -73,8 +71,6 @@ _FITTING = 1.02
 
 @dataclass(frozen=True, slots=True)
 class _Placement:
-    """Where a model is placed."""
-
     cards: tuple[Accelerator, ...]
     """Empty if it is in RAM."""
     context: int
@@ -95,9 +91,9 @@ def engine_plan(
     *,
     must_run: bool = True,
 ) -> LoadPlan:
-    """Return how a program runs a safetensors model. request: with settings.toml already applied.
+    """Return how a program runs a safetensors model. request: includes settings.toml.
 
-    must_run: raise EngineMissing if the program is not installed, rather than just noting it. Also raises
+    must_run: raise EngineMissing if the program is not installed, rather than note it. Also raises
     ModelNotFound, ModelFileError, HubError, DoesNotFit or SettingsError.
     """
     start, notes = _start(engine, config, must_run=must_run)
@@ -461,9 +457,9 @@ class SafetensorsModel:
     def cache_bytes(self, n_tokens: int) -> int:
         """Return the size of the keys and values of `n_tokens` tokens, in bytes.
 
-        In each layer, a token takes 2 x KV heads x head size x bytes per value. Layers with a window keep no
-        more tokens than fit in it, and layers without attention over tokens keep nothing that grows. With
-        latent attention (MLA), the latent vector and the rotated part are kept instead.
+        A token takes 2 x KV heads x head size x bytes per value in each layer. Layers with a window keep no
+        more than that, and layers without attention over tokens keep nothing that grows. With latent
+        attention (MLA), the latent vector and the rotated part are kept instead.
         """
         config = self.config
         latent = config.number("kv_lora_rank")
@@ -485,8 +481,7 @@ class SafetensorsModel:
 def read_safetensors(name: str, *, offline: bool) -> SafetensorsModel:
     """Return the model in a folder, or in the hub repository owner/repo.
 
-    For a repository, the file list and config are read from the hub. Raises ModelNotFound, ModelFileError or
-    HubError.
+    From the hub, only the file list and config are read. Raises ModelNotFound, ModelFileError or HubError.
     """
     folder = _folder(name)
     if folder is not None:
@@ -501,7 +496,6 @@ def read_safetensors(name: str, *, offline: bool) -> SafetensorsModel:
 
 
 def _folder(name: str) -> Path | None:
-    """Return a local model's folder, or None."""
     path = Path(os.path.abspath(os.path.expanduser(name))) if "\0" not in name else Path()
     if (path / CONFIG).is_file() and name:
         return path

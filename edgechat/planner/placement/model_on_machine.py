@@ -73,7 +73,7 @@ class DraftCosts:
     """What drafting costs a model, whatever makes the drafts."""
 
     drafted: int = 0
-    """Maximum number of drafted tokens that a call verifies; 0 for no drafts."""
+    """Maximum number of drafted tokens in a call; 0 for no drafts."""
     n_rs_seq: int = 0
     """Snapshots of each sequence's recurrent state, that is, how many tokens can be undone."""
     mtp: bool = False
@@ -195,8 +195,8 @@ class ModelOnMachine:
     def load_as_draft(self, context: int) -> LoadConfig:
         """Return the load with an 8-bit KV cache if possible, as drafts are verified anyway.
 
-        This does not apply to MLX, where prefill with such a cache takes more memory than the cache saves.
-        Nor does it apply if plain attention, which cannot read such a cache, is faster and fits comfortably.
+        MLX gets no such cache, because prefill would take more memory than the cache saves. Nor is it used if
+        plain attention, which cannot read it, is faster and fits comfortably.
         """
         whole = self.load(context, "f16")
         if self.header.format != "gguf" or not may_quantize(self.header) or self.attention == "plain":
@@ -508,7 +508,7 @@ class LoadConfig:
 
     @property
     def total(self) -> int:
-        """All memory that the load needs, in bytes."""
+        """All the memory it needs, in bytes."""
         return sum(needs.total_bytes for needs in self.needs.values())
 
     def keeping(self, n_bytes: int) -> LoadConfig:

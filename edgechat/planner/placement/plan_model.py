@@ -207,7 +207,6 @@ def _without_effect(header: ModelHeader, request: PlanRequest) -> Iterator[str]:
 
 
 def _draft_plan(load: LoadConfig, drafter: Variant | HeadFile | None, threads: int) -> DraftPlan | None:
-    """Return the plan for the file that drafts, or None."""
     if drafter is None or load.draft is None:
         return None
     kind: DraftKind = "model"
@@ -282,7 +281,7 @@ def with_own_adapters(request: PlanRequest, own: ModelDefaults) -> PlanRequest:
 def threads_for(
     header: ModelHeader, profile: DeviceProfile, request: PlanRequest
 ) -> tuple[int, tuple[str, ...]]:
-    """Return the number of threads and the reason; no reason for MLX, which manages its own threads."""
+    """Return the number of threads and the reason; none for MLX, which manages its own threads."""
     threads, why_threads = best_threads(profile.cpu, profile.speed)
     if header.format == "mlx":
         return threads, ()
@@ -350,7 +349,6 @@ def _with_head(
 def _requested_context(
     model: ModelOnMachine, request: PlanRequest, context: int, asked: str
 ) -> tuple[LoadConfig, str]:
-    """Return the load with the requested context, and the reason."""
     allowed = types(model, request)
     loads = (model.load(context, cache_type) for cache_type in allowed)
     load = next(load for load in loads if model.fits(load) or load.params.cache_type == allowed[-1])

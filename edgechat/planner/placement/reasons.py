@@ -93,7 +93,7 @@ def workers(
     rates: Mapping[str | None, DeviceSpeed],
     with_layers_on: Callable[[Collection[str], LoadConfig], Forecast | None],
 ) -> Iterator[str]:
-    """Yield the speed of the link to each worker, or why the worker is not used."""
+    """Yield the speed of each worker's link, or why the worker is not used."""
     for address, cards in _by_worker(budget).items():
         link = rates[cards[0]].link
         assert link is not None
@@ -119,7 +119,6 @@ def links(shape: ModelShape, load: LoadConfig, rates: Mapping[str | None, Device
 
 
 def _by_worker(budget: Budget) -> dict[str, list[str]]:
-    """Return llama.cpp's device names by worker."""
     names: dict[str, list[str]] = {}
     for card in budget.cards:
         if card.accelerator.worker:

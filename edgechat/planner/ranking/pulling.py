@@ -91,10 +91,7 @@ class PullPart:
 
     @property
     def files(self) -> tuple[RemoteFile, ...]:
-        """The model's files, then its companions'.
-
-        They are linked into the cache in reverse order, so a model is never found without its companions.
-        """
+        """The model's files, then its companions', which are linked into the cache first."""
         return (*self.choice.files, *filter(None, (self.projector, self.head)))
 
     @property
@@ -113,7 +110,7 @@ class PullPart:
         return _own_copy(self.source.want, file) or self.store.path(file)
 
     def missing(self) -> tuple[RemoteFile, ...]:
-        """Return the files that are not on this machine."""
+        """Return the missing files."""
         own = [file for file in self.files if _own_copy(self.source.want, file)]
         return tuple(file for file in self.files if file not in own and not self.store.is_here(file))
 
@@ -362,10 +359,10 @@ def _pick(
 ) -> DownloadChoice:
     """Choose a model from the repositories.
 
-    Among the models with the best verdict, the one whose earlier download got furthest wins. The draft model
-    is added if it fits too. Unless it was requested, it must also be much smaller, and the model must not
-    have its own drafting layers (MTP). insists: see `with_draft`. Raises NotADraft, DoesNotFit, HubError,
-    ModelFileError, BackendMissing or SettingsError.
+    Among those with the best verdict, the one whose earlier download got furthest wins. The draft model is
+    added if it fits too. Unless requested, it must also be much smaller, and the model must not have its own
+    drafting layers (MTP). insists: see `with_draft`. Raises NotADraft, DoesNotFit, HubError, ModelFileError,
+    BackendMissing or SettingsError.
     """
     with DryRun() as dry:
         large = any(choice.total_bytes >= LARGE for source in sources for choice in source.choices)

@@ -40,14 +40,14 @@ PROMPT_PATIENCE = 4000.0
 THINKING = 2.0
 """A model that thinks before answering must be this much faster: users wait for half of its output."""
 _PER_HALVING, _PER_DOUBLING = 0.05, 0.03
-"""Cost in nats of half the fluent speed, and of twice the acceptable time to the first token."""
+"""Cost in nats of half the fluent speed, and of twice the acceptable time."""
 _PER_SHORTENING = 0.15
 """Cost in nats of half the usual context. 2048 tokens, filled by one long answer, cost more than a class."""
 _EIGHT_BITS = 0.001
 _PER_CLASS = 0.25
 """Nats between neighboring classes of published quality."""
 _IN_CLASS = 0.5
-"""Distance between the first and last model of a class in the catalogue, as a share of the class."""
+"""Distance between the first and last model of a class, as a share of the class."""
 _UNKNOWN = 0.05
 """Assumed divergence of unmeasured quantizations: worse than Q4_K_M."""
 _NEAR = 0.01
@@ -64,11 +64,11 @@ _GUESSED: tuple[tuple[int, CacheType], ...] = (
     (4096, "q8_0"),
     (2048, "q8_0"),
 )
-"""Loads to try when guessing, as context and cache type; the last may barely fit."""
+"""Contexts and cache types for guesses; the last may barely fit."""
 _FELT = 1.05
 """Speeds that differ by less than this factor count as equal."""
 _SEEN = 0.002
-"""Smallest noticeable difference in loss, in nats."""
+"""Smallest noticeable loss, in nats."""
 
 
 class Verdict(IntEnum):

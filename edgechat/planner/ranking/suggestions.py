@@ -152,7 +152,7 @@ class StandIn:
     is_here: bool
     """Whether it is on this machine; if not, it would be downloaded."""
     what: str = "sees images"
-    """What it can do, as part of a sentence."""
+    """What it does, as part of a sentence."""
 
     @property
     def sentence(self) -> str:
