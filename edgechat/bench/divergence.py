@@ -1,7 +1,7 @@
 """Perplexity of logits on a text, and their divergence from another model's, with numpy alone.
 
-Both are computed as in llama.cpp's tools/perplexity, including the errors. These assume independent tokens,
-which the tokens of a text are not quite.
+Both are computed as in llama.cpp's tools/perplexity, errors included. The errors assume independent tokens,
+which is not quite true of a text.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def _exp(estimate: Estimate) -> Estimate:
 
 
 def _quantile(values: npt.NDArray[np.float64], share: float) -> Estimate:
-    """Return a quantile. Its error is half the distance of the order statistics a standard error away."""
+    """Return a quantile; its error is half the distance of the order statistics one standard error away."""
     spread = math.sqrt(share * (1 - share) / len(values))
     around = [max(0.0, share - spread), share, min(1.0, share + spread)]
     below, value, above = np.quantile(values, around)

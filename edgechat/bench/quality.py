@@ -53,7 +53,7 @@ from edgechat.planner.ranking.ranking import choose, rate
 from edgechat.planner.request import FORMATS, PlanRequest, with_settings
 
 _CORRECTS = 1000
-"""A measurement corrects later plans if it scored at least this many tokens."""
+"""Later plans are corrected by measurements of at least this many tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +209,7 @@ def _are_kept(models: Sequence[ScoredModel], n_ctx: int, n_chunks: int) -> bool:
 
 
 def _identity(one: Candidate) -> bytes:
-    """Return a key that covers everything a model's predictions depend on."""
+    """Return a key of everything that a model's predictions depend on."""
     plan = one.plan
     return fingerprint_of(
         plan.model_path, f"{build(one.model.found.format)} {plan.cache_type} {plan.devices}"
@@ -280,7 +280,7 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """A label such as 'Q4_K_M' or 'Q4_K_M, KV in q8_0'."""
+        """Such as 'Q4_K_M' or 'Q4_K_M, KV in q8_0'."""
         cache = self.plan.cache_type
         return self.name if cache == "f16" else f"{self.name}, KV in {cache}"
 
@@ -302,7 +302,7 @@ def select(
     cache_types: Sequence[CacheType],
     has_base_file: bool,
 ) -> Selection:
-    """Find the models by name. The base is the one named by `against`, or else the most exact one.
+    """Find the models. The base is the one named by `against`, or else the most exact one.
 
     Raises ModelNotFound, BadRequest, and whatever `prepare` raises.
     """

@@ -197,7 +197,6 @@ class _Scoring:
             yield start, min(start + n_batch, self._task.n_ctx)
 
     def _figures(self) -> str:
-        """Return the results so far as a phrase."""
         said = []
         for one in self._loaded[self._task.has_base :] or self._loaded:
             mean = one.sums / max(1, one.n_tokens)

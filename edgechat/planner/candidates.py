@@ -50,14 +50,12 @@ class Variant:
     """A model in one quantization: one file, or a set of files."""
 
     model: str
-    """The model's name."""
     quant: str | None
     size: int
     """Size of all parts in bytes."""
     header: Callable[[], ModelHeader]
     """Reads the header once, over the network if necessary. Raises ModelFileError or HubError."""
     path: Path | None = None
-    """Its path on this machine."""
     entry: CatalogueEntry | None = None
     format: Format = "gguf"
     projector: Callable[[], FoundProjector] = lambda: (None, "")
@@ -78,10 +76,9 @@ class Variant:
 
 
 def variants(name: str, *, offline: bool, local: bool = False) -> list[Variant]:
-    """Return the files that `name` can refer to.
+    """Return the files that `name` can refer to: a path, a catalogue name, a local model or a hub repository.
 
-    It may be a path, a name from the catalogue or `edgechat list`, or a hub repository. local: only files on
-    this machine. Raises ModelNotFound, ModelFileError or HubError.
+    local: only files on this machine. Raises ModelNotFound, ModelFileError or HubError.
     """
     entry = entry_of(name)
     if entry is not None:
@@ -290,7 +287,7 @@ def _shipped(entry: CatalogueEntry, quant: str) -> ModelHeader:
 def of_choices(
     remote: RemoteModel, choices: Sequence[ModelChoice], name: str
 ) -> list[tuple[Variant, ModelChoice]]:
-    """Return the models in a hub repository, from small to large; name: what to call all of them."""
+    """Return the models in a hub repository, from small to large; name: their common name."""
     choices = sorted(choices, key=lambda choice: choice.total_bytes)
     several = len({choice.quant for choice in choices}) < len(choices)
     return [

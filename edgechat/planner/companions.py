@@ -43,7 +43,6 @@ class ProjectorPlan(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     """Empty if it is not on this machine."""
     name: str
-    """The file's name."""
     vision: bool
     audio: bool
     device: str = ""
@@ -51,13 +50,11 @@ class ProjectorPlan(msgspec.Struct, frozen=True, kw_only=True):
     image_tokens: int = 0
     """Maximum number of context tokens for a picture; larger pictures are scaled down."""
     image_batch: int = 0
-    """How many tokens of a picture must be in the same call; n_ubatch has room for them. 0 for no
-    requirement.
-    """
+    """Tokens of a picture that must be in one call, which sets a minimum for n_ubatch; 0 for no minimum."""
     file_bytes: int = 0
     weights_bytes: int = 0
     compute_bytes: int = 0
-    """With the largest picture; less until one that large has been read."""
+    """With the largest picture; less until one has been read."""
     host_bytes: int = 0
     """RAM for the picture itself, wherever it is encoded."""
 
@@ -107,7 +104,7 @@ class ProjectorFile:
         return largest_picture(self.header, width, context)
 
     def plan(self, picture: Picture, width: int, device: str) -> ProjectorPlan:
-        """Return the plan for loading it on a device; '' for RAM."""
+        """Return the plan for a device; '' for RAM."""
         return ProjectorPlan(
             path=self.path,
             name=self.name,
@@ -132,9 +129,9 @@ def places(budget: Budget) -> Iterator[str]:
 
 
 def encoding_seconds(projector: ProjectorHeader, picture: Picture, speed: DeviceSpeed) -> float:
-    """Return the seconds it takes to encode a picture: matrix products plus self-attention.
+    """Return the seconds to encode a picture: matrix products plus self-attention.
 
-    For an audio-only projector, return the seconds for half a minute of audio.
+    For an audio-only projector, the time for half a minute of audio.
     """
     encoder, n, layers = projector.vision, picture.patches, "v.blk."
     if encoder is None:
@@ -151,7 +148,7 @@ def encoding_seconds(projector: ProjectorHeader, picture: Picture, speed: Device
 def why_there(device: str, card: str, moved: int) -> str:
     """Return why a projector is placed on `device`, as the end of a sentence.
 
-    card: the card where it could be. moved: number of layers that it pushes, or would push, off the card.
+    card: the other possible card. moved: layers that it pushes, or would push, off the card.
     """
     if device:
         less = f", although {moved} more layer{'s run' if moved > 1 else ' runs'} on the CPU" if moved else ""
@@ -166,8 +163,8 @@ _SHARE = 2
 """A picture takes at most the context divided by this, which leaves room for a question and an answer."""
 _FLOAT, _HALF = 4, 2
 MOST_HEARD = 1500
-"""Number of positions for 30 seconds of audio in Whisper, more than in other encoders. Encoders that do not
-split audio into such parts are not given longer audio, which would need more memory than planned.
+"""Positions in 30 seconds of audio for Whisper, more than for other encoders. Encoders that do not split
+audio into such parts get no more than this, as it would need more memory than planned.
 """
 _TABLES = 16 << 20
 """Bytes of an encoder's graph and scheduler tables (8,192 nodes)."""
@@ -192,7 +189,7 @@ class PictureRule:
     merge: int = 1
     """Patches merged into one token, along each side, unless the file says otherwise."""
     most: int = 0
-    """Tokens in the largest picture; 0 if all are scaled to the size that the encoder was trained on."""
+    """Tokens in the largest picture; 0 if all are scaled to the encoder's trained size."""
     tiles: int = 1
     """Tiles in a large picture, including the overview; the encoder computes one at a time."""
     tokens: int = 0

@@ -53,7 +53,7 @@ class HeaderSummary(msgspec.Struct, frozen=True, array_like=True):
     damage: str = ""
     """Why it cannot be loaded."""
     modalities: tuple[Modality, ...] = ()
-    """Kinds of input besides text that its projector adds."""
+    """Input besides text that its projector adds."""
     no_vision: str = ""
     """Why its projector cannot be used; a sentence."""
     mtp: bool = False
@@ -82,7 +82,7 @@ class _CachedSummary(msgspec.Struct, frozen=True, array_like=True):
 class _SummaryFile(msgspec.Struct, frozen=True, array_like=True):
     format: int
     version: str
-    """The version of edgechat that wrote the file, as formulas may change."""
+    """edgechat's version when the file was written, as formulas may change."""
     models: dict[str, _CachedSummary]
     """Summaries by path."""
 

@@ -48,7 +48,7 @@ LARGE = 64 << 20
 _MEASURING = threading.RLock()
 """Held while measuring. The first screen and a model chosen on it would disturb each other's measurements."""
 _WORTH_MEASURING = 0.02
-"""A weight type is measured if it makes up more than this share of a model's weights."""
+"""Minimum share of a model's weights for their type to be measured."""
 _SLOWED: dict[Disturbance, str] = {
     "busy": "This machine is busy: while other programs run, answers will be slower than predicted.",
     "battery": "This machine runs on battery power, on which answers may be slower than predicted.",
@@ -56,10 +56,10 @@ _SLOWED: dict[Disturbance, str] = {
 
 
 def current_profile(dry: DryRun | None = None, workers: Sequence[str] = ()) -> DeviceProfile:
-    """Return this machine as it is now; with `dry`, include the accelerators that llama.cpp finds.
+    """Return this machine as it is now; with `dry`, include llama.cpp's accelerators.
 
-    workers: addresses of machines that lend their devices; they are connected if necessary. Raises
-    WorkerRefused if that fails, unless settings.toml names the worker.
+    workers: addresses of machines that lend theirs; they are connected if necessary. Raises WorkerRefused if
+    that fails, unless settings.toml names the worker.
     """
     profile = probe()
     # MLX finds its GPU without llama.cpp.
@@ -379,7 +379,7 @@ def mapped_bytes(plan: LoadPlan) -> int:
 
 
 def is_lesser(plan: LoadPlan, other: LoadPlan) -> bool:
-    """Return whether a plan is worse, or for other weights.
+    """Return whether a plan is worse, or uses other weights.
 
     Worse means a shorter context, fewer layers on accelerators, another cache type, or no projector.
     """

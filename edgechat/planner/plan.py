@@ -156,7 +156,7 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     sampling: SamplingDefaults = SamplingDefaults()
     """The options recommended by the model's makers, overridden by those in settings.toml."""
     thinking_sampling: SamplingDefaults | None = None
-    """The same with thinking on; None if there is no difference."""
+    """The same with thinking on; None if no different."""
     answering_sampling: SamplingDefaults | None = None
     """The same with thinking off."""
     notes: tuple[str, ...] = ()

@@ -13,9 +13,7 @@ from edgechat.native.params import CacheType
 from edgechat.settings import AttentionWish, Backend, RuntimeQuant, Settings
 
 BACKENDS: dict[Format, Backend] = {"gguf": "llama.cpp", "mlx": "mlx"}
-"""The backend of each format."""
 FORMATS: dict[Backend, Format] = {backend: format for format, backend in BACKENDS.items()}
-"""The format of each backend."""
 ENOUGH = 8192
 """Tokens of context that a conversation needs."""
 READABLE = 5.0

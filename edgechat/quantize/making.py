@@ -78,7 +78,7 @@ _HINT = "Check `edgechat doctor` and the free memory, and try a smaller model."
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeRequest:
-    """A request for a level, a size or a loss, or for an importance matrix alone if none is given."""
+    """A request for a level, a size or a loss, or for an importance matrix alone."""
 
     model: str
     level: str | None = None

@@ -15,7 +15,7 @@ from edgechat.models.formats.header import ModelTensor
 from edgechat.models.formats.quants import FILE_TYPES, GgmlType, canonical
 
 _NOTHING = 1e-7
-"""A gain in nats that is not worth a byte, as for weights that already lie on a type's grid."""
+"""Nats that are not worth a byte, as for weights that already lie on a type's grid."""
 
 
 class TensorOption(msgspec.Struct, frozen=True):

@@ -40,7 +40,7 @@ class ProbeStep(msgspec.Struct, frozen=True, tag=True):
     n_groups: int = 64
     """Approximate number of groups to probe."""
     n_chunks: int = 2
-    """Number of chunks, of 256 tokens each, half of which are scored."""
+    """Chunks of 256 tokens, half of which are scored."""
 
 
 class WriteStep(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -58,14 +58,14 @@ class WriteStep(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class MeasureStep(msgspec.Struct, frozen=True, tag=True):
-    """Measure how far the predictions of files diverge from the source's."""
+    """Measure the divergence of files from the source."""
 
     source: str
     files: tuple[str, ...]
     load: LoadParams
     text: str
     n_chunks: int = 8
-    """Number of chunks, of 512 tokens each, half of which are scored."""
+    """Chunks of 512 tokens, half of which are scored."""
 
 
 class QuantizeTask(msgspec.Struct, frozen=True, tag=True):

@@ -47,7 +47,6 @@ class Needs(msgspec.Struct, frozen=True):
     projector_bytes: int = 0
     """Weights and buffers of the projector, and in RAM the picture itself."""
     adapter_bytes: int = 0
-    """LoRA adapters."""
 
     @property
     def total_bytes(self) -> int:
@@ -137,7 +136,7 @@ class Budget:
 
     @property
     def in_words(self) -> str:
-        """A phrase like '7.9 GiB are free', with the limit if there is one."""
+        """For example, '7.9 GiB are free', with the limit if there is one."""
         limit = f" under {self.memory.bound}" if self.memory.bound else ""
         return f"{mebibytes(self.ram)} are free{limit}"
 
@@ -185,7 +184,7 @@ def needs_of(breakdown: Breakdown, program: int) -> dict[str, Needs]:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which layers are on which devices; see `LoadParams` for the fields."""
+    """How layers are split among devices; see `LoadParams`."""
 
     devices: tuple[str, ...] = ()
     split: tuple[int, ...] = ()

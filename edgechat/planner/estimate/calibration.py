@@ -47,7 +47,7 @@ _HALF_LIFE = 60 * 86400.0
 """Seconds after which a run counts half."""
 _QUANTILE = 0.35
 _NEAR = math.log(1.15)
-"""Spread of runs on an idle machine, as a logarithm; runs more than three times as far off weigh less."""
+"""Spread of runs on an idle machine, as a logarithm; runs beyond three times that weigh less."""
 _MAX_HISTORIES = 64
 _MIN_FACTOR, _MAX_FACTOR = 1e-3, 1e3
 _MAX_BEYOND = 1 << 38
@@ -57,7 +57,7 @@ _MAX_FILE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """How long loads really take relative to the forecast, and how this is known."""
+    """Real time relative to the forecast, and how this is known."""
 
     decode: float = 1.0
     prefill: float = 1.0
@@ -98,7 +98,7 @@ class ChatUse(msgspec.Struct, frozen=True, array_like=True):
     depth: int
     """Average number of tokens before them."""
     beside: int = 0
-    """Tokens that other requests had in the cache at the time."""
+    """Tokens of other requests in the cache at that time."""
 
 
 USUAL = ChatUse(read=600, written=300, depth=2000)

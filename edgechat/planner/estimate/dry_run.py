@@ -29,7 +29,7 @@ TIME_LIMIT = 10.0
 
 
 class DryRunQuestion(msgspec.Struct, frozen=True, tag="load"):
-    """Asks how much memory it takes to load the skeleton at `path`."""
+    """Asks for the memory of a load of the skeleton at `path`."""
 
     path: str
     params: LoadParams

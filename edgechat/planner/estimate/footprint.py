@@ -38,7 +38,7 @@ GROUP = 64
 """Number of values in a quantized MLX cache that share a scale and a bias of 16 bits each."""
 _BITS: dict[CacheType, int] = {"q8_0": 8, "q4_0": 4}
 _STEP = 256
-"""An MLX cache grows in steps of this many tokens."""
+"""MLX caches grow by this many tokens."""
 _ROWS = 32
 """Rows of logits at a prompt's end (`_SHORT` in the MLX backend)."""
 _FUSED = (64, 80, 128)
@@ -98,11 +98,11 @@ class LlamaFootprint:
         )
 
     def per_token(self, header: ModelHeader, cache_type: CacheType) -> int:
-        """Return how many bytes of cache one more token takes when all windows are full."""
+        """Return the bytes of cache per token once all windows are full."""
         return memory.cache_bytes_per_token(header, cache_type)
 
     def checkpoint(self, header: ModelHeader, params: LoadParams) -> int:
-        """Return a checkpoint's size in bytes; 0 if none is needed because sequences can be truncated."""
+        """Return a checkpoint's size in bytes; 0 if sequences can be truncated."""
         return memory.checkpoint_bytes(header, params)
 
     def layouts(self, shape: ModelShape, extras: Extras, budget: Budget) -> Iterator[Layout]:
@@ -142,13 +142,13 @@ class MlxFootprint:
         return Extras(cache, _compute_bytes(header, params), output=0, program=program)
 
     def per_token(self, header: ModelHeader, cache_type: CacheType) -> int:
-        """Return how many bytes of cache one more token takes when all windows are full."""
+        """Return the bytes of cache per token once all windows are full."""
         size = _value_bytes(header)
         widths = (row.keys + row.values for row in rows(header) if not row.windowed)
         return sum(_row_bytes(width, cache_type, size) for width in widths)
 
     def checkpoint(self, header: ModelHeader, params: LoadParams) -> int:
-        """Return a checkpoint's maximum size in bytes: windows with the last chunk, and recurrent states."""
+        """Return a checkpoint's maximum size in bytes: windows plus the last chunk, and recurrent states."""
         width = sum(row.keys + row.values for row in rows(header) if row.windowed)
         tokens = min(header.sliding_window + params.n_batch, params.context)
         return _value_bytes(header) * width * tokens + recurrent_bytes(header, 1)

@@ -43,7 +43,7 @@ from edgechat.native.params import AttentionKind, CacheType, LoadParams
 from edgechat.planner.estimate.rates import TIME_LIMIT, USUAL, ProbeTask
 
 _TILES = 64
-"""Calls of at least this many tokens are computed in tiles, which read each weight once for many tokens."""
+"""From this many tokens on, calls are computed in tiles, which read each weight once for many tokens."""
 _HEAD = 128
 """Channels per head."""
 _DEPTH = 1024
@@ -69,7 +69,7 @@ _ENOUGH = 0.5 * TIME_LIMIT
 """Seconds after which the remaining weight types are left until a model uses them."""
 _WARM_UP = 0.15
 _WORTH = 0.95
-"""Another thread count is chosen if it takes less than this share of the usual one's time."""
+"""Another thread count must take less than this share of the usual one's time."""
 _UNDISTURBED = 0.75
 """Minimum share of CPU time that our threads get on a quiet machine; they sometimes wait for each other."""
 _ADDED_LAYERS = 16
@@ -172,7 +172,7 @@ _SMALL = ProbeShape(width=1024, inner=2816, heads=8)
 _BARE = ProbeShape(width=64, inner=64, heads=1)
 """Costs hardly anything besides attention."""
 _LARGE = ProbeShape(width=4096, inner=11008, heads=32)
-"""Keeps an accelerator busy for longer than it takes to start a call."""
+"""Takes an accelerator longer than starting a call does."""
 
 
 @dataclass(slots=True)
@@ -191,7 +191,7 @@ class ThreadUsage:
 
 @dataclass(slots=True)
 class ProbeModel:
-    """A made-up model that has been loaded."""
+    """A loaded made-up model."""
 
     context: Context
     usage: ThreadUsage
@@ -199,7 +199,7 @@ class ProbeModel:
     def seconds(self, rows: int, depth: int = 0) -> float:
         """Return the seconds that a call of `rows` tokens takes after `depth` cells.
 
-        This is the median of several calls, or the shortest of more if other programs interfere.
+        This is the median of several, or the shortest of more if other programs interfere.
         """
         context = self.context
         context.clear()

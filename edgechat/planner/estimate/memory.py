@@ -66,7 +66,7 @@ TAKES_BACK = {
     "qwen35moe",
     "qwen4exp",
 }
-"""Recurrent architectures whose states can be rolled back with snapshots."""
+"""Recurrent architectures that can be rolled back with snapshots."""
 _RECURRENT = TAKES_BACK | {
     "arwkv7",
     "falcon-h1",
@@ -115,7 +115,7 @@ def layer_cache_bytes(
 def head_cache_bytes(header: ModelHeader, n_ctx: int, cache_type: CacheType) -> tuple[int, ...]:
     """Return the size in bytes of each layer's cache in the context where a model's own layers draft.
 
-    Windows count as full attention, so the result is too high rather than too low.
+    Windows count as full attention: too much rather than too little.
     """
     kind, sizes = _TYPES[cache_type], [0] * header.n_layers
     for layer in stated_layers(header):
@@ -203,7 +203,6 @@ def _state_size(header: ModelHeader) -> int:
 
 
 def _recurrent_layers(header: ModelHeader) -> list[bool]:
-    """Return, for each layer, whether it keeps a recurrent state."""
     n = _n_layers(header)
     if header.shape_value("shortconv.l_cache") is None and header.shape_value("ssm.inner_size") is None:
         return [False] * n

@@ -82,8 +82,8 @@ FAMILIES = (
     (GgmlType.BF16, GgmlType.F32),
     (GgmlType.IQ1_S, GgmlType.IQ2_XS, GgmlType.IQ3_S),
 )
-"""Types that are unpacked in the same way, by number of bits. More bits are never faster, even if noisy
-measurements say so.
+"""Types that are unpacked in the same way, by bits. More bits are never faster, whatever noisy measurements
+say.
 """
 _MANY = 64
 """Attention is computed in tiles from this many rows on."""
@@ -224,12 +224,12 @@ _MAX_SHAPES = 32
 USUAL = 2**27
 """Bytes of weights in a test, too many for any cache."""
 COMMON = (GgmlType.Q4_K, GgmlType.Q6_K, GgmlType.Q8_0, GgmlType.Q4_0, GgmlType.Q5_K, GgmlType.F16)
-"""Types that are measured at first; others are measured when a model uses them."""
+"""Types measured at first; others are measured when a model uses them."""
 _LARGEST = 2**29
 
 
 class ProbeTask(msgspec.Struct, frozen=True, kw_only=True):
-    """What the child process is asked to measure."""
+    """What the child process is to measure."""
 
     threads: tuple[int, ...]
     """Thread counts to compare, most likely first."""
@@ -262,9 +262,9 @@ def measure_speed(
 ) -> DeviceSpeed:
     """Measure a device for some seconds and store the result. Raises ChildFailed.
 
-    before: an earlier measurement. Unless it was disturbed, only missing `types` are measured. If the new
-    measurement is disturbed, the better figures of both are kept. device: llama.cpp's name for an
-    accelerator. key: the device's key in the store.
+    before: an earlier measurement. Unless it was disturbed, only missing `types` are measured. If the new one
+    is disturbed, the better figures of both are kept. device: llama.cpp's name for an accelerator. key: its
+    key in the store.
     """
     extends = before is not None and not before.disturbed
     task = ProbeTask(

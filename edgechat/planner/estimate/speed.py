@@ -28,7 +28,7 @@ from edgechat.planner.estimate.calibration import ChatUse, Correction
 from edgechat.planner.estimate.shape import Matrices, ModelShape, PlacedPart
 
 PROMPT = 1000
-"""Tokens in the prompt, and in the context before a decoded token, that predictions assume."""
+"""Tokens in the prompt, or before the decoded token, for predictions."""
 _PART = 500
 """Length of the prompt in predictions by depth, in tokens."""
 
@@ -106,7 +106,7 @@ class Attending(msgspec.Struct, frozen=True):
 
 
 class _Layers(NamedTuple):
-    """Seconds that some layers on a device spend on attention, for calls of `ROWS` tokens."""
+    """Seconds of attention in some layers on a device, for calls of `ROWS` tokens."""
 
     first: Seconds
     """For a call with nothing before it."""
@@ -141,9 +141,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 _VERIFIED = 0.25
 """Share of a reply's calls that verify a draft, if there are drafts."""
 _WORTH = 0.95
-"""Plain attention needs more memory, so it is used only if it takes less than this share of flash attention's
-time.
-"""
+"""Plain attention needs more memory, so it must take less than this share of flash attention's time."""
 
 
 def is_plain_worth(plain: Forecast, flash: Forecast, use: ChatUse, *, drafts: bool) -> bool:
@@ -199,8 +197,8 @@ def forecast(
 ) -> Forecast:
     """Return the forecast for a load with its parts on these devices.
 
-    rates: speeds by device; None is the CPU. cache_bytes_per_token: in all layers with full attention.
-    attending: None for MLX.
+    rates: by device; None is the CPU. cache_bytes_per_token: in all layers with full attention. attending:
+    None for MLX.
     """
     layers = Counter(part.device for part in placed[:-1]) or Counter([None])
     share = {device: n / layers.total() for device, n in layers.items()}
@@ -336,7 +334,7 @@ def _product(
 def _routed(
     matrices: Matrices, device: str | None, rates: Mapping[str | None, DeviceSpeed], row: int, routed: float
 ) -> float:
-    """Return the seconds for routed experts; routed: the share of experts that a token uses.
+    """Return the seconds for routed experts; routed: share of the experts that a token uses.
 
     Some experts get several tokens, others none.
     """

@@ -242,12 +242,12 @@ class HeadedModel:
 
 @dataclass(frozen=True, slots=True)
 class HeadChoice:
-    """A load with the model's own drafting layers, or a load without them and the reason."""
+    """A load with the model's own drafting layers, or one without them and the reason."""
 
     load: LoadConfig
     head: HeadPlan | None = None
     why_not: str = ""
-    """Why the layers are not used, as a sentence; '' if there are none."""
+    """Why the layers are not used; '' if there are none."""
     why_context: str = ""
     """Why the context has this length, if it was changed."""
 
@@ -257,7 +257,7 @@ def reserve_head(
 ) -> HeadChoice | None:
     """Return the load with memory reserved for the drafting layers; None if only the load without them fits.
 
-    headed: the model with the layers. reserved: its best load.
+    headed: the model with them. reserved: its best load.
     """
     if headed.model.fits(reserved) or not model.fits(load):
         return HeadChoice(reserved, _plan(model, load, headed, reserved))
@@ -298,7 +298,7 @@ def choose_head(
 def _plan(model: ModelOnMachine, load: LoadConfig, headed: HeadedModel, other: LoadConfig) -> HeadPlan:
     """Return the memory that the layers need, and the gain over a load without them.
 
-    The load without them may have a better layout.
+    That load may have a better layout.
     """
     context, cache_type = other.context, other.params.cache_type
     is_same = (context, cache_type) == (load.context, load.params.cache_type)

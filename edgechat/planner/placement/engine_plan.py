@@ -72,7 +72,7 @@ _FITTING = 1.02
 @dataclass(frozen=True, slots=True)
 class _Placement:
     cards: tuple[Accelerator, ...]
-    """Empty if it is in RAM."""
+    """Empty for RAM."""
     context: int
     memory: tuple[DeviceMemory, ...]
 
@@ -295,7 +295,7 @@ def _card_sets(
 ) -> list[tuple[Accelerator, ...]]:
     """Return the sets of cards to try, smallest first, with RAM last.
 
-    Tensor parallelism needs identical cards, and their number must divide the number of heads.
+    Tensor parallelism needs identical cards, and the number of heads must be divisible by theirs.
     """
     cards = sorted(filter(_runs_torch, profile.accelerators), key=lambda card: -card.free)
     if engine == "transformers":
@@ -415,7 +415,7 @@ class SafetensorsModel:
     """Size of all stored weights in bytes."""
     is_here: bool
     template: str = ""
-    """The chat template; '' if the model is not on this machine."""
+    """The chat template; '' if it is not on this machine."""
 
     @property
     def trained_context(self) -> int | None:
@@ -457,7 +457,7 @@ class SafetensorsModel:
     def cache_bytes(self, n_tokens: int) -> int:
         """Return the size of the keys and values of `n_tokens` tokens, in bytes.
 
-        A token takes 2 x KV heads x head size x bytes per value in each layer. Layers with a window keep no
+        Each layer takes 2 x KV heads x head size x bytes per value for a token. Layers with a window keep no
         more than that, and layers without attention over tokens keep nothing that grows. With latent
         attention (MLA), the latent vector and the rotated part are kept instead.
         """
@@ -479,7 +479,7 @@ class SafetensorsModel:
 
 
 def read_safetensors(name: str, *, offline: bool) -> SafetensorsModel:
-    """Return the model in a folder, or in the hub repository owner/repo.
+    """Return the model in a folder or hub repository (owner/repo).
 
     From the hub, only the file list and config are read. Raises ModelNotFound, ModelFileError or HubError.
     """

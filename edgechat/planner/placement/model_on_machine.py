@@ -375,7 +375,7 @@ class ModelOnMachine:
         return replace(self, beyond=-program_bytes(0, self.header.format))
 
     def beside(self, load: LoadConfig, draft: ModelOnMachine) -> LoadConfig | None:
-        """Return the load with a draft model in the memory that is left, or None if that is not enough."""
+        """Return the load with a draft model in the memory left, or None if that is not enough."""
         left = replace(draft.as_draft, budget=self.budget.less(load.needs))
         both = load.beside(left.load_as_draft(load.context))
         return both if self.fits(both, SPARE if self.fits(load, SPARE) else 0.0) else None

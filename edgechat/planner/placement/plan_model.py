@@ -123,7 +123,7 @@ def _planned(
     head: HeadFile | None,
     nearest: bool,
 ) -> LoadPlan:
-    """Return the plan before the file's size, quality and defaults are added; see `plan_variant`."""
+    """Return the plan based on the header; see `plan_variant`."""
     header, profile = variant.header(), machine.profile
     request, notes = checked(request, header)
     asked = "the model's full context length" if notes else "as requested"
@@ -281,7 +281,7 @@ def with_own_adapters(request: PlanRequest, own: ModelDefaults) -> PlanRequest:
 def threads_for(
     header: ModelHeader, profile: DeviceProfile, request: PlanRequest
 ) -> tuple[int, tuple[str, ...]]:
-    """Return the number of threads and the reason; none for MLX, which manages its own threads."""
+    """Return the number of threads and the reason; MLX manages its own."""
     threads, why_threads = best_threads(profile.cpu, profile.speed)
     if header.format == "mlx":
         return threads, ()
@@ -397,7 +397,7 @@ def _candidates(
 def _shorter(
     model: ModelOnMachine, request: PlanRequest, load: LoadConfig
 ) -> Iterator[tuple[int, CacheType]]:
-    """Yield the choices that are smaller than a load; see `_candidates`."""
+    """Yield choices smaller than a load; see `_candidates`."""
     may_shrink = load.params.cache_type == "f16"
     for context, cache_type in _candidates(model, types(model, request), list(CONTEXTS)):
         if context < load.context or (context == load.context and may_shrink and cache_type != "f16"):

@@ -32,9 +32,8 @@ class ProgramFacts:
     executable: str
     subcommand: tuple[str, ...]
     install: str
-    """The command to install it."""
     packages: tuple[str, ...] = ()
-    """Packages for `uvx`; empty if it is not a Python program."""
+    """Packages for `uvx`; empty for other than Python programs."""
     key_variable: str = ""
     """The environment variable for its API key; '' for none."""
 

@@ -24,7 +24,7 @@ LONGEST, USUAL = 32768, 16384
 _VLLM = 7 * 2**29
 """Bytes that vLLM takes on a CPU besides unquantized weights, including 1 GiB for its KV cache."""
 _SLOWS = 0.9
-"""If a longer chat is slower than this share of the usual speed, its speed is mentioned."""
+"""Share of the usual speed below which a longer chat's speed is mentioned."""
 
 
 def context(header: ModelHeader, budget: Budget, load: LoadConfig, slower: bool) -> str:
@@ -127,7 +127,7 @@ def _by_worker(budget: Budget) -> dict[str, list[str]]:
 
 
 def memory(budget: Budget, plan: LoadPlan, source: str) -> str:
-    """Return how much memory is needed, how this is known, and how much is free."""
+    """Return the memory needed, how this is known, and the free memory."""
     texts = []
     for part in plan.memory:
         sizes = (

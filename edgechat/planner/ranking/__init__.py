@@ -1,4 +1,4 @@
 """Chooses which file of which model to load: rates every candidate on this machine and explains the choice.
 
-Candidates and a machine go in; a ranking and a choice with its reasons come out. Read `ranking.py` first.
+Candidates and a machine go in; a ranking, a choice and its reasons come out. Read `ranking.py` first.
 """

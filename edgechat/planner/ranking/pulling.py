@@ -135,7 +135,6 @@ class DownloadChoice:
     """The model chosen for download."""
 
     source: RepoSource
-    """The repository."""
     choice: ModelChoice
     machine: str
     """A description of the machine."""
@@ -149,11 +148,10 @@ class DownloadChoice:
     no_draft: str = ""
     """Why there is no draft model although one was wanted."""
     projector: RemoteFile | None = None
-    """The model's projector."""
     head: RemoteFile | None = None
     """The model's separate drafting layers, if they are used."""
     modalities: tuple[Modality, ...] = ()
-    """The kinds of input that the projector reads."""
+    """What kinds of input the projector reads."""
     no_vision: str = ""
     """Why there is no projector although the repository has one."""
 
@@ -198,7 +196,7 @@ class PullDecision:
 
 @dataclass(frozen=True, slots=True)
 class LocalModelEntry:
-    """A local catalogue model, used if the hub cannot be asked about its repository."""
+    """A local catalogue model whose repository cannot be listed."""
 
     want: ModelRequest
     quant: str
@@ -301,7 +299,7 @@ def _draft(wish: str, want: ModelRequest, format: Format, offline: bool) -> tupl
 
 
 def _begun(source: RepoSource, choice: ModelChoice) -> int:
-    """Return 2 if a model is on this machine, 1 if it is partly downloaded, otherwise 0."""
+    """Return 2 for a local model, 1 for a partly downloaded one, otherwise 0."""
     part = PullPart(source, choice)
     if any(file.digest is None for file in choice.files):
         return 0

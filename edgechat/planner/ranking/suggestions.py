@@ -55,7 +55,7 @@ class FirstModel:
 
     roles: tuple[Role, ...]
     file: RankedFile
-    """The rated file, which has a plan."""
+    """Always has a plan."""
     download: int
     """Bytes to download, including its draft model; 0 if it is on this machine."""
     is_recommended: bool = False
@@ -68,9 +68,8 @@ def first_models(options: Iterable[RankedFile], rate: float = ASSUMED_RATE) -> t
     options: one file of each model. rate: download speed in bytes per second.
 
     *Best* is the best option. *Balanced*, the recommended one, is the best decent option that reads prompts
-    quickly and downloads within five minutes. *Fast* is the best that downloads within a minute, chosen among
-    the same options, or among poorer ones if none is decent. If nothing downloads in time, the smallest
-    download is chosen.
+    quickly and downloads within five minutes. *Fast* is the best of these that downloads within a minute, or
+    of poorer ones if none is decent. If nothing downloads in time, the smallest download is chosen.
     """
     planned = [option for option in options if option.plan is not None]
     if not planned:
@@ -100,9 +99,9 @@ def first_models(options: Iterable[RankedFile], rate: float = ASSUMED_RATE) -> t
 
 
 def standing(row: ModelRow, option: RankedFile | None) -> tuple[Verdict, bool, float, float]:
-    """Return a local model's sort key, which is greatest for the best model to start with.
+    """Return a local model's sort key, greatest for the best model to start with.
 
-    option: its rating on this machine. Without one, the model counts as fitting if it fits in RAM.
+    option: its rating on this machine. Without one, the model fits if it fits in RAM.
     """
     entry, n_params = row.model.entry, max(1, row.glance.n_params)
     sized = _BILLION + _PER_DOUBLING * math.log2(n_params / 1e9)
@@ -152,7 +151,7 @@ class StandIn:
     is_here: bool
     """Whether it is on this machine; if not, it would be downloaded."""
     what: str = "sees images"
-    """What it does, as part of a sentence."""
+    """What it does, in words."""
 
     @property
     def sentence(self) -> str:
