@@ -47,7 +47,7 @@ class Divergences(msgspec.Struct, frozen=True, kw_only=True):
     same_top: Estimate
     """Share of positions where both models find the same token most likely."""
     log_ratio: Estimate
-    """Logarithm of the ratio of the perplexity to the base's."""
+    """Logarithm of the ratio to the base's perplexity."""
     base_perplexity: Estimate
 
 

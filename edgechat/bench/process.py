@@ -41,7 +41,7 @@ def ask(role: str, task: msgspec.Struct, kinds: Any, tell: Tell, hint: str) -> A
     """Start a child process with this role, give it a task, and return its answer. Raises EdgechatError.
 
     kinds: the union of its message types. tell: called with its progress. hint: advice if it ends early. The
-    child process is always killed in the end.
+    child is killed in any case.
     """
     with tempfile.TemporaryFile() as log:
         process: Any = subprocess.Popen(spawn.command(role), **spawn.options(log))

@@ -99,7 +99,7 @@ class QualityReport:
 
 
 def measure_quality(request: QualityRequest, tell: Callable[[str], None]) -> QualityReport:
-    """Measure the quality, reporting progress to `tell`. Raises EdgechatError."""
+    """Measure, reporting progress to `tell`. Raises EdgechatError."""
     try:
         with FileLock(paths.cache_dir() / "quality.lock", timeout=0):
             return _measure(request, tell)

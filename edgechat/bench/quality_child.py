@@ -132,7 +132,7 @@ class _Scoring:
         self._writer = BaseFileWriter(Path(task.save_base), chunks, first.size) if task.save_base else None
 
     def run(self, tell: Tell) -> None:
-        """Score the chunks that have no scores yet."""
+        """Score the missing chunks."""
         for one in self._loaded:
             if not one.file.tokens_per_second:
                 tell(f"measuring the speed of {one.model.label}")

@@ -24,7 +24,7 @@ from edgechat.planner.plan import LoadPlan
 _MAGIC = b"edgechat scores 1\n"
 _HEADER_BYTES = len(_MAGIC) + 8
 _MOST_FILES = 200
-"""Maximum number of files, of a few hundred kB each; the oldest are removed."""
+"""Maximum number of files of a few hundred kB; the oldest are removed."""
 
 
 class ScoreFile:
@@ -37,7 +37,7 @@ class ScoreFile:
     """
 
     def __init__(self, path: Path, n_scored: int) -> None:
-        """n_scored: number of scored tokens per chunk."""
+        """n_scored: scored tokens per chunk."""
         self._path = path
         self._chunk_bytes = 4 * 4 * n_scored
         self._n_scored = n_scored

@@ -64,7 +64,7 @@ class BenchReport(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     attention: AttentionKind | None
     """The plan's kind, used for all measurements except `other_depths`; None if there is no choice."""
     other_depths: tuple[AtDepth, ...]
-    """Like `depths`, with the other kind of attention; empty if there is none, or if it did not load."""
+    """`depths` with the other kind of attention; empty if there is none, or if it did not load."""
     curve_depth: int
     curve_ms: dict[int, float]
     """C(n): median time of a call of n rows at that depth."""
@@ -76,7 +76,7 @@ class BenchReport(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
     @property
     def other_attention(self) -> AttentionKind:
-        """The kind of attention used for `other_depths`."""
+        """Kind of attention used for `other_depths`."""
         return "plain" if self.attention == "flash" else "flash"
 
 

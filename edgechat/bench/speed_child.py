@@ -34,13 +34,13 @@ from edgechat.planner.plan import NGRAMS, OWN_LAYERS, LoadPlan
 
 _DEPTHS = (0, 1024, 4096, 16384)
 _CHUNK = 256
-"""Number of prompt tokens that are timed at each depth."""
+"""Prompt tokens timed at each depth."""
 _CALL_SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 _REPEATS = 5
 _ROOM = 256
 """Tokens of context beyond the greatest depth."""
 _DECODED = 8
-"""Number of tokens decoded at each depth."""
+"""Tokens decoded at each depth."""
 _DEPTHS_SECONDS = 60.0
 """Seconds after which greater depths are skipped."""
 _WORDS = ("the", "of", "and", "to", "in", "is", "that", "it", "was", "for", "on", "are", "as", "with")
@@ -83,7 +83,7 @@ class BareModel:
         return self._backend.context - self._slot.length - 64
 
     def call(self, n_tokens: int, n_rows: int) -> float:
-        """Run a call with this many tokens and return the seconds it took. The tokens stay in the cache."""
+        """Run a call with this many tokens, which stay in the cache; return the seconds it took."""
         start = self._slot.length
         tokens = [self._tokens[at % len(self._tokens)] for at in range(start, start + n_tokens)]
         while True:

@@ -47,7 +47,7 @@ FoundHead = tuple[HeadFile | None, str]
 
 @dataclass(frozen=True)
 class Variant:
-    """A model in one quantization: one file, or a set of files."""
+    """One file of a model, or one set of files."""
 
     model: str
     quant: str | None

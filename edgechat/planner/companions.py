@@ -253,9 +253,9 @@ class Picture:
     patches: int
     """Patches that the encoder computes at once."""
     pixels: int
-    """Number of pixels in these patches."""
+    """Pixels in these patches."""
     whole: int
-    """How many tokens the model must compute in the same call; 0 for no requirement."""
+    """Tokens that the model must compute in one call; 0 for no requirement."""
 
 
 def largest_picture(projector: ProjectorHeader, width: int, context: int) -> Picture:
@@ -301,7 +301,7 @@ def weights_bytes(projector: ProjectorHeader) -> int:
 def compute_bytes(projector: ProjectorHeader, picture: Picture, *, on_cpu: bool) -> int:
     """Return the size of all encoders' compute buffers in bytes, with flash attention.
 
-    on_cpu: include the CPU's copies of activations, made for products with F16 weights.
+    on_cpu: include the CPU's copies of activations for products with F16 weights.
     """
     total = 0
     both = ((projector.vision, picture.patches, "v."), (projector.audio, MOST_HEARD, "a."))
@@ -364,7 +364,7 @@ class AdapterPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def use(self) -> AdapterUse:
-        """The adapter in the form that requests use."""
+        """The adapter, as requests name it."""
         return AdapterUse(self.path, self.scale)
 
 

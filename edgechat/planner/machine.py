@@ -193,7 +193,7 @@ class Machine:
 
     @property
     def without_dry_run(self) -> Machine:
-        """The same machine without the dry run, so that everything is estimated."""
+        """The same machine without the dry run: everything is estimated."""
         return replace(self, dry=None)
 
     def timed_for(self, headers: Iterable[ModelHeader]) -> Machine:
@@ -344,7 +344,7 @@ def in_words(profile: DeviceProfile) -> str:
 
 
 _COPIED = ("_REPACK", amx.NAME)
-"""Name suffixes of buffers that hold copies of weights instead of mapping the file."""
+"""Name suffixes of buffers that copy weights instead of mapping the file."""
 
 
 def beside(profile: DeviceProfile, staying: Iterable[LoadPlan]) -> DeviceProfile:

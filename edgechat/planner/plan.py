@@ -134,7 +134,7 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     draft: DraftPlan | None = None
     """The separate file that drafts, or None."""
     head: HeadPlan | None = None
-    """The model's own drafting layers (MTP); None if there are none, or if `mtp` is off."""
+    """The model's own drafting layers (MTP); None if there are none, or `mtp` is off."""
     ngrams: bool = False
     """Whether n-grams from the conversation are used as drafts."""
     no_draft: str = ""
@@ -192,7 +192,7 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
 
     @property
     def drafters(self) -> tuple[str, ...]:
-        """Names of the drafters, as shown to users."""
+        """Names of the drafters, for users."""
         model = (self.draft.model_name,) if self.draft is not None else ()
         return (*model, *[OWN_LAYERS] * self.mtp, *[NGRAMS] * self.ngrams)
 

@@ -17,7 +17,7 @@ FORMATS: dict[Backend, Format] = {backend: format for format, backend in BACKEND
 ENOUGH = 8192
 """Tokens of context that a conversation needs."""
 READABLE = 5.0
-"""Tokens per second, about 230 words per minute. Anything slower is slower than people read."""
+"""Tokens per second, about 230 words per minute; people read faster than anything slower."""
 
 
 class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     adapters: tuple[str, ...] | None = None
     """LoRA adapters, as FILE or NAME:SCALE; None: the usual ones."""
     usual_adapters: tuple[str, ...] = ()
-    """Adapters to apply to every model that they fit; () for those in settings.toml."""
+    """Adapters for every model that they fit; () for those in settings.toml."""
     workers: tuple[str, ...] | None = None
     """Addresses of machines that lend their memory (`ssh://host`)."""
     runtime_quant: RuntimeQuant | None = None

@@ -72,7 +72,7 @@ _METADATA = 1 << 16
 """Bytes reserved for added metadata and padding."""
 _TRIES = 4
 _CLOSE = 0.9
-"""At least this share of the requested loss is close enough."""
+"""Share of the requested loss that is close enough."""
 _HINT = "Check `edgechat doctor` and the free memory, and try a smaller model."
 
 
@@ -96,7 +96,7 @@ class QuantizeRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizedModel:
-    """The model that was made."""
+    """The new model."""
 
     path: Path
     name: str
@@ -277,7 +277,7 @@ class _Maker:
         return self._of_loss(self._request.loss, answer.options, rivals)
 
     def _check_size(self, n_bytes: int, names: Collection[str]) -> None:
-        """Raise NotQuantized if the file would be larger even with the smallest types."""
+        """Raise NotQuantized if even the smallest types make the file too large."""
         tensors = [tensor for tensor in self._source.header.tensors if tensor.name in names]
         smallest = {
             tensor.name: min(types_for(tensor), key=lambda kind: kind.row_bytes(tensor.n_elements)).name
@@ -355,7 +355,7 @@ class _Maker:
     def _write(
         self, name: str, level: str, types: Mapping[str, str], *, keep_split: bool = False
     ) -> list[Path]:
-        """Write a file, and return it or its shards."""
+        """Write a file; return it or its shards."""
         target = self._draft / (name if keep_split else f"{name}.gguf")
         step = WriteStep(
             source=str(self._source.path),

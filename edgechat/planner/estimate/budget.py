@@ -3,10 +3,10 @@
 The budget is the memory that is free now, minus a margin. A card that shares the machine's memory has its own
 limit, but what it holds also counts as RAM. Swap never counts.
 
-Cards are filled from the last layer backwards, best card first, because llama.cpp offloads the last layers
-along with the output. For mixtures of experts, two layouts are tried: as many whole layers on the cards as
-fit, or all layers with the experts of some left in RAM. Experts make up most of the bytes, but each token
-reads only a few of them.
+Cards are filled from the last layer backwards, best card first: llama.cpp offloads the last layers, along
+with the output. For mixtures of experts, two layouts are tried: as many whole layers on the cards as fit, or
+all layers with the experts of some left in RAM. Experts are most of the bytes, but each token reads only a
+few.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ def _filled(shape: ModelShape, extras: Extras, budget: Budget, experts_in_ram: i
 def _with_least_workers(shape: ModelShape, extras: Extras, budget: Budget) -> Layout | None:
     """Return the layout with as many layers on this machine as possible, and the rest on workers.
 
-    Returns None if no worker is needed, or if the layout does not fit.
+    None if no worker is needed, or if it does not fit.
     """
     here = _filled(shape, extras, budget.without_workers, 0)
     sizes = part_bytes(shape, extras)

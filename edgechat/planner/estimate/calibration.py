@@ -136,7 +136,7 @@ class Calibration:
 
     @classmethod
     def read(cls) -> Calibration:
-        """Read the file. If it cannot be read, the calibration is empty."""
+        """Read the file; an unreadable one yields an empty calibration."""
         try:
             data = paths.read_bytes(paths.cache_dir() / _FILE, _MAX_FILE_BYTES)
             content = msgspec.json.decode(data, type=_CalibrationFile)
@@ -197,7 +197,7 @@ class Calibration:
         return 1.0, ""
 
     def _estimate(self, runs: Sequence[RunRecord]) -> float | None:
-        """Return the factor estimated from these runs, or None if they are too few or too old."""
+        """Return the factor from these runs, or None if they are too few or too old."""
         sound = [run for run in runs if _MIN_FACTOR < run.factor < _MAX_FACTOR and run.weight > 0]
         logs = [
             (

@@ -25,7 +25,7 @@ from edgechat.native.params import Breakdown, LoadParams
 MEMORY_LIMIT = 1 << 30
 """Memory limit of the process in bytes; without recurrent states it needs 100 MB."""
 TIME_LIMIT = 10.0
-"""Seconds to wait for an answer. It usually takes milliseconds, or longer if a GPU has to wake up."""
+"""Seconds for an answer. It usually takes milliseconds, or longer if a GPU has to wake up."""
 
 
 class DryRunQuestion(msgspec.Struct, frozen=True, tag="load"):
@@ -53,7 +53,7 @@ class DryRunAnswer(msgspec.Struct, frozen=True):
 
 
 class DryRun:
-    """A child process that does dry runs of one model at a time. Create it early: it takes a moment to start.
+    """A child process that does dry runs. Create it early: it takes a moment to start.
 
     with DryRun() as run:
         run.show(read_model(path))

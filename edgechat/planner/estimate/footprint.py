@@ -35,7 +35,7 @@ from edgechat.planner.estimate.shape import ModelShape
 _BLOCK = 32
 """Values in a block of Q8_0 and Q4_0."""
 GROUP = 64
-"""Number of values in a quantized MLX cache that share a scale and a bias of 16 bits each."""
+"""Values in a quantized MLX cache that share a scale and a bias of 16 bits each."""
 _BITS: dict[CacheType, int] = {"q8_0": 8, "q4_0": 4}
 _STEP = 256
 """MLX caches grow by this many tokens."""
@@ -158,7 +158,7 @@ class MlxFootprint:
         yield Layout((MLX,), (len(shape.parts),)) if budget.cards else Layout()
 
     def needs(self, shape: ModelShape, extras: Extras, layout: Layout) -> dict[str, Needs]:
-        """Return what a layout needs in each memory. A tied matrix is stored only once."""
+        """Return what a layout needs in each memory; tied matrices are stored once."""
         weights = sum(part.weights + part.experts for part in shape.parts) + shape.embedding - shape.tied
         model = Needs(weights, sum(extras.cache), extras.compute)
         program = Needs(program_bytes=extras.program)
@@ -216,8 +216,7 @@ def _row_bytes(width: int, cache_type: CacheType, size: int) -> int:
 def _compute_bytes(header: ModelHeader, params: LoadParams) -> int:
     """Return how many bytes MLX needs to compute a chunk of a prompt and its rows of logits.
 
-    This is within a tenth of what was measured on a CPU with small models, in F32 and 4 bits, for each cache
-    type.
+    Within a tenth of what was measured on a CPU with small models, in F32 and 4 bits, for each cache type.
     """
     n, size = params.n_ubatch, _value_bytes(header)
     activations = 4 * n * (widest(header) + 4 * header.embedding_length)

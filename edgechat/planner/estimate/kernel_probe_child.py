@@ -96,7 +96,7 @@ class ProbeShape:
 
     @property
     def weights(self) -> int:
-        """Number of weights in all layers."""
+        """Weights in all layers."""
         channels = (self.keys + self.values) * (self.heads + self._kv_heads)
         return self.layers * self.width * (channels + 3 * self.inner)
 
@@ -272,7 +272,7 @@ class KernelProbe:
         cache_type: CacheType = "f16",
         attention: AttentionKind = "flash",
     ) -> Iterator[ProbeModel]:
-        """Load a made-up model; context: number of cells."""
+        """Load a made-up model; context: in cells."""
         self._n_models += 1
         path = self.folder / f"{self.threads}-{self._n_models}.gguf"
         write_skeleton(shape.header(kind), path)
@@ -440,7 +440,7 @@ def _attended(rows: int) -> int:
 
 
 def measure(task: ProbeTask) -> DeviceSpeed:
-    """Carry out a task. On a slow device, only some of the types are measured, but at least one."""
+    """Carry out a task. On a slow device, not all types are measured, but at least one."""
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="edgechat-") as name:
         folder, before = Path(name), task.before

@@ -86,7 +86,7 @@ FAMILIES = (
 say.
 """
 _MANY = 64
-"""Attention is computed in tiles from this many rows on."""
+"""Rows from which attention is computed in tiles."""
 
 
 def guessed(bandwidth: float, compute: float, threads: int = 1) -> DeviceSpeed:
@@ -220,7 +220,7 @@ TIME_LIMIT = 60.0
 ATTENTION_LIMIT = 30.0
 """Seconds for one attention shape; an idle two-core machine takes two."""
 _MAX_SHAPES = 32
-"""Number of attention shapes to store; older ones are dropped."""
+"""Attention shapes to store; older ones are dropped."""
 USUAL = 2**27
 """Bytes of weights in a test, too many for any cache."""
 COMMON = (GgmlType.Q4_K, GgmlType.Q6_K, GgmlType.Q8_0, GgmlType.Q4_0, GgmlType.Q5_K, GgmlType.F16)

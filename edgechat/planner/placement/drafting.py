@@ -42,7 +42,7 @@ from edgechat.planner.request import ENOUGH
 AUTO, NONE, NGRAM, MTP = "auto", "none", "ngram", "mtp"
 """Values of `draft` that are not models."""
 DRAFTED = 15
-"""Maximum number of drafted tokens in a batch."""
+"""Maximum drafted tokens in a batch."""
 _SNAPSHOTS, _FEW_SNAPSHOTS = 8, 3
 """Number of snapshots: of a small state, and of a large one."""
 _SHARE = 2
@@ -150,9 +150,9 @@ def _has_same_token(target: ModelHeader, draft: ModelHeader, name: str) -> bool:
 ACCEPTED = 0.7
 """Expected acceptance rate before anything has been drafted."""
 LONGEST = 8
-"""Maximum number of tokens in a draft."""
+"""Maximum tokens in a draft."""
 EAGLE_BATCH = 64
-"""Number of tokens that an EAGLE-3 draft reads in one call."""
+"""Tokens that an EAGLE-3 draft reads in one call."""
 LEAST_GAIN = 1.05
 """Speedup below which the layers are not worth their memory."""
 WORTH_CONTEXT = 1.25

@@ -326,7 +326,7 @@ def _card_choice(placement: _Placement, profile: DeviceProfile) -> dict[str, str
 
 
 def _share(placement: _Placement) -> str:
-    """Return the share of a card's memory that a program may use: free memory minus a margin."""
+    """Return the share of a card's memory for a program: free memory minus a margin."""
     shares = [Card(card.name, card).budget / card.total for card in placement.cards]
     return f"{math.floor(100 * min(_MOST_SHARE, *shares)) / 100:.2f}"
 

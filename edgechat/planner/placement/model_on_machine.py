@@ -73,7 +73,7 @@ class DraftCosts:
     """What drafting costs a model, whatever makes the drafts."""
 
     drafted: int = 0
-    """Maximum number of drafted tokens in a call; 0 for no drafts."""
+    """Maximum drafted tokens in a call; 0 for no drafts."""
     n_rs_seq: int = 0
     """Snapshots of each sequence's recurrent state, that is, how many tokens can be undone."""
     mtp: bool = False
@@ -109,11 +109,11 @@ class ModelOnMachine:
     projector: ProjectorFile | None = None
     """Its projector, which also gets memory from that budget."""
     adapters: tuple[AdapterPlan, ...] = ()
-    """LoRA adapters. Each part is placed with the tensor that it changes."""
+    """LoRA adapters, each part placed with the tensor that it changes."""
     attention: AttentionWish = "auto"
     """For chat models with llama.cpp; 'auto' is the faster kind, if it fits as comfortably."""
     least_ubatch: int = 0
-    """Minimum number of tokens in a micro-batch."""
+    """Minimum tokens in a micro-batch."""
     beyond: int = 0
     """Bytes by which earlier processes with such models exceeded the formula for `program`."""
 
@@ -220,7 +220,7 @@ class ModelOnMachine:
         return plain if self.fits(plain, SPARE) else load
 
     def may_be_plain(self, cache_type: CacheType) -> bool:
-        """Return whether plain attention is possible; only flash attention can read an 8-bit cache."""
+        """Return whether plain attention is possible; only flash attention reads 8 bits."""
         return self.header.format == "gguf" and cache_type == "f16" and not self.header.makes_embeddings
 
     def other_attention(self, load: LoadConfig) -> Forecast | None:

@@ -557,7 +557,7 @@ def _refusal(draft: str, target: str, problem: str) -> NotADraft:
 
 
 def _requested(wish: str, variant: Variant, elsewhere: bool) -> Variant:
-    """Return the requested draft model. Raises ModelFileError, or NotADraft if there is no such model."""
+    """Return the requested draft model. Raises ModelFileError, or NotADraft if there is none."""
     entry = entry_of(wish)
     candidate = local_of(entry, variant.format) if entry is not None else None
     if candidate is None and entry is not None and elsewhere:

@@ -121,7 +121,7 @@ class PullPart:
 
     @property
     def name(self) -> str:
-        """The model's name once it is downloaded: in the catalogue or on the hub, or else its path."""
+        """The model's name once downloaded: in the catalogue or on the hub, or else its path."""
         path, want, quant = self.model_path, self.source.want, self.choice.quant
         for name in (want.name, f"{want.name}:{quant}", f"{want.hub.repo}:{quant}", want.hub.repo):
             with contextlib.suppress(EdgechatError, OSError):
@@ -253,7 +253,7 @@ def bring(
 ) -> tuple[tuple[FetchedFile, ...], ...]:
     """Download the missing files; return the files of each part. `stop`: see `download`.
 
-    Raises DiskError if there is not enough disk space; also HubError and DownloadStopped.
+    Raises DiskError if disk space is short; also HubError and DownloadStopped.
     """
     check_space(sum(part.needed() for part in decided.parts))
     return tuple(

@@ -42,7 +42,7 @@ THINKING = 2.0
 _PER_HALVING, _PER_DOUBLING = 0.05, 0.03
 """Cost in nats of half the fluent speed, and of twice the acceptable time."""
 _PER_SHORTENING = 0.15
-"""Cost in nats of half the usual context. 2048 tokens, filled by one long answer, cost more than a class."""
+"""Cost in nats of half the usual context. 2048 tokens, one long answer, cost more than a class."""
 _EIGHT_BITS = 0.001
 _PER_CLASS = 0.25
 """Nats between neighboring classes of published quality."""
@@ -55,7 +55,7 @@ _NEAR = 0.01
 _MAX_PLANS = 4
 """Maximum number of files to plan if only a short context fits."""
 _MAX_REMOTE_HEADERS = 3
-"""Maximum number of headers to read in a hub repository; each is a download of some megabytes."""
+"""Maximum number of headers to read in a hub repository; each is some megabytes to download."""
 _EASY_TO_READ = 5 * 2**30
 """Size in bytes of an ideal sample, which is neither split nor unusually quantized."""
 _GUESSED: tuple[tuple[int, CacheType], ...] = (
@@ -64,7 +64,7 @@ _GUESSED: tuple[tuple[int, CacheType], ...] = (
     (4096, "q8_0"),
     (2048, "q8_0"),
 )
-"""Contexts and cache types for guesses; the last may barely fit."""
+"""Contexts and cache types to guess with; the last may barely fit."""
 _FELT = 1.05
 """Speeds that differ by less than this factor count as equal."""
 _SEEN = 0.002
@@ -414,7 +414,7 @@ def rival(first: RankedFile, others: Iterable[RankedFile]) -> RankedFile | None:
 
 
 def weighed(first: RankedFile, others: Iterable[RankedFile]) -> RankedFile:
-    """Return the chosen option; if another backend could run the model, add the reason for this one."""
+    """Return the chosen option, with the reason for its backend if there is another one."""
     other = rival(first, others)
     if other is None or first.plan is None:
         return first
