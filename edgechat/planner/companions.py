@@ -364,7 +364,7 @@ class AdapterPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def use(self) -> AdapterUse:
-        """The adapter, as requests name it."""
+        """The adapter in the form that requests use."""
         return AdapterUse(self.path, self.scale)
 
 
