@@ -1,1 +1,1 @@
-"""Measures models on this machine: speeds, memory, C(n), ways of drafting, and what quantizations lose."""
+"""Measures models on this machine: speed, memory, C(n), ways of decoding, and the loss from quantization."""

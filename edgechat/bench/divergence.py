@@ -1,7 +1,7 @@
-"""Perplexity of logits on a text, and their divergence from another model's: numpy only.
+"""Perplexity of logits on a text, and their divergence from another model's, with numpy alone.
 
-Both as llama.cpp's tools/perplexity computes them, errors included. The errors assume independent tokens,
-which those of a text are not quite.
+Both are computed as in llama.cpp's tools/perplexity, errors included. The errors assume independent tokens,
+which is not quite true of a text.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Codes = npt.NDArray[np.uint16]
 NLL, BASE_NLL, KLD, SAME_TOP = range(4)
 """Rows of the result of `token_scores`."""
 HEAD = 4
-"""16-bit words before the codes of a row: the scale and the least logarithm, as 32-bit floats."""
+"""Number of 16-bit words before a row's codes: the scale and the lowest logarithm, as 32-bit floats."""
 _BLOCK = 1 << 20
-"""Bytes of logits that a thread processes at a time, so that they stay in the CPU cache."""
+"""Bytes of logits that a thread processes at a time, few enough to stay in the CPU cache."""
 _DEEPEST = 16.0
-"""Range of the codes of a row, in nats below the most likely token; less likely tokens are clamped."""
+"""Range of a row's codes, in nats below the most likely token; less likely tokens are clamped."""
 _ENOUGH = 10
-"""Smallest number of tokens for which llama.cpp estimates an error."""
+"""llama.cpp estimates no error for this many tokens or fewer."""
 _TAIL = 0.999
 
 
@@ -38,21 +38,21 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 class Divergences(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a model's predictions are from the base's; in nats."""
+    """How far a model's predictions are from the base's, in nats."""
 
     mean: Estimate
     median: Estimate
     tail: Estimate
-    """The 99.9 % quantile."""
+    """The 99.9th percentile."""
     same_top: Estimate
-    """Share of positions at which both models find the same token the most likely."""
+    """Share of positions where both models find the same token most likely."""
     log_ratio: Estimate
-    """The logarithm of the perplexity over the base's."""
+    """Logarithm of the ratio to the base's perplexity."""
     base_perplexity: Estimate
 
 
 class TextFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """Summary of the scores of a text."""
+    """Summary of a text's scores."""
 
     n_tokens: int
     perplexity: Estimate
@@ -63,10 +63,10 @@ class TextFigures(msgspec.Struct, frozen=True, kw_only=True):
 def token_scores(
     logits: Floats, targets: npt.NDArray[np.int32], base: Floats | Codes | None, pool: Executor
 ) -> Floats:
-    """Return the scores [4, n] of the following tokens in nats: see NLL, BASE_NLL, KLD and SAME_TOP.
+    """Return the scores [4, n] of the target tokens, in nats; see NLL, BASE_NLL, KLD and SAME_TOP.
 
-    logits: [n, n_vocab]. base: the base's logits for the same tokens, or rows of its base file; None
-    compares the model with itself.
+    logits: [n, n_vocab]. base: the base's logits for the same tokens, or rows from its base file; None to
+    compare the model with itself.
     """
     scores = np.empty((4, len(targets)), np.float32)
     n_rows = max(1, _BLOCK // logits[:1].nbytes)
@@ -80,8 +80,8 @@ def token_scores(
 
 
 def mean_divergence(base: Floats, logits: Floats) -> float:
-    """Return the mean over rows of KL(base || logits) in nats; both are logits [n, n_vocab]."""
-    targets = np.zeros(len(logits), np.int32)  # the following token does not matter
+    """Return the mean over rows of KL(base || logits), in nats. Both arrays are logits [n, n_vocab]."""
+    targets = np.zeros(len(logits), np.int32)  # the target tokens do not affect the divergence
     with ThreadPoolExecutor() as pool:
         return float(token_scores(logits, targets, base, pool)[KLD].mean(dtype=np.float64))
 
@@ -100,9 +100,9 @@ def _block(
         logs = decoded(codes, logits.shape[1])
         base_nll = -logs[places, targets].astype(np.float64)
         np.exp(logs, out=weights)
-        weights *= logs > -_DEEPEST  # llama.cpp skips the others; a product is faster than an assignment
+        weights *= logs > -_DEEPEST  # llama.cpp skips the rest; multiplying is faster than assigning
         mass = weights.sum(1).astype(np.float64)
-        # Shifted by log_total, first in float32 and by the rest in float64: cancellation costs no digits.
+        # Shift by log_total in float32, then by the rest in float64, so that cancellation costs no digits.
         shift = log_total.astype(np.float32)
         logs -= logits
         logs += shift[:, None]
@@ -120,7 +120,7 @@ def _block(
 def _softmax(
     logits: Floats, out: Floats | None = None
 ) -> tuple[npt.NDArray[np.intp], Floats, Floats, npt.NDArray[np.float64]]:
-    """Return the most likely tokens, exp(logits - their maximum), the sums of that, and log sum exp."""
+    """Return the most likely tokens, exp(logits - maximum), the sums of these, and log sum exp."""
     top = logits.argmax(1)
     highest = logits[np.arange(len(top)), top]
     weights = np.subtract(logits, highest[:, None], out=out)
@@ -130,7 +130,7 @@ def _softmax(
 
 
 def coded(logits: Floats, pool: Executor) -> Codes:
-    """Return rows of a base file [n, HEAD + n_vocab, made even]: logarithms of probabilities in 16 bits."""
+    """Return log probabilities as 16-bit rows of a base file: [n, HEAD + n_vocab rounded up to even]."""
     n, n_vocab = logits.shape
     rows = np.zeros((n, row_codes(n_vocab)), np.uint16)
     n_rows = max(1, _BLOCK // logits[:1].nbytes)
@@ -153,7 +153,7 @@ def coded(logits: Floats, pool: Executor) -> Codes:
 
 
 def decoded(rows: Codes, n_vocab: int) -> Floats:
-    """Return the logarithms of probabilities [n, n_vocab] of rows of a base file."""
+    """Return the log probabilities [n, n_vocab] from rows of a base file."""
     head = np.ascontiguousarray(rows[:, :HEAD]).view(np.float32)
     logs = rows[:, HEAD : HEAD + n_vocab].astype(np.float32)
     logs *= head[:, :1]

@@ -1,4 +1,4 @@
-"""Quality of model files: chooses models and a base, scores what is not cached, returns a report."""
+"""Quality of model files: chooses models and a base, scores what is not cached, and returns a report."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ from edgechat.planner.ranking.ranking import choose, rate
 from edgechat.planner.request import FORMATS, PlanRequest, with_settings
 
 _CORRECTS = 1000
-"""Scored tokens from which a measurement corrects later plans."""
+"""Later plans are corrected by measurements of at least this many tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityRequest:
-    """The options of a measurement."""
+    """Options for a measurement."""
 
     names: tuple[str, ...]
     plan: PlanRequest
@@ -67,7 +67,7 @@ class QualityRequest:
     """0 for all."""
     against: str | None = None
     text: Path | None = None
-    """None for the one that ships."""
+    """None for the text shipped with edgechat."""
     cache_types: tuple[CacheType, ...] = ()
     base_file: Path | None = None
     save_base: Path | None = None
@@ -75,14 +75,14 @@ class QualityRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredModel:
-    """Results of one model file with one type of KV cache."""
+    """Results for one model file with one type of KV cache."""
 
     model: Candidate
     figures: TextFigures
     tokens_per_second: float
     is_base: bool
     is_chosen: bool = False
-    """Whether the planner would choose it among the measured ones."""
+    """Whether the planner would choose it from the models measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class QualityReport:
     """All results: the base first, then from large to small."""
 
     title: str
-    """Name that the models have in common."""
+    """The name that the models share."""
     models: tuple[MeasuredModel, ...]
     n_ctx: int
     n_chunks: int
@@ -105,12 +105,12 @@ def measure_quality(request: QualityRequest, tell: Callable[[str], None]) -> Qua
             return _measure(request, tell)
     except Timeout:
         raise BadRequest(
-            "Another measurement of quality is running.", hint="Two at once would falsify each other's speed."
+            "Another quality measurement is running.", hint="Two at once would distort each other's speed."
         ) from None
 
 
 def _measure(request: QualityRequest, tell: Callable[[str], None]) -> QualityReport:
-    tell("inspecting this machine and the headers of the models")
+    tell("inspecting this machine and the models' headers")
     base_file = BaseFile(request.base_file) if request.base_file else None
     n_ctx = base_file.n_ctx if base_file is not None else request.n_ctx
     selection = select(
@@ -178,7 +178,7 @@ def _score_missing(
     has_base: bool,
     tell: Callable[[str], None],
 ) -> int:
-    """Score what is not cached, one group of models after the other; return the number of chunks."""
+    """Score what is not cached, one group of models at a time; return the number of chunks."""
     n_chunks = 0
     for models in together:
         saves = request.save_base is not None and not n_chunks
@@ -209,7 +209,7 @@ def _are_kept(models: Sequence[ScoredModel], n_ctx: int, n_chunks: int) -> bool:
 
 
 def _identity(one: Candidate) -> bytes:
-    """Return a key of everything that the predictions of a model depend on."""
+    """Return a key of everything that a model's predictions depend on."""
     plan = one.plan
     return fingerprint_of(
         plan.model_path, f"{build(one.model.found.format)} {plan.cache_type} {plan.devices}"
@@ -221,7 +221,7 @@ def _text_hash(path: Path) -> bytes:
 
 
 def _file_hash(path: Path) -> bytes:
-    """Return a hash of a base file's size and of its first and last megabyte."""
+    """Return a hash of a base file's size and its first and last megabyte."""
     with path.open("rb") as file:
         size = path.stat().st_size
         start = file.read(1 << 20)
@@ -240,7 +240,7 @@ def _correct_plans(base: Candidate, models: Sequence[MeasuredModel]) -> None:
 
 
 def _chosen(models: Sequence[Candidate], request: PlanRequest) -> tuple[str, str] | None:
-    """Return the file and cache type that the planner would choose; None if there is no choice."""
+    """Return the file and cache type that the planner would choose, or None if there is no choice."""
     files = [of_local(one.model) for one in models if one.plan.cache_type == "f16"]
     if len(files) < 2:
         return None
@@ -254,25 +254,25 @@ def _chosen(models: Sequence[Candidate], request: PlanRequest) -> tuple[str, str
 
 
 _ROOM = 256
-"""Cells of the KV cache beyond a chunk."""
+"""Cells in the KV cache beyond one chunk."""
 _CALL = 512
-"""Tokens of a call: the n_ubatch of llama-perplexity."""
+"""Tokens per call: llama-perplexity's n_ubatch."""
 _LOGITS = 512 << 20
-"""Bytes for the logits of half a call, which no plan includes."""
+"""Bytes for the logits of half a call, which plans do not include."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A model file with a type of KV cache, and how it is loaded."""
+    """A model file with a type of KV cache, and the plan for loading it."""
 
     model: LocalModel
     plan: LoadPlan
     name: str
-    """Name among files of the same model: 'Q4_K_M'."""
+    """Its name among files of the same model, such as 'Q4_K_M'."""
 
     @property
     def title(self) -> str:
-        """Name of the model without its quantization."""
+        """The model's name without the quantization."""
         if self.model.entry is not None:
             return self.model.entry.name
         quant = re.escape(self.model.quant or "")
@@ -280,7 +280,7 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """'Q4_K_M', or 'Q4_K_M, KV in q8_0'."""
+        """Such as 'Q4_K_M' or 'Q4_K_M, KV in q8_0'."""
         cache = self.plan.cache_type
         return self.name if cache == "f16" else f"{self.name}, KV in {cache}"
 
@@ -302,16 +302,16 @@ def select(
     cache_types: Sequence[CacheType],
     has_base_file: bool,
 ) -> Selection:
-    """Resolve the names. The base is the one that `against` names, else the most exact one.
+    """Find the models. The base is the one named by `against`, or else the most exact one.
 
-    Raises ModelNotFound, BadRequest, and what `prepare` raises.
+    Raises ModelNotFound, BadRequest, and whatever `prepare` raises.
     """
     models = _models(names, request)
     base = None
     if not has_base_file:
         base = _most_exact([*models, *_siblings(models[0])]) if against is None else _named(against, models)
     if against is None and base is not None and [base] == models and not cache_types:
-        base = None  # nothing to compare it with
+        base = None  # there is nothing to compare it with
 
     files = {model.path: model.quant for model in (*models, *filter(None, [base]))}
     quants = Counter(files.values())
@@ -328,7 +328,7 @@ def select(
     ]
     if not others:
         raise BadRequest(
-            f"{models[0].name} is to be compared with itself.", hint="Name another file with --against."
+            f"{models[0].name} would be compared with itself.", hint="Name another file with --against."
         )
     return Selection(planned(base, "f16") if base is not None else None, tuple(others))
 
@@ -343,14 +343,14 @@ def _models(names: Sequence[str], request: PlanRequest) -> list[LocalModel]:
 
 
 def _usable(models: Iterable[LocalModel]) -> list[LocalModel]:
-    """Drop MLX models if MLX is missing, unless there are no others: then the error says so."""
+    """Drop MLX models if MLX is missing. If there are no others, keep them: the error will name MLX."""
     found = list(models)
     usable = [model for model in found if model.found.format != "mlx" or not mlx.missing()]
     return usable or found
 
 
 def _siblings(model: LocalModel) -> list[LocalModel]:
-    """Return the files of the same model on this machine, judged by their names."""
+    """Return the files of the same model on this machine, judging by their names."""
     here = inventory()
     if model.entry is not None:
         return _usable(here.of(model.entry))
@@ -373,7 +373,7 @@ def _stem(found: FoundModel) -> str:
 
 
 def _most_exact(models: Iterable[LocalModel]) -> LocalModel:
-    """Return the model with the least loss by published figures."""
+    """Return the model with the smallest published loss."""
 
     def loss(model: LocalModel) -> float:
         if canonical(model.quant or "") in ("F32", "F16", "BF16"):
@@ -403,7 +403,7 @@ def _named(against: str, models: Sequence[LocalModel]) -> LocalModel:
 
 
 def _plan(model: LocalModel, request: PlanRequest, n_ctx: int, cache_type: CacheType) -> LoadPlan:
-    """Plan the load for scoring: one sequence, and rows of logits for half of a chunk."""
+    """Plan a load for scoring: with one sequence, and rows of logits for half a chunk."""
     wish = msgspec.structs.replace(
         request, context=n_ctx + _ROOM, cache_type=cache_type, draft="none", vision=False
     )
@@ -425,9 +425,9 @@ def _plan(model: LocalModel, request: PlanRequest, n_ctx: int, cache_type: Cache
 
 
 def groups(selection: Selection, *, anyway: bool) -> list[list[Candidate]]:
-    """Return the models to load together: each time the base, with as many as fit beside it.
+    """Return the models to load together: the base in each group, with as many as fit beside it.
 
-    Raises DoesNotFit if not even one does.
+    Raises DoesNotFit if not even one fits.
     """
     base = [selection.base] if selection.base is not None else []
     together: list[list[Candidate]] = []
@@ -437,7 +437,7 @@ def groups(selection: Selection, *, anyway: bool) -> list[list[Candidate]]:
             continue
         if base and not anyway and (excess := _excess([*base, one])):
             raise DoesNotFit(
-                f"{base[0].label} and {one.label} do not fit together: {mebibytes(excess)} are missing.",
+                f"{base[0].label} and {one.label} do not fit together: they need {mebibytes(excess)} more.",
                 hint="Measure with a base file instead, one after the other: --save-base FILE, then "
                 "--base-file FILE. Or force it: --load-anyway.",
             )
@@ -446,7 +446,7 @@ def groups(selection: Selection, *, anyway: bool) -> list[list[Candidate]]:
 
 
 def _excess(models: Sequence[Candidate]) -> int:
-    """Return the bytes by which the models together exceed the memory of a device."""
+    """Return the bytes by which the models, loaded together, exceed a device's memory."""
     needed: dict[str, int] = {}
     budgets: dict[str, int] = {}
     for one in models:

@@ -1,8 +1,8 @@
 """Child process that scores a text: several models take turns, chunk by chunk.
 
-The method is that of llama-perplexity: the text is cut into chunks of n_ctx tokens, the first of each is
-replaced by the beginning-of-sequence token if the model uses one, and the tokens of the second half are
-scored. A chunk is computed in calls of up to n_batch tokens, to hold the logits of only one call in memory.
+The method is llama-perplexity's. The text is cut into chunks of n_ctx tokens. The first token of each is
+replaced by the beginning-of-sequence token if the model uses one, and the tokens in the second half are
+scored. A chunk is computed in calls of up to n_batch tokens, so that only one call's logits are in memory.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from edgechat.engine.backends.base import Backend, BatchPart, Vocabulary
 from edgechat.engine.worker.worker import open_backend
 
 _SEQUENCE = 0
-_SHORTEST = 512  # tokens that --ctx may be
+_SHORTEST = 512  # minimum for --ctx, in tokens
 _SPEED_DEPTH, _SPEED_TOKENS = 64, 24
-"""For the speed: tokens in the cache, and tokens decoded one by one."""
+"""To measure the speed: tokens in the cache, and tokens decoded one by one."""
 Tokens = npt.NDArray[np.int32]
 
 
 @dataclass(slots=True)
 class _Loaded:
-    """A model in memory, its score file, and the sums of its scores."""
+    """A loaded model, its score file, and the sums of its scores."""
 
     model: ScoredModel
     backend: Backend
@@ -90,7 +90,7 @@ def score(task: QualityTask, tell: Tell) -> Scored:
 
 
 def _chunks(vocabularies: Sequence[Vocabulary], text: str, n_ctx: int) -> Tokens:
-    """Return the text as tokens [n_chunks, n_ctx], on which all models must agree."""
+    """Return the text as tokens [n_chunks, n_ctx]; all models must tokenize it alike."""
     first = vocabularies[0].tokenize(text, bos=True, special=False)
     for other in vocabularies[1:]:
         if other.tokenize(text, bos=True, special=False) != first:
@@ -108,7 +108,7 @@ def _chunks(vocabularies: Sequence[Vocabulary], text: str, n_ctx: int) -> Tokens
 
 
 class _Scoring:
-    """Chunks of a text, and the models that score them."""
+    """Scores chunks of a text with several models."""
 
     def __init__(
         self,
@@ -122,17 +122,17 @@ class _Scoring:
         self._base_file = base_file
         first = loaded[0].backend.vocabulary
         self._width = min(one.backend.vocabulary.size for one in loaded)
-        """Tokens of the vocabulary that are compared: some models pad their rows."""
+        """Number of vocabulary tokens that are compared; some models pad their rows."""
         self._bos = first.tokenize("", bos=True, special=False)[:1]
         n_base = base_file.n_vocab if base_file is not None else first.size
         if base_file is not None and any(one.backend.vocabulary.size != n_base for one in loaded):
             raise BadRequest(
-                f"The base file is of a model with {n_base} tokens; {loaded[0].model.label} has {first.size}."
+                f"The base file's model has {n_base} tokens; {loaded[0].model.label} has {first.size}."
             )
         self._writer = BaseFileWriter(Path(task.save_base), chunks, first.size) if task.save_base else None
 
     def run(self, tell: Tell) -> None:
-        """Score the chunks that are missing."""
+        """Score the missing chunks."""
         for one in self._loaded:
             if not one.file.tokens_per_second:
                 tell(f"measuring the speed of {one.model.label}")
@@ -148,7 +148,7 @@ class _Scoring:
             self._writer.finish()
 
     def _missing(self, chunk: int) -> list[_Loaded]:
-        """Return the models that must compute a chunk, the base first."""
+        """Return the models that must compute a chunk, with the base first."""
         found = [one for one in self._loaded if one.file.n_chunks <= chunk]
         is_base_needed = self._writer is not None or (self._task.has_base and found)
         if is_base_needed and self._loaded[0] not in found:
@@ -173,7 +173,7 @@ class _Scoring:
             part = BatchPart(_SEQUENCE, start, fed[start:stop].tolist(), max(0, stop - first_row))
             for at, one in enumerate(models):
                 rows = one.backend.decode([part])[: len(targets)]
-                if not len(targets):  # before the middle, or the last token alone
+                if not len(targets):  # the call ends before the middle, or is the last token alone
                     continue
                 if at == 0 and self._writer is not None:
                     self._writer.write(coded(rows, self._pool))
@@ -185,19 +185,18 @@ class _Scoring:
             scores = np.concatenate(parts[at], axis=1)
             if not np.isfinite(scores[NLL : KLD + 1]).all():
                 raise DecodeFailed(
-                    f"{one.model.label} computed numbers that are no logits (chunk {chunk + 1})."
+                    f"{one.model.label} computed numbers that are not valid logits (chunk {chunk + 1})."
                 )
             if one.file.n_chunks == chunk:
                 one.add(scores)
 
     def _calls(self) -> Iterator[tuple[int, int]]:
-        """Yield the ranges of tokens that one call computes each."""
+        """Yield the range of tokens for each call."""
         n_batch = min(one.backend.n_batch for one in self._loaded)
         for start in range(0, self._task.n_ctx, n_batch):
             yield start, min(start + n_batch, self._task.n_ctx)
 
     def _figures(self) -> str:
-        """Describe the results so far."""
         said = []
         for one in self._loaded[self._task.has_base :] or self._loaded:
             mean = one.sums / max(1, one.n_tokens)
@@ -219,7 +218,7 @@ def _decode_speed(backend: Backend, tokens: Tokens) -> float:
         backend.decode([BatchPart(_SEQUENCE, at, tokens[at : at + 1].tolist(), 1)])
         return time.perf_counter() - began
 
-    decode(depth)  # the first single token may allocate
+    decode(depth)  # the first call may allocate memory
     return 1 / statistics.median(decode(depth + 1 + at) for at in range(count))
 
 

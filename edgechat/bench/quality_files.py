@@ -1,4 +1,4 @@
-"""Files of a measurement of quality: the text, base files and scores; and the messages of its child."""
+"""Files used to measure quality (the text, base files and scores) and the messages of the child process."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ from edgechat.planner.plan import LoadPlan
 _MAGIC = b"edgechat scores 1\n"
 _HEADER_BYTES = len(_MAGIC) + 8
 _MOST_FILES = 200
-"""Limit of files, a few hundred kB each; the oldest are removed."""
+"""Maximum number of files of a few hundred kB; the oldest are removed."""
 
 
 class ScoreFile:
-    """The scores of one model with one text, in the cache folder, so that a measurement can be resumed.
+    r"""One model's scores for one text, stored in the cache folder so that a measurement can be resumed.
 
-        b"edgechat scores 1\\n", then float64 tokens per second, then for each chunk float32 [4, n]
+        b"edgechat scores 1\n", then float64 tokens per second, then for each chunk float32 [4, n]
 
-    Its name is a hash of everything that the scores depend on. An incomplete chunk at the end is cut off.
+    The file name is a hash of everything that the scores depend on. An incomplete chunk at the end is cut
+    off.
     """
 
     def __init__(self, path: Path, n_scored: int) -> None:
-        """n_scored: tokens of a chunk."""
+        """n_scored: scored tokens per chunk."""
         self._path = path
         self._chunk_bytes = 4 * 4 * n_scored
         self._n_scored = n_scored
@@ -51,7 +52,7 @@ class ScoreFile:
 
     @property
     def tokens_per_second(self) -> float:
-        """Speed of decoding tokens one by one; 0 if nothing has been measured."""
+        """Speed of decoding tokens one by one; 0 if it has not been measured."""
         data = self._read(_HEADER_BYTES)
         return float(np.frombuffer(data, "<f8", 1, len(_MAGIC))[0]) if data.startswith(_MAGIC) else 0.0
 
@@ -73,7 +74,7 @@ class ScoreFile:
             raise self._error(error) from error
 
     def scores(self, most_chunks: int | None = None) -> Floats:
-        """Return the scores [4, n] of all tokens, or those of the first chunks."""
+        """Return the scores [4, n] of all tokens, or only of the first chunks."""
         n_chunks = self.n_chunks if most_chunks is None else min(most_chunks, self.n_chunks)
         data = self._read(_HEADER_BYTES + n_chunks * self._chunk_bytes)[_HEADER_BYTES:]
         chunks = np.frombuffer(data, "<f4").reshape(-1, 4, self._n_scored)
@@ -116,12 +117,12 @@ _MOST_BYTES = 64 << 20
 
 
 def shipped_text() -> Path:
-    """Return the path of the text that ships."""
+    """Return the path of the text shipped with edgechat."""
     return paths.shipped(SHIPPED)
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file, without the newline at its end, as llama.cpp's tools read it.
+    """Return a file's text without the final newline, as llama.cpp's tools read it.
 
     Raises BadRequest.
     """
@@ -143,14 +144,14 @@ _MOST_CONTEXT, _MOST_VOCABULARY, _MOST_CHUNKS = 1 << 20, 1 << 22, 1 << 24
 
 
 class BaseFile:
-    """An untrusted base file of llama-perplexity (`--kl-divergence-base`): a text's tokens and predictions.
+    """An untrusted base file, with a text's tokens and predictions (llama-perplexity --kl-divergence-base).
 
-    b"_logits_", then int32 n_ctx, n_vocab, n_chunks, and the tokens [n_chunks, n_ctx]
-    for each chunk, rows of 16-bit numbers for the tokens that are scored: see `divergence.coded`
+    It contains b"_logits_", int32 n_ctx, n_vocab and n_chunks, the tokens [n_chunks, n_ctx], and for each
+    chunk, rows of 16-bit numbers for the scored tokens; see `divergence.coded`.
     """
 
     def __init__(self, path: Path) -> None:
-        """Map it. Raises BadRequest."""
+        """Memory-map the file. Raises BadRequest."""
         try:
             size = path.stat().st_size
             with path.open("rb") as file:
@@ -175,7 +176,7 @@ class BaseFile:
         n_tokens = self.n_ctx * self.n_chunks
         n_codes = self.n_chunks * self._n_rows * row_codes(self.n_vocab)
         if size < _BASE_HEADER_BYTES + 4 * n_tokens + 2 * n_codes:
-            raise BadRequest(f"{path.name} ends early: it was not written to its end.")
+            raise BadRequest(f"{path.name} ends early: it was not written completely.")
         tokens = np.memmap(path, "<i4", "r", _BASE_HEADER_BYTES, (self.n_chunks, self.n_ctx))
         if tokens.min() < 0 or tokens.max() >= self.n_vocab:
             raise BadRequest(f"{path.name} is damaged: it has tokens that are not in its vocabulary.")
@@ -185,7 +186,7 @@ class BaseFile:
         self._rows = np.memmap(path, "<u2", "r", _BASE_HEADER_BYTES + 4 * n_tokens, shape)
 
     def rows(self, chunk: int, start: int, count: int) -> Codes:
-        """Return `count` rows of a chunk, from `start` on."""
+        """Return `count` rows of a chunk, starting at `start`."""
         return np.asarray(self._rows[chunk, start : start + count])
 
 
@@ -223,7 +224,7 @@ class BaseFileWriter:
             raise self._error(error) from error
 
     def finish(self) -> None:
-        """Rename the file to its final name. Raises DiskError."""
+        """Give the file its final name. Raises DiskError."""
         try:
             self._file.close()
             os.replace(self._part, self._path)
@@ -235,7 +236,7 @@ class BaseFileWriter:
 
 
 def remove_unfinished(path: Path) -> None:
-    """Remove the temporary file of a writer that was killed, if there is one."""
+    """Remove the temporary file left by a writer that was killed, if any."""
     with contextlib.suppress(OSError):
         _part(path).unlink()
 
@@ -245,7 +246,7 @@ def _part(path: Path) -> Path:
 
 
 def scored(n_ctx: int) -> int:
-    """Return the number of scored tokens of a chunk: its second half without the first token."""
+    """Return the number of scored tokens in a chunk: its second half without that half's first token."""
     return n_ctx - 1 - n_ctx // 2
 
 
@@ -255,34 +256,34 @@ def file_bytes(n_ctx: int, n_vocab: int, n_chunks: int) -> int:
 
 
 class ScoredModel(msgspec.Struct, frozen=True):
-    """A model to score, and the path of its scores."""
+    """A model to score, and the path for its scores."""
 
     label: str
-    """Name in progress reports: 'Q4_K_M'."""
+    """Its name in progress reports, such as 'Q4_K_M'."""
     plan: LoadPlan
     scores: str
 
 
 class QualityTask(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Request to score a text with models that are loaded together."""
+    """A request to score a text with models that are loaded together."""
 
     text: str
     """Path of the text."""
     n_ctx: int
-    """Tokens of a chunk."""
+    """Number of tokens per chunk."""
     n_chunks: int
     """0 for all."""
     models: tuple[ScoredModel, ...]
     has_base: bool = False
-    """Whether the first model is the base of the others."""
+    """Whether the first model is the base for the others."""
     base_file: str = ""
-    """Path of predictions to compare with; its tokens replace the text."""
+    """Path of predictions to compare with; their tokens replace the text."""
     save_base: str = ""
-    """Path for the predictions of the first model."""
+    """Path where the first model's predictions are saved."""
 
 
 class Scored(msgspec.Struct, frozen=True, tag=True):
-    """The text is scored."""
+    """The text has been scored."""
 
     n_chunks: int
 

@@ -1,4 +1,4 @@
-"""Speed benchmark: its request, its report, and the front end's side."""
+"""Speed benchmark: the request, the report, and the parent process's side."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CEILING, PLAIN = "bare loop", "plain"
 
 
 class BenchTask(msgspec.Struct, frozen=True, tag=True):
-    """Request to measure a model, loaded as planned."""
+    """A request to measure a model, loaded as planned."""
 
     plan: LoadPlan
     rounds: int = 5
@@ -23,17 +23,17 @@ class BenchTask(msgspec.Struct, frozen=True, tag=True):
 
 
 class AtDepth(msgspec.Struct, frozen=True):
-    """Speeds at a depth of context."""
+    """Speeds at one depth of context."""
 
     depth: int
     prompt_tps: float
-    """Tokens per second of prefill."""
+    """Prefill speed in tokens per second."""
     decode_tps: float
-    """Tokens per second of a bare loop of single tokens."""
+    """Tokens per second in a bare loop that decodes single tokens."""
 
 
 class DecodingRun(msgspec.Struct, frozen=True):
-    """The rates of one way of decoding, in one task."""
+    """The rates of one way of decoding, for one task."""
 
     task: str
     name: str
@@ -44,39 +44,39 @@ class DecodingRun(msgspec.Struct, frozen=True):
 
     @property
     def rate(self) -> float:
-        """Mean of all rounds, which have the same length, in tokens per second."""
+        """Mean speed over all rounds, which have the same length, in tokens per second."""
         return statistics.harmonic_mean(self.rates) if self.rates else 0.0
 
 
 class BenchReport(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """All results; times in milliseconds, sizes in bytes."""
+    """All results. Times are in milliseconds, sizes in bytes."""
 
     architecture: str
     load_ms: float
     ttft_ms: float
-    """Time to first token, for `prompt_tokens` of which none were in the cache."""
+    """Time to first token with `prompt_tokens`, none of which were in the cache."""
     prompt_tokens: int
     resident_bytes: int
-    """Memory of the process, without accelerators."""
+    """Memory of the process, not including accelerators."""
     buffers: tuple[Buffer, ...]
     """llama.cpp's allocations for the model itself."""
     depths: tuple[AtDepth, ...]
     attention: AttentionKind | None
-    """The plan's kind, used for all measurements but `other_depths`; None if there is no choice."""
+    """The plan's kind, used for all measurements except `other_depths`; None if there is no choice."""
     other_depths: tuple[AtDepth, ...]
-    """`depths` with the other kind of attention; empty if there is none, or it did not load."""
+    """`depths` with the other kind of attention; empty if there is none, or if it did not load."""
     curve_depth: int
     curve_ms: dict[int, float]
-    """C(n): the median time of a call of n rows at that depth."""
+    """C(n): median time of a call of n rows at that depth."""
     draft_ms: float | None
-    """Time of one token of the draft model, or of the model's own layers (MTP)."""
+    """Time per token for the draft model, or for the model's own layers (MTP)."""
     drafters: tuple[str, ...]
     no_draft: str
     ways: tuple[DecodingRun, ...]
 
     @property
     def other_attention(self) -> AttentionKind:
-        """Kind of attention of `other_depths`."""
+        """Kind of attention used for `other_depths`."""
         return "plain" if self.attention == "flash" else "flash"
 
 

@@ -1,8 +1,8 @@
-"""Speed benchmark, in a child process: an engine like the worker's, and its backend called directly.
+"""Speed benchmark in a child process: uses an engine like the worker's, and also its backend directly.
 
-Ways of decoding are measured in turn, in a different order each round, so that a noisy machine affects all
-alike. They share one controller, which starts with what earlier sessions have learnt. The bare loop decodes
-one token after another from a fixed list, without sampling or text, in a sequence of its own.
+The ways of decoding take turns, in a different order each round, so that noise affects all of them alike.
+They share one controller, which starts with what earlier sessions have learned. The bare loop decodes one
+token after another from a fixed list, without sampling or text, in a sequence of its own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from edgechat.planner.plan import NGRAMS, OWN_LAYERS, LoadPlan
 
 _DEPTHS = (0, 1024, 4096, 16384)
 _CHUNK = 256
-"""Tokens of the prompt that is timed at each depth."""
+"""Prompt tokens timed at each depth."""
 _CALL_SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 _REPEATS = 5
 _ROOM = 256
@@ -42,7 +42,7 @@ _ROOM = 256
 _DECODED = 8
 """Tokens decoded at each depth."""
 _DEPTHS_SECONDS = 60.0
-"""Seconds after which no greater depth is tried."""
+"""Seconds after which greater depths are skipped."""
 _WORDS = ("the", "of", "and", "to", "in", "is", "that", "it", "was", "for", "on", "are", "as", "with")
 
 _TEXT = (
@@ -56,7 +56,7 @@ TASKS = {
     "prose": "Explain how a bicycle stays upright while it is moving, to a curious child.",
     "editing": f"Repeat the following text word for word, but write 'train' instead of 'ferry'.\n\n{_TEXT}",
 }
-"""Prompts by the kind of text that they ask for."""
+"""Prompts, by the kind of text that they ask for."""
 
 
 class BareModel:
@@ -83,7 +83,7 @@ class BareModel:
         return self._backend.context - self._slot.length - 64
 
     def call(self, n_tokens: int, n_rows: int) -> float:
-        """Return the time of a call with this many tokens, in seconds; they stay in the cache."""
+        """Run a call with this many tokens, which stay in the cache; return the seconds it took."""
         start = self._slot.length
         tokens = [self._tokens[at % len(self._tokens)] for at in range(start, start + n_tokens)]
         while True:
@@ -99,14 +99,14 @@ class BareModel:
             return seconds
 
     def go_to(self, depth: int) -> None:
-        """Set the number of tokens in the cache, approximately if it cannot be cut."""
+        """Set the number of tokens in the cache, approximately if it cannot be truncated."""
         if self.depth > depth and not self._cache.truncate(self._slot, depth):
             self._cache.clear(self._slot)
         while self.depth < depth:
             self.call(min(depth - self.depth, self.n_batch), 0)
 
     def decode(self, tokens: int) -> float:
-        """Decode tokens one by one; return the tokens per second."""
+        """Decode tokens one by one and return the tokens per second."""
         return tokens / sum(self.call(1, 1) for _ in range(tokens))
 
     def clear(self) -> None:
@@ -120,7 +120,7 @@ def measure(task: BenchTask, tell: Tell) -> BenchReport:
     engine, model, _ = load(task.plan, CachePolicy(settle=False, disk_bytes=0), lambda _events: None)
     bare = BareModel(engine)
     tell("reading prompts")
-    # A longer prompt, of which nothing is cached.
+    # A longer prompt, with nothing in the cache.
     n_words = min(512, task.plan.context // 4)
     prompt = " ".join(_WORDS[at * 7 % len(_WORDS)] for at in range(n_words))
     first = _reply(engine, prompt, frozenset(), 2)
@@ -171,14 +171,14 @@ def _at_depths(bare: BareModel, tell: Tell) -> Iterator[AtDepth]:
 
 
 def _has_choice(plan: LoadPlan) -> bool:
-    """Return whether either kind of attention works: an 8-bit cache requires flash attention."""
+    """Return whether both kinds of attention work; an 8-bit cache requires flash attention."""
     return plan.backend == "llama.cpp" and plan.cache_type == "f16"
 
 
 def _with_other_attention(plan: LoadPlan, deepest: int, tell: Tell) -> tuple[AtDepth, ...]:
-    """Load the model alone with the other kind of attention, and measure it up to a depth.
+    """Load only the model with the other kind of attention, and measure it up to a depth.
 
-    Returns () if it does not load: plain attention takes more memory.
+    Returns () if it cannot be loaded: plain attention takes more memory.
     """
     other = msgspec.structs.replace(
         plan,
@@ -201,7 +201,7 @@ def _with_other_attention(plan: LoadPlan, deepest: int, tell: Tell) -> tuple[AtD
 
 
 def _curve(bare: BareModel, n_outputs_max: int) -> dict[int, float]:
-    """Return C(n) in milliseconds."""
+    """Return C(n), in milliseconds."""
     seconds: dict[int, list[float]] = {n: [] for n in _CALL_SIZES if n <= n_outputs_max}
     for _ in range(_REPEATS):
         for n, measured in seconds.items():
@@ -238,7 +238,7 @@ def _decoding_runs(
 
 
 def _ways(model: ModelInfo) -> dict[str, frozenset[Source]]:
-    """Return the drafters of each way of decoding: none, each of them, and all together."""
+    """Return the drafters for each way of decoding: none, each on its own, and all together."""
     named: dict[str, Source] = {OWN_LAYERS: "mtp", NGRAMS: "ngram"}
     ways: dict[str, frozenset[Source]] = {PLAIN: frozenset()}
     for name in model.drafters:

@@ -1,8 +1,8 @@
-"""Candidates: the files that a model name may mean, and which of them can run here.
+"""Candidates: the files that a model name can refer to, and which of them can run here.
 
-Each has a header to plan by, on this machine or not. An MLX model is a folder, and counts as one file.
-llama.cpp reads GGUF files and MLX its own folders, so choosing a backend is choosing among files. They are
-compared only if MLX has a GPU, which is on Apple Silicon; elsewhere MLX runs only models without a GGUF file.
+Each has a header to plan with, on this machine or not. An MLX model is a folder, and counts as one file.
+llama.cpp reads GGUF files and MLX its own folders, so choosing a backend means choosing a file. The two are
+compared only on Apple Silicon, where MLX has a GPU. Elsewhere MLX runs only models without a GGUF file.
 """
 
 from __future__ import annotations
@@ -50,41 +50,40 @@ class Variant:
     """One file of a model, or one set of files."""
 
     model: str
-    """The name of the model."""
     quant: str | None
     size: int
-    """Bytes of all parts."""
+    """Size of all parts in bytes."""
     header: Callable[[], ModelHeader]
     """Reads the header once, over the network if necessary. Raises ModelFileError or HubError."""
     path: Path | None = None
-    """Its path on this machine."""
     entry: CatalogueEntry | None = None
     format: Format = "gguf"
     projector: Callable[[], FoundProjector] = lambda: (None, "")
-    """Reads the header of its projector once, over the network if necessary. Without a projector, returns why
-    as a sentence if the model could see or hear."""
+    """Reads the projector's header once, over the network if necessary. Without a projector, returns the
+    reason, as a sentence, if the model could see or hear.
+    """
     defaults: Callable[[], ModelDefaults] = ModelDefaults
-    """Reads Ollama's defaults for the file once."""
+    """Reads the file's Ollama defaults once."""
     head: Callable[[], FoundHead] = lambda: (None, "")
-    """Reads the header of separate drafting layers once, like that of a projector; without them, returns why
-    the file beside the model cannot be used, if there is one."""
+    """Reads the header of separate drafting layers once, over the network if necessary. Returns None without
+    such layers, with the reason if there is a file that cannot be used.
+    """
 
     @property
     def backend(self) -> Backend:
-        """The backend that runs it."""
+        """The backend that runs this variant."""
         return BACKENDS[self.format]
 
 
 def variants(name: str, *, offline: bool, local: bool = False) -> list[Variant]:
-    """Return the files that `name` may mean: a path, a name of the catalogue or of `edgechat list`, or a hub
-    repository.
+    """Return the files that `name` can refer to: a path, a catalogue name, a local model or a hub repository.
 
-    local: only those on this machine. Raises ModelNotFound, ModelFileError or HubError.
+    local: only files on this machine. Raises ModelNotFound, ModelFileError or HubError.
     """
     entry = entry_of(name)
     if entry is not None:
         known = of_entry(entry, local=local)
-        return known or [of_path(name)]  # which says why it is not here
+        return known or [of_path(name)]  # raises an error that says why it is not here
     path = Path(os.path.expanduser(name))
     if os.path.isfile(path) or is_model_folder(path):
         return [of_path(name)]
@@ -122,16 +121,16 @@ def of_local(model: LocalModel) -> Variant:
 
 
 def _identity(file: Variant) -> tuple[Format, str | None, int]:
-    # A repository of MLX models holds one, and may not say in its name which quantization it has.
+    # A repository holds only one MLX model, and its name may not state the quantization.
     return file.format, file.quant if file.format == "gguf" else None, file.size
 
 
 def of_entry(
     entry: CatalogueEntry, known: Inventory | None = None, *, local: bool = False, mlx: bool = True
 ) -> list[Variant]:
-    """Return the files of a model of the catalogue, from small to large, local ones if possible.
+    """Return a catalogue model's files from small to large, preferring local ones.
 
-    mlx: include MLX models that are not here.
+    mlx: include MLX models that are not on this machine.
     """
     here: dict[tuple[Format, str], LocalModel] = {}
     for model in (known or inventory()).of(entry):
@@ -150,7 +149,6 @@ def of_entry(
 
 
 def _of_mlx(entry: CatalogueEntry, label: str) -> Variant | None:
-    """Return an MLX model that is not here; None if its shape is unknown."""
     header = mlx_header_of(entry, label)
     if header is None:
         return None
@@ -158,13 +156,13 @@ def _of_mlx(entry: CatalogueEntry, label: str) -> Variant | None:
 
 
 def recommended(entry: CatalogueEntry, format: Format = "gguf") -> Variant | None:
-    """Return the recommended file of a model of the catalogue; None if its header is unknown."""
+    """Return the recommended file of a catalogue model, or None if its header is unknown."""
     files = {file.quant: file for file in of_entry(entry) if file.format == format}
     return next((files[label] for label in _recommended(entry, format) if label in files), None)
 
 
 def local_of(entry: CatalogueEntry, format: Format) -> Variant | None:
-    """Return the local file of a model of the catalogue, preferably the recommended one; or None."""
+    """Return a local file of a catalogue model, preferably the recommended one, or None."""
     if format == "gguf" and entry.quant is None:
         return of_path(entry.name) if local_file(entry) is not None else None
     files = [file for file in of_entry(entry, local=True) if file.format == format]
@@ -177,9 +175,9 @@ def _recommended(entry: CatalogueEntry, format: Format) -> list[str]:
 
 
 def everything(*, mlx: bool = False) -> list[list[Variant]]:
-    """Return the files of every chat model of the catalogue, the best model first.
+    """Return the files of every chat model in the catalogue, best model first.
 
-    Of superseded models, only local files. mlx: include MLX models that are not here.
+    For superseded models, only local files. mlx: include MLX models that are not on this machine.
     """
     known = inventory()
     chat = [entry for entry in catalogue() if entry.quality is not None]
@@ -229,7 +227,7 @@ def _local_head(header: ModelHeader, path: Path) -> FoundHead:
 
 
 def remote_head(remote: RemoteModel, file: RemoteFile, header: ModelHeader) -> FoundHead:
-    """Return drafting layers on the hub for a model, or None and why they cannot be used."""
+    """Return a model's drafting layers on the hub, or None and why they cannot be used."""
     return _head(file.name.rpartition("/")[2], lambda: remote.companion(file), header)
 
 
@@ -250,13 +248,13 @@ def _projector_beside(header: ModelHeader, path: Path) -> FoundProjector:
 
 
 def _tower(header: ModelHeader, folder: Path | None) -> FoundProjector:
-    """Return the vision tower of an MLX model; folder: None if it is not on this machine."""
+    """Return an MLX model's vision tower; folder: None if the model is not on this machine."""
     tower, problem = header_beside(header, None)
     return (ProjectorFile(TOWER, tower, str(folder or "")), "") if tower is not None else (None, problem)
 
 
 def remote_projector(remote: RemoteModel, file: RemoteFile, header: ModelHeader) -> FoundProjector:
-    """Return a projector on the hub for a model, or None and why it cannot be used."""
+    """Return a model's projector on the hub, or None and why it cannot be used."""
     name = one_line(file.name.rpartition("/")[2])
     try:
         projector = remote.projector(file)
@@ -269,7 +267,7 @@ def remote_projector(remote: RemoteModel, file: RemoteFile, header: ModelHeader)
 
 
 def _not_pulled(entry: CatalogueEntry) -> FoundProjector:
-    """Return why a model that is not here is planned without a projector."""
+    """Return why a model that is not on this machine is planned without a projector."""
     if not entry.modalities:
         return None, ""
     can = senses(entry.modalities)
@@ -289,7 +287,7 @@ def _shipped(entry: CatalogueEntry, quant: str) -> ModelHeader:
 def of_choices(
     remote: RemoteModel, choices: Sequence[ModelChoice], name: str
 ) -> list[tuple[Variant, ModelChoice]]:
-    """Return the models of a hub repository, from small to large; name: their name."""
+    """Return the models in a hub repository, from small to large; name: their common name."""
     choices = sorted(choices, key=lambda choice: choice.total_bytes)
     several = len({choice.quant for choice in choices}) < len(choices)
     return [
@@ -329,7 +327,7 @@ _PACKAGES = {
 
 
 def weighs_mlx(profile: DeviceProfile, request: PlanRequest) -> bool:
-    """Return whether MLX models of the catalogue are considered without being named."""
+    """Return whether MLX models in the catalogue are considered without being named."""
     if request.backend is not None:
         return request.backend == "mlx"
     if request.prefers is not None:
@@ -338,7 +336,7 @@ def weighs_mlx(profile: DeviceProfile, request: PlanRequest) -> bool:
 
 
 def runnable(files: Sequence[Variant], profile: DeviceProfile, request: PlanRequest) -> list[Variant]:
-    """Return the files of a model that can run here, at least one. Raises BackendMissing."""
+    """Return the files of a model that can run here. Raises BackendMissing if there are none."""
     if request.backend == "mlx" and not profile.mlx:
         raise without_mlx("MLX is not available.")
     if request.backend is not None:
@@ -356,7 +354,7 @@ def runnable(files: Sequence[Variant], profile: DeviceProfile, request: PlanRequ
 
 
 def without_mlx(what: str) -> BackendMissing:
-    """Return the error for a missing MLX."""
+    """Return the error for missing MLX."""
     hint = "MLX is for Macs with Apple Silicon (and, slowly, Linux). Use a GGUF file of the model."
     wanted = _PACKAGES.get((sys.platform, platform.machine()))
     if wanted is not None and not frozen():
@@ -365,7 +363,6 @@ def without_mlx(what: str) -> BackendMissing:
 
 
 def _unreadable(file: Variant, backend: Backend) -> BackendMissing:
-    """Return the error for a file that a backend cannot read."""
     name = one_line(file.model)
     if backend == "llama.cpp":
         hint = "Omit --backend llama.cpp, or use a GGUF file of the model."
@@ -374,17 +371,17 @@ def _unreadable(file: Variant, backend: Backend) -> BackendMissing:
     if file.entry is not None and file.entry.mlx:
         hint = f"To download an MLX version: edgechat pull {file.entry.name} --backend mlx"
     return BackendMissing(
-        f"{name} is not an MLX model (a folder with safetensors), and there is none of it on this machine.",
+        f"{name} is not an MLX model (a folder with safetensors), and this machine has no MLX version.",
         hint=hint,
     )
 
 
 _YES = "yes"
-"""The label that must be first if there are several: llama.cpp's score is that of the first."""
+"""If there are several labels, this must be the first: llama.cpp returns the first one's score."""
 
 
 def check(name: str, header: ModelHeader, *, may_embed: bool) -> None:
-    """Raise ModelFileError for a model that cannot chat; may_embed: unless it makes embeddings or scores."""
+    """Raise ModelFileError if a model cannot chat; may_embed: accept embedding and reranking models."""
     if not header.makes_embeddings:
         return
     reranks = header.kind == "reranking"
@@ -395,7 +392,7 @@ def check(name: str, header: ModelHeader, *, may_embed: bool) -> None:
             "documents searched with it. To chat, choose a chat model; `edgechat run guide` always works.",
         )
     if reranks and not _has_head(header):
-        # llama.cpp would return a number of the hidden state as the score.
+        # Without the head, llama.cpp would return an element of the hidden state as the score.
         raise ModelFileError(
             f"{name} is a reranking model without the classification head that makes its scores.",
             hint="It was converted by an old program; look for another file of the same model.",
@@ -414,7 +411,7 @@ def check(name: str, header: ModelHeader, *, may_embed: bool) -> None:
 
 
 def _has_head(header: ModelHeader) -> bool:
-    """Return whether a layer makes scores; cls.weight may be the layer before it, as wide as the model."""
+    """Return whether a layer computes scores; cls.weight may be the layer before it, as wide as the model."""
     shapes = {tensor.name: tensor.shape for tensor in header.tensors}
     head = shapes.get("cls.weight")
     return "cls.output.weight" in shapes or (head is not None and math.prod(head[1:]) == 1)

@@ -1,15 +1,15 @@
-"""Companions of a model: its projector and LoRA adapters, what they take and where they lie.
+"""Companions of a model: its projector and LoRA adapters, their memory use and placement.
 
-Projectors: llama.cpp's dry run knows nothing of them. libmtmd (tools/mtmd) loads the weights as they are,
-into one buffer, and computes a picture at once: its compute buffer grows with the largest picture so far. The
-constants are those of the bundled llama.cpp, commit 0c1e57098; its own allocator (mtmd_get_memory_usage)
-confirms the formula to within 1 % for SigLIP with the projections of Gemma 3 and Idefics 3, and for the
-encoders of Qwen3-VL and Gemma 4. On a card a picture is encoded ten times faster or more, but layers that
-have to leave the card for that slow down every token. So the projector lies on a card if all layers fit
-beside it, and otherwise wherever a question about a picture is answered sooner (`ModelOnMachine` compares).
+Projectors: llama.cpp's dry run does not cover them. libmtmd (tools/mtmd) loads the weights as they are, into
+one buffer, and encodes a picture in one go, so its compute buffer grows with the largest picture so far. The
+constants match the bundled llama.cpp, commit 0c1e57098. Its own allocator (mtmd_get_memory_usage) confirms
+the formula to within 1 % for SigLIP with the Gemma 3 and Idefics 3 projections, and for the Qwen3-VL and
+Gemma 4 encoders. A card encodes pictures at least ten times faster, but layers that have to leave the card
+slow down every token. So the projector goes on a card if all layers fit beside it, and otherwise wherever a
+question about a picture is answered sooner (`ModelOnMachine` compares).
 
-Adapters: each pair lies where the tensor lies that it changes. llama.cpp computes them in the buffers that
-the model needs anyway.
+Adapters: each pair is placed with the tensor that it changes. llama.cpp computes them in the buffers that the
+model needs anyway.
 """
 
 from __future__ import annotations
@@ -32,58 +32,57 @@ from edgechat.models.formats.quants import GgmlType
 from edgechat.planner.estimate.budget import RAM, Budget, Needs, together
 
 TOWER = "its vision tower"
-"""Name of an MLX model's projector in its plan."""
+"""The name that plans use for an MLX model's projector."""
 ANSWER = 256
-"""Tokens of the answer about a picture with which places are compared."""
+"""Tokens in an answer about a picture, assumed when comparing devices."""
 
 
 class ProjectorPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How a projector is loaded, with which a model sees or hears."""
+    """How to load a projector, which lets a model see or hear."""
 
     path: str
     """Empty if it is not on this machine."""
     name: str
-    """Of the file."""
     vision: bool
     audio: bool
     device: str = ""
-    """llama.cpp's name of its accelerator; empty: the CPU."""
+    """llama.cpp's name for its accelerator; empty for the CPU."""
     image_tokens: int = 0
-    """Most tokens of context for a picture; larger pictures are scaled down."""
+    """Maximum number of context tokens for a picture; larger pictures are scaled down."""
     image_batch: int = 0
-    """Tokens of a picture that one call must compute together, for which n_ubatch has room; 0: any number."""
+    """Tokens of a picture that must be in one call, which sets a minimum for n_ubatch; 0 for no minimum."""
     file_bytes: int = 0
     weights_bytes: int = 0
     compute_bytes: int = 0
-    """With the largest picture; less until there is one."""
+    """With the largest picture; less until one has been read."""
     host_bytes: int = 0
     """RAM for the picture itself, wherever it is encoded."""
 
     @property
     def modalities(self) -> tuple[Modality, ...]:
-        """The input that it makes readable."""
+        """The kinds of input that it adds."""
         return modalities(vision=self.vision, audio=self.audio)
 
     @property
     def total_bytes(self) -> int:
-        """All memory that it takes."""
+        """All the memory it needs, in bytes."""
         return self.weights_bytes + self.compute_bytes + self.host_bytes
 
     @property
     def needs(self) -> dict[str, Needs]:
-        """Bytes of each memory."""
+        """What it needs in each memory."""
         there = Needs(projector_bytes=self.weights_bytes + self.compute_bytes)
         return together({RAM: Needs(projector_bytes=self.host_bytes)}, {self.device or RAM: there})
 
     def unused_bytes(self, memory: str) -> int:
-        """Return the bytes of a memory that it may not have taken yet, as there was no picture."""
+        """Return how many bytes in a memory are planned but not allocated until the first picture."""
         return self.host_bytes * (memory == RAM) + self.compute_bytes * (memory == (self.device or RAM))
 
 
 def header_beside(model: ModelHeader, path: Path | None) -> tuple[ProjectorHeader | None, str]:
-    """Return the header of a model's projector, or None and why there is none.
+    """Return the header of a model's projector, or None and the reason.
 
-    path: the projector beside a GGUF file. An MLX model has a tower in its own folder.
+    path: the projector beside a GGUF file. MLX models have a vision tower in their own folder.
     """
     if model.format != "mlx":
         return read_for(model, path) if path is not None else (None, "")
@@ -105,7 +104,7 @@ class ProjectorFile:
         return largest_picture(self.header, width, context)
 
     def plan(self, picture: Picture, width: int, device: str) -> ProjectorPlan:
-        """Return the plan on a device; '': in RAM."""
+        """Return the plan for a device; '' for RAM."""
         return ProjectorPlan(
             path=self.path,
             name=self.name,
@@ -122,7 +121,7 @@ class ProjectorFile:
 
 
 def places(budget: Budget) -> Iterator[str]:
-    """Yield the possible cards, the best first, then '' for RAM. Pictures are not sent to RPC servers."""
+    """Yield the possible cards, best first, then '' for RAM. Pictures are not sent to RPC servers."""
     for card in reversed(budget.cards):
         if not card.name.startswith("RPC"):
             yield card.name
@@ -130,9 +129,9 @@ def places(budget: Budget) -> Iterator[str]:
 
 
 def encoding_seconds(projector: ProjectorHeader, picture: Picture, speed: DeviceSpeed) -> float:
-    """Return the seconds for encoding a picture: matrix products and self-attention.
+    """Return the seconds to encode a picture: matrix products plus self-attention.
 
-    With an audio-only projector, for half a minute of sound.
+    For an audio-only projector, the time for half a minute of audio.
     """
     encoder, n, layers = projector.vision, picture.patches, "v.blk."
     if encoder is None:
@@ -147,9 +146,9 @@ def encoding_seconds(projector: ProjectorHeader, picture: Picture, speed: Device
 
 
 def why_there(device: str, card: str, moved: int) -> str:
-    """Return why a projector lies on `device`, as the end of a sentence.
+    """Return why a projector is placed on `device`, as the end of a sentence.
 
-    card: the card it could lie on. moved: layers that it pushes off the card, or would.
+    card: the other possible card. moved: layers that it pushes, or would push, off the card.
     """
     if device:
         less = f", although {moved} more layer{'s run' if moved > 1 else ' runs'} on the CPU" if moved else ""
@@ -159,42 +158,44 @@ def why_there(device: str, card: str, moved: int) -> str:
 
 
 MAX_TOKENS = 4096
-"""Most tokens of one picture that are planned for, even if the model could use more: Qwen's limit."""
+"""Maximum number of tokens planned for one picture, even if the model could use more: Qwen's limit."""
 _SHARE = 2
-"""A picture takes at most the context divided by this, to leave room for a question and an answer."""
+"""A picture takes at most the context divided by this, which leaves room for a question and an answer."""
 _FLOAT, _HALF = 4, 2
 MOST_HEARD = 1500
-"""Positions of 30 seconds of sound: Whisper's, more than other encoders have. Encoders that do not cut sound
-into such parts get no longer sound, which would take more memory than is planned."""
+"""Positions in 30 seconds of audio for Whisper, more than for other encoders. Encoders that do not split
+audio into such parts get no more than this, as it would need more memory than planned.
+"""
 _TABLES = 16 << 20
 """Bytes of an encoder's graph and scheduler tables (8,192 nodes)."""
 _PIXEL = 3 * (_FLOAT + 1)
-"""Bytes of a pixel, as passed on and as floats."""
+"""Bytes per pixel: as passed on, and as floats."""
 _MLX_VLM = 32 << 20
-"""Bytes of mlx-vlm and its processors in addition to mlx-lm; 24 MB were measured on Linux."""
+"""Bytes that mlx-vlm and its processors take on top of mlx-lm; 24 MB were measured on Linux."""
 _NON_CAUSAL = {"gemma3", "gemma4uv", "gemma4v", "deepseek4v"}
-"""Projectors with bidirectional attention in a picture (mtmd_decode_use_non_causal): one call must compute
-all its tokens, and llama.cpp aborts if n_ubatch is smaller."""
+"""Projectors with bidirectional attention within a picture (mtmd_decode_use_non_causal). One call must
+compute all its tokens, and llama.cpp aborts if n_ubatch is smaller.
+"""
 _CAUSAL_WIDTHS = {"gemma4v": (1536, 2560)}
-"""Exceptions by embedding width: Gemma 4 E2B and E4B."""
+"""Exceptions to `_NON_CAUSAL`, by embedding width: Gemma 4 E2B and E4B."""
 _UNLOADED = {"gemma3nv": "a."}
 """Prefixes of tensors that are not loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class PictureRule:
-    """The number of tokens of a picture (clip.cpp's load_hparams and clip_n_output_tokens)."""
+    """Determines how many tokens a picture takes (clip.cpp's load_hparams and clip_n_output_tokens)."""
 
     merge: int = 1
-    """Patches along a side for one token, unless the file says otherwise."""
+    """Patches merged into one token, along each side, unless the file says otherwise."""
     most: int = 0
-    """Tokens of the largest picture; 0: all are scaled to the encoder's trained size."""
+    """Tokens in the largest picture; 0 if all are scaled to the encoder's trained size."""
     tiles: int = 1
-    """Tiles of a large picture, including the overview; the encoder computes one at a time."""
+    """Tiles in a large picture, including the overview; the encoder computes one at a time."""
     tokens: int = 0
-    """Tokens of each tile, if independent of patches."""
+    """Tokens per tile, if independent of patches."""
     joined: bool = False
-    """Whether merged patches are the encoder's positions."""
+    """Whether the encoder's positions are merged patches."""
 
 
 _RULES = {
@@ -240,25 +241,25 @@ _RULES = {
     "yasa2": PictureRule(tokens=64),
     "youtuvl": PictureRule(merge=2, most=62500),
 }
-"""By type of projection; others scale pictures to one size, and a patch is a token."""
+"""By projection type. Others scale all pictures to one size, with one token per patch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The largest picture."""
+    """The largest picture to plan for."""
 
     tokens: int
-    """Tokens of context; 0 for an audio-only projector."""
+    """Context tokens; 0 for an audio-only projector."""
     patches: int
     """Patches that the encoder computes at once."""
     pixels: int
-    """Pixels of these patches."""
+    """Pixels in these patches."""
     whole: int
-    """Tokens that one call of the model must compute together; 0: any number."""
+    """Tokens that the model must compute in one call; 0 for no requirement."""
 
 
 def largest_picture(projector: ProjectorHeader, width: int, context: int) -> Picture:
-    """Return the largest picture for a model with this embedding width and context in tokens."""
+    """Return the largest picture for a model with this embedding width and context (in tokens)."""
     vision = projector.vision
     if vision is None:
         return Picture(0, 0, 0, 0)
@@ -284,23 +285,23 @@ def largest_picture(projector: ProjectorHeader, width: int, context: int) -> Pic
 
 
 def _merge(projector: ProjectorHeader, rule: PictureRule) -> int:
-    """Return the number of patches along a side for one token."""
+    """Return how many patches, along each side, are merged into one token."""
     keys = ("vision.spatial_merge_size", "vision.projector.scale_factor")
     stated = [projector.number(key) for key in keys if projector.value(key) is not None]
     return stated[0] if stated else rule.merge
 
 
 def weights_bytes(projector: ProjectorHeader) -> int:
-    """Return the bytes of the loaded weights."""
+    """Return the size of the loaded weights in bytes."""
     unloaded = _UNLOADED.get(projector.vision.type) if projector.vision is not None else None
     tensors = projector.header.tensors
     return sum(t.n_bytes for t in tensors if unloaded is None or not t.name.startswith(unloaded))
 
 
 def compute_bytes(projector: ProjectorHeader, picture: Picture, *, on_cpu: bool) -> int:
-    """Return the bytes of the buffers of all encoders, with flash attention.
+    """Return the size of all encoders' compute buffers in bytes, with flash attention.
 
-    on_cpu: includes the CPU's copies of activations for products with F16 weights.
+    on_cpu: include the CPU's copies of activations for products with F16 weights.
     """
     total = 0
     both = ((projector.vision, picture.patches, "v."), (projector.audio, MOST_HEARD, "a."))
@@ -313,9 +314,9 @@ def compute_bytes(projector: ProjectorHeader, picture: Picture, *, on_cpu: bool)
 
 
 def _written_by_mlx(projector: ProjectorHeader, n: int) -> int:
-    """Return the additional bytes of MLX: one layer's scores, and the output of each layer.
+    """Return how many more bytes MLX needs: one layer's scores, and the output of each layer.
 
-    One float for each score was measured on a CPU; Metal stores none for head sizes that it knows.
+    One float per score was measured on a CPU. Metal stores no scores for the head sizes it supports.
     """
     assert projector.vision is not None
     size = max((t.type.row_bytes(1) for t in projector.header.tensors if len(t.shape) == 1), default=_HALF)
@@ -324,15 +325,15 @@ def _written_by_mlx(projector: ProjectorHeader, n: int) -> int:
 
 
 def host_bytes(picture: Picture, width: int) -> int:
-    """Return the bytes of RAM of a picture, wherever it is encoded: pixels and embeddings."""
+    """Return the bytes of RAM that a picture takes, wherever it is encoded: pixels and embeddings."""
     return _PIXEL * picture.pixels + _FLOAT * width * picture.tokens
 
 
 def _numbers(encoder: Encoder, *, is_gated: bool) -> int:
-    """Return the values per position in the widest part of a layer (clip.cpp's build_vit).
+    """Return the number of values per position in the widest part of a layer (clip.cpp's build_vit).
 
-    Attention holds the residual stream, queries, keys and values, the latter two also in F16, and the result;
-    the feed-forward part three vectors of the stream's width, and with a gate three inner ones.
+    Attention holds the residual stream, queries, keys, values, F16 copies of the latter two, and the result.
+    The feed-forward part holds three vectors of the stream's width and one inner vector, or three if gated.
     """
     width, inner = encoder.embedding_length, encoder.feed_forward_length
     pixels = 3 * encoder.patch_size**2
@@ -363,7 +364,7 @@ class AdapterPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def use(self) -> AdapterUse:
-        """The adapter as requests name it."""
+        """The adapter in the form that requests use."""
         return AdapterUse(self.path, self.scale)
 
 
@@ -372,8 +373,8 @@ def plan_adapters(
 ) -> tuple[tuple[AdapterPlan, ...], tuple[str, ...]]:
     """Return the adapters for a model, and a sentence about each that is left out.
 
-    texts: requested ones, as FILE or NAME:SCALE. usual: those for models that they fit. Raises NotAnAdapter,
-    ModelFileError or DiskError for requested ones.
+    texts: requested adapters, as FILE or NAME:SCALE. usual: adapters for every model that they fit. Raises
+    NotAnAdapter, ModelFileError or DiskError for requested adapters.
     """
     found, notes = [_planned(text, header) for text in texts], []
     for text in usual:
@@ -385,7 +386,7 @@ def plan_adapters(
 
 
 def _planned(text: str, header: ModelHeader) -> AdapterPlan:
-    # Imported here, as most plans have no adapters.
+    # Imported here because most plans have no adapters.
     from edgechat.models.adapters.local import find_adapter
     from edgechat.models.adapters.peft import open_adapter
 
@@ -405,9 +406,9 @@ def _planned(text: str, header: ModelHeader) -> AdapterPlan:
 def adapter_needs(
     adapters: Sequence[AdapterPlan], devices: Sequence[str], experts_in_ram: int
 ) -> dict[str, Needs]:
-    """Return the bytes of adapters by memory.
+    """Return the bytes that adapters need in each memory.
 
-    devices: of the model's layers and of the output. experts_in_ram: number of layers with experts in RAM.
+    devices: each layer's device, then the output's. experts_in_ram: number of layers with experts in RAM.
     """
     taken: defaultdict[str, int] = defaultdict(int)
     for adapter in adapters:

@@ -1,8 +1,8 @@
-"""Fallback: reduces a plan that does not fit after all, step by step, and reports each step to the user.
+"""Fallback: shrinks a plan that no longer fits, step by step, and reports each step to the user.
 
 Memory is checked again just before a load, as other programs may have taken some since the plan was made. A
-load may also fail or be killed although it seemed to fit: then at least one step is taken. The next load
-starts from the original plan again, so that a passing shortage of memory has no lasting effect.
+load may also fail or be killed although it seemed to fit; then at least one step is taken. The next load
+starts from the original plan again, so a temporary shortage of memory has no lasting effect.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _SMALL_BATCH = 128
 _LEAST_CONTEXT = 2048
 _LEAST_TEXT = 512
 _MORE = 1.1
-"""Factor on the memory that a plan was made for, above which a new plan may be better."""
+"""A new plan is tried if free memory exceeds what the plan was made for by this factor."""
 
 
 def plan_reload(
     requested: LoadPlan, last: LoadPlan, *, killed: bool = False
 ) -> tuple[LoadPlan, tuple[str, ...]]:
-    """Return the original plan reduced to fit now, and what differs from the last load.
+    """Return the original plan reduced to fit now, and how it differs from the last load.
 
     killed: the last load ran out of memory, so this one must take less. Raises DoesNotFit.
     """
@@ -60,13 +60,13 @@ def plan_reload(
 
 
 def replan_for_more(requested: LoadPlan, replan: Callable[[], LoadPlan]) -> LoadPlan:
-    """Return a new plan if there is more memory than `requested` was made for, or a worker was lost.
+    """Return a new plan if a worker was lost, or if there is more memory than `requested` was made for.
 
-    The new plan must not be worse, and must be for the same file: nobody wants another one in the middle of a
+    The new plan must not be worse, and must use the same file: nobody wants another model in the middle of a
     conversation.
     """
     if why_lost(requested.rpc):
-        with contextlib.suppress(EdgechatError):  # the way down from the requested is longer
+        with contextlib.suppress(EdgechatError):  # if it fails, reduce the requested plan
             plan = replan()
             if plan.model_path == requested.model_path:
                 return plan
@@ -78,7 +78,7 @@ def replan_for_more(requested: LoadPlan, replan: Callable[[], LoadPlan]) -> Load
         return requested
     try:
         plan = replan()
-    except EdgechatError:  # the way down from the requested is longer
+    except EdgechatError:  # reduce the requested plan instead
         return requested
     no_less = plan.context >= requested.context and plan.gpu_layers >= requested.gpu_layers
     no_less = no_less and (plan.projector is not None or requested.projector is None)
@@ -87,14 +87,14 @@ def replan_for_more(requested: LoadPlan, replan: Callable[[], LoadPlan]) -> Load
 
 
 def is_short(plan: LoadPlan) -> bool:
-    """Return whether an ended load would not fit again, because other programs have taken its memory."""
+    """Return whether a load that ended would no longer fit, because other programs have taken its memory."""
     return not Budget.of(current_profile()).fits(_needs(plan))
 
 
 def refit(plan: LoadPlan, *, failed: bool = False) -> tuple[LoadPlan, tuple[str, ...]]:
     """Return the plan reduced to the memory that is free now, and the changes.
 
-    failed: it did not load, so at least one step is taken. Raises DoesNotFit if no step is left.
+    failed: the plan failed to load, so at least one step is taken. Raises DoesNotFit if no step is left.
     """
     lost = why_lost(plan.rpc)
     if plan.anyway and not (failed or lost):
@@ -148,7 +148,7 @@ def _model(
 
 
 def step_down(plan: LoadPlan, header: ModelHeader) -> tuple[LoadPlan, str] | None:
-    """Return the plan reduced by one step, and a sentence about it; None if no step is left."""
+    """Return the plan reduced by one step, with a sentence about it, or None if no step is left."""
     replace = msgspec.structs.replace
     if plan.embeddings and plan.context > _LEAST_TEXT:
         half = max(_LEAST_TEXT, plan.context // 2 // CELLS * CELLS)
@@ -168,7 +168,7 @@ def step_down(plan: LoadPlan, header: ModelHeader) -> tuple[LoadPlan, str] | Non
         return fewer, "Chats are read again from the start after most edits, to save memory."
     if not plan.flash_attention:
         return replace(plan, flash_attention=True), "Flash attention is used, to save memory."
-    # A picture that must be computed whole would make llama.cpp abort in a smaller one.
+    # llama.cpp aborts if a picture that must be computed whole exceeds the batch.
     least = max(_SMALL_BATCH, plan.projector.image_batch if plan.projector is not None else 0)
     if plan.n_ubatch > least:
         smaller = replace(plan, n_batch=least, n_ubatch=least)
@@ -178,7 +178,7 @@ def step_down(plan: LoadPlan, header: ModelHeader) -> tuple[LoadPlan, str] | Non
     if plan.projector is not None:
         name = plan.projector.name
         what = name[:1].upper() + name[1:] if plan.backend == "mlx" else f"Its projector {name}"
-        why = f"{what} is not loaded, to save memory: the model reads text alone."
+        why = f"{what} is not loaded, to save memory: the model reads only text."
         return replace(plan, projector=None, no_vision=why), why
     if plan.context > _LEAST_CONTEXT:
         half = max(_LEAST_CONTEXT, plan.context // 2 // CELLS * CELLS)
@@ -199,7 +199,7 @@ def _without_head(plan: LoadPlan, header: ModelHeader) -> LoadPlan:
 
 
 def _with_fewer_gpu_layers(plan: LoadPlan) -> tuple[LoadPlan, str] | None:
-    """Move a quarter of each card's layers to the CPU; None if no card has any, and for MLX."""
+    """Return the plan with a quarter of each card's layers on the CPU; None for MLX or without cards."""
     if not plan.split or plan.backend == "mlx":
         return None
     counts = [count - max(1, count // 4) for count in plan.split]
@@ -225,7 +225,6 @@ def _loaded(plan: LoadPlan) -> tuple[object, ...]:
 
 
 def _nothing_left(plan: LoadPlan, budget: Budget) -> DoesNotFit:
-    """Return the error for a plan that cannot be reduced any further."""
     needs = _needs(plan)
     why = f"needs at least {mebibytes(budget.charged(needs))}, but only {budget.in_words} now"
     if budget.fits(needs):

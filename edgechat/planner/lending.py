@@ -1,6 +1,6 @@
-"""`edgechat worker`: lends this machine's devices to another one, with their memory and speed.
+"""`edgechat worker`: lends this machine's devices, with their memory and speed, to another machine.
 
-All output, including errors, is for the program that started it by ssh.
+All output, including errors, is meant for the program that started it over ssh.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from edgechat.planner.estimate.rates import measure_speed
 _NEEDED = 1 << 30
 """Free memory in bytes that a device needs to be measured."""
 KEY = "lent by RPC: "
-"""Prefix of the keys of stored speeds: llama.cpp's server uses other kernels than a local load."""
+"""Prefix of the keys for stored speeds. llama.cpp's server uses different kernels from a local load."""
 
 
 def run(*, port: int, memory: int | None) -> NoReturn:
-    """Lend until standard input ends. memory: limit in bytes for each device."""
+    """Lend devices until standard input ends. memory: limit in bytes for each device."""
     from edgechat.device.remote import lending
 
     if sys.stdin is not None and sys.stdin.isatty():
@@ -52,9 +52,9 @@ def run(*, port: int, memory: int | None) -> NoReturn:
 
 
 def offer(*, port: int = 0, memory: int | None = None) -> Offer:
-    """Return the devices that this machine lends; unknown speeds are measured, which takes some seconds.
+    """Return the devices that this machine lends, measuring unknown speeds, which takes some seconds.
 
-    memory: limit in bytes for each device. Raises ServerRefused, ChildFailed.
+    memory: limit in bytes for each device. Raises ServerRefused or ChildFailed.
     """
     found = read_inventory()
     if not found.build.rpc:
@@ -96,7 +96,7 @@ def _lent(card: Accelerator, memory: int | None) -> LentDevice:
 
 
 def _with_speeds(plain: Offer, profile: DeviceProfile) -> tuple[LentDevice, ...]:
-    """Return the devices with their speed: as stored, or as measured now with a server in a child process."""
+    """Return the devices with their speeds, stored or measured now with a server in a child process."""
     speeds = [_stored(device, profile) for device in plain.devices]
     if any(speed is None for speed in speeds):
         speeds = _measured(plain, profile, speeds)
@@ -113,7 +113,7 @@ def _stored(device: LentDevice, profile: DeviceProfile) -> DeviceSpeed | None:
 def _measured(
     plain: Offer, profile: DeviceProfile, speeds: list[DeviceSpeed | None]
 ) -> list[DeviceSpeed | None]:
-    import subprocess  # 18 ms, which `edgechat --version` need not pay
+    import subprocess  # 18 ms, too slow for `edgechat --version`
 
     try:
         server: Any = subprocess.Popen(spawn.command("lend"), **spawn.options(subprocess.DEVNULL))
@@ -126,7 +126,7 @@ def _measured(
             ready = msgspec.json.decode(server.stdout.readline(MOST_BYTES), type=Offer)
             for number, device in enumerate(plain.devices):
                 if speeds[number] is None and min(device.free, profile.memory.available) > _NEEDED // 2:
-                    with contextlib.suppress(ChildFailed):  # it is guessed then
+                    with contextlib.suppress(ChildFailed):  # its speed is guessed instead
                         speeds[number] = measure_speed(
                             profile.cpu,
                             profile.memory,

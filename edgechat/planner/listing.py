@@ -1,8 +1,8 @@
 """Model list: the models on this machine, with cached summaries of their headers.
 
-Reading a header takes some milliseconds, mostly for its vocabulary; a summary has a hundred bytes. The memory
-of a load is estimated by formula, for the CPU alone: there is no dry run, and GPUs do not count. If the cache
-is damaged, headers are read again.
+Reading a header takes a few milliseconds, mostly for its vocabulary; a summary is about a hundred bytes. The
+memory of a load is estimated by formula for the CPU alone, without a dry run or GPUs. If the cache is
+damaged, headers are read again.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _FORMAT = 7
 MAX_MODELS = 2048
 _MAX_FILE_BYTES = 8 << 20
 _SPARE = 0.1
-"""As `budget.SPARE`, whose module takes too long to import here."""
+"""Same as `budget.SPARE`, which takes too long to import here."""
 
 
 class HeaderSummary(msgspec.Struct, frozen=True, array_like=True):
-    """The cached part of a model's header."""
+    """The part of a model's header that is cached."""
 
     architecture: str = ""
     name: str = ""
@@ -48,12 +48,12 @@ class HeaderSummary(msgspec.Struct, frozen=True, array_like=True):
     context: int = 0
     """Trained context in tokens."""
     needs: tuple[tuple[int, int], ...] = ()
-    """Contexts, the longest first, with the bytes of RAM of a load."""
+    """Contexts, longest first, each with the bytes of RAM that a load needs."""
     kind: ModelKind = "chat"
     damage: str = ""
     """Why it cannot be loaded."""
     modalities: tuple[Modality, ...] = ()
-    """Input besides text, with its projector."""
+    """Input besides text that its projector adds."""
     no_vision: str = ""
     """Why its projector cannot be used; a sentence."""
     mtp: bool = False
@@ -63,9 +63,9 @@ class HeaderSummary(msgspec.Struct, frozen=True, array_like=True):
     """Whether `edgechat import` can turn it into a model that can be loaded."""
 
     def fits(self, available: int) -> int:
-        """Return the longest context in tokens that fits into `available` bytes of RAM; 0 if none does.
+        """Return the longest context, in tokens, that fits in `available` bytes of RAM; 0 if none does.
 
-        Like the planner, leaves some memory to other programs, unless no context would fit then.
+        Like the planner, it leaves some memory to other programs unless no context would fit otherwise.
         """
         for context, needed in self.needs:
             if needed <= available * (1 - _SPARE):
@@ -75,22 +75,22 @@ class HeaderSummary(msgspec.Struct, frozen=True, array_like=True):
 
 class _CachedSummary(msgspec.Struct, frozen=True, array_like=True):
     stamp: tuple[int, ...]
-    """Sizes and times of all its files; for MLX also whether models can see now."""
+    """Sizes and timestamps of all its files; for MLX, also whether vision is available."""
     glance: HeaderSummary
 
 
 class _SummaryFile(msgspec.Struct, frozen=True, array_like=True):
     format: int
     version: str
-    """The version of edgechat, as formulas may change."""
+    """edgechat's version when the file was written, as formulas may change."""
     models: dict[str, _CachedSummary]
-    """By path."""
+    """Summaries by path."""
 
 
 def glances(
     models: Sequence[LocalModel], tell: Callable[[str], None] = lambda _name: None
 ) -> list[HeaderSummary]:
-    """Return the summary of each model; `tell` is called with the names of those whose header is read."""
+    """Return a summary of each model; `tell` is called with a model's name before its header is read."""
     before = _read()
     after: dict[str, _CachedSummary] = {}
     for model in models:
@@ -137,7 +137,7 @@ def _summarize(model: LocalModel) -> HeaderSummary:
 
 
 def _needs(header: ModelHeader) -> list[tuple[int, int]]:
-    """Return the least memory of a load with each context that the planner tries."""
+    """Return the contexts that the planner tries, each with the minimum memory for a load."""
     from edgechat.device.memory import Memory
     from edgechat.planner.estimate.budget import Budget
     from edgechat.planner.estimate.footprint import may_quantize
@@ -164,7 +164,7 @@ def _read() -> dict[str, _CachedSummary]:
 
 
 def _write(models: dict[str, _CachedSummary]) -> None:
-    """Replace the file; it keeps the last `MAX_MODELS` models."""
+    """Replace the cache file, keeping the last `MAX_MODELS` models."""
     newest = dict(list(models.items())[-MAX_MODELS:])
     with contextlib.suppress(OSError, FolderError):
         data = msgspec.msgpack.encode(_SummaryFile(_FORMAT, __version__, newest))
@@ -183,12 +183,12 @@ class ModelRow:
 
     @property
     def quant(self) -> str | None:
-        """The quantization by the name of the file, or else by its header."""
+        """The quantization in the file's name, or else in its header."""
         return self.model.quant or self.glance.quant
 
     @property
     def fits(self) -> int:
-        """The longest context that would fit now without a GPU; 0: none."""
+        """The longest context that would fit now without a GPU; 0 if none does."""
         return self.glance.fits(self.available)
 
 
@@ -198,20 +198,20 @@ def rows(
     current: str | None = None,
     known: Inventory | None = None,
 ) -> list[ModelRow]:
-    """Return the models on this machine, the most recently used first; `tell`: see `glances`.
+    """Return the models on this machine, most recently used first. tell: see `glances`.
 
-    current: the name or path of a model that is listed even if it is outside the known places. known: the
-    models in those, if they were read already.
+    current: name or path of a model to include even if it is outside the usual places. known: the models in
+    the usual places, if already read.
     """
     models = list((known or inventory()).models)
-    with contextlib.suppress(ModelFileError, ModelNotFound):  # it is gone
+    with contextlib.suppress(ModelFileError, ModelNotFound):  # it no longer exists
         elsewhere = find_models(current) if current and os.path.exists(current) else []
         models += [model for model in elsewhere if model.place is Place.ELSEWHERE]
     return _listed(models, tell)
 
 
 def rows_nearby(listed: Sequence[ModelRow]) -> list[ModelRow]:
-    """Return the models in the downloads and in the working folder that are not listed yet."""
+    """Return models in the downloads and working folders that are not listed yet."""
     return _listed(models_nearby(row.model.path for row in listed), lambda _name: None)
 
 

@@ -1,4 +1,4 @@
-"""Machine: what a model is planned for. This one as it is now, a described one, or one with other loads."""
+"""Machine: what a model is planned for. It is this machine now, a described one, or one with other loads."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from edgechat.planner.estimate.shape import shape_of
 from edgechat.planner.plan import DeviceMemory, LoadPlan
 
 SIMULATED = "GPU0"
-"""The name of a described card."""
+"""Device name of a hypothetical card."""
 _SYSTEM, _SYSTEM_SHARE = 2 * 2**30, 0.2
-"""Memory of a system with a browser: bytes (at most half of the memory), or a share if that is more."""
+"""Memory taken by a system with a browser: these bytes (but at most half), or this share if that is more."""
 _SCREEN_SHARE = 0.08
 _AGAIN = 3600.0
 """Seconds after which a disturbed measurement is repeated."""
@@ -46,7 +46,7 @@ _CARD_NEEDS = 1 << 30
 LARGE = 64 << 20
 """Bytes of weights: smaller models are fast anyway."""
 _MEASURING = threading.RLock()
-"""Held while measuring: the first screen and a model that is chosen on it would disturb each other."""
+"""Held while measuring. The first screen and a model chosen on it would disturb each other's measurements."""
 _WORTH_MEASURING = 0.02
 """Minimum share of a model's weights for their type to be measured."""
 _SLOWED: dict[Disturbance, str] = {
@@ -56,13 +56,13 @@ _SLOWED: dict[Disturbance, str] = {
 
 
 def current_profile(dry: DryRun | None = None, workers: Sequence[str] = ()) -> DeviceProfile:
-    """Return this machine as it is now; `dry` lists llama.cpp's accelerators too.
+    """Return this machine as it is now; with `dry`, include llama.cpp's accelerators.
 
-    workers: addresses of machines that lend theirs, which are connected if necessary. Raises WorkerRefused if
+    workers: addresses of machines that lend theirs; they are connected if necessary. Raises WorkerRefused if
     that fails, unless settings.toml names the worker.
     """
     profile = probe()
-    # MLX's GPU is found without llama.cpp.
+    # MLX finds its GPU without llama.cpp.
     alone = replace(profile, accelerators=merge(mac_readings(), profile.memory))
     if dry is None:
         return alone
@@ -74,10 +74,10 @@ def current_profile(dry: DryRun | None = None, workers: Sequence[str] = ()) -> D
         except DryRunFailed as error:
             if not servers:
                 raise
-            # The machine's own devices are there without the server.
+            # The machine's own devices work without the servers.
             without = "The model is loaded without the RPC servers that settings.toml names."
             found, servers, refused = dry.inventory(), (), f"{error.message} {without}"
-    except DryRunFailed:  # then nothing can be loaded on them either
+    except DryRunFailed:  # then nothing can be loaded on accelerators either
         return alone
     devices = found.devices
     readings = [*ggml_readings(devices), *kernel_readings(), *mac_readings()]
@@ -95,7 +95,7 @@ def current_profile(dry: DryRun | None = None, workers: Sequence[str] = ()) -> D
 def _with_workers(
     profile: DeviceProfile, build: Build, addresses: Sequence[str], n: int, *, may_miss: Collection[str]
 ) -> DeviceProfile:
-    """Return the profile with devices of workers; n: RPC devices before theirs. See `current_profile`."""
+    """Return the profile with workers' devices added; n: RPC devices before theirs. See `current_profile`."""
     cards, speeds = list(profile.accelerators), dict(profile.card_speeds)
     servers, refused = list(profile.rpc), [profile.refused]
     for address in dict.fromkeys(addresses):
@@ -126,7 +126,7 @@ def _with_workers(
 
 
 def check_build(tunnel: Tunnel, build: Build) -> None:
-    """Raise WorkerRefused if a worker has another llama.cpp: RPC does not check."""
+    """Raise WorkerRefused if a worker has a different llama.cpp version; RPC does not check."""
     there = tunnel.offer
     if (there.llama_cpp, there.ggml) != (build.version, build.ggml):
         raise WorkerRefused(
@@ -138,20 +138,20 @@ def check_build(tunnel: Tunnel, build: Build) -> None:
 
 @dataclass(frozen=True, slots=True)
 class MachineDescription:
-    """A described machine; None: as this one."""
+    """A hypothetical machine; None means the same as this one."""
 
     ram: int | None = None
-    """Bytes, including those that its system and other programs usually take."""
+    """Bytes, including what the system and other programs usually take."""
     vram: int | None = None
-    """Bytes of a discrete GPU; 0: no GPU."""
+    """A discrete GPU's memory in bytes; 0 for no GPU."""
     bandwidth: float | None = None
     """Memory bandwidth in bytes per second."""
     runs_mlx: bool = False
-    """Whether it is a Mac with Apple Silicon and MLX, whose GPU shares this memory."""
+    """Whether it is a Mac with Apple Silicon and MLX, whose GPU shares its memory."""
 
     def over(self, profile: DeviceProfile) -> DeviceProfile:
-        """Return this machine with the described changes."""
-        if self != MachineDescription():  # the load of another one is not known
+        """Return the profile with the described changes."""
+        if self != MachineDescription():  # a hypothetical machine's load is unknown
             profile = replace(profile, slowed=())
         if self.ram is not None:
             taken = max(min(_SYSTEM, self.ram // 2), int(_SYSTEM_SHARE * self.ram))
@@ -184,7 +184,7 @@ class MachineDescription:
 class Machine:
     """A device profile, the calibration of its predictions, and llama.cpp's dry run.
 
-    rate(variant, Machine(profile), request)
+    Example: `rate(variant, Machine(profile), request)`.
     """
 
     profile: DeviceProfile
@@ -193,16 +193,16 @@ class Machine:
 
     @property
     def without_dry_run(self) -> Machine:
-        """The same machine without a dry run: everything is estimated."""
+        """The same machine without the dry run: everything is estimated."""
         return replace(self, dry=None)
 
     def timed_for(self, headers: Iterable[ModelHeader]) -> Machine:
-        """Return the machine with speeds for the weight types and the attention of these models.
+        """Return the machine with speeds for these models' weight types and attention.
 
-        Missing ones are measured, unless all models have less than `LARGE` bytes.
+        Missing speeds are measured, unless all models are smaller than `LARGE`.
         """
         speed = self.profile.speed
-        if self.dry is None or (speed is not None and not speed.measured):  # it is described
+        if self.dry is None or (speed is not None and not speed.measured):  # a hypothetical machine
             return self
         types: set[GgmlType] = set()
         shapes: dict[AttentionShape, None] = {}
@@ -218,14 +218,14 @@ class Machine:
         if not types:
             return self
         try:
-            with _MEASURING:  # all of it: somebody waits for this model
+            with _MEASURING:  # measure everything at once: someone is waiting for this model
                 profile = with_attention(with_speeds(self.profile, types), shapes)
         except ChildFailed:
             return self
         return replace(self, profile=profile)
 
     def measuring(self, header: ModelHeader) -> Callable[[LoadParams], Breakdown] | None:
-        """Return a function for dry runs of this model; None without a dry run, and for MLX."""
+        """Return a function that does dry runs of this model; None without a dry run, or for MLX."""
         dry = self.dry
         if dry is None or header.format == "mlx":
             return None
@@ -233,7 +233,7 @@ class Machine:
         def measure(params: LoadParams) -> Breakdown:
             if SIMULATED in params.devices:
                 raise DryRunFailed("that accelerator is not in this machine.")
-            dry.show(header)  # a model and its draft model take turns
+            dry.show(header)  # the dry run serves both a model and its draft model
             return dry.ask(params)
 
         return measure
@@ -248,26 +248,26 @@ def machine_for(
     staying: Iterable[LoadPlan] = (),
     leaving: Iterable[LoadPlan] = (),
 ) -> Machine:
-    """Return this machine as it is now, changed as described; its speed is measured if it never was.
+    """Return this machine as it is now, changed as described. Its speed is measured if it never was.
 
-    workers: see `current_profile`. types: weight types whose kernels are measured; None: nothing is.
-    staying, leaving: plans of models that stay loaded, and of those that are unloaded first.
+    workers: see `current_profile`. types: weight types whose kernels are measured; None to measure nothing.
+    staying: plans of models that stay loaded. leaving: plans of models that are unloaded first.
     """
     profile = current_profile(dry, workers)
     if described.bandwidth is None and types is not None:
-        with contextlib.suppress(ChildFailed):  # `edgechat doctor` says why; it is guessed then
+        with contextlib.suppress(ChildFailed):  # guessed instead; `edgechat doctor` says why
             profile = with_speeds(profile, types)
     profile = described.over(without_loads(beside(profile, staying), leaving))
-    # Measurements with this machine's memory do not apply to another's.
+    # Measurements made with this machine's memory do not apply to a different one.
     return Machine(profile, Calibration.read() if described.bandwidth is None else Calibration(), dry)
 
 
 def with_speeds(
     profile: DeviceProfile, types: Collection[GgmlType] = COMMON, *, refresh: bool = False
 ) -> DeviceProfile:
-    """Return the profile with the speed of the CPU and of all cards, which are measured if necessary.
+    """Return the profile with the speeds of the CPU and all cards, measuring them if necessary.
 
-    types: weight types whose kernels are measured; refresh: measure everything again. Raises ChildFailed.
+    types: weight types whose kernels are measured. refresh: measure everything again. Raises ChildFailed.
     """
     with _MEASURING:
         return _with_speeds(profile, types, refresh=refresh)
@@ -276,7 +276,7 @@ def with_speeds(
 def _with_speeds(profile: DeviceProfile, types: Collection[GgmlType], *, refresh: bool) -> DeviceProfile:
     speed = None if refresh else profile.speed
     if not refresh and _is_due(speed, types):
-        speed = cached_speed(profile.cpu) or speed  # another thread has measured it meanwhile
+        speed = cached_speed(profile.cpu) or speed  # another thread may have measured it meanwhile
     if _is_due(speed, types):
         speed = measure_speed(profile.cpu, profile.memory, types=types, before=speed)
     cards = {
@@ -287,7 +287,7 @@ def _with_speeds(profile: DeviceProfile, types: Collection[GgmlType], *, refresh
             continue
         device = card.devices[0]
         if device.startswith("RPC") or device == SIMULATED:
-            continue  # the network would be measured, or nothing is there
+            continue  # skip it: this would measure the network, or the card does not exist
         known = cards.get(device)
         if known is None or _missing(known, types):
             cards[device] = measure_speed(
@@ -303,7 +303,7 @@ def _with_speeds(profile: DeviceProfile, types: Collection[GgmlType], *, refresh
 
 
 def with_attention(profile: DeviceProfile, shapes: Iterable[AttentionShape]) -> DeviceProfile:
-    """Return the profile with the speed of these shapes of attention on the CPU, measured if necessary.
+    """Return the profile with the CPU's speed for these attention shapes, measuring it if necessary.
 
     A failed measurement is not repeated.
     """
@@ -329,12 +329,11 @@ def _missing(speed: DeviceSpeed, types: Collection[GgmlType]) -> bool:
 
 
 def _key(card: Accelerator) -> str:
-    """Return the key under which the speed of a card is stored."""
     return f"{card.devices[0]}, {card.name}, {mebibytes(card.total)}"
 
 
 def in_words(profile: DeviceProfile) -> str:
-    """Return a description of the machine in one or more lines."""
+    """Return a description of the machine, in one or more lines."""
     speed = f"{rate_of_processor(profile.speed).bandwidth / 1e9:.0f} GB/s"
     text = f"{mebibytes(profile.memory.total)} of RAM, {mebibytes(profile.memory.available)} free, {speed}"
     for card in profile.accelerators:
@@ -345,11 +344,11 @@ def in_words(profile: DeviceProfile) -> str:
 
 
 _COPIED = ("_REPACK", amx.NAME)
-"""Name suffixes of buffers whose weights are not mapped from the file."""
+"""Name suffixes of buffers that copy weights instead of mapping the file."""
 
 
 def beside(profile: DeviceProfile, staying: Iterable[LoadPlan]) -> DeviceProfile:
-    """Return the machine without the memory that staying loads need although it counts as free.
+    """Return the machine minus the memory that counts as free but is needed by loads that stay.
 
     Mapped weights count as free (see `device.memory`), but are read for every token.
     """
@@ -358,11 +357,11 @@ def beside(profile: DeviceProfile, staying: Iterable[LoadPlan]) -> DeviceProfile
 
 
 def without_loads(profile: DeviceProfile, leaving: Iterable[LoadPlan]) -> DeviceProfile:
-    """Return the machine as it would be after unloading these loads."""
+    """Return the machine as it would be after unloading these models."""
     memory, cards = profile.memory, profile.accelerators
     for plan in leaving:
         for part in plan.memory:
-            # Checkpoints may not have been taken yet, nor memory for pictures and adapters.
+            # Memory for checkpoints, pictures and adapters may not be allocated yet.
             unused = part.checkpoint_bytes + part.adapter_bytes
             unused += plan.projector.unused_bytes(part.name) if plan.projector is not None else 0
             if part.name == RAM:
@@ -373,15 +372,16 @@ def without_loads(profile: DeviceProfile, leaving: Iterable[LoadPlan]) -> Device
 
 
 def mapped_bytes(plan: LoadPlan) -> int:
-    """Return the bytes of RAM with weights mapped from the model's file, according to the plan."""
+    """Return the bytes of RAM that, according to the plan, hold weights mapped from the model's file."""
     in_ram = next((entry.weights_bytes for entry in plan.memory if entry.name == RAM), 0)
     copied = sum(entry.weights for entry in plan.buffers if entry.is_host and entry.name.endswith(_COPIED))
     return max(0, in_ram - copied)
 
 
 def is_lesser(plan: LoadPlan, other: LoadPlan) -> bool:
-    """Return whether a plan is worse: a shorter context, fewer layers on accelerators, other weights, no
-    projector.
+    """Return whether a plan is worse, or uses other weights.
+
+    Worse means a shorter context, fewer layers on accelerators, another cache type, or no projector.
     """
     return (
         (plan.projector is None and other.projector is not None)

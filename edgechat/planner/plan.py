@@ -1,6 +1,4 @@
-"""LoadPlan: everything a load needs, decided before the load, with the reasons; and how a real load
-differs.
-"""
+"""LoadPlan: everything a load needs, decided in advance, with the reasons."""
 
 from __future__ import annotations
 
@@ -19,9 +17,9 @@ from edgechat.planner.estimate.speed import Forecast, Prediction
 from edgechat.settings import Backend, EngineName, SamplingDefaults
 
 LABELS: dict[Backend, str] = {"llama.cpp": "llama.cpp", "mlx": "MLX"}
-"""Names of backends for users."""
+"""Backend names as shown to users."""
 OWN_LAYERS, NGRAMS = "its own layers (MTP)", "n-grams"
-"""Names of drafters other than models."""
+"""Names of drafters that are not models."""
 
 
 _NOT_OF_REMOTES = (
@@ -31,27 +29,27 @@ _NOT_OF_REMOTES = (
 
 
 class DeviceMemory(Needs, frozen=True, kw_only=True):
-    """What the load takes of one memory."""
+    """What the load needs in one memory."""
 
     name: str
-    """'RAM', llama.cpp's name of an accelerator, or 'MLX'."""
+    """'RAM', llama.cpp's name for an accelerator, or 'MLX'."""
     budget_bytes: int
-    """What could be taken when the plan was made."""
+    """What was available when the plan was made."""
 
     @property
     def as_json(self) -> dict[str, Any]:
-        """The memory for programs."""
+        """The memory as JSON for programs."""
         first = {"name": self.name, "budget_bytes": self.budget_bytes}
         return {**first, **msgspec.structs.asdict(self), "total_bytes": self.total_bytes}
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
-    """Quantization loss: the mean Kullback-Leibler divergence from the unquantized model, in nats."""
+    """Quantization loss: mean Kullback-Leibler divergence from the unquantized model, in nats."""
 
     value: float
     source: str
     measured: bool = False
-    """Whether it was measured on this machine, of the file itself (`edgechat bench --quality`)."""
+    """Whether the file itself was measured on this machine (`edgechat bench --quality`)."""
 
 
 class Alternative(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +68,7 @@ DraftKind = Literal["model", "mtp", "eagle3"]
 
 
 class DraftPlan(LoadParams, frozen=True, kw_only=True):
-    """How the file that drafts for a model is loaded beside it."""
+    """How to load the file that drafts for a model."""
 
     kind: DraftKind = "model"
 
@@ -80,46 +78,46 @@ class DraftPlan(LoadParams, frozen=True, kw_only=True):
     quant: str | None = None
     file_bytes: int = 0
     total_bytes: int = 0
-    """All memory it takes, which is included in the plan's `memory`."""
+    """All memory it needs, included in the plan's `memory`."""
     forecast: Forecast | None = None
-    """Seconds of its tokens."""
+    """Seconds per drafted token."""
 
 
 class HeadPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Drafting with the model's own layers (MTP)."""
 
     total_bytes: int
-    """Weights, cache, buffers, and copies of recurrent states, which are included in the plan's `memory`."""
+    """Weights, cache, buffers, and copies of recurrent states, included in the plan's `memory`."""
     gain: float
-    """Expected speed of replies relative to that without drafts."""
+    """Expected speedup of replies."""
 
 
 PORT, API_KEY = "PORT", "API_KEY"
-"""Placeholders in a command line for values that are chosen when it is started."""
+"""Placeholders in a command line for values chosen when the program starts."""
 
 
 class ProgramPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How the program is started that runs the model."""
+    """How to start the program that runs the model."""
 
     engine: EngineName
     command: tuple[str, ...]
     """The command line, with PORT and, if there is no other way to pass the key, API_KEY."""
     environment: dict[str, str] = {}
-    """Variables that are set for it."""
+    """Variables to set for it."""
     inherited: tuple[str, ...] = ()
-    """Variables of edgechat's environment that it inherits besides those that every program does."""
+    """Variables it inherits from edgechat's environment, besides those that every program does."""
     key_variable: str = ""
-    """The variable for its API key; '': none."""
+    """The variable that holds its API key; '' for none."""
 
 
 class LoadPlan(LoadParams, frozen=True, kw_only=True):
-    """How a model is loaded; sent to the worker, and shown to users.
+    """How to load a model; sent to the worker process and shown to users.
 
-    Counts are tokens, sequences or layers; sizes are bytes.
+    Counts are tokens, sequences or layers; sizes are in bytes.
     """
 
     model_path: str
-    """The folder of an MLX model. Empty if the model is not on this machine."""
+    """For MLX, the model's folder. Empty if the model is not on this machine."""
     model_name: str
     backend: Backend = "llama.cpp"
     quant: str | None = None
@@ -128,39 +126,39 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     memory: tuple[DeviceMemory, ...] = ()
     """By device; RAM first."""
     checkpoint_bytes: int = 0
-    """Limit for checkpoints of sequences that cannot be truncated, included in `memory`."""
+    """Limit for checkpoints of sequences that cannot be truncated; included in `memory`."""
     buffers: tuple[Buffer, ...] = ()
-    """Sizes by buffer type from llama.cpp's own allocator; empty if the sizes are estimated."""
+    """Sizes by buffer type, from llama.cpp's own allocator; empty if they are estimated."""
     end_tokens: tuple[int, ...] = ()
-    """Ids that end a reply in addition to those that the backend knows."""
+    """Ids that end a reply, in addition to those the backend knows."""
     draft: DraftPlan | None = None
-    """None: no separate file drafts."""
+    """The separate file that drafts, or None."""
     head: HeadPlan | None = None
-    """The model's own drafting layers (MTP); None: there are none, or `mtp` is off."""
+    """The model's own drafting layers (MTP); None if there are none, or `mtp` is off."""
     ngrams: bool = False
-    """Whether n-grams of the conversation are used as drafts."""
+    """Whether n-grams from the conversation are used as drafts."""
     no_draft: str = ""
-    """Why there are no drafts, or none by the requested model; a sentence."""
+    """Why nothing drafts, or why the requested model does not; a sentence."""
     projector: ProjectorPlan | None = None
-    """None: the model reads text only."""
+    """None if the model reads only text."""
     no_vision: str = ""
     """Why a model that could see or hear has no projector; a sentence."""
     adapters: tuple[AdapterPlan, ...] = ()
     """LoRA adapters with reserved memory; requests use them unless they say otherwise."""
     forecast: Forecast | None = None
-    """Seconds of a token before any correction; real runs are compared with it."""
+    """Seconds per token before any correction; real runs are compared with it."""
     predicted: Prediction | None = None
     where: RunConditions | None = None
-    """The conditions that the speed depends on: the key of the calibration."""
+    """The conditions that the speed depends on; they are the key for calibration."""
     kl_divergence: Divergence | None = None
     defaults: ModelDefaults = ModelDefaults()
-    """Defaults beside the file, in Ollama's store."""
+    """Defaults stored beside the file, in Ollama's store."""
     sampling: SamplingDefaults = SamplingDefaults()
-    """Options of settings.toml, over those that the model's makers recommend."""
+    """The options recommended by the model's makers, overridden by those in settings.toml."""
     thinking_sampling: SamplingDefaults | None = None
-    """The same with thinking on; None: no difference."""
+    """The same with thinking on; None if no different."""
     answering_sampling: SamplingDefaults | None = None
-    """... with thinking off."""
+    """The same with thinking off."""
     notes: tuple[str, ...] = ()
     """Requests that could not be met."""
     reasons: tuple[str, ...] = ()
@@ -168,12 +166,12 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     anyway: bool = False
     """Load it even if it does not seem to fit."""
     remote: HostedModel | None = None
-    """The model of another server, of which only the context is planned. None: it runs here."""
+    """The model on another server, for which only the context is planned. None if it runs here."""
     program: ProgramPlan | None = None
-    """The program that is started as that server; then the load is planned too."""
+    """The program that is started as that server. Its load is planned too."""
 
     def for_draft(self) -> LoadPlan | None:
-        """Return how the draft model is loaded; None if there is none."""
+        """Return the plan for loading the draft model, or None if there is none."""
         if self.draft is None:
             return None
         return LoadPlan(
@@ -184,7 +182,7 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
             quant=self.draft.quant,
             file_bytes=self.draft.file_bytes,
             forecast=self.draft.forecast,
-            end_tokens=self.end_tokens,  # its tokens are the same
+            end_tokens=self.end_tokens,  # both models use the same tokens
         )
 
     @property
@@ -199,29 +197,29 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
         return (*model, *[OWN_LAYERS] * self.mtp, *[NGRAMS] * self.ngrams)
 
     def sampling_for(self, think: bool | None) -> SamplingDefaults:
-        """Return the sampling options for thinking on, off, or by the model's default (None)."""
+        """Return the sampling options with thinking on, off, or left to the model's default (None)."""
         switched = {True: self.thinking_sampling, False: self.answering_sampling}
         chosen = None if think is None else switched[think]
         return chosen or self.sampling
 
     @property
     def weights_bytes(self) -> int:
-        """The sum over all memories."""
+        """Size of the weights in all memories."""
         return sum(memory.weights_bytes for memory in self.memory)
 
     @property
     def cache_bytes(self) -> int:
-        """The sum over all memories."""
+        """Size of the cache in all memories."""
         return sum(memory.cache_bytes for memory in self.memory)
 
     @property
     def compute_bytes(self) -> int:
-        """The sum over all memories."""
+        """Size of the compute buffers in all memories."""
         return sum(memory.compute_bytes for memory in self.memory)
 
     @property
     def total_bytes(self) -> int:
-        """All memory that the load takes."""
+        """All memory that the load needs."""
         return sum(memory.total_bytes for memory in self.memory)
 
 
@@ -293,6 +291,6 @@ def as_json(plan: LoadPlan) -> dict[str, Any]:
         "remote": msgspec.to_builtins(plan.remote),
         "program": msgspec.to_builtins(plan.program),
     }
-    if plan.remote is not None:  # which its server decides
+    if plan.remote is not None:  # the server decides these
         values |= dict.fromkeys(_NOT_OF_REMOTES)
     return values

@@ -1,4 +1,4 @@
-"""The planner's front door: from a model name to a LoadPlan, or to a survey of all files it may mean."""
+"""The planner's front door: from a model name to a LoadPlan, or to a survey of all matching files."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def prepare(
     described: MachineDescription = MachineDescription(),  # noqa: B008  (it is frozen)
     must_run: bool = True,
 ) -> LoadPlan:
-    """Return how to load `model`, a path or a name of the catalogue, on this machine now.
+    """Return how to load `model`, a path or a catalogue name, on this machine now.
 
     The request takes precedence over settings.toml. may_embed: accept embedding models. staying: plans of
     models that stay loaded beside it. leaving: plans of models that are unloaded first.
-    described, must_run: for models that another program runs, see `engine_plan`.
+    described, must_run: for models that another program runs; see `engine_plan`.
     Raises ModelNotFound, ModelFileError, BackendMissing, EngineMissing, DoesNotFit, SettingsError,
-    OptionWithoutEffect, or NotADraft for a requested draft model that cannot draft.
+    OptionWithoutEffect, or NotADraft if a requested draft model cannot draft.
     """
     engine, name = split_engine(model)
     config = settings.load()
@@ -96,10 +96,10 @@ def _prepared(
     entry = resolve(model).entry
     insists = request.draft is not None
     request = with_settings(request, config)
-    with DryRun() as dry:  # starts while the headers are read
+    with DryRun() as dry:  # it starts while the headers are read
         known = variants(model, offline=True, local=True)
         for file in known:
-            with contextlib.suppress(ModelFileError):  # it may not be chosen at all
+            with contextlib.suppress(ModelFileError):  # this file may not be chosen anyway
                 file.header()
         workers = request.workers or ()
         machine = machine_for(dry, described, workers=workers, types=None, staying=staying, leaving=leaving)
@@ -130,7 +130,7 @@ def _best(files: Sequence[Variant], machine: Machine, request: PlanRequest) -> t
 
 
 _SURE = 5
-"""Number of the best models that get a dry run; the memory of others is estimated."""
+"""Number of top-ranked models that get a dry run; for the others, memory is estimated."""
 
 
 def one_model(
@@ -138,10 +138,10 @@ def one_model(
 ) -> SurveyFindings:
     """Rate every file of a model for a machine. insists: see `with_draft`.
 
-    Raises ModelNotFound, ModelFileError, BackendMissing, HubError, SettingsError; for a requested draft model
-    also NotADraft and DoesNotFit.
+    Raises ModelNotFound, ModelFileError, BackendMissing, HubError or SettingsError; for a requested draft
+    model, also NotADraft or DoesNotFit.
     """
-    with DryRun() as dry:  # starts while the files are looked for
+    with DryRun() as dry:  # it starts while the files are found
         files = variants(name, offline=offline)
         machine = machine_for(dry, described, workers=request.workers or ())
         files = runnable(files, machine.profile, request)
@@ -160,12 +160,12 @@ def one_model(
 
 def _headers(files: Sequence[Variant]) -> Iterator[ModelHeader]:
     for file in files:
-        with contextlib.suppress(ModelFileError, OSError):  # it is reported where it is rated
+        with contextlib.suppress(ModelFileError, OSError):  # reported when the file is rated
             yield file.header()
 
 
 def all_models(request: PlanRequest, described: MachineDescription) -> SurveyFindings:
-    """Rate the best file of every model of the catalogue for a machine, without using the network.
+    """Rate the best file of every catalogue model for a machine, without using the network.
 
     Raises BackendMissing.
     """
@@ -175,7 +175,7 @@ def all_models(request: PlanRequest, described: MachineDescription) -> SurveyFin
 
 
 def overview(local: Sequence[LocalModel], request: PlanRequest) -> SurveyOverview:
-    """Rate the catalogue and these models for this machine, without using the network."""
+    """Rate the catalogue and the given local models for this machine, without using the network."""
     with _catalogue_on(MachineDescription(), request) as (models, machine):
         options = _ranked(models, machine, request)
         here: dict[Path, RankedFile] = {}
@@ -193,14 +193,14 @@ def _catalogue_on(
 ) -> Iterator[tuple[list[list[Variant]], Machine]]:
     with DryRun() as dry:
         models = everything(mlx=weighs_mlx(current_profile(), request))
-        for files in models:  # read while the dry run starts
+        for files in models:  # read the headers while the dry run starts
             next(samples(files), None)
         machine = machine_for(dry, described, workers=request.workers or (), types=COMMON)
         yield runnable_models(models, machine.profile, request), machine
 
 
 def _ranked(models: Sequence[Sequence[Variant]], machine: Machine, request: PlanRequest) -> list[RankedFile]:
-    """Return the best file of each model, best first; of equals, in the order of the catalogue."""
+    """Return each model's best file, best first; equals stay in catalogue order."""
     best = {
         number: option
         for number, files in enumerate(models)

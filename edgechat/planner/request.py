@@ -1,4 +1,4 @@
-"""Plan request: the choices that a user makes instead of the planner."""
+"""Plan request: the user's choices, which override the planner's."""
 
 from __future__ import annotations
 
@@ -13,32 +13,30 @@ from edgechat.native.params import CacheType
 from edgechat.settings import AttentionWish, Backend, RuntimeQuant, Settings
 
 BACKENDS: dict[Format, Backend] = {"gguf": "llama.cpp", "mlx": "mlx"}
-"""The backend of each format."""
 FORMATS: dict[Backend, Format] = {backend: format for format, backend in BACKENDS.items()}
-"""The format of each backend."""
 ENOUGH = 8192
 """Tokens of context that a conversation needs."""
 READABLE = 5.0
-"""Tokens per second, some 230 words per minute: people read faster than less."""
+"""Tokens per second, about 230 words per minute; people read faster than anything slower."""
 
 
 class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to plan a model; None leaves the choice to the planner."""
+    """The user's choices for a plan; None leaves a choice to the planner."""
 
     context: int | None = None
-    """Tokens."""
+    """In tokens."""
     cache_type: CacheType | None = None
     threads: int | None = None
     min_tps: float | None = None
-    """Tokens per second below which a quantization or a model is not chosen."""
+    """Quantizations and models below this many tokens per second are not chosen."""
     clients: int | None = None
-    """Number of clients that ask at the same time."""
+    """Number of clients that send requests at the same time."""
     quality: QualityClass | None = None
     """Minimum quality of a quantization; None: good, or worse if nothing else fits."""
     draft: str | None = None
-    """The drafter: 'auto' (as None), 'none', 'ngram', 'mtp', or the name or path of a model."""
+    """The drafter: 'auto' (like None), 'none', 'ngram', 'mtp', or a model's name or path."""
     attention: AttentionWish | None = None
-    """Kind of attention of GGUF chat models; None: as settings.toml says."""
+    """Kind of attention for GGUF chat models; None to follow settings.toml."""
     anyway: bool = False
     """Load even if it does not seem to fit."""
     backend: Backend | None = None
@@ -48,11 +46,11 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     adapters: tuple[str, ...] | None = None
     """LoRA adapters, as FILE or NAME:SCALE; None: the usual ones."""
     usual_adapters: tuple[str, ...] = ()
-    """Adapters that are applied to models they fit; (): those of settings.toml."""
+    """Adapters for every model that they fit; () for those in settings.toml."""
     workers: tuple[str, ...] | None = None
     """Addresses of machines that lend their memory (`ssh://host`)."""
     runtime_quant: RuntimeQuant | None = None
-    """Quantization by Transformers while it loads the weights, if it runs the model."""
+    """How Transformers, if it runs the model, quantizes the weights while loading them."""
     prefers: Backend | None = None
     """The backend to prefer if there is a choice, from settings.toml."""
     is_strict: bool = True
@@ -72,7 +70,7 @@ _OPTIONS: Mapping[str, str] = {
     "workers": "--with",
     "anyway": "--load-anyway",
 }
-"""Fields -> options of the command line."""
+"""Maps fields to command line options."""
 
 
 def with_settings(request: PlanRequest, config: Settings) -> PlanRequest:
@@ -92,10 +90,10 @@ def with_settings(request: PlanRequest, config: Settings) -> PlanRequest:
 def without_effect(
     request: PlanRequest, config: Settings, effective: Collection[str], name: str, runner: str
 ) -> tuple[str, ...]:
-    """Return notes on options without effect on a model that edgechat does not load itself.
+    """Return notes on options that have no effect on a model that edgechat does not load itself.
 
-    effective: the fields that have an effect. name: the model; runner: the program that runs it. Raises
-    OptionWithoutEffect for options of the command line, if the request is strict.
+    effective: fields that do have an effect. name: the model. runner: the program that runs it. Raises
+    OptionWithoutEffect for command line options, if the request is strict.
     """
     request = msgspec.structs.replace(request, adapters=request.adapters or request.usual_adapters or None)
     given = [
@@ -118,7 +116,7 @@ def without_effect(
     told = [
         *given,
         *(
-            f"{field} of settings.toml"
+            f"{field} in settings.toml"
             for field, is_set in configured.items()
             if is_set and field not in effective and _OPTIONS.get(field) not in given
         ),

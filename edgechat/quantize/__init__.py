@@ -1,1 +1,1 @@
-"""Quantizes models in 16 or 32 bits: to a level, a size or a loss. Read `making.py` first."""
+"""Quantizes 16-bit or 32-bit models to a level, a size or a loss. Read `making.py` first."""

@@ -1,4 +1,4 @@
-"""Child process for one step of making a model file: hours of native code, which can be killed."""
+"""Child process for one step of making a model file: hours of native code that can be killed."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ from edgechat.quantize.steps import (
 )
 
 CHUNK = 512
-"""Tokens of a chunk, as in llama-imatrix."""
+"""Tokens per chunk, as in llama-imatrix."""
 _LEAST_CHUNKS = 2
 _IMATRIX_CHUNKS = 40
 _PROBE = 256
-"""Tokens of a chunk for probing groups of tensors."""
+"""Tokens per chunk when probing groups of tensors."""
 
 
 class Pace:
-    """Reports the progress of a step, and the time that is left."""
+    """Reports a step's progress and the time left."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
         self._what, self._begun = "", 0.0
 
     def __call__(self, what: str, share: float) -> None:
-        """Report the share of `what` that is done."""
+        """Report which share of `what` is done."""
         now = time.monotonic()
         if what != self._what:
             self._what, self._begun = what, now
@@ -60,7 +60,7 @@ class Pace:
 
 
 def dry_run(step: DryStep) -> TargetTypes:
-    """Ask llama.cpp for the types it would choose."""
+    """Ask llama.cpp which types it would choose."""
     importance: dict[str, Floats] | None = {} if step.has_importance else None
     plans = (
         target_types(Path(step.source), QuantizeParams(file_type=number, importance=importance))
@@ -70,7 +70,7 @@ def dry_run(step: DryStep) -> TargetTypes:
 
 
 def compute_imatrix(step: ImatrixStep, pace: Pace) -> Done:
-    """Compute an importance matrix over a user's text, or over every other chunk of the shipped one."""
+    """Compute an importance matrix from a user's text, or from every other chunk of the shipped one."""
     sums = ActivationSums()
     with TextReader(Path(step.source), step.load, on_operation=sums.on_operation) as reader:
         chunks = _chunks(reader, step.text, CHUNK)
@@ -89,7 +89,7 @@ def compute_imatrix(step: ImatrixStep, pace: Pace) -> Done:
 
 
 def probe(step: ProbeStep, pace: Pace) -> TensorOptions:
-    """Measure the cost of each type for each tensor."""
+    """Measure what each type costs for each tensor."""
     weights = SourceWeights(map(Path, step.sources))
     addresses = WeightAddresses(step.tensors)
     importance = read_imatrix(Path(step.imatrix)).importance()
@@ -126,7 +126,7 @@ def write(step: WriteStep, pace: Pace) -> Done:
 
 
 def _imatrix_metadata(matrix: ImportanceMatrix, path: str) -> dict[str, str | int]:
-    """Return the metadata that llama-quantize writes about the matrix."""
+    """Return the metadata about the matrix that llama-quantize writes."""
     return {
         "quantize.imatrix.file": Path(path).name,
         "quantize.imatrix.dataset": matrix.dataset,
@@ -136,7 +136,7 @@ def _imatrix_metadata(matrix: ImportanceMatrix, path: str) -> dict[str, str | in
 
 
 def measure(step: MeasureStep, pace: Pace) -> MeasuredLosses:
-    """Measure files against the source, on chunks that no importance matrix has seen."""
+    """Measure the loss of files relative to the source, on chunks that no importance matrix has seen."""
     totals = [0.0] * len(step.files)
     with ExitStack() as stack:
         base = stack.enter_context(TextReader(Path(step.source), step.load))
@@ -156,7 +156,6 @@ def _with_chunks(load: LoadParams, size: int) -> LoadParams:
 
 
 def _chunks(reader: TextReader, path: str, size: int) -> list[list[int]]:
-    """Return the chunks of a text. Raises BadRequest if it is too short."""
     chunks = reader.chunks(read_text(_text(path)), size)
     if len(chunks) < _LEAST_CHUNKS:
         raise BadRequest(
@@ -167,7 +166,6 @@ def _chunks(reader: TextReader, path: str, size: int) -> list[list[int]]:
 
 
 def _evenly(chunks: Sequence[list[int]], n: int) -> Sequence[list[int]]:
-    """Return n chunks, evenly spread over the text."""
     return chunks[:: max(1, len(chunks) // n)][:n]
 
 
@@ -189,7 +187,7 @@ def take(task: QuantizeTask, tell: Tell) -> msgspec.Struct:
 
 
 def _text(path: str) -> Path:
-    """Return the path of a text; '' means the one that ships."""
+    """Return the path of a text; '' stands for the shipped one."""
     return Path(path) if path else shipped_text()
 
 

@@ -1,4 +1,4 @@
-"""Importance matrices in GGUF, as llama-imatrix writes them: NAME.in_sum2 and NAME.counts per weight."""
+"""Importance matrices in llama-imatrix's GGUF format: NAME.in_sum2 and NAME.counts for each weight."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _CHUNKS, _CHUNK_SIZE, _DATASETS = "imatrix.chunk_count", "imatrix.chunk_size", "
 
 @dataclass(frozen=True, slots=True)
 class ImportanceMatrix:
-    """Squared sums of activations, and how they were collected."""
+    """Sums of squared activations, and how they were collected."""
 
     squares: Mapping[str, Floats]
-    """[n_matrices, n_columns], by the weight's name."""
+    """[n_matrices, n_columns] by weight name."""
     counts: Mapping[str, Floats]
-    """Number of added rows: [n_matrices], or [1] for all."""
+    """How many rows were added: [n_matrices], or [1] for all."""
     dataset: str
-    """Name of the text."""
+    """The text's name."""
     n_chunks: int
     chunk_size: int
 
     def importance(self) -> dict[str, Floats]:
-        """Return the mean squares for a quantizer, by weight; 1 for experts that were never used."""
+        """Return the mean squares that a quantizer needs, by weight; 1 for experts that were never used."""
         means: dict[str, Floats] = {}
         for name, squares in self.squares.items():
             counts = self.counts[name][:, None]
@@ -87,7 +87,7 @@ def read_imatrix(path: Path) -> ImportanceMatrix:
     names = datasets.values if isinstance(datasets, GgufArray) and datasets.values else ("",)
     n_chunks, size = header.metadata.get(_CHUNKS), header.metadata.get(_CHUNK_SIZE)
     if not isinstance(n_chunks, int) or not isinstance(size, int):
-        raise _damaged(path, "it does not say of how much text it is")
+        raise _damaged(path, "it does not say how much text it covers")
     flat = {name: array.ravel() for name, array in counts.items()}
     return ImportanceMatrix(squares, flat, str(names[0]), n_chunks, size)
 

@@ -1,7 +1,7 @@
 """Makes a quantized model file, step by step, in child processes.
 
-Files are written into a folder that no list of models includes, and renamed when they are complete and on
-the disk. If this is interrupted, no model appears; the next import or quantization removes what is left.
+Files are written to a folder that no model list includes, and renamed once they are complete and on disk. If
+the process is interrupted, no model appears; the next import or quantization removes the remains.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ Tell = Callable[[str], None]
 
 _UNQUANTIZED = (GgmlType.F32, GgmlType.F16, GgmlType.BF16, GgmlType.I32)
 PLAIN_LEVELS = ("Q2_K", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M", "Q6_K", "Q8_0")
-"""Levels to compare a mixture with, the smallest first."""
+"""Levels to compare a mixture with, smallest first."""
 _READ = 512
-"""Tokens of a call when a text is read."""
+"""Tokens per call when reading a text."""
 _METADATA = 1 << 16
-"""Bytes for added metadata and padding."""
+"""Bytes reserved for added metadata and padding."""
 _TRIES = 4
 _CLOSE = 0.9
 """Share of the requested loss that is close enough."""
@@ -78,16 +78,16 @@ _HINT = "Check `edgechat doctor` and the free memory, and try a smaller model."
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeRequest:
-    """Request for one of `level`, `n_bytes` and `loss`, or for a matrix alone if none is given."""
+    """A request for a level, a size or a loss, or for an importance matrix alone."""
 
     model: str
     level: str | None = None
     n_bytes: int | None = None
-    """Largest size of the file."""
+    """Maximum size of the file."""
     loss: float | None = None
-    """Largest mean divergence, in nats."""
+    """Maximum mean divergence, in nats."""
     imatrix: str | None = None
-    """A text, or a matrix in GGUF; '' is the text that ships; None: no matrix if a level is given."""
+    """A text, or a matrix in GGUF; '' for the shipped text. None: no matrix if a level is given."""
     save_imatrix: Path | None = None
     name: str | None = None
     keep_split: bool = False
@@ -101,23 +101,23 @@ class QuantizedModel:
     path: Path
     name: str
     level: str
-    """The level, or the nearest one in size."""
+    """The quantization level, or the nearest one in size."""
     size: int
     source_size: int
     types: Mapping[str, str]
-    """Type of each quantized tensor."""
+    """The type of each quantized tensor."""
     sizes: Mapping[str, int]
     loss: float | None = None
-    """Measured; None if it was not."""
+    """As measured, or None."""
     rival: tuple[str, int, float] | None = None
-    """A plain level of at most this size, with its size and loss."""
+    """A plain level that is no larger, with its size and loss."""
 
 
 class Source:
     """The model to quantize."""
 
     def __init__(self, name: str) -> None:
-        """Find the model. Raises ModelNotFound, ModelFileError, NotQuantized."""
+        """Find the model. Raises ModelNotFound, ModelFileError or NotQuantized."""
         if any(Path(name).glob("*.safetensors")):
             raise _of_safetensors(name, name)
         model = find_models(name)[0]
@@ -134,24 +134,24 @@ class Source:
 
     @property
     def is_quantized(self) -> bool:
-        """Whether some weights are quantized already."""
+        """Whether some weights are already quantized."""
         return any(tensor.type not in _UNQUANTIZED for tensor in self.header.tensors)
 
     @property
     def base_name(self) -> str:
-        """Name without the quantization."""
+        """The name without the quantization."""
         name = self.model.name if self.model.place is Place.OLLAMA else self.path.name
         name = without_label(SHARD_NUMBER.sub("", name).removesuffix(".gguf"))
         return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._ ") or "model"
 
     def file_size(self, types: Mapping[str, str]) -> int:
-        """Return the approximate size of a file with these types, in bytes."""
+        """Return the approximate size, in bytes, of a file with these types."""
         overhead = self.header.file_size - self.header.weights_bytes + _METADATA
         return overhead + sum(sizes_of(self.header, types).values())
 
 
 def sizes_of(header: ModelHeader, types: Mapping[str, str]) -> dict[str, int]:
-    """Return the size of each tensor in bytes, with these types."""
+    """Return the size of each tensor, in bytes, with these types."""
     return {
         tensor.name: GgmlType[kind].row_bytes(tensor.n_elements)
         if (kind := types.get(tensor.name, ""))
@@ -161,14 +161,14 @@ def sizes_of(header: ModelHeader, types: Mapping[str, str]) -> dict[str, int]:
 
 
 def level_types(source: Source, levels: Iterable[str], *, has_importance: bool) -> list[dict[str, str]]:
-    """Return the types that llama.cpp would choose at each level. Raises EdgechatError."""
+    """Return the types that llama.cpp would choose for each level. Raises EdgechatError."""
     numbers = tuple(LEVELS[level] for level in levels)
     answer: TargetTypes = take_step(DryStep(str(source.path), numbers, has_importance), lambda _text: None)
     return answer.types
 
 
 def make(source: Source, request: QuantizeRequest, tell: Tell) -> QuantizedModel | None:
-    """Make the model file, or only the matrix. Raises EdgechatError, leaving no file."""
+    """Make the model file, or only the matrix. Raises EdgechatError, leaving no file behind."""
     folder = locations.own_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -193,8 +193,6 @@ def _draft_folder(folder: Path) -> Iterator[Path]:
 
 
 class _Maker:
-    """The making of one model."""
-
     def __init__(
         self, source: Source, request: QuantizeRequest, draft: Path, folder: Path, tell: Tell
     ) -> None:
@@ -213,7 +211,6 @@ class _Maker:
         return reading_params(self._source.path, self._request.threads)
 
     def make(self) -> QuantizedModel | None:
-        """See `make`."""
         request = self._request
         if request.name is not None:
             self._check_free(self._folder / _file_name(request.name))
@@ -236,7 +233,7 @@ class _Maker:
         return self._finish(file, level, types)
 
     def _dequantize(self) -> None:
-        """Convert a quantized source to 16 bits: the search rounds floating-point numbers."""
+        """Convert a quantized source to 16 bits, because the search rounds floating-point numbers."""
         (types,) = level_types(self._source, ["F16"], has_importance=False)
         self._check_disk(self._source.file_size(types))
         file = self._write("source", "F16", {})
@@ -244,7 +241,7 @@ class _Maker:
         self._source = _Dequantized(file, base_name)
 
     def _find_imatrix(self) -> None:
-        """Read or compute the matrix, and save it if requested."""
+        """Read or compute the importance matrix, and save it if requested."""
         request = self._request
         given = request.imatrix
         if given is None and request.level is not None:
@@ -280,7 +277,7 @@ class _Maker:
         return self._of_loss(self._request.loss, answer.options, rivals)
 
     def _check_size(self, n_bytes: int, names: Collection[str]) -> None:
-        """Raise NotQuantized if even the smallest types make a larger file."""
+        """Raise NotQuantized if even the smallest types make the file too large."""
         tensors = [tensor for tensor in self._source.header.tensors if tensor.name in names]
         smallest = {
             tensor.name: min(types_for(tensor), key=lambda kind: kind.row_bytes(tensor.n_elements)).name
@@ -302,7 +299,7 @@ class _Maker:
         self._check_disk(2 * n_bytes)
         mixed = self._write("mixed", self._nearest(types, rivals), types)
         rival = self._nearest(types, rivals)
-        # Smaller than any level, or exactly a level.
+        # The mixture is smaller than any level, or exactly a level.
         if self._source.file_size(rivals[rival]) > n_bytes or types.items() <= rivals[rival].items():
             (loss,) = self._measure(mixed)
             return self._finish(mixed, rival, types, loss)
@@ -316,7 +313,7 @@ class _Maker:
     def _of_loss(
         self, loss: float, options: Options, rivals: Mapping[str, Mapping[str, str]]
     ) -> QuantizedModel:
-        """Correct the predicted loss by measured ones, until a file is close enough below `loss`."""
+        """Correct the predicted loss by measuring files, until one is close enough below `loss`."""
         best: tuple[list[Path], dict[str, str], float] | None = None
         correction, least = 1.0, float("inf")
         for number in range(_TRIES):
@@ -345,12 +342,12 @@ class _Maker:
         return self._finish(files, self._nearest(types, rivals), types, measured)
 
     def _size_of(self, options: Options, types: Mapping[str, str]) -> int:
-        """Return the size of a file without the tensors that have options, in bytes."""
+        """Return the size of a file, in bytes, without the tensors that have options."""
         sizes = sizes_of(self._source.header, types)
         return self._source.file_size(types) - sum(sizes[name] for name in options)
 
     def _nearest(self, types: Mapping[str, str], rivals: Mapping[str, Mapping[str, str]]) -> str:
-        """Return the largest level that is not larger than a mixture, else the smallest one."""
+        """Return the largest level that is no larger than a mixture, or else the smallest level."""
         size = self._source.file_size(types)
         smaller = [level for level, plain in rivals.items() if self._source.file_size(plain) <= size]
         return smaller[-1] if smaller else next(iter(rivals))
@@ -358,7 +355,7 @@ class _Maker:
     def _write(
         self, name: str, level: str, types: Mapping[str, str], *, keep_split: bool = False
     ) -> list[Path]:
-        """Return the new file, or its shards."""
+        """Write a file; return it or its shards."""
         target = self._draft / (name if keep_split else f"{name}.gguf")
         step = WriteStep(
             source=str(self._source.path),
@@ -387,7 +384,7 @@ class _Maker:
         loss: float | None = None,
         rival: tuple[str, int, float] | None = None,
     ) -> QuantizedModel:
-        """Check the files and rename them: the first one last, since it makes them a model."""
+        """Check the files and rename them. The first one comes last, as it makes them a model."""
         self._tell("saving")
         header = read_model(files[0])
         if {tensor.name for tensor in header.tensors} != {t.name for t in self._source.header.tensors}:
@@ -422,7 +419,7 @@ class _Maker:
         )
 
     def _default_name(self, level: str) -> str:
-        """Return the name of the new model; for a mixture, which took minutes, one that is free."""
+        """Return a name for the new model: a free one for a mixture, which took minutes to make."""
         if self._request.level is not None:
             return f"{self._source.base_name}-{level}"
         names = (
@@ -466,7 +463,7 @@ def _of_safetensors(name: str, folder: str) -> NotQuantized:
 
 
 def reading_params(path: Path, threads: int | None = None) -> LoadParams:
-    """Plan the load of a model to read a text: as the planner would, with little context.
+    """Return parameters for loading a model to read a text: the planner's, but with little context.
 
     Raises DoesNotFit.
     """
@@ -487,7 +484,7 @@ def reading_params(path: Path, threads: int | None = None) -> LoadParams:
 
 
 def take_step(step: Any, tell: Tell) -> Any:
-    """Run a step in a child process; return its answer. Raises EdgechatError."""
+    """Run a step in a child process and return its answer. Raises EdgechatError."""
     return ask("quantize", QuantizeTask(step), StepAnswer, tell, _HINT)
 
 
@@ -497,7 +494,7 @@ def is_matrix(imatrix: str | None) -> bool:
 
 
 def _save_matrix(matrix: Path, target: Path) -> None:
-    """Copy a matrix to the path that the user chose. Raises NotQuantized."""
+    """Copy a matrix to the path chosen by the user. Raises NotQuantized."""
     part = target.with_name(f".{target.name}{DRAFT}")
     try:
         shutil.copyfile(matrix, part)
@@ -519,7 +516,7 @@ def chosen_types(chosen: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _for_loss(options: Options, loss: float) -> dict[str, Any]:
-    """Return the smallest choice with at most this predicted loss, by bisection of the size."""
+    """Return the smallest choice with at most this predicted loss, by bisecting the size."""
     low, high = least_bytes(options), sum(max(o.n_bytes for o in choices) for choices in options.values())
     while high - low > high // 2000:
         middle = (low + high) // 2

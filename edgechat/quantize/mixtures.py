@@ -1,4 +1,4 @@
-"""Types of tensors: llama.cpp's named mixtures, and own ones with the least loss for a size."""
+"""Tensor types: llama.cpp's named mixtures, and mixtures with the smallest loss for a given size."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from edgechat.models.formats.header import ModelTensor
 from edgechat.models.formats.quants import FILE_TYPES, GgmlType, canonical
 
 _NOTHING = 1e-7
-"""Nats that are not worth a byte: weights that are on the grid of a type already."""
+"""Nats that are not worth a byte, as for weights that already lie on a type's grid."""
 
 
 class TensorOption(msgspec.Struct, frozen=True):
-    """A possible type of a tensor."""
+    """A type that a tensor can have."""
 
     type: str
-    """Name in `GgmlType`."""
+    """The name in `GgmlType`."""
     n_bytes: int
     loss: float
-    """Its share of the divergence, in nats."""
+    """The tensor's share of the divergence, in nats."""
 
 
 Options = Mapping[str, Sequence[TensorOption]]
 
 
 def least_bytes(options: Options) -> int:
-    """Return the smallest total size of the tensors, in bytes."""
+    """Return the smallest possible total size of the tensors, in bytes."""
     return sum(min(option.n_bytes for option in choices) for choices in options.values())
 
 
 def allocate(options: Options, budget: int) -> dict[str, TensorOption]:
-    """Choose an option for each tensor within `budget` bytes, which is not below `least_bytes`.
+    """Choose an option for each tensor within `budget` bytes, which must be at least `least_bytes`.
 
-    Losses are small and add up, so this is a multiple-choice knapsack. For each tensor, only the types on the
-    lower convex hull of (bytes, loss) matter. All tensors start with the smallest, and the step that saves
-    most loss per byte is taken next, until none fits. With hundreds of tensors the result is as good as
-    optimal: what remains is less than one step. (H. Kellerer et al., Knapsack Problems, 2004, ch. 11.)
+    Losses are small and add up, so this is a multiple-choice knapsack problem. For each tensor, only the
+    types on the lower convex hull of (bytes, loss) matter. All tensors start with their smallest type. Then
+    the step that saves the most loss per byte is taken, until none fits. With hundreds of tensors, the result
+    is practically optimal: less than one step remains. (H. Kellerer et al., Knapsack Problems, 2004, ch. 11.)
     """
     hulls = {name: _hull(choices) for name, choices in options.items()}
     chosen = {name: hull[0] for name, hull in hulls.items()}
@@ -62,7 +62,7 @@ def allocate(options: Options, budget: int) -> dict[str, TensorOption]:
 
 
 def _hull(choices: Sequence[TensorOption]) -> list[TensorOption]:
-    """Return the options on the lower convex hull, from small to large: each step saves less per byte."""
+    """Return the options on the lower convex hull, from small to large. Each step saves less per byte."""
     hull: list[TensorOption] = []
     for option in sorted(choices, key=lambda option: (option.n_bytes, option.loss)):
         if hull and option.loss >= hull[-1].loss:
@@ -79,7 +79,7 @@ def _saving(below: TensorOption, above: TensorOption) -> float:
 
 _UNKNOWN_TO_LLAMA_CPP = "NVFP4"
 LEVELS = {name: number for number, name in FILE_TYPES.items() if name != _UNKNOWN_TO_LLAMA_CPP}
-"""Names and numbers (`general.file_type`)."""
+"""Level names and their numbers (`general.file_type`)."""
 _ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M", "MXFP4_MOE": "MXFP4"}
 
 _K_TYPES = (
@@ -101,11 +101,11 @@ _SHORT_TYPES = (
 )
 """For rows whose length is not a multiple of 256."""
 _KEPT = re.compile(r"\bssm_out\.weight$")
-"""Tensors of recurrent layers that need at least 8 bits."""
+"""Tensors in recurrent layers that need at least 8 bits."""
 
 
 def level_named(text: str) -> str:
-    """Return the level for a name in any spelling: 'Q4_K_M' for 'q4_k'. Raises NotQuantized."""
+    """Return the level for a name in any spelling, such as 'Q4_K_M' for 'q4_k'. Raises NotQuantized."""
     name = canonical(text.strip().replace("-", "_"))
     name = _ALIASES.get(name, name)
     if name in LEVELS:
@@ -116,7 +116,7 @@ def level_named(text: str) -> str:
 
 
 def types_for(tensor: ModelTensor) -> tuple[GgmlType, ...]:
-    """Return the possible types of a tensor; the last is the source's own, or F16 for F32."""
+    """Return the possible types of a tensor. The last is the source's own type, or F16 for F32."""
     own = GgmlType.F16 if tensor.type is GgmlType.F32 else tensor.type
     columns = tensor.shape[0]
     if _KEPT.search(tensor.name):

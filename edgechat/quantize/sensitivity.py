@@ -1,9 +1,10 @@
-"""Cost of storing a tensor in a type, measured in a loaded model.
+"""Measures, in a loaded model, what it costs to store a tensor in a type.
 
-The loss grows with the error of the tensor's output, whatever type causes it: the sum of squared differences
-of weights, with each column weighted by its importance. So the error of each type is computed for a sample of
-rows, and one type is tried in the model: tensors of a kind in neighbouring layers are rounded, and the
-divergence of the predictions is measured. Divergence divided by error is the sensitivity of these tensors.
+The loss grows with the error in the tensor's output, whatever type causes it. That error is the sum of the
+squared differences of weights, with each column weighted by its importance. It is computed for each type, on
+a sample of rows, but only one type is tried in the model: tensors of one kind in neighboring layers are
+rounded, and the divergence of the predictions is measured. Divergence divided by error is the sensitivity of
+these tensors.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ from edgechat.native.tensors import rounded
 from edgechat.quantize.mixtures import TensorOption, types_for
 
 _SAMPLE = 1 << 18
-"""Size of the sample of a tensor, in weights."""
+"""Sample size per tensor, in weights."""
 _PROBE_ERROR = 5e-3
-"""Relative error at which groups are probed: small enough to add up, far above that of Q8_0."""
+"""Relative error at which groups are probed: small enough to add up, but far above the error of Q8_0."""
 
 
 class WeightAddresses:
-    """Addresses of a model's weights, collected as its operations use them."""
+    """Collects the addresses of a model's weights as operations use them."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._wanted = frozenset(names)
         self.found: dict[str, int] = {}
 
     def on_operation(self, address: int, _ask: bool) -> bool:
-        """Callback for `cb_eval`: asks for no data."""
+        """Handle a `cb_eval` callback without asking for data."""
         tensor = tensors.at(address)
         for source in tensor.src[:2]:
             if source:
@@ -52,7 +53,7 @@ class WeightAddresses:
 
 
 class Probe:
-    """Measures the tensors of a loaded, writable model."""
+    """Measures the tensors of a loaded model with writable weights."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class Probe:
     def options(
         self, names: Sequence[str], n_groups: int, tell: Callable[[str, float], None]
     ) -> dict[str, list[TensorOption]]:
-        """Return the cost of the types for each tensor. tell: called with the step, and the share done."""
+        """Return what the types cost for each tensor. tell: called with the step and the share done."""
         errors: dict[str, dict[GgmlType, float]] = {}
         for number, name in enumerate(names):
             tell("computing the errors of types", number / len(names))
@@ -87,7 +88,7 @@ class Probe:
             tell("measuring what the model loses by each group of tensors", number / len(groups))
             sensitivity = self._sensitivity(group, errors)
             sensitivities |= dict.fromkeys(group, sensitivity)
-        # Tensors that no operation has used (an unused expert, a head) count as average.
+        # Assume average sensitivity for tensors that no operation has used (an unused expert, a head).
         usual = float(np.median(list(sensitivities.values()))) if sensitivities else 1.0
         return {
             name: [
@@ -98,7 +99,7 @@ class Probe:
         }
 
     def _error(self, name: str, sample: Floats, kind: GgmlType) -> float:
-        """Return the squared error of a tensor's output, relative to the output."""
+        """Return the squared error in a tensor's output, relative to the output."""
         importance = self._importance_of(name, len(sample))
         difference = rounded(sample, kind, importance, self._threads) - sample
         weight = importance[:, None, :] if importance is not None else np.float32(1)
@@ -142,7 +143,7 @@ def _distance(error: float) -> float:
 
 
 def _groups(names: Sequence[str], n_groups: int) -> Iterator[tuple[str, ...]]:
-    """Yield about `n_groups` groups of tensors of a kind in neighbouring layers."""
+    """Yield about `n_groups` groups of tensors of the same kind in neighboring layers."""
     size = max(1, -(-len(names) // n_groups))
 
     def kind_of(name: str) -> str:
@@ -161,7 +162,7 @@ UNQUANTIZED = (GgmlType.F32, GgmlType.F16, GgmlType.BF16)
 
 
 class SourceWeights:
-    """Weights of a GGUF file or its shards, of the types UNQUANTIZED; memory-mapped."""
+    """Memory-mapped weights of a GGUF file or its shards; their types must be UNQUANTIZED."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
         """Read the headers of all shards. Raises ModelFileError."""
@@ -179,7 +180,7 @@ class SourceWeights:
         return np.memmap(path, np.uint8, "r", offset, (self.tensors[name].n_bytes,))
 
     def floats(self, name: str, n_rows: int = 0) -> Floats:
-        """Return a tensor as [n_matrices, n_rows, n_columns]; n_rows: an even sample, 0 for all rows."""
+        """Return a tensor as [n_matrices, n_rows, n_columns]; n_rows: size of an even sample, 0 for all."""
         tensor = self.tensors[name]
         _, rows, *others = tensor.shape
         data = self.raw(name).reshape(int(np.prod(others, dtype=np.int64)), rows, -1)
@@ -189,7 +190,7 @@ class SourceWeights:
 
 
 def packed(weights: Floats, kind: GgmlType) -> npt.NDArray[np.uint8]:
-    """Encode weights in one of the types UNQUANTIZED."""
+    """Encode weights in an UNQUANTIZED type."""
     if kind is GgmlType.BF16:
         bits = weights.view(np.uint32)
         rounded = bits + (0x7FFF + (bits >> 16 & 1))

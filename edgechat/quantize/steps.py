@@ -1,4 +1,4 @@
-"""Steps of making a model file: messages to the child process, and its answers."""
+"""Steps of making a model file: the messages to the child process, and its answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from edgechat.quantize.mixtures import TensorOption
 
 
 class DryStep(msgspec.Struct, frozen=True, tag=True):
-    """Find the types that llama.cpp would choose at some levels."""
+    """Find the types that llama.cpp would choose for some levels."""
 
     source: str
     file_types: tuple[int, ...]
@@ -23,20 +23,20 @@ class ImatrixStep(msgspec.Struct, frozen=True, tag=True):
     source: str
     load: LoadParams
     text: str
-    """Path; '' for the text that ships."""
+    """A path, or '' for the shipped text."""
     target: str
 
 
 class ProbeStep(msgspec.Struct, frozen=True, tag=True):
-    """Measure the cost of types for the tensors of an unquantized source."""
+    """Measure what types cost for the tensors of an unquantized source."""
 
     sources: tuple[str, ...]
-    """Paths of all shards."""
+    """The paths of all shards."""
     load: LoadParams
     text: str
     imatrix: str
     tensors: tuple[str, ...]
-    """Names of tensors that may be quantized."""
+    """The names of tensors that may be quantized."""
     n_groups: int = 64
     """Approximate number of groups to probe."""
     n_chunks: int = 2
@@ -52,7 +52,7 @@ class WriteStep(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     threads: int
     imatrix: str = ""
     types: dict[str, str] = {}
-    """Types that replace those of the level, by tensor."""
+    """Types that override the level's, by tensor."""
     metadata: dict[str, str | int | float] = {}
     keep_split: bool = False
 
@@ -75,7 +75,7 @@ class QuantizeTask(msgspec.Struct, frozen=True, tag=True):
 
 
 class TargetTypes(msgspec.Struct, frozen=True, tag=True):
-    """Per level, the type of each tensor as in `GgmlType`; '' if it keeps its own."""
+    """For each level, each tensor's type as named in `GgmlType`, or '' if it keeps its own."""
 
     types: list[dict[str, str]]
 
@@ -87,14 +87,14 @@ class TensorOptions(msgspec.Struct, frozen=True, tag=True):
 
 
 class MeasuredLosses(msgspec.Struct, frozen=True, tag=True):
-    """Mean divergence of each file, in nats."""
+    """The mean divergence of each file, in nats."""
 
     losses: tuple[float, ...]
     n_tokens: int
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
-    """The file is written."""
+    """The file has been written."""
 
 
 StepAnswer = BenchProgress | BenchFailure | TargetTypes | TensorOptions | MeasuredLosses | Done

@@ -156,7 +156,7 @@ def test_settings_name_the_model():
 
 def test_a_chat_model_is_refused():
     settings.change(("embedding_model",), str(at_home("dense", "chat.gguf")))
-    with pytest.raises(ModelFileError, match="no embedding model"):
+    with pytest.raises(ModelFileError, match="cannot be used for embedding"):
         embedder_here()
 
 

@@ -158,5 +158,5 @@ async def test_settings_name_the_model():
     with pytest.raises(ModelNotFound, match="gone"):
         reranker_here()
     settings.change(("reranking_model",), "other")
-    with pytest.raises(ModelFileError, match="other as reranking_model, but it is no reranking model"):
+    with pytest.raises(ModelFileError, match="other as reranking_model, but it cannot be used for reranking"):
         reranker_here()

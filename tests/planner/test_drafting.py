@@ -149,7 +149,9 @@ def test_one_that_was_not_takes_only_what_is_left(free):
     assert (both.context, both.cache_type, both.split) == (alone.context, alone.cache_type, alone.split)
     assert (both.draft is None) == (free < 16)
     assert both.ngrams
-    assert both.no_draft == ("The draft model small does not fit in addition." if both.draft is None else "")
+    assert both.no_draft == (
+        "The draft model small does not fit beside the model." if both.draft is None else ""
+    )
     assert both.no_draft in " ".join(both.reasons)
     assert both.total_bytes <= 0.9 * free * GIB or both.draft is None
 

@@ -77,7 +77,7 @@ def test_the_last_step_down_but_one_leaves_it_out():
         step = step_down(plan, header)
         assert step is not None
         plan, said = step
-    assert said == "Its vision tower is not loaded, to save memory: the model reads text alone."
+    assert said == "Its vision tower is not loaded, to save memory: the model reads only text."
     assert plan.no_vision == said
 
 

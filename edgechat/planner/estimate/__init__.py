@@ -1,5 +1,5 @@
-"""What a load takes and how fast it is: by llama.cpp's own allocator, by formula, and by what was learnt.
+"""Estimates the memory and speed of a load, by llama.cpp's own allocator, by formula, and from earlier loads.
 
-Input: a header and load parameters; output: bytes for each buffer and seconds for each token. Read
-`shape.py` first, then `dry_run.py` and `speed.py`.
+A header and load parameters go in; bytes for each buffer and seconds for each token come out. Read `shape.py`
+first, then `dry_run.py` and `speed.py`.
 """

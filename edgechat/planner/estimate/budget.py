@@ -1,12 +1,12 @@
-"""Budget: the memory that a load may take on each device, and layouts: which layers lie where.
+"""Budget: how much memory a load may take on each device; and layouts: which layers go where.
 
-The budget is what is free now, less a margin. A card that shares the machine's memory has its own limit, but
-what it holds is charged to RAM too. Swap never counts.
+The budget is the memory that is free now, minus a margin. A card that shares the machine's memory has its own
+limit, but what it holds also counts as RAM. Swap never counts.
 
-Cards are filled from the last layer backwards, the best card first: llama.cpp offloads the last layers, and
-with them the output. For mixtures of experts two ways are tried: as many whole layers on the cards as fit, or
-all layers with the experts of some in RAM. Experts are most of the bytes, and few of them are read for a
-token.
+Cards are filled from the last layer backwards, best card first: llama.cpp offloads the last layers, along
+with the output. For mixtures of experts, two layouts are tried: as many whole layers on the cards as fit, or
+all layers with the experts of some left in RAM. Experts are most of the bytes, but each token reads only a
+few.
 """
 
 from __future__ import annotations
@@ -27,31 +27,30 @@ from edgechat.planner.estimate.shape import ModelShape, PlacedPart
 
 RAM = "RAM"
 MLX = "MLX"
-"""Name of the GPU of an Apple processor when MLX uses it."""
+"""Name of an Apple GPU when MLX uses it."""
 SPARE = 0.1
-"""Share of the free RAM for other programs, unless more context is requested."""
+"""Share of free RAM left to other programs, unless more context is requested."""
 _CARD_MARGIN = 512 * 2**20
 _CARD_SHARE = 0.1
 
 
 class Needs(msgspec.Struct, frozen=True):
-    """Bytes that a load takes of one memory."""
+    """What a load needs in one memory, in bytes."""
 
     weights_bytes: int = 0
     cache_bytes: int = 0
     compute_bytes: int = 0
     program_bytes: int = 0
-    """The process around the model; in RAM only."""
+    """For the process itself; in RAM only."""
     checkpoint_bytes: int = 0
     """In RAM only."""
     projector_bytes: int = 0
     """Weights and buffers of the projector, and in RAM the picture itself."""
     adapter_bytes: int = 0
-    """LoRA adapters."""
 
     @property
     def total_bytes(self) -> int:
-        """The sum."""
+        """The sum of all fields."""
         model = self.weights_bytes + self.cache_bytes + self.compute_bytes
         beside = self.projector_bytes + self.adapter_bytes
         return model + self.program_bytes + self.checkpoint_bytes + beside
@@ -70,17 +69,17 @@ class Needs(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """Bytes that a load takes besides weights."""
+    """What a load needs besides its weights, in bytes."""
 
     cache: Sequence[int]
-    """For each layer."""
+    """Per layer."""
     compute: int
-    """On each device."""
+    """Per device."""
     output: int
     """Rows of logits, in RAM."""
     program: int
     drafting: int = 0
-    """To compute drafts with the model's own layers, on the device of the output."""
+    """For drafting with the model's own layers, on the output's device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,37 +90,37 @@ class Card:
     """llama.cpp's name, or 'MLX'."""
     accelerator: Accelerator
     taken: int = 0
-    """Bytes of another load in the same process."""
+    """Bytes taken by another load in the same process."""
 
     @property
     def budget(self) -> int:
-        """Bytes that may be taken: free memory less a margin for drivers and screens."""
+        """Bytes available to a load: free memory minus a margin for drivers and screens."""
         free = self.accelerator.free
         return max(0, free - min(_CARD_MARGIN, int(_CARD_SHARE * free)) - self.taken)
 
     @property
     def own(self) -> int:
-        """Free bytes of its own memory, which is not part of RAM."""
+        """Free memory of its own, separate from RAM, in bytes."""
         return max(0, self.accelerator.own - self.taken)
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """All memory that a load may use."""
+    """All the memory that a load may use."""
 
     memory: Memory
     cards: tuple[Card, ...] = ()
-    """The best one last, which gets the last layers and the output."""
+    """Best card last; it gets the last layers and the output."""
 
     @classmethod
     def of(cls, profile: DeviceProfile, format: Format = "gguf") -> Budget:
-        """Return the budget of a machine; cards depend on the format."""
+        """Return a machine's budget; its cards depend on the format."""
         if format == "mlx":
             card = profile.mlx_card
             return cls(profile.memory, (Card(MLX, card),) if card is not None else ())
         usable = [gpu for gpu in profile.accelerators if gpu.usable and gpu.free > 0]
-        # Local before remote, own memory before shared, then the larger; the card that is filled first
-        # is last.
+        # The best card, which is filled first, comes last: local rather than remote, with memory of its own
+        # rather than shared, and then the one with more free memory.
         usable.sort(key=lambda gpu: (not gpu.worker, not gpu.shares_ram, gpu.free))
         return cls(profile.memory, tuple(Card(gpu.devices[0], gpu) for gpu in usable))
 
@@ -137,12 +136,12 @@ class Budget:
 
     @property
     def in_words(self) -> str:
-        """'7.9 GiB are free', with the limit if there is one."""
+        """For example, '7.9 GiB are free', with the limit if there is one."""
         limit = f" under {self.memory.bound}" if self.memory.bound else ""
         return f"{mebibytes(self.ram)} are free{limit}"
 
     def less(self, needs: Mapping[str, Needs]) -> Budget:
-        """Return the budget that remains beside a load with these needs."""
+        """Return the budget that is left beside a load with these needs."""
         left = max(0, self.memory.available - self.charged(needs))
         cards = (
             replace(card, taken=card.taken + needs[card.name].total_bytes) if card.name in needs else card
@@ -151,13 +150,13 @@ class Budget:
         return Budget(replace(self.memory, available=left), tuple(cards))
 
     def charged(self, needs: Mapping[str, Needs]) -> int:
-        """Return the bytes of RAM that a load takes, including those on cards that share it."""
+        """Return how many bytes of RAM a load takes, including its share on cards that use RAM."""
         sharing = (card for card in self.cards if card.accelerator.shares_ram and card.name in needs)
         shared = sum(max(0, needs[card.name].total_bytes - card.own) for card in sharing)
         return needs.get(RAM, Needs()).total_bytes + shared
 
     def over(self, needs: Mapping[str, Needs]) -> dict[str, int]:
-        """Return the bytes by which the budgets of cards are exceeded."""
+        """Return by how many bytes each card's budget is exceeded."""
         beyond = {
             card.name: needs[card.name].total_bytes - card.budget for card in self.cards if card.name in needs
         }
@@ -174,7 +173,7 @@ def together(first: Mapping[str, Needs], second: Mapping[str, Needs]) -> dict[st
 
 
 def needs_of(breakdown: Breakdown, program: int) -> dict[str, Needs]:
-    """Return llama.cpp's breakdown by memory; program: bytes of the process around the model."""
+    """Return the needs in each memory from llama.cpp's breakdown; program: bytes of the process itself."""
     needs = {RAM: Needs(compute_bytes=breakdown.output, program_bytes=program)}
     for buffer in breakdown.buffers:
         name = RAM if buffer.is_host else buffer.device
@@ -185,7 +184,7 @@ def needs_of(breakdown: Breakdown, program: int) -> dict[str, Needs]:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Layers on devices; see `LoadParams` for the fields."""
+    """How layers are split among devices; see `LoadParams`."""
 
     devices: tuple[str, ...] = ()
     split: tuple[int, ...] = ()
@@ -198,7 +197,7 @@ class Layout:
 
     @property
     def reach(self) -> tuple[int, int]:
-        """Sort key of layouts: greater if more of the model is on cards."""
+        """The sort key of layouts, greater if more of the model is on cards."""
         return self.n, -self.experts_in_ram
 
     def devices_of(self, n_parts: int) -> list[str | None]:
@@ -225,7 +224,7 @@ class Layout:
 
 
 def layouts(shape: ModelShape, extras: Extras, budget: Budget) -> Iterator[Layout]:
-    """Yield the possible layouts, the simplest first and the CPU-only one last."""
+    """Yield the possible layouts, simplest first and the CPU-only one last."""
     whole = _filled(shape, extras, budget, 0)
     if whole.n:
         yield whole
@@ -238,7 +237,7 @@ def layouts(shape: ModelShape, extras: Extras, budget: Budget) -> Iterator[Layou
         return
     n = len(shape.layers)
     if budget.cards and shape.has_experts and whole.n < len(shape.parts):
-        # Find the least number of layers whose experts must stay in RAM.
+        # Find the smallest number of layers whose experts must stay in RAM.
         counts = range(1, n)
         first = bisect_left(
             counts, True, key=lambda k: _filled(shape, extras, budget, k).n == len(shape.parts)
@@ -300,7 +299,7 @@ def _with_least_workers(shape: ModelShape, extras: Extras, budget: Budget) -> La
 
 
 def estimated(shape: ModelShape, extras: Extras, layout: Layout) -> dict[str, Needs]:
-    """Return the bytes of a layout by memory, by formula."""
+    """Return what a layout needs in each memory, by formula."""
     device_names = [device or RAM for device in layout.devices_of(len(shape.parts))]
     names = (RAM, *layout.devices)
     weights, caches = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
@@ -318,7 +317,7 @@ def estimated(shape: ModelShape, extras: Extras, layout: Layout) -> dict[str, Ne
 
 
 def part_bytes(shape: ModelShape, extras: Extras, experts_in_ram: int = 0) -> list[int]:
-    """Return the bytes of each part on its card."""
+    """Return the size of each part on its card, in bytes."""
     return [
         part.weights + cache + (0 if layer < experts_in_ram else part.experts)
         for layer, (part, cache) in enumerate(zip(shape.parts, (*extras.cache, 0), strict=True))
@@ -326,7 +325,7 @@ def part_bytes(shape: ModelShape, extras: Extras, experts_in_ram: int = 0) -> li
 
 
 def with_less(layout: Layout, over: Mapping[str, int], shape: ModelShape, extras: Extras) -> Layout:
-    """Return a layout with more experts or layers in RAM; over: excess bytes of each card."""
+    """Return a layout with more experts or layers in RAM; over: excess bytes on each card."""
     on_device = layout.devices_of(len(shape.parts))
     left = dict(over)
     while layout.experts_in_ram and layout.experts_in_ram < len(shape.layers):
@@ -344,7 +343,7 @@ def with_less(layout: Layout, over: Mapping[str, int], shape: ModelShape, extras
 
 
 def with_more(layout: Layout, room: Mapping[str, int], shape: ModelShape, extras: Extras) -> Layout | None:
-    """Return a layout with more on a card, or None if nothing more fits; room: free bytes of each card."""
+    """Return a layout with more on a card, or None if nothing more fits; room: free bytes on each card."""
     n_parts = len(shape.parts)
     if not room:
         return None

@@ -3,13 +3,14 @@
 The measurements are stored in the cache folder, together with the token counts of chat turns, for choices
 that depend on how much is read and written.
 
-After each answer the worker records its time relative to the forecast (`speed.py`), unless something slowed
-the machine down (`device/load.py`), and after each load the memory of its process beyond the plan.
+After each answer the worker records how long it took relative to the forecast (`speed.py`), unless something
+slowed the machine down (`device/load.py`). After each load it records how much more memory its process uses
+than planned.
 
-A speed is estimated from several runs, by a quantile on the fast side of the median: unnoticed disturbances
-only make runs slower. Outliers and old runs carry little weight. Runs of the same model take precedence.
-Runs of other models count only to the extent that they agree, and only if there are several. If the file is
-damaged, calibration starts from scratch.
+A speed is estimated from several runs, using a quantile on the fast side of the median: unnoticed
+disturbances only make runs slower. Outliers and old runs carry little weight. Runs of the same model take
+precedence. Runs of other models count only to the extent that they agree, and only if there are several. If
+the file is damaged, calibration starts from scratch.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ from edgechat.models.formats.header import Format
 
 _FILE = "learned.json"
 _FORMAT = 5
-"""Raised with each change of the forecast too, to which runs are relative."""
+"""Also raised when the forecast changes, because runs are stored relative to it."""
 _MAX_RUNS = 16
 _MIN_RUNS, _MIN_WEIGHT = 3, 1.5
 """Number of runs required for an estimate, and their total weight."""
 _MIN_TURNS, _DEEPEST = 16, 1 << 24
-"""Number of turns required to characterize chats, and an upper limit of tokens."""
+"""Number of turns required to characterize chats, and the maximum plausible number of tokens."""
 _MODELS = 2
-"""Number of models required to draw conclusions about others."""
+"""Number of other models required to draw conclusions from them."""
 _HALF_LIFE = 60 * 86400.0
-"""Seconds after which a run weighs half."""
+"""Seconds after which a run counts half."""
 _QUANTILE = 0.35
 _NEAR = math.log(1.15)
 """Spread of runs on an idle machine, as a logarithm; runs beyond three times that weigh less."""
@@ -56,7 +57,7 @@ _MAX_FILE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """Real seconds relative to the forecast, and how this is known."""
+    """Real time relative to the forecast, and how this is known."""
 
     decode: float = 1.0
     prefill: float = 1.0
@@ -69,16 +70,16 @@ class RunConditions(msgspec.Struct, frozen=True, order=True):
     machine: str
     """The CPU and its threads."""
     build: str
-    """Version of llama.cpp, or of MLX."""
+    """Version of llama.cpp or MLX."""
     backend: str
-    """Devices with layers: 'CPU', 'CUDA', 'CPU+CUDA', 'MLX'."""
+    """Devices that have layers: 'CPU', 'CUDA', 'CPU+CUDA', 'MLX'."""
     architecture: str
     quant: str
     model: str = ""
 
 
 class RunRecord(msgspec.Struct, frozen=True, array_like=True):
-    """The time of one run."""
+    """How long one run took."""
 
     factor: float
     """Real seconds relative to the forecast."""
@@ -89,32 +90,33 @@ class RunRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ChatUse(msgspec.Struct, frozen=True, array_like=True):
-    """Tokens computed in a turn of a chat, or in several together."""
+    """Tokens computed in one chat turn, or in several together."""
 
     read: int
     """Prompt tokens that were not in the cache."""
     written: int
     depth: int
-    """Tokens before them, on average."""
+    """Average number of tokens before them."""
     beside: int = 0
-    """Tokens of other requests in the cache meanwhile."""
+    """Tokens of other requests in the cache at that time."""
 
 
 USUAL = ChatUse(read=600, written=300, depth=2000)
-"""A turn in the middle of a long chat: an answer of some paragraphs to a question with a piece of text. Twice
-as much is read as is written, so neither kind of call decides alone."""
+"""A turn in the middle of a long chat: an answer of a few paragraphs to a question about a piece of text.
+Twice as much is read as written, so neither kind of call decides alone.
+"""
 
 
 class RunHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """The last runs under the same conditions, the newest last."""
+    """The latest runs under the same conditions, newest last."""
 
     where: RunConditions
     decode: tuple[RunRecord, ...] = ()
     prefill: tuple[RunRecord, ...] = ()
     beyond: tuple[int, ...] = ()
-    """Bytes of anonymous memory of the process relative to its plan."""
+    """Bytes by which the process's anonymous memory exceeded its plan."""
     turns: tuple[ChatUse, ...] = ()
-    """Turns, disturbed or not."""
+    """Chat turns, disturbed or not."""
     when: float = 0.0
     """Time of the last run, in seconds since 1970."""
 
@@ -128,13 +130,13 @@ class Calibration:
     """A snapshot of earlier runs."""
 
     def __init__(self, runs: Iterable[RunHistory] = (), *, now: float | None = None) -> None:
-        """now: seconds since 1970, for the age of runs."""
+        """now: seconds since 1970, to compute the age of runs."""
         self._runs = {history.where: history for history in runs}
         self._now = time.time() if now is None else now
 
     @classmethod
     def read(cls) -> Calibration:
-        """Read the file; an unreadable one gives an empty calibration."""
+        """Read the file; an unreadable one yields an empty calibration."""
         try:
             data = paths.read_bytes(paths.cache_dir() / _FILE, _MAX_FILE_BYTES)
             content = msgspec.json.decode(data, type=_CalibrationFile)
@@ -143,11 +145,11 @@ class Calibration:
             return cls()
 
     def knows(self, where: RunConditions) -> bool:
-        """Return whether loads under exactly these conditions were measured."""
+        """Return whether loads have been measured under exactly these conditions."""
         return where in self._runs and self._estimate(self._runs[where].decode) is not None
 
     def correction(self, where: RunConditions) -> Correction:
-        """Return the correction from such loads, or else from the most similar ones."""
+        """Return the correction measured under these conditions, or else under the most similar ones."""
         decode, decode_of = self._factors(where, "decode")
         prefill, prefill_of = self._factors(where, "prefill")
         if not decode_of and not prefill_of:
@@ -155,12 +157,12 @@ class Calibration:
         return Correction(decode, prefill, f"corrected by {decode_of or prefill_of} on this machine")
 
     def beyond(self, where: RunConditions) -> int:
-        """Return the most bytes that such a process took beyond its plan; 0 if unknown."""
+        """Return the most bytes by which a process exceeded its plan in similar runs; 0 if unknown."""
         likest = next((history.beyond for history in self._near(where) if history.beyond), ())
         return max((n for n in likest if abs(n) < _MAX_BEYOND), default=0)
 
     def use(self) -> ChatUse:
-        """Return the usual tokens of chats on this machine; `USUAL` if there were few."""
+        """Return the usual token counts of chats on this machine, or `USUAL` if there were few."""
         turns = [
             turn
             for history in self._runs.values()
@@ -178,7 +180,7 @@ class Calibration:
         )
 
     def _factors(self, where: RunConditions, name: Literal["decode", "prefill"]) -> tuple[float, str]:
-        """Return the factor by which such a load is slower, and its source; '' if unknown."""
+        """Return the ratio of real to forecast time for such a load, and its source; '' if unknown."""
         factors: dict[RunConditions, float] = {}
         for history in self._near(where):
             factor = self._estimate(history.decode if name == "decode" else history.prefill)
@@ -195,7 +197,7 @@ class Calibration:
         return 1.0, ""
 
     def _estimate(self, runs: Sequence[RunRecord]) -> float | None:
-        """Return the factor from these runs; None if they are too few or too old."""
+        """Return the factor from these runs, or None if they are too few or too old."""
         sound = [run for run in runs if _MIN_FACTOR < run.factor < _MAX_FACTOR and run.weight > 0]
         logs = [
             (
@@ -212,7 +214,7 @@ class Calibration:
         return math.exp(_quantile(near, _QUANTILE))
 
     def _near(self, where: RunConditions) -> list[RunHistory]:
-        """Return the runs on this machine and build, most similar first, then newest."""
+        """Return the runs on this machine and build, most similar first, then newest first."""
 
         def likeness(history: RunHistory) -> tuple[bool, bool, bool, bool, float]:
             at = history.where
@@ -234,7 +236,7 @@ class Calibration:
         weight: float = 1.0,
         turn: ChatUse | None = None,
     ) -> Calibration:
-        """Return a calibration with one more run, without the oldest ones."""
+        """Return a calibration with one more run, dropping the oldest ones."""
         old = self._runs.get(where, RunHistory(where=where))
         decodes = () if decode is None else (RunRecord(decode, self._now, weight),)
         prefills = () if prefill is None else (RunRecord(prefill, self._now, weight),)
@@ -251,7 +253,7 @@ class Calibration:
         return Calibration([*newest, new], now=self._now)
 
     def write(self) -> None:
-        """Replace the file. Failures are ignored, as they only make predictions less precise."""
+        """Replace the file, ignoring failures: they only make predictions less precise."""
         with contextlib.suppress(OSError, FolderError):
             content = _CalibrationFile(_FORMAT, list(self._runs.values()))
             data = msgspec.json.format(msgspec.json.encode(content))
@@ -267,7 +269,7 @@ def learn(
     weight: float = 1.0,
     turn: ChatUse | None = None,
 ) -> None:
-    """Record a run, in a millisecond or two; weight: less than 1 if it is less reliable."""
+    """Record a run, which takes a millisecond or two; weight: less than 1 if it is less reliable."""
     Calibration.read().with_run(
         where, decode=decode, prefill=prefill, beyond=beyond, weight=weight, turn=turn
     ).write()
@@ -275,7 +277,7 @@ def learn(
 
 @cache
 def build(format: Format = "gguf") -> str:
-    """Return the version of the backend of a format, without loading it."""
+    """Return the version of a format's backend without loading it."""
     if format == "mlx":
         return mlx.version()
     try:

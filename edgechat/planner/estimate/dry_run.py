@@ -1,7 +1,7 @@
-"""Dry run: asks llama.cpp's own allocator for the memory of a load in advance.
+"""Dry run: asks llama.cpp's own allocator how much memory a load will need.
 
-It gets the model's skeleton (`formats/skeleton.py`) in a child process, as native code may abort on unusual
-shapes, and answers in milliseconds. Only recurrent states are allocated.
+It runs in a child process, as native code may abort on unusual shapes. The process gets the model's skeleton
+(`formats/skeleton.py`) and answers in milliseconds. Only recurrent states are allocated.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from edgechat.native.accelerators.devices import DeviceInventory
 from edgechat.native.params import Breakdown, LoadParams
 
 MEMORY_LIMIT = 1 << 30
-"""Limit of the process in bytes; without recurrent states it takes 100 MB."""
+"""Memory limit of the process in bytes; without recurrent states it needs 100 MB."""
 TIME_LIMIT = 10.0
-"""Seconds for an answer, which usually takes milliseconds, or longer if a GPU has to wake up."""
+"""Seconds for an answer. It usually takes milliseconds, or longer if a GPU has to wake up."""
 
 
 class DryRunQuestion(msgspec.Struct, frozen=True, tag="load"):
-    """A load of the skeleton at `path`."""
+    """Asks for the memory of a load of the skeleton at `path`."""
 
     path: str
     params: LoadParams
 
 
 class DevicesQuestion(msgspec.Struct, frozen=True, tag="devices"):
-    """The devices of llama.cpp, including those of these RPC servers."""
+    """Asks for llama.cpp's devices, including those on these RPC servers."""
 
     rpc: tuple[str, ...] = ()
 
@@ -45,7 +45,7 @@ AnyQuestion = DryRunQuestion | DevicesQuestion
 
 
 class DryRunAnswer(msgspec.Struct, frozen=True):
-    """The memory of a load, or the devices; or an error."""
+    """The memory of a load, or the devices, or an error."""
 
     breakdown: Breakdown | None = None
     inventory: DeviceInventory | None = None
@@ -53,7 +53,7 @@ class DryRunAnswer(msgspec.Struct, frozen=True):
 
 
 class DryRun:
-    """A child process that answers for one model at a time. Create it early: it takes a moment to start.
+    """A child process that does dry runs. Create it early: it takes a moment to start.
 
     with DryRun() as run:
         run.show(read_model(path))
@@ -100,7 +100,7 @@ class DryRun:
         self._skeleton = path
 
     def ask(self, params: LoadParams) -> Breakdown:
-        """Return the memory of a load. Raises DryRunFailed, immediately if it failed before."""
+        """Return the memory of a load. Raises DryRunFailed, immediately if the same load failed before."""
         if params not in self._known:
             self._known[params] = self._ask(params)
         result = self._known[params]
@@ -136,7 +136,6 @@ class DryRun:
             return DryRunAnswer(error=self._failed)
 
     def _abort_reason(self) -> str:
-        """Return the line of the log that explains an abort."""
         with contextlib.suppress(OSError), self._log.open("rb") as log:
             for line in log.read(2**16).decode("utf-8", "replace").splitlines():
                 if "GGML_ASSERT" in line or "terminate called" in line or "error" in line.lower():

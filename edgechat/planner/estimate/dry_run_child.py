@@ -1,7 +1,7 @@
-"""Child process of the dry run: loads skeletons without allocating; `dry_run.py` asks and watches it.
+"""Child process of the dry run: loads skeletons without allocating, on behalf of `dry_run.py`.
 
-A process answers many questions: the model stays, and each question gets its own context. If llama.cpp
-aborts, crashes or loops, only this process is affected.
+One process answers many questions: the model stays loaded, and each question gets its own context. If
+llama.cpp aborts, crashes or hangs, only this process is affected.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from edgechat.planner.estimate.dry_run import AnyQuestion, DevicesQuestion, DryR
 
 
 class SkeletonLoader:
-    """Loads skeletons, and keeps the last one."""
+    """Loads skeletons, keeping the last one loaded."""
 
     def __init__(self, *, portable: bool = False) -> None:
-        """portable: do not use llama.cpp's C++ interface even if it is available."""
+        """portable: do not use llama.cpp's C++ interface, even if it is available."""
         self._portable = portable or not breakdown.has_map()
         self._key: tuple[object, ...] | None = None
         self._model: Model | None = None
@@ -45,7 +45,7 @@ class SkeletonLoader:
             return DryRunAnswer(error=error.message)
         finally:
             if isinstance(question, DryRunQuestion) and question.params.rpc:
-                self.close()  # a server answers nobody else while it holds a model
+                self.close()  # an RPC server serves no one else while it holds a model
 
     def _load(self, question: DryRunQuestion) -> Model:
         params = question.params
@@ -86,7 +86,7 @@ class SkeletonLoader:
         return breakdown.from_map(model, context)
 
     def _listening(self) -> contextlib.AbstractContextManager[list[str]]:
-        # Some thousand lines for each context, so only if they are read.
+        # Each context logs some thousand lines, so record them only if they are read.
         return logs.recording() if self._portable else contextlib.nullcontext([])
 
     def close(self) -> None:
@@ -97,13 +97,13 @@ class SkeletonLoader:
 
 
 def _loaded_tensors(header: ModelHeader, params: LoadParams) -> dict[str, int]:
-    """Return the bytes of the loaded tensors by name."""
+    """Return the size of each loaded tensor in bytes, by name."""
     left_out = () if params.mtp else tuple(f"blk.{layer}." for layer in stated_layers(header))
     return {tensor.name: tensor.n_bytes for tensor in header.tensors if not tensor.name.startswith(left_out)}
 
 
 def main() -> None:
-    """Answer questions until the parent ends."""
+    """Answer questions until the parent process ends."""
     pipes = spawn.adopt_pipe()
     logs.install()
     loader = SkeletonLoader()

@@ -1,8 +1,8 @@
-"""Footprint: the memory that a load takes by formula, and where it may lie, for llama.cpp and for MLX.
+"""Footprint: formulas for the memory that a load needs and where it can go, for llama.cpp and MLX.
 
-llama.cpp has a dry run too (`dry_run.py`); MLX has none. With MLX, every sequence has its own caches
-(engine/backends/mlx): layers with full attention grow with the tokens of all sequences together, a windowed
-layer keeps one window for each of them, and a recurrent layer one state.
+For llama.cpp there is also a dry run (`dry_run.py`); MLX has none. With MLX, every sequence has its own
+caches (engine/backends/mlx). Layers with full attention grow with the tokens of all sequences. A windowed
+layer keeps one window per sequence, and a recurrent layer one state.
 """
 
 from __future__ import annotations
@@ -35,41 +35,42 @@ from edgechat.planner.estimate.shape import ModelShape
 _BLOCK = 32
 """Values in a block of Q8_0 and Q4_0."""
 GROUP = 64
-"""Values of a quantized MLX cache that share a scale and a bias, of 16 bits each."""
+"""Values in a quantized MLX cache that share a scale and a bias of 16 bits each."""
 _BITS: dict[CacheType, int] = {"q8_0": 8, "q4_0": 4}
 _STEP = 256
-"""Tokens by which an MLX cache grows."""
+"""MLX caches grow by this many tokens."""
 _ROWS = 32
-"""Rows of logits at the end of a prompt (`_SHORT` of the MLX backend)."""
+"""Rows of logits at a prompt's end (`_SHORT` in the MLX backend)."""
 _FUSED = (64, 80, 128)
 """Head sizes for which Metal computes attention without storing the scores."""
 _SINKS = {"gpt-oss"}
 """Models with attention sinks."""
 _MARGIN = 1.25
-"""Factor on compute memory: MLX keeps some freed memory for reuse."""
+"""Factor for compute memory: MLX keeps some freed memory for reuse."""
 _PROMPTS, _WRITING = 1.14, 1.05
-"""Speed relative to llama.cpp with Metal, byte for byte, until both were measured here. From issue 1029 of
-ml-explore/mlx-examples (M3 Max, Llama 3.3 70B in 4 bits and in Q4_K_M): prompts were read 1.14 times as fast,
-and answers written 1.12 times, of which 1.07 is for fewer bytes."""
+"""Speed relative to llama.cpp with Metal, per byte, until both have been measured here. From issue 1029 of
+ml-explore/mlx-examples (M3 Max, Llama 3.3 70B in 4 bits and in Q4_K_M): prompts were read 1.14 times as
+fast, and answers written 1.12 times as fast, of which 1.07 is due to fewer bytes.
+"""
 _ALONE = guessed(bandwidth=1e8, compute=2e8)
-"""On a CPU, MLX multiplies quantized matrices in one plain thread: 0.06 to 1.3 GB/s were measured."""
+"""On a CPU, MLX multiplies quantized matrices in a single thread: 0.06 to 1.3 GB/s were measured."""
 
 
 class LlamaFootprint:
-    """What llama.cpp takes."""
+    """Memory use with llama.cpp."""
 
     source = "estimated"
-    """How the sizes are known, in words."""
+    """How the sizes are known, as a phrase."""
     splits = True
-    """Whether single layers can be moved from one memory to another."""
+    """Whether single layers can be moved to another memory."""
 
     def extras(self, header: ModelHeader, params: LoadParams, program: int) -> Extras:
-        """Return what a load takes besides its weights; program: bytes of the process around the model."""
+        """Return what a load needs besides its weights; program: bytes of the process itself."""
         cells, n, n_ubatch = params.context, params.n_seq_max, params.n_ubatch
         keys = layer_cache_bytes(header, cells, params.cache_type, n_seq_max=n, n_ubatch=n_ubatch)
         states = layer_recurrent_bytes(header, n, params.n_rs_seq)
         n_rows = params.n_batch if params.embeddings else params.n_rows
-        computed = 0 if header.is_encoder else n_rows  # an encoder makes no logits, but has the output buffer
+        computed = 0 if header.is_encoder else n_rows  # an encoder has the buffer, but no logits
         flash = params.flash_attention
         extras = Extras(
             cache=[key + state for key, state in zip(keys, states, strict=True)],
@@ -97,11 +98,11 @@ class LlamaFootprint:
         )
 
     def per_token(self, header: ModelHeader, cache_type: CacheType) -> int:
-        """Return the bytes of cache of one more token beyond all windows."""
+        """Return the bytes of cache per token once all windows are full."""
         return memory.cache_bytes_per_token(header, cache_type)
 
     def checkpoint(self, header: ModelHeader, params: LoadParams) -> int:
-        """Return the bytes of a checkpoint to go back in a sequence; 0 if sequences can be truncated."""
+        """Return a checkpoint's size in bytes; 0 if sequences can be truncated."""
         return memory.checkpoint_bytes(header, params)
 
     def layouts(self, shape: ModelShape, extras: Extras, budget: Budget) -> Iterator[Layout]:
@@ -109,15 +110,15 @@ class LlamaFootprint:
         return layouts(shape, extras, budget)
 
     def needs(self, shape: ModelShape, extras: Extras, layout: Layout) -> dict[str, Needs]:
-        """Return what a layout takes of each memory."""
+        """Return what a layout needs in each memory."""
         return estimated(shape, extras, layout)
 
     def rate(
         self, card: Accelerator | None, processor: DeviceSpeed, measured: DeviceSpeed | None
     ) -> DeviceSpeed:
-        """Return the speed of a card, or (None) of the processor.
+        """Return a card's speed, or the processor's if card is None.
 
-        processor, measured: their speeds with llama.cpp; that of a card may be unknown.
+        processor, measured: the processor's and the card's speed with llama.cpp; the latter may be unknown.
         """
         return processor if card is None else rate_of_card(card, processor, measured)
 
@@ -127,27 +128,27 @@ class LlamaFootprint:
 
 
 class MlxFootprint:
-    """What MLX takes; see `LlamaFootprint` for the methods."""
+    """Memory use with MLX; see `LlamaFootprint` for the methods."""
 
     source = "estimated: weights from the known headers, the rest by formula"
     splits = False
 
     def extras(self, header: ModelHeader, params: LoadParams, program: int) -> Extras:
-        """Return what a load takes besides its weights. Raises ModelFileError."""
+        """Return what a load needs besides its weights. Raises ModelFileError."""
         states = layer_recurrent_bytes(header, params.n_seq_max)
-        # The state as it is, and as it was before the last call.
+        # Two states: the current one, and the one before the last call.
         keys = _layer_cache_bytes(header, params)
         cache = [key + 2 * state for key, state in zip(keys, states, strict=True)]
         return Extras(cache, _compute_bytes(header, params), output=0, program=program)
 
     def per_token(self, header: ModelHeader, cache_type: CacheType) -> int:
-        """Return the bytes of cache of one more token beyond all windows."""
+        """Return the bytes of cache per token once all windows are full."""
         size = _value_bytes(header)
         widths = (row.keys + row.values for row in rows(header) if not row.windowed)
         return sum(_row_bytes(width, cache_type, size) for width in widths)
 
     def checkpoint(self, header: ModelHeader, params: LoadParams) -> int:
-        """Return the most bytes of a checkpoint: windows, with the last chunk, and recurrent states."""
+        """Return a checkpoint's maximum size in bytes: windows plus the last chunk, and recurrent states."""
         width = sum(row.keys + row.values for row in rows(header) if row.windowed)
         tokens = min(header.sliding_window + params.n_batch, params.context)
         return _value_bytes(header) * width * tokens + recurrent_bytes(header, 1)
@@ -157,7 +158,7 @@ class MlxFootprint:
         yield Layout((MLX,), (len(shape.parts),)) if budget.cards else Layout()
 
     def needs(self, shape: ModelShape, extras: Extras, layout: Layout) -> dict[str, Needs]:
-        """Return what a layout takes of each memory; no matrix is stored twice."""
+        """Return what a layout needs in each memory; tied matrices are stored once."""
         weights = sum(part.weights + part.experts for part in shape.parts) + shape.embedding - shape.tied
         model = Needs(weights, sum(extras.cache), extras.compute)
         program = Needs(program_bytes=extras.program)
@@ -166,7 +167,7 @@ class MlxFootprint:
     def rate(
         self, card: Accelerator | None, processor: DeviceSpeed, measured: DeviceSpeed | None
     ) -> DeviceSpeed:
-        """Return the speed of MLX on the GPU of an Apple processor, or (None) on the CPU."""
+        """Return MLX's speed on an Apple GPU, or on the CPU if card is None."""
         if card is None:
             return _ALONE
         return scaled(rate_of_card(card, processor, measured), reading=_WRITING, computing=_PROMPTS)
@@ -185,17 +186,16 @@ _FOOTPRINTS: dict[Format, Footprint] = {"gguf": LlamaFootprint(), "mlx": MlxFoot
 
 
 def footprint_of(format: Format) -> Footprint:
-    """Return the footprint of the backend that reads a format."""
+    """Return the footprint for the backend that reads a format."""
     return _FOOTPRINTS[format]
 
 
 def may_quantize(header: ModelHeader) -> bool:
-    """Return whether the cache of this model can be quantized."""
+    """Return whether this model's cache can be quantized."""
     return not footprint_of(header.format).whole_cache(header)
 
 
 def _layer_cache_bytes(header: ModelHeader, params: LoadParams) -> list[int]:
-    """Return the bytes of each layer's keys and values with MLX."""
     n, size, cells = params.n_seq_max, _value_bytes(header), padded(params.context)
     full = cells + n * _STEP
     windowed = min(full, n * (header.sliding_window + params.n_ubatch))
@@ -208,13 +208,13 @@ def _layer_cache_bytes(header: ModelHeader, params: LoadParams) -> list[int]:
 
 
 def _row_bytes(width: int, cache_type: CacheType, size: int) -> int:
-    """Return the bytes of `width` values in an MLX cache; size: bytes of an unquantized value."""
+    """Return how many bytes `width` values take in an MLX cache; size: bytes of an unquantized value."""
     bits = _BITS.get(cache_type)
     return width * size if bits is None else width * bits // 8 + width // GROUP * 2 * size
 
 
 def _compute_bytes(header: ModelHeader, params: LoadParams) -> int:
-    """Return the bytes that MLX takes to compute a chunk of a prompt, and for rows of logits.
+    """Return how many bytes MLX needs to compute a chunk of a prompt and its rows of logits.
 
     Within a tenth of what was measured on a CPU with small models, in F32 and 4 bits, for each cache type.
     """
@@ -227,6 +227,6 @@ def _compute_bytes(header: ModelHeader, params: LoadParams) -> int:
 
 
 def _value_bytes(header: ModelHeader) -> int:
-    """Return the bytes of a value that MLX computes with: those of the norms, which nobody quantizes."""
+    """Return the bytes per value in MLX's computations, judging by the norms, which are never quantized."""
     plain = [tensor.type.row_bytes(1) for tensor in header.tensors if tensor.name.endswith("norm.weight")]
     return max(plain, default=2)

@@ -1,11 +1,12 @@
-"""Kernel probe: makes up small models and times llama.cpp's calls with them, in a child process.
+"""Kernel probe: times llama.cpp's calls on small made-up models, in a child process.
 
-A call has a fixed cost, a cost for each layer, a cost for each weight by type, and the arithmetic of
-attention with each cell before it. Four shapes separate them. Weights are a hole in a file, which llama.cpp
-reads, repacks and sends to accelerators like real ones; zeros take no less time.
+A call has a fixed cost, a cost per layer, a cost per weight that depends on its type, and the arithmetic of
+attention to each earlier cell. Models of four shapes separate these costs. Their weights are a hole in a
+sparse file, which llama.cpp reads, repacks and sends to accelerators like real weights; zeros take no less
+time.
 
-A model's attention is measured with its own heads in a layer with hardly any weights, with and without flash
-attention. Both take turns, so that a noisy machine is fair to them.
+A model's attention is measured with its own heads, in a layer with hardly any weights, with and without flash
+attention. The two alternate, so noise affects both equally.
 """
 
 from __future__ import annotations
@@ -42,41 +43,42 @@ from edgechat.native.params import AttentionKind, CacheType, LoadParams
 from edgechat.planner.estimate.rates import TIME_LIMIT, USUAL, ProbeTask
 
 _TILES = 64
-"""Tokens of a call from which llama.cpp computes in tiles, each weight once for many tokens."""
+"""From this many tokens on, calls are computed in tiles, which read each weight once for many tokens."""
 _HEAD = 128
-"""Channels of a head."""
+"""Channels per head."""
 _DEPTH = 1024
 _ATTENDED: dict[tuple[CacheType, AttentionKind], int] = {
     ("f16", "flash"): 2048,
     ("f16", "plain"): 2048,
     ("q8_0", "flash"): 1024,
 }
-"""Ways to compute attention that are timed, and numbers of cells: enough for a slope, and quickly filled.
-Only flash attention reads a cache in 8 bits, which takes several times as long to fill."""
+"""Kinds of attention to time, with the number of cells: enough for a slope, and quickly filled. Only flash
+attention reads an 8-bit cache, which takes several times as long to fill.
+"""
 _ROUNDS, _MOST_ROUNDS = 2, 4
-"""How often caches are filled, and at most if other programs disturb it."""
+"""How often caches are filled, and the maximum if other programs interfere."""
 _BLOCK = 32
 """Values in a block of Q8_0."""
 _VOCAB = 256
 _SECONDS, _PATIENCE = 0.02, 0.12
-"""Seconds for which calls of one size are repeated, and if other programs disturb them."""
+"""Seconds for which calls of one size are repeated, and the maximum if other programs interfere."""
 _LEAST_CALLS, _MOST_CALLS = 3, 300
 _LONG = 0.3
-"""Seconds after which calls are not repeated, even if there were few."""
+"""Seconds after which calls are no longer repeated, even if there were few."""
 _ENOUGH = 0.5 * TIME_LIMIT
-"""Seconds after which other weight types wait until a model has them."""
+"""Seconds after which the remaining weight types are left until a model uses them."""
 _WARM_UP = 0.15
 _WORTH = 0.95
-"""Largest share of the usual thread count's time at which another count is chosen."""
+"""Another thread count must take less than this share of the usual one's time."""
 _UNDISTURBED = 0.75
-"""Minimum share of CPU time of our threads on a quiet machine, as they sometimes wait for each other."""
+"""Minimum share of CPU time that our threads get on a quiet machine; they sometimes wait for each other."""
 _ADDED_LAYERS = 16
 _LEAST = 1e-15
-"""Minimum of all results, in seconds."""
+"""Lower limit of all results, in seconds."""
 _FEW = 8
-"""Minimum number of heads for measuring attention; more take proportionally longer."""
+"""Minimum number of heads when measuring attention; more heads take proportionally longer."""
 _MOST_BESIDES = 0.4
-"""Largest share of a call besides its products, which may have been measured on a busy machine."""
+"""Maximum share of a call to subtract as overhead, which may have been measured on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,23 +90,23 @@ class ProbeShape:
     heads: int
     layers: int = 1
     kv_heads: int = 0
-    """0: a quarter of the heads."""
+    """0 for a quarter of the heads."""
     keys: int = _HEAD
     values: int = _HEAD
 
     @property
     def weights(self) -> int:
-        """Weights of all layers."""
+        """Weights in all layers."""
         channels = (self.keys + self.values) * (self.heads + self._kv_heads)
         return self.layers * self.width * (channels + 3 * self.inner)
 
     def beyond(self, n_bytes: int, kind: GgmlType) -> ProbeShape:
-        """Return the shape with enough layers for `n_bytes` of weights, at least one."""
+        """Return the shape with enough layers for `n_bytes` of weights, but at least one."""
         return replace(self, layers=max(1, n_bytes // kind.row_bytes(self.weights)))
 
     @property
     def attention(self) -> int:
-        """Floating-point operations for each token and cell."""
+        """Floating-point operations per token and cell."""
         return 2 * self.layers * self.heads * (self.keys + self.values)
 
     @property
@@ -112,7 +114,7 @@ class ProbeShape:
         return self.kv_heads or max(1, self.heads // 4)
 
     def header(self, kind: GgmlType) -> ModelHeader:
-        """Return the header of such a model, with layers of this weight type."""
+        """Return a header for such a model, with layers of this weight type."""
         tensors: list[ModelTensor] = []
 
         def add(name: str, *shape: int, kind: GgmlType = GgmlType.F32) -> None:
@@ -166,11 +168,11 @@ class ProbeShape:
 _EMPTY = ProbeShape(width=256, inner=256, heads=1)
 _ATTENDING = ProbeShape(width=256, inner=256, heads=8)
 _SMALL = ProbeShape(width=1024, inner=2816, heads=8)
-"""Fits into CPU caches."""
+"""Fits in CPU caches."""
 _BARE = ProbeShape(width=64, inner=64, heads=1)
-"""Hardly any cost besides attention."""
+"""Costs hardly anything besides attention."""
 _LARGE = ProbeShape(width=4096, inner=11008, heads=32)
-"""Takes an accelerator longer than starting a call."""
+"""Takes an accelerator longer than starting a call does."""
 
 
 @dataclass(slots=True)
@@ -183,21 +185,21 @@ class ThreadUsage:
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether other programs took much of the time."""
+        """Whether other programs took much of the CPU time."""
         return self.busy < _UNDISTURBED * self.threads * self.wall
 
 
 @dataclass(slots=True)
 class ProbeModel:
-    """A made-up model, loaded."""
+    """A loaded made-up model."""
 
     context: Context
     usage: ThreadUsage
 
     def seconds(self, rows: int, depth: int = 0) -> float:
-        """Return the seconds of a call of `rows` tokens after `depth` cells.
+        """Return the seconds that a call of `rows` tokens takes after `depth` cells.
 
-        The median of several, or the shortest of more if other programs disturb them.
+        This is the median of several, or the shortest of more if other programs interfere.
         """
         context = self.context
         context.clear()
@@ -206,7 +208,7 @@ class ProbeModel:
         return self.again(rows, depth)
 
     def filling(self, depth: int) -> list[float]:
-        """Return the seconds of each call that fills `depth` cells, with the largest of `ROWS`."""
+        """Fill `depth` cells in calls of `ROWS[-1]` tokens; return the seconds that each call took."""
         self.context.clear()
         calls: list[float] = []
         busy = time.process_time()
@@ -219,7 +221,7 @@ class ProbeModel:
         return calls
 
     def again(self, rows: int, depth: int) -> float:
-        """Return the same as `seconds` with `depth` cells already filled; later cells are freed."""
+        """Do the same as `seconds`, with `depth` cells already filled; later cells are freed."""
         context = self.context
         part = [(0, depth, [1] * rows, rows)]
         calls: list[float] = []
@@ -235,7 +237,7 @@ class ProbeModel:
             return taken
 
         if (first := call()) > _PATIENCE:
-            calls.append(first)  # what a first call takes besides is little of that
+            calls.append(first)  # the first call's extra cost hardly matters here
         else:
             now = ThreadUsage(self.usage.threads)
         while (len(calls) < _LEAST_CALLS and now.wall < _LONG) or (
@@ -249,7 +251,7 @@ class ProbeModel:
 
 @dataclass(slots=True)
 class KernelProbe:
-    """The measurements of one device."""
+    """Measures one device."""
 
     task: ProbeTask
     folder: Path
@@ -270,7 +272,7 @@ class KernelProbe:
         cache_type: CacheType = "f16",
         attention: AttentionKind = "flash",
     ) -> Iterator[ProbeModel]:
-        """Load a made-up model; context: cells."""
+        """Load a made-up model; context: in cells."""
         self._n_models += 1
         path = self.folder / f"{self.threads}-{self._n_models}.gguf"
         write_skeleton(shape.header(kind), path)
@@ -304,7 +306,7 @@ class KernelProbe:
                 model.seconds(1)
 
     def trial(self) -> ThreadTrial:
-        """Time this number of threads."""
+        """Time calls with this number of threads."""
         self.warm_up()
         with self.model(_SMALL, GgmlType.Q4_K) as model:
             return ThreadTrial(self.threads, model.seconds(1), model.seconds(64))
@@ -336,9 +338,9 @@ class KernelProbe:
         )
 
     def kernel(self, kind: GgmlType, base: DeviceSpeed) -> Seconds:
-        """Return the seconds for each weight of a type, in calls of `ROWS` tokens.
+        """Return the seconds per weight of a type, in calls of `ROWS` tokens.
 
-        In short calls, reading weights and computing with them take longer together than either alone.
+        In short calls, reading weights and computing with them takes longer than either alone.
         """
         if not self.task.is_processor:
             return self._curve(_LARGE, kind, base, range(len(ROWS)))
@@ -359,7 +361,7 @@ class KernelProbe:
         return tuple(curve)
 
     def attention(self, heads: AttentionShape, base: DeviceSpeed) -> dict[str, AttentionCurve]:
-        """Return the curves of a shape of attention, by name."""
+        """Return the curves for an attention shape, by name."""
         whole = heads.keys % _BLOCK == heads.values % _BLOCK == 0
         ways = [(way, depth) for way, depth in _ATTENDED.items() if whole or way[0] == "f16"]
         times = _times_fewer(heads)
@@ -391,7 +393,7 @@ class KernelProbe:
 
 
 def _times_fewer(heads: AttentionShape) -> int:
-    """Return a divisor of the heads that leaves few, in the same proportion to the cache's heads."""
+    """Return a common divisor of heads and KV heads that leaves few heads, but at least `_FEW`."""
     common = math.gcd(heads.heads, heads.kv_heads)
     return next(n for n in range(common, 0, -1) if common % n == 0 and (n == 1 or heads.heads >= n * _FEW))
 
@@ -399,7 +401,7 @@ def _times_fewer(heads: AttentionShape) -> int:
 def _attending(
     model: ProbeModel, shape: ProbeShape, base: DeviceSpeed, filling: list[float], times: int
 ) -> AttentionCurve:
-    """Return the curve of a filled model, for `times` its heads.
+    """Return the curve measured with a filled model, for `times` as many heads.
 
     filling: seconds of each call that filled it.
     """
@@ -422,23 +424,23 @@ def _attending(
 
 
 def _kernel(base: DeviceSpeed, rows: int) -> float:
-    """Return the seconds of a weight in models for measuring attention; 0 if unknown."""
+    """Return the seconds per weight in the models that measure attention; 0 if unknown."""
     kernel = base.kernels.get(GgmlType.F16.name)
     return 0.0 if kernel is None else kernel[ROWS.index(rows)]
 
 
 def _without(seconds: float, besides: float) -> float:
-    """Return the seconds of a call for its products alone."""
+    """Return the seconds that a call spends on its matrix products alone."""
     return seconds - min(besides, _MOST_BESIDES * seconds)
 
 
 def _attended(rows: int) -> int:
-    """Return the cells that each row of a prompt's first call attends to, in llama.cpp's tiles."""
+    """Return the cells that each row of a prompt's first call attends to, given llama.cpp's tiles."""
     return 0 if rows < _TILES else max(256, rows)
 
 
 def measure(task: ProbeTask) -> DeviceSpeed:
-    """Carry out a task; on a slow device, not for all types, but for at least one."""
+    """Carry out a task. On a slow device, not all types are measured, but at least one."""
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="edgechat-") as name:
         folder, before = Path(name), task.before

@@ -1,14 +1,14 @@
-"""Memory formulas of llama.cpp: KV cache, recurrent states, compute buffers and the program itself.
+"""Memory formulas for llama.cpp: KV cache, recurrent states, compute buffers and the program itself.
 
-They prune candidates before a dry run. Those of the cache are llama.cpp's own (llama-kv-cache.cpp, -iswa.cpp,
-llama-memory-recurrent.cpp), exact for dense, grouped, windowed, latent (MLA), short-convolution and
-Mamba-like models with a unified cache. Unless an architecture is known to have windows, every layer counts as
-full attention: too much rather than too little.
+They rule out candidates before a dry run. The cache formulas are llama.cpp's own (llama-kv-cache.cpp,
+-iswa.cpp, llama-memory-recurrent.cpp), exact for dense, grouped, windowed, latent (MLA), short-convolution
+and Mamba-like models with a unified cache. Unless an architecture is known to have windows, every layer
+counts as full attention: too much rather than too little.
 
-Compute buffers were fitted to llama.cpp's allocator on a CPU and checked against it from 2k to 16k tokens:
-within one percent for Llama 3.1 8B, Gemma 3 12B and Qwen3 30B-A3B with a cache in f16, up to eight percent
-too much in q8_0; a quarter too much for DeepSeek V2 Lite. Without flash attention they are within one percent
-for the same models. Recurrent layers are not included.
+The formulas for compute buffers were fitted to llama.cpp's allocator on a CPU and checked against it from 2k
+to 16k tokens. With an f16 cache they are within one percent for Llama 3.1 8B, Gemma 3 12B and Qwen3 30B-A3B,
+and with q8_0 up to eight percent too high; for DeepSeek V2 Lite, a quarter too high. Without flash attention
+they are within one percent for the same models. Recurrent layers are not included.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ _WINDOW_PERIODS = {
     "exaone4": 4,
     "olmo2": 4,
 }
-"""The last of this many layers has full attention, unless the file says otherwise."""
+"""Every Nth layer has full attention, unless the file says otherwise."""
 
 _RECURRENT_PERIODS = {"qwen35": 4, "qwen35moe": 4, "qwen3next": 4}
 _PARALLEL = {"falcon-h1"}
 """Architectures with both attention and a recurrent state in every layer."""
 
 _PROGRAM = 64 * 2**20
-"""Bytes of interpreter and libraries, in the worker and in the process that renders its template."""
+"""Bytes for the interpreter and libraries, in the worker and in the process that renders its template."""
 _MLX_LM = 64 * 2**20
-"""Bytes of mlx-lm and its dependencies."""
+"""Bytes for mlx-lm and its dependencies."""
 _PER_CELL, _PER_LAYER = 24, 64
-"""Upper limits in bytes of llama.cpp's tables in the state of a sequence."""
+"""Upper limits in bytes for llama.cpp's tables in a sequence's state, per cell and per layer."""
 _PER_TOKEN = 400
-"""Bytes of llama.cpp for each token of the vocabulary."""
+"""Bytes that llama.cpp takes per token in the vocabulary."""
 
 SMALL_STATE = 4 * 2**20
-"""Largest recurrent state of a sequence that counts as small, in bytes."""
+"""A sequence's recurrent state counts as small up to this many bytes."""
 # As in llama-arch.cpp.
 TAKES_BACK = {
     "bailingmoe3",
@@ -66,7 +66,7 @@ TAKES_BACK = {
     "qwen35moe",
     "qwen4exp",
 }
-"""Recurrent architectures with snapshots."""
+"""Recurrent architectures that can be rolled back with snapshots."""
 _RECURRENT = TAKES_BACK | {
     "arwkv7",
     "falcon-h1",
@@ -85,7 +85,7 @@ _RECURRENT = TAKES_BACK | {
 
 
 def program_bytes(n_vocab: int, format: Format = "gguf") -> int:
-    """Return the bytes of the processes around a model, as measured on Linux: 30 to 130 MB; more for MLX."""
+    """Return the bytes that the processes themselves need: 30 to 130 MB on Linux, more for MLX."""
     return _PROGRAM + _MLX_LM * (format == "mlx") + _PER_TOKEN * n_vocab
 
 
@@ -113,7 +113,7 @@ def layer_cache_bytes(
 
 
 def head_cache_bytes(header: ModelHeader, n_ctx: int, cache_type: CacheType) -> tuple[int, ...]:
-    """Return the bytes of keys and values in each layer of the context in which a model's own layers draft.
+    """Return the size in bytes of each layer's cache in the context where a model's own layers draft.
 
     Windows count as full attention: too much rather than too little.
     """
@@ -125,19 +125,19 @@ def head_cache_bytes(header: ModelHeader, n_ctx: int, cache_type: CacheType) -> 
 
 
 class CacheRow(NamedTuple):
-    """The cache of one layer for one token."""
+    """What one layer caches for one token."""
 
     layer: int
     windowed: bool
-    """Whether tokens behind the window are dropped."""
+    """Whether tokens outside the window are dropped."""
     keys: int
     """Number of values, not bytes."""
     values: int
-    """0 if latent values are in the keys."""
+    """Number of values; 0 if the keys contain latent values."""
 
 
 def rows(header: ModelHeader) -> Iterator[CacheRow]:
-    """Yield the row of each layer with keys and values. Raises ModelFileError."""
+    """Yield a row for each layer that caches keys and values. Raises ModelFileError."""
     if header.is_encoder:
         return
     known: dict[tuple[int, bool], tuple[int, int]] = {}  # most layers are alike
@@ -148,7 +148,7 @@ def rows(header: ModelHeader) -> Iterator[CacheRow]:
 
 
 def layer_recurrent_bytes(header: ModelHeader, n_seq: int, n_rs_seq: int = 0) -> tuple[int, ...]:
-    """Return the bytes of recurrent states in each layer; see `recurrent_bytes`."""
+    """Return the size of each layer's recurrent states, in bytes; see `recurrent_bytes`."""
     state = _state_size(header) * 4 * n_seq * (1 + n_rs_seq)
     keeping = _recurrent_layers(header)
     keeping += [False] * (header.n_layers - len(keeping))
@@ -156,7 +156,7 @@ def layer_recurrent_bytes(header: ModelHeader, n_seq: int, n_rs_seq: int = 0) ->
 
 
 def checkpoint_bytes(header: ModelHeader, params: LoadParams) -> int:
-    """Return the bytes of a checkpoint: windows and recurrent states; 0 if sequences can be truncated."""
+    """Return a checkpoint's size in bytes: windows and recurrent states; 0 if sequences can be truncated."""
     kind, window = _TYPES[params.cache_type], min(header.sliding_window, params.context)
     windowed = [row for row in rows(header) if row.windowed]
     tables = _PER_CELL * window + _PER_LAYER * len(windowed) if windowed else 0
@@ -166,22 +166,22 @@ def checkpoint_bytes(header: ModelHeader, params: LoadParams) -> int:
 
 
 def cache_bytes_per_token(header: ModelHeader, cache_type: CacheType = "f16") -> int:
-    """Return the bytes of one more token of context in layers with full attention."""
+    """Return how many bytes one more token of context takes in layers with full attention."""
     kind = _TYPES[cache_type]
     unwindowed = [row for row in rows(header) if not row.windowed]
     return sum(kind.row_bytes(row.keys) + kind.row_bytes(row.values) for row in unwindowed)
 
 
 def not_in_blocks(header: ModelHeader, size: int) -> str:
-    """Return why keys and values cannot be stored in blocks of `size` values, or ''."""
+    """Return why keys and values cannot be stored in blocks of `size` values; '' if they can."""
     odd = [length for length in (header.key_length, header.value_length) if length % size]
     return f"its blocks have {size} values, and this model's heads have {odd[0]}" if odd else ""
 
 
 def recurrent_bytes(header: ModelHeader, n_seq: int, n_rs_seq: int = 0) -> int:
-    """Return the bytes of the recurrent states (F32) of `n_seq` sequences with `n_rs_seq` snapshots each.
+    """Return the size in bytes of `n_seq` sequences' recurrent states (F32), with `n_rs_seq` snapshots each.
 
-    0 without such layers, and for kinds that the formulas do not cover (RWKV, KDA).
+    Returns 0 without recurrent layers, and for kinds that the formulas do not cover (RWKV, KDA).
     """
     return sum(layer_recurrent_bytes(header, n_seq, n_rs_seq))
 
@@ -192,7 +192,7 @@ def padded(n: int) -> int:
 
 
 def _state_size(header: ModelHeader) -> int:
-    """Return the number of values in one layer's state: of its convolution and its recurrence."""
+    """Return the number of values in one layer's state, for its convolution and its recurrence."""
     kernel = header.number("shortconv.l_cache", 0)
     if kernel:
         return header.embedding_length * (kernel - 1)
@@ -203,7 +203,6 @@ def _state_size(header: ModelHeader) -> int:
 
 
 def _recurrent_layers(header: ModelHeader) -> list[bool]:
-    """Return which layers keep a recurrent state."""
     n = _n_layers(header)
     if header.shape_value("shortconv.l_cache") is None and header.shape_value("ssm.inner_size") is None:
         return [False] * n
@@ -215,7 +214,7 @@ def _recurrent_layers(header: ModelHeader) -> list[bool]:
     if header.architecture in _RECURRENT_PERIODS:
         period = header.number("full_attention_interval", _RECURRENT_PERIODS[header.architecture])
         return [(layer + 1) % max(1, period) != 0 for layer in range(n)]
-    # Other models mark them with 0 key heads; feed-forward layers of Nemotron-H have none either.
+    # Other models mark them with 0 KV heads, but Nemotron-H's feed-forward layers have none either.
     widths = header.per_layer("feed_forward_length", (0,) * header.n_layers)
     alone = any(width == 0 for width in widths)
     return [
@@ -225,12 +224,12 @@ def _recurrent_layers(header: ModelHeader) -> list[bool]:
 
 
 def _n_layers(header: ModelHeader) -> int:
-    """Return the number of layers in an ordinary context, without those that only predict further tokens."""
+    """Return the number of layers, not counting those that only predict further tokens (MTP)."""
     return stated_layers(header).start
 
 
 def _attention_layers(header: ModelHeader) -> Iterator[tuple[int, int, bool]]:
-    """Yield each layer with keys and values: its number, its key heads, and whether it has a window."""
+    """Yield each layer that has keys and values: its number, its KV heads, and whether it has a window."""
     n = _n_layers(header)
     parallel = header.architecture in _PARALLEL
     recurrent = _recurrent_layers(header)
@@ -245,7 +244,6 @@ def _attention_layers(header: ModelHeader) -> Iterator[tuple[int, int, bool]]:
 
 
 def _windows(header: ModelHeader, n: int) -> list[bool]:
-    """Return which layers have a window."""
     if not header.sliding_window:
         return [False] * n
     listed = header.shape_value("attention.sliding_window_pattern")
@@ -258,7 +256,7 @@ def _windows(header: ModelHeader, n: int) -> list[bool]:
 
 
 def _widths(header: ModelHeader, heads: int, windowed: bool) -> tuple[int, int]:
-    """Return the number of values of one token in one layer: of its keys, and of its values unless latent."""
+    """Return how many elements one token's keys and values have in one layer; 0 for values if latent."""
     keys, values = header.key_length, header.value_length
     if windowed:
         keys = header.number("attention.key_length_swa", keys)
@@ -279,11 +277,11 @@ def compute_bytes(
     n_ubatch: int = 512,
     flash: bool = True,
 ) -> int:
-    """Return the bytes of llama.cpp's compute buffer, with or without flash attention.
+    """Return the size of llama.cpp's compute buffer in bytes, with or without flash attention.
 
-    It holds the activations of the widest layer and the attention masks, or the logits if they are larger:
-    `n_outputs` rows, or one for each sequence. Without flash attention it holds the scores of a layer, which
-    may be larger: for each head, token and cell.
+    It holds the activations of the widest layer and the attention masks, or the logits if those are larger:
+    `n_outputs` rows, but at least one per sequence. Without flash attention, it also has to hold one layer's
+    attention scores, one for each head, token and cell.
     """
     embedding = header.embedding_length
     activations = _FLOAT * n_ubatch * (widest(header) + 4 * embedding)
@@ -300,24 +298,24 @@ def compute_bytes(
 
 
 def output_bytes(header: ModelHeader, n_outputs: int) -> int:
-    """Return the bytes of the output buffer, with `n_outputs` rows of logits."""
+    """Return the size of an output buffer with `n_outputs` rows of logits, in bytes."""
     return _FLOAT * n_outputs * header.vocab_size
 
 
 def states_bytes(header: ModelHeader, n_rows: int) -> int:
-    """Return the bytes of `n_rows` hidden states, from which a model's own layers draft (MTP)."""
+    """Return the size in bytes of `n_rows` hidden states, from which a model's own layers draft (MTP)."""
     return _FLOAT * n_rows * header.number("embedding_length_out", header.embedding_length)
 
 
 def widest(header: ModelHeader) -> int:
-    """Return the activations of one token in a feed-forward layer: gate, up and their product."""
+    """Return the number of activations per token in a feed-forward layer: gate, up and their product."""
     dense = max(header.per_layer("feed_forward_length", (0,)))
     experts = header.number("expert_used_count", 0) * header.number("expert_feed_forward_length", 0)
     return max(3 * dense, 6 * experts)
 
 
 def has_large_state(header: ModelHeader) -> bool:
-    """Return whether the recurrent state of a sequence is large."""
+    """Return whether a sequence's recurrent state is large."""
     return recurrent_bytes(header, 1) > SMALL_STATE
 
 

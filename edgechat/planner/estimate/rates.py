@@ -1,11 +1,11 @@
 """Device speeds: measured by the kernel probe, or guessed from the kind of device.
 
-Probe: a child process loads made-up models of zeros, and times calls of 1 to 512 tokens. Their shapes
-separate the costs of weight types, layers, attention and memory (`kernel_probe_child.py`); short calls read
-more weights than caches hold. Accelerators are measured the same way. The cost of attention depends on a
-model's heads: flash and plain attention are measured for those of a model when it is planned.
+The probe is a child process. It loads made-up models of zeros, and times calls of 1 to 512 tokens. The
+models' shapes separate the costs of weight types, layers, attention and memory (`kernel_probe_child.py`);
+short calls read more weights than caches hold. Accelerators are measured the same way. The cost of attention
+depends on a model's heads, so flash and plain attention are measured when a model is planned.
 
-Real loads correct both kinds of speed (`calibration.py`).
+Real loads correct both measured and guessed speeds (`calibration.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from edgechat.models.formats.quants import GgmlType
 
 _UNMEASURED = (20e9, 100e9)
 _READS = 30.0
-"""How often a card reads all its memory in a second: 8 GB at 260 GB/s, 24 GB at 770."""
+"""How many times per second a card can read all its memory: 260 GB/s for 8 GB, 770 GB/s for 24 GB."""
 _OPERATIONS: dict[Vendor, float] = {
     "nvidia": 2500.0,
     "amd": 1500.0,
@@ -36,15 +36,17 @@ _OPERATIONS: dict[Vendor, float] = {
     "apple": 1500.0,
     "other": 1000.0,
 }
-"""Operations per second for each byte of a card's memory, from llama.cpp's prefill speeds."""
+"""Operations per second per byte of a card's memory, from llama.cpp's prefill speeds."""
 _SHARED: dict[Vendor, float] = {"nvidia": 4e12, "amd": 2e12, "intel": 1.2e12, "apple": 1e12, "other": 5e11}
 """Operations per second of an integrated GPU."""
 _APPLE = 19.0
-"""Apple's, for each byte per second of memory bandwidth (llama.cpp discussion 4167: M1 to M2 Ultra)."""
+"""Operations per second of Apple's GPUs, per byte per second of bandwidth (llama.cpp discussion 4167: M1 to
+M2 Ultra).
+"""
 _SHARED_COMPUTE = 4.0
-"""Compute speed of an integrated GPU relative to the CPU."""
+"""How much faster an integrated GPU computes than the CPU."""
 _ALONE = 2
-"""Factor on a thread's share of the bandwidth when the others are idle."""
+"""A thread gets this multiple of its share of the bandwidth when the others are idle."""
 
 
 _KERNELS: dict[GgmlType, tuple[float, float]] = {
@@ -67,7 +69,8 @@ _KERNELS: dict[GgmlType, tuple[float, float]] = {
 }
 _OTHER_KERNELS = (0.6, 0.2)
 """Speed of llama.cpp's CPU kernels relative to a product of float32 matrices: for a large batch, and for one
-token, for which all weights are unpacked. Used for types that were not measured here."""
+token, which requires all weights to be unpacked. Used for types that were not measured here.
+"""
 _ATTENTION, _ATTENTION_ALONE = 0.35, 0.1
 """The same for attention to the cache."""
 FAMILIES = (
@@ -79,15 +82,17 @@ FAMILIES = (
     (GgmlType.BF16, GgmlType.F32),
     (GgmlType.IQ1_S, GgmlType.IQ2_XS, GgmlType.IQ3_S),
 )
-"""Types that are unpacked in the same way, by bits: more bits are not faster, despite noisy measurements."""
+"""Types that are unpacked in the same way, by bits. More bits are never faster, whatever noisy measurements
+say.
+"""
 _MANY = 64
 """Rows from which attention is computed in tiles."""
 
 
 def guessed(bandwidth: float, compute: float, threads: int = 1) -> DeviceSpeed:
-    """Return the speed of a device from its bandwidth and compute.
+    """Return a device's speed, derived from its bandwidth and compute.
 
-    bandwidth: bytes per second; compute: floating-point operations per second, with whole matrices.
+    bandwidth: bytes per second. compute: floating-point operations per second in products of whole matrices.
     """
     alone, together = 1 / (_ATTENTION_ALONE * compute), 1 / (_ATTENTION * compute)
     return DeviceSpeed(
@@ -99,7 +104,7 @@ def guessed(bandwidth: float, compute: float, threads: int = 1) -> DeviceSpeed:
 
 
 def guessed_card(bandwidth: float, compute: float) -> DeviceSpeed:
-    """Return the speed of an accelerator whose kernels all reach its compute; see `guessed`."""
+    """Return the speed of an accelerator whose kernels all achieve its full compute; see `guessed`."""
     return DeviceSpeed(
         bandwidth=bandwidth,
         kernels={kind.name: tuple(2 * rows / compute for rows in ROWS) for kind in GgmlType},
@@ -108,9 +113,9 @@ def guessed_card(bandwidth: float, compute: float) -> DeviceSpeed:
 
 
 def rate_of_processor(speed: DeviceSpeed | None, threads: int | None = None) -> DeviceSpeed:
-    """Return the measured speed, or that of a slow laptop, for every type.
+    """Return the CPU's speed for every type: as measured, or else a slow laptop's.
 
-    threads: if fewer than measured. More gain nothing, as the best number was measured.
+    threads: if fewer than measured. More gain nothing, as the measured number is the best.
     """
     if speed is None:
         return guessed(*_UNMEASURED)
@@ -122,7 +127,7 @@ def rate_of_processor(speed: DeviceSpeed | None, threads: int | None = None) -> 
 def rate_of_card(
     card: Accelerator, processor: DeviceSpeed, measured: DeviceSpeed | None = None
 ) -> DeviceSpeed:
-    """Return the measured speed of a card, or the usual speed of its kind."""
+    """Return a card's measured speed, or else the usual speed of its kind."""
     if measured is not None:
         return replace(measured, kernels=_completed(measured.kernels))
     if card.devices and card.devices[0].startswith("RPC"):
@@ -136,7 +141,7 @@ def rate_of_card(
 
 
 def scaled(speed: DeviceSpeed, *, reading: float = 1.0, computing: float = 1.0) -> DeviceSpeed:
-    """Return a speed with factors on reading and computing."""
+    """Return a speed multiplied by factors for reading and computing."""
     return replace(
         speed,
         bandwidth=reading * speed.bandwidth,
@@ -150,9 +155,9 @@ def scaled(speed: DeviceSpeed, *, reading: float = 1.0, computing: float = 1.0) 
 
 
 def in_order(kernels: dict[str, Seconds]) -> dict[str, Seconds]:
-    """Return kernels in which more bits of a family are never faster than fewer: neighbours share their mean.
+    """Return kernels in which, within a family, more bits are never faster; those that were share their mean.
 
-    By the pool-adjacent-violators algorithm (Ayer et al. 1955).
+    This is the pool-adjacent-violators algorithm (Ayer et al. 1955).
     """
     ordered = {name: list(seconds) for name, seconds in kernels.items()}
     for family in FAMILIES:
@@ -175,13 +180,13 @@ def _mean(values: list[float]) -> float:
 
 
 def compute_of(speed: DeviceSpeed) -> float:
-    """Return the operations per second of a CPU, as for `guessed`."""
+    """Return a CPU's operations per second, as defined in `guessed`."""
     kind = GgmlType.Q4_K
     return _usual(kind)[-1] / speed.kernels[kind.name][-1]
 
 
 def _completed(kernels: Mapping[str, Seconds]) -> dict[str, Seconds]:
-    """Return the kernels of all types; unmeasured ones are in the usual proportion to a measured one."""
+    """Return the kernels of all types, deriving unmeasured ones from a similar measured one."""
     measured = [kind for kind in GgmlType if kind.name in kernels]
     if not measured:
         return guessed(*_UNMEASURED).kernels
@@ -196,7 +201,7 @@ def _completed(kernels: Mapping[str, Seconds]) -> dict[str, Seconds]:
 
 @cache
 def _usual(kind: GgmlType) -> Seconds:
-    """Return the seconds for each weight in calls of `ROWS`, if a float32 operation takes one second."""
+    """Return the seconds per weight in calls of `ROWS`, if a float32 operation took one second."""
     large, alone = _KERNELS.get(kind, _OTHER_KERNELS)
     return tuple(max(2 / alone, 2 * rows / large) for rows in ROWS)
 
@@ -211,36 +216,36 @@ def _scaled(seconds: Seconds, factor: float) -> Seconds:
 
 
 TIME_LIMIT = 60.0
-"""Seconds; with the common types, a machine of two cores takes 6 to 8, or 27 with the oldest kernels."""
+"""In seconds. With the common types, a two-core machine takes 6 to 8, or 27 with the oldest kernels."""
 ATTENTION_LIMIT = 30.0
-"""Seconds for one shape of attention; an idle machine of two cores takes two."""
+"""Seconds for one attention shape; an idle two-core machine takes two."""
 _MAX_SHAPES = 32
-"""Number of stored shapes of attention, the newest."""
+"""Attention shapes to store; older ones are dropped."""
 USUAL = 2**27
 """Bytes of weights in a test, too many for any cache."""
 COMMON = (GgmlType.Q4_K, GgmlType.Q6_K, GgmlType.Q8_0, GgmlType.Q4_0, GgmlType.Q5_K, GgmlType.F16)
-"""Types that are measured at first; others when a model has them."""
+"""Types measured at first; others are measured when a model uses them."""
 _LARGEST = 2**29
 
 
 class ProbeTask(msgspec.Struct, frozen=True, kw_only=True):
-    """The question to the child."""
+    """What the child process is to measure."""
 
     threads: tuple[int, ...]
-    """Thread counts to compare, the most likely first."""
+    """Thread counts to compare, most likely first."""
     types: tuple[GgmlType, ...]
     buffer: int
-    """Bytes to read for the bandwidth, too many for any cache."""
+    """Bytes to read when measuring bandwidth, too many for any cache."""
     shape: AttentionShape | None = None
-    """Attention to measure, on the CPU."""
+    """Attention shape to measure, on the CPU."""
     before: DeviceSpeed | None = None
-    """Known speed: then only the types and the shape are measured, with its number of threads."""
+    """The known speed. If given, only the types and the shape are measured, with its number of threads."""
     device: str = ""
-    """llama.cpp's name of an accelerator; '': the CPU."""
+    """llama.cpp's name for an accelerator; '' for the CPU."""
     rpc: tuple[str, ...] = ()
-    """RPC servers whose devices may be named."""
+    """RPC servers that `device` may be on."""
     is_processor: bool = False
-    """Whether the device is a CPU, which would take long for many rows of large matrices."""
+    """Whether the device is a CPU, on which large matrices with many rows would take too long."""
 
 
 def measure_speed(
@@ -255,10 +260,10 @@ def measure_speed(
     rpc: tuple[str, ...] = (),
     root: Path = Path("/"),
 ) -> DeviceSpeed:
-    """Measure for some seconds, and store the result. Raises ChildFailed.
+    """Measure a device for some seconds and store the result. Raises ChildFailed.
 
-    before: an earlier measurement, whose better figures count if this one is disturbed. If it was not
-    disturbed itself, only missing `types` are measured. device: llama.cpp's name of an accelerator; key: its
+    before: an earlier measurement. Unless it was disturbed, only missing `types` are measured. If the new one
+    is disturbed, the better figures of both are kept. device: llama.cpp's name for an accelerator. key: its
     key in the store.
     """
     extends = before is not None and not before.disturbed
@@ -284,7 +289,7 @@ def measure_speed(
 def measure_attention(
     cpu: Cpu, memory: Memory, shape: AttentionShape, before: DeviceSpeed, *, root: Path = Path("/")
 ) -> DeviceSpeed:
-    """Return the CPU's speed with that of a shape of attention, and store it.
+    """Measure an attention shape on the CPU; return and store the CPU's speed with the result.
 
     If it cannot be measured, the speed says why, and models are planned without it.
     """
@@ -308,7 +313,7 @@ def measure_attention(
 
 
 def _newest(speed: DeviceSpeed, shape: AttentionShape) -> dict[str, AttentionCurve]:
-    """Return the curves of the last measured shapes, ending with this one."""
+    """Return the curves of the most recently measured shapes, ending with this one."""
     names = dict.fromkeys(name.split(",")[0] for name in speed.attentions)
     kept = [*(name for name in names if name != str(shape)), str(shape)][-_MAX_SHAPES:]
     curves = speed.attentions.items()
@@ -323,12 +328,12 @@ def _answer(task: ProbeTask, limit: float) -> DeviceSpeed:
     except msgspec.MsgspecError as error:
         raise ChildFailed(f"gave an invalid answer: {error}") from error
     if not speed.is_sound:
-        raise ChildFailed("gave figures that are not possible")
+        raise ChildFailed("gave impossible figures")
     return speed
 
 
 def _better(one: DeviceSpeed, other: DeviceSpeed) -> DeviceSpeed:
-    """Return the faster figures of both, with the threads of `other`."""
+    """Return the better figures of both, with the number of threads of `other`."""
 
     def faster(a: Seconds, b: Seconds) -> Seconds:
         return tuple(map(min, a, b))
@@ -348,7 +353,7 @@ def _better(one: DeviceSpeed, other: DeviceSpeed) -> DeviceSpeed:
 
 
 def _buffer(memory: Memory, root: Path) -> int:
-    """Return the bytes to read: several times the last-level cache, at most an eighth of free memory."""
+    """Return how many bytes to read: several times the last-level cache, at most an eighth of free memory."""
     text = read_text(root / "sys/devices/system/cpu/cpu0/cache/index3/size").strip()
     last = int(text[:-1]) * 1024 if text.endswith("K") and text[:-1].isdigit() else 64 * 2**20
     return min(max(USUAL, 4 * last), _LARGEST, memory.available // 8)

@@ -1,7 +1,7 @@
-"""Model shape: the bytes of each layer, those that a token reads, and its arithmetic, from the tensor table.
+"""Model shape: each layer's size, how much of it a token reads, and its arithmetic, from the tensor table.
 
-Rows of the input embeddings are looked up in RAM; the output matrix, tied to them or not, is read completely.
-Of the experts (MoE), a token reads the few it is routed to.
+Rows of the input embeddings are looked up in RAM; the output matrix is read completely, even if it is tied to
+them. In a mixture of experts, a token reads only the few that it is routed to.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ALIGNMENT = 32
 
 
 class Matrices(NamedTuple):
-    """Matrices of one type that tokens are multiplied with."""
+    """Matrices of one type by which tokens are multiplied."""
 
     type: GgmlType
     n: int
@@ -32,7 +32,7 @@ class Matrices(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """One block, or the output that makes logits."""
+    """One block, or the output layer, which computes logits."""
 
     weights: int = 0
     """Bytes without routed experts."""
@@ -45,7 +45,7 @@ class Layer(NamedTuple):
 
 
 class PlacedPart(NamedTuple):
-    """A part of the model on a device; None is the CPU."""
+    """A part of the model and its device; None is the CPU."""
 
     part: Layer
     device: str | None = None
@@ -54,36 +54,38 @@ class PlacedPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The layers of a model, with what each takes."""
+    """A model's layers, with the sizes and operations of each."""
 
     layers: tuple[Layer, ...]
     output: Layer
     embedding: int
     """Bytes of lookup tables, which are in RAM whatever the split."""
     tied: int
-    """Bytes of the input matrix if the output reads it too, so that an accelerator gets a copy; else 0."""
+    """Bytes of the input matrix if it is also the output matrix, so that an accelerator gets a copy;
+    otherwise 0.
+    """
     main_type: GgmlType
     """The type with the most bytes."""
     attention: int
-    """Operations per token and token of context before it, in all layers with full attention."""
+    """Operations per token and per earlier token in its context, in all layers with full attention."""
     windowed: int
     """The same in layers with a window."""
     window: int
-    """Tokens; 0 without windows."""
+    """In tokens; 0 without windows."""
     routed: float
     """Share of the experts that a token is routed to; 0 without experts."""
     width: int = 0
-    """Size of the hidden state of a token."""
+    """Size of a token's hidden state."""
     vocabulary: int = 0
-    """Size of its logits."""
+    """Number of logits per token."""
     heads: AttentionShape | None = None
-    """Attention of a layer; None if it is of an unusual kind."""
+    """One layer's attention; None for unusual kinds."""
     n_full: int = 0
     """Number of layers with full attention."""
     n_windowed: int = 0
     """Number of layers with a window."""
     n_head: int = 0
-    """Number of last layers that only predict further tokens (MTP)."""
+    """Number of layers at the end that only predict further tokens (MTP)."""
 
     @property
     def has_experts(self) -> bool:
@@ -92,19 +94,19 @@ class ModelShape:
 
     @property
     def parts(self) -> tuple[Layer, ...]:
-        """The layers and the output, which are split over devices."""
+        """The layers and the output, which are split among devices."""
         return (*self.layers, self.output)
 
     @property
     def without_head(self) -> ModelShape:
-        """The shape if the last layers, which only predict further tokens, are not loaded."""
+        """The shape without the layers that only predict further tokens, as if they were not loaded."""
         n = len(self.layers) - self.n_head
         return replace(self, layers=(*self.layers[:n], *[Layer()] * self.n_head)) if self.n_head else self
 
     def scaled(self, factor: float, main_type: GgmlType | None = None) -> ModelShape:
         """Return the shape in another quantization, whose file is `factor` times as large.
 
-        main_type: its type, if known.
+        main_type: the new main type, if known.
         """
 
         def resized(matrices: tuple[Matrices, ...]) -> tuple[Matrices, ...]:
@@ -204,12 +206,12 @@ def _layer(tensors: list[ModelTensor]) -> Layer:
 
 
 def _attention(header: ModelHeader) -> int:
-    """Return the operations of one query with one key and value, over all heads of a layer."""
+    """Return the operations for one query with one key and value, over all heads in a layer."""
     return 2 * max(header.heads, default=0) * (header.key_length + header.value_length)
 
 
 def _heads(header: ModelHeader) -> AttentionShape | None:
-    """Return the shape of a layer's attention; None without a usual KV cache (encoders, MLA)."""
+    """Return the shape of a layer's attention; None without an ordinary KV cache (encoders, MLA)."""
     latent = header.number("attention.key_length_mla", 0)
     heads, kv_heads = max(header.heads, default=0), max(header.kv_heads, default=0)
     if header.is_encoder or latent or not heads or not kv_heads:

@@ -1,10 +1,10 @@
-"""Speed of a load: seconds from weights and cache, corrected by earlier loads on this machine.
+"""Speed of a load, predicted from weights and cache and corrected by earlier loads on this machine.
 
-A call multiplies its tokens with every active weight. Each device takes the time to read the weights from
-memory or to multiply with them, whichever is longer: one token is bound by memory bandwidth, or on a few
-cores by the arithmetic of unpacking, many tokens by arithmetic (Williams et al. 2009, "Roofline"). Speeds are
-those of `rates.py`, corrected by `calibration.py`. The time of attention grows with the tokens before a call;
-it was measured for the model's heads, or follows from its operations.
+A call multiplies its tokens by every active weight. Each device takes the time to read the weights from
+memory or to multiply by them, whichever is longer. One token is limited by memory bandwidth, or on few cores
+by the arithmetic of unpacking; many tokens are limited by arithmetic (Williams et al. 2009, "Roofline").
+Device speeds come from `rates.py`, corrections from `calibration.py`. The time for attention grows with the
+number of tokens before a call; it is measured for the model's heads, or derived from its operations.
 """
 
 from __future__ import annotations
@@ -28,74 +28,76 @@ from edgechat.planner.estimate.calibration import ChatUse, Correction
 from edgechat.planner.estimate.shape import Matrices, ModelShape, PlacedPart
 
 PROMPT = 1000
-"""Tokens of the prompt, and before the decoded token, in predictions."""
+"""Tokens in the prompt, or before the decoded token, for predictions."""
 _PART = 500
-"""Tokens of a prompt in predictions by depth."""
+"""Length of the prompt in predictions by depth, in tokens."""
 
 _BUS = 12e9
-"""Bytes per second to a card: weights in RAM are sent there for large batches if that is faster."""
+"""Bytes per second to a card. For large batches, weights in RAM are sent there if that is faster."""
 _MICRO_BATCH = ROWS[-1]
 _STEP = 0.2e-3
-"""Seconds of a token outside of llama.cpp: sampling, and the way to the screen."""
+"""Seconds per token outside llama.cpp, for sampling and display."""
 _FLOAT = 4
 _LEAST = 1e-9
-"""Minimum seconds of a prompt token."""
+"""Minimum seconds per prompt token."""
 MASK = 4
-"""Bytes of the attention mask for each token and cell."""
+"""Bytes of the attention mask per token and cell."""
 GRAPH = 15_000
-"""Bytes of a layer's description from the RPC client: some 50 tensors of 296 bytes."""
+"""Bytes that the RPC client sends to describe a layer: some 50 tensors of 296 bytes."""
 _SAME_GRAPH = 256
-"""Tokens of a prompt after which the graph is sent again, as attention covers the cache in such steps."""
+"""The graph is sent again after this many prompt tokens, as attention covers the cache in such steps."""
 DEPTHS = (0, 1000, 4000, 16000)
-"""Numbers of tokens before the predicted ones."""
+"""Numbers of earlier tokens for which the speed is predicted."""
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds before any correction."""
+    """Predicted seconds, before any correction."""
 
     decode: float
-    """One token with nothing before it."""
+    """For one token with nothing before it."""
     decode_depth: float
-    """Additional for each token before it."""
+    """In addition, for each token before it."""
     prefill: float
-    """Each token of a prompt."""
+    """For each prompt token."""
     prefill_depth: float
-    """Additional for each token before it."""
+    """In addition, for each token before it."""
     window: int = 0
-    """Most tokens that windowed layers attend to."""
+    """Maximum number of tokens that windowed layers attend to."""
     decode_window: float = 0.0
-    """Additional to `decode` for each token before it, up to the window."""
+    """In addition to `decode`, for each earlier token within the window."""
     prefill_window: float = 0.0
-    """Additional to `prefill` for each token before it, up to the window."""
+    """In addition to `prefill`, for each earlier token within the window."""
     calls: Seconds = ()
-    """Calls of `ROWS` tokens with nothing before them, with logits of each except in the longest."""
+    """For calls of `ROWS` tokens with nothing before them. Every token gets logits, except in the longest
+    call.
+    """
     calls_depth: Seconds = ()
-    """Additional to `calls` for each token before them."""
+    """In addition to `calls`, for each token before them."""
     graph: float = 0.0
-    """Additional if a call differs in size from the previous one, as graphs are sent to other machines."""
+    """Added if a call's size differs from the previous one's, as graphs are then sent to other machines."""
 
     def decoding(self, depth: float) -> float:
-        """Return the seconds of a token after `depth` others."""
+        """Return the seconds for decoding a token after `depth` others."""
         return self.decode + self.decode_depth * depth + self.decode_window * min(depth, self.window)
 
     def call(self, n: int, depth: int = 0) -> float:
-        """Return the seconds of a call of `n` tokens after `depth` others, with `n` up to `ROWS[-1]`."""
+        """Return the seconds for a call of `n` tokens after `depth` others, with `n` up to `ROWS[-1]`."""
         deeper = depth * _at(n, ROWS, self.calls_depth) if self.calls_depth else 0.0
         return _at(n, ROWS, self.calls) + deeper
 
     def prefilling(self, n: int, depth: int = 0) -> float:
-        """Return the seconds of `n` tokens of a prompt after `depth` others."""
+        """Return the seconds for reading `n` prompt tokens after `depth` others."""
         windowed = self._within(depth + n) - self._within(depth)
         return n * (self.prefill + self.prefill_depth * (depth + n / 2)) + self.prefill_window * windowed
 
     def _within(self, n: int) -> float:
-        """Return the sum over `n` tokens of the tokens before each within the window."""
+        """Return the total number of earlier tokens within the window, summed over the first `n` tokens."""
         first = min(n, self.window)
         return first * first / 2 + self.window * (n - first)
 
 
 class Attending(msgspec.Struct, frozen=True):
-    """Attention of a load to its cache."""
+    """How a load attends to its cache."""
 
     kind: AttentionKind
     cache_type: CacheType
@@ -104,12 +106,12 @@ class Attending(msgspec.Struct, frozen=True):
 
 
 class _Layers(NamedTuple):
-    """Seconds of attention of layers on a device, by `ROWS`."""
+    """Seconds of attention in some layers on a device, for calls of `ROWS` tokens."""
 
     first: Seconds
-    """A call with nothing before it."""
+    """For a call with nothing before it."""
     per_cell: Seconds
-    """Additional for each cell before it."""
+    """In addition, for each cell before it."""
 
 
 class SpeedAtDepth(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,19 +129,19 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     decode_tps: float
     """Tokens per second, after 1,000 tokens."""
     prompt_tps: float
-    """Tokens per second of a prompt of 1,000."""
+    """Tokens per second in a prompt of 1,000."""
     ttft_ms: float
-    """From such a prompt to the first token."""
+    """Milliseconds from such a prompt to the first token."""
     basis: str
-    """How the speed is known, in words."""
+    """How the speed is known, as a phrase."""
     by_depth: tuple[SpeedAtDepth, ...] = ()
     """For `DEPTHS` within the context."""
 
 
 _VERIFIED = 0.25
-"""Share of the calls of a reply that verify a draft, with drafts."""
+"""Share of a reply's calls that verify a draft, if there are drafts."""
 _WORTH = 0.95
-"""Largest share of flash attention's time at which plain attention, which needs more memory, is used."""
+"""Plain attention needs more memory, so it must take less than this share of flash attention's time."""
 
 
 def is_plain_worth(plain: Forecast, flash: Forecast, use: ChatUse, *, drafts: bool) -> bool:
@@ -152,16 +154,16 @@ def is_plain_worth(plain: Forecast, flash: Forecast, use: ChatUse, *, drafts: bo
 
 
 def _using(forecast: Forecast, use: ChatUse, depth: int, *, drafts: bool) -> float:
-    """Return the seconds of all reading and writing, at one depth."""
+    """Return the seconds spent on a chat's reading and writing, at one depth."""
     several = forecast.call(ATTENTION_ROWS[1], depth) - forecast.call(1, depth)
     writing = forecast.decoding(depth) + (_VERIFIED * several if drafts else 0.0)
     return use.read * forecast.prefilling(_PART, depth) / _PART + use.written * writing
 
 
 def predict(forecast: Forecast, correction: Correction, context: int = 0) -> Prediction:
-    """Return the expected speed of a load with a context in tokens.
+    """Return the expected speed of a load; context: its length in tokens.
 
-    Reading a prompt is never slower than decoding it.
+    Reading a prompt is never slower than decoding as many tokens.
     """
 
     def reading(n: int, depth: int) -> float:
@@ -193,9 +195,10 @@ def forecast(
     cache_bytes_per_token: int,
     attending: Attending | None = None,
 ) -> Forecast:
-    """Return the seconds of a load with these placed parts. rates: by device; None is the CPU.
+    """Return the forecast for a load with its parts on these devices.
 
-    cache_bytes_per_token: in all layers with full attention. attending: None for MLX.
+    rates: by device; None is the CPU. cache_bytes_per_token: in all layers with full attention. attending:
+    None for MLX.
     """
     layers = Counter(part.device for part in placed[:-1]) or Counter([None])
     share = {device: n / layers.total() for device, n in layers.items()}
@@ -210,14 +213,14 @@ def forecast(
     for row, rows in enumerate(ROWS):
         seconds = besides
         for (part, device, experts_in_ram), n in counts.items():
-            at = 0 if part is placed[-1].part and rows == _MICRO_BATCH else row  # of a prompt's end only
+            at = 0 if part is placed[-1].part and rows == _MICRO_BATCH else row  # only at a prompt's end
             own = None if experts_in_ram else device
             seconds += n * sum(_product(one, device, rates, at) for one in part.matrices)
             seconds += n * sum(_routed(one, own, rates, at, shape.routed) for one in part.experts_matrices)
         seconds += on_links(shape, placed, rates, ROWS[row]) + full.first[row] + windowed.first[row]
-        # More rows take no less, and no more than one after the other.
+        # More rows never take less time, nor more than the same rows one after the other.
         calls.append(min(max(seconds, calls[-1]), rows * calls[0]) if calls else seconds)
-    # Each device is sent which cells each token may attend to.
+    # Each remote device is sent a mask of the cells that each token attends to.
     links, n_parts = _links(placed, rates), Counter(part.device for part in placed)
     masks = sum(MASK / link.up for link in links.values())
     graph = sum(GRAPH * n_parts[device] / link.up for device, link in links.items())
@@ -225,7 +228,7 @@ def forecast(
     alone = max(cache_bytes_per_token * reading, full.per_cell[0])
     together = min(full.per_cell[-1] / _MICRO_BATCH, alone)
     in_windows = min(windowed.per_cell[-1] / _MICRO_BATCH, windowed.per_cell[0])
-    # On average, half of a micro-batch is before each of its tokens.
+    # On average, half of a micro-batch precedes each of its tokens.
     prefill = calls[-1] / _MICRO_BATCH - together * _MICRO_BATCH / 2 + graph / _SAME_GRAPH
     return Forecast(
         decode=calls[0],
@@ -242,7 +245,7 @@ def forecast(
 
 
 def _attention(shape: ModelShape, speed: DeviceSpeed, attending: Attending | None) -> _Layers:
-    """Return the seconds of one layer's attention on a device: as measured, or by its operations."""
+    """Return one layer's attention time on a device: measured, or derived from the number of operations."""
     if attending is not None and shape.heads is not None:
         name = attention_name(shape.heads, attending.cache_type, attending.kind)
         if (curve := speed.attentions.get(name)) is not None:
@@ -253,12 +256,12 @@ def _attention(shape: ModelShape, speed: DeviceSpeed, attending: Attending | Non
             return _Layers(first, per_cell)
     operations = shape.attention / max(1, shape.n_full)
     per_cell = tuple(rows * operations * seconds for rows, seconds in zip(ROWS, speed.attention, strict=True))
-    # A micro-batch attends to itself; for fewer tokens that is part of the layer's time.
+    # A micro-batch attends to itself. For fewer tokens, that is included in the layer's time.
     return _Layers((*[0.0] * (len(ROWS) - 1), _MICRO_BATCH * per_cell[-1]), per_cell)
 
 
 def _together(parts: Sequence[tuple[float, _Layers]]) -> _Layers:
-    """Return the seconds of (number, layer) pairs, one after the other."""
+    """Add up the attention times in (number of layers, time per layer) pairs."""
     first, per_cell = (
         tuple(sum(n * layers[at][row] for n, layers in parts) for row in range(len(ROWS))) for at in (0, 1)
     )
@@ -266,9 +269,9 @@ def _together(parts: Sequence[tuple[float, _Layers]]) -> _Layers:
 
 
 def _window(shape: ModelShape, attending: Attending | None) -> int:
-    """Return the cells that windowed layers attend to, with room for a call.
+    """Return the number of cells that windowed layers attend to, with room for a call.
 
-    Without flash attention, the cells of all sequences are computed, and then masked.
+    Without flash attention, the cells of all sequences are computed and then masked.
     """
     n = attending.n_seq_max if attending is not None and attending.kind == "plain" else 1
     return n * shape.window + _MICRO_BATCH
@@ -283,7 +286,7 @@ def _at(rows: int, known: Sequence[int], values: Sequence[float]) -> float:
 
 
 def _links(placed: Sequence[PlacedPart], rates: Mapping[str | None, DeviceSpeed]) -> dict[str | None, Link]:
-    """Return the links to devices of other machines that a load uses."""
+    """Return the links to devices on other machines that a load uses."""
     used = {part.device: rates[part.device].link for part in placed}
     return {device: link for device, link in used.items() if link is not None}
 
@@ -291,11 +294,10 @@ def _links(placed: Sequence[PlacedPart], rates: Mapping[str | None, DeviceSpeed]
 def on_links(
     shape: ModelShape, placed: Sequence[PlacedPart], rates: Mapping[str | None, DeviceSpeed], rows: int
 ) -> float:
-    """Return the seconds of a call of `rows` tokens on links to other machines.
+    """Return the seconds that a call of `rows` tokens spends on links to other machines.
 
-    Hidden states travel through this machine whenever the next part is on another device; the output's
-    highest logits come back, each with its token. llama.cpp sends without waiting, and waits once for the
-    result.
+    Hidden states travel through this machine whenever the next part is on another device. The output returns
+    its highest logits, each with its token. llama.cpp sends without waiting, and waits once for the result.
     """
     seconds, before = 0.0, None
     links = _links(placed, rates)
@@ -318,7 +320,7 @@ def on_links(
 def _product(
     matrices: Matrices, device: str | None, rates: Mapping[str | None, DeviceSpeed], row: int
 ) -> float:
-    """Return the seconds to multiply `ROWS[row]` tokens with matrices on a device."""
+    """Return the seconds to multiply `ROWS[row]` tokens by matrices on a device."""
     kind, n, n_bytes = matrices
     speed = rates[device]
     seconds = max(n_bytes / speed.bandwidth, n * speed.kernels[kind.name][row])
@@ -332,7 +334,7 @@ def _product(
 def _routed(
     matrices: Matrices, device: str | None, rates: Mapping[str | None, DeviceSpeed], row: int, routed: float
 ) -> float:
-    """Return the seconds for routed experts; routed: their share for one token.
+    """Return the seconds for routed experts; routed: share of the experts that a token uses.
 
     Some experts get several tokens, others none.
     """

@@ -1,5 +1,5 @@
-"""One model on one machine: the ways of loading it, the one that is chosen, and why.
+"""Decides how to load one model on one machine, and explains why.
 
-Input: a header, a machine and a request; output: a LoadPlan. Read `model_on_machine.py` first, then
-`plan_model.py`. `programs.py` and `engine_plan.py` plan what other programs run.
+A header, a machine and a request go in; a LoadPlan comes out. Read `model_on_machine.py` first, then
+`plan_model.py`. `programs.py` and `engine_plan.py` plan models that other programs run.
 """

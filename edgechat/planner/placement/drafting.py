@@ -1,13 +1,13 @@
-"""Drafting: whether a model can have drafts, what they cost, which model can draft for it, and its own layers
-(MTP).
+"""Drafting: whether a model can use drafts, what they cost, and whether a small model or its own layers (MTP)
+can make them.
 
-Rejected drafts are undone. Cells of a KV cache are simply removed; a recurrent state is restored from a
-snapshot, which llama.cpp keeps for some architectures, and which takes as much memory as the state. For MLX
-the state before a call is kept, and the accepted tokens of the call are computed again.
+Rejected drafts have to be undone. Cells of a KV cache are simply removed. A recurrent state is restored from
+a snapshot, which llama.cpp keeps for some architectures and which takes as much memory as the state. With
+MLX, the state before a call is kept, and the call's accepted tokens are computed again.
 
-A model's own drafting layers are loaded beside the context that was chosen without them if they fit, and if
-they make replies faster. For a shorter context they are loaded only where they make replies much faster, and
-where it is still enough.
+A model's own drafting layers are loaded if they fit beside the context that was chosen without them, and if
+they make replies faster. The context is shortened for them only if they make replies much faster, and if it
+remains long enough.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ from edgechat.planner.plan import HeadPlan
 from edgechat.planner.request import ENOUGH
 
 AUTO, NONE, NGRAM, MTP = "auto", "none", "ngram", "mtp"
-"""Values of `draft` other than models."""
+"""Values of `draft` that are not models."""
 DRAFTED = 15
-"""Most drafted tokens in a batch."""
+"""Maximum drafted tokens in a batch."""
 _SNAPSHOTS, _FEW_SNAPSHOTS = 8, 3
-"""Snapshots of a small state, and of a large one."""
+"""Number of snapshots: of a small state, and of a large one."""
 _SHARE = 2
 """A draft model that was not requested must be smaller than the target by more than this factor."""
 _MAX_PADDING = 128
-"""Tokens by which two vocabularies may differ in size, as some are padded."""
+"""Tokens by which the sizes of two vocabularies may differ, as some are padded."""
 
 _TOKENIZER_KINDS = {"hybriddna": "gpt2", "whitespace": "gpt2", "gemma4": "gpt2"}
-"""Tokenizers of the same kind as another one."""
+"""Maps tokenizers to another one of the same kind."""
 _UNKNOWN_TOKENIZERS = ("none", "no_vocab")
 
 
 KINDS: dict[Format, str] = {"gguf": "a GGUF file", "mlx": "an MLX model"}
-"""Names of models by format, for users."""
+"""What users are told about a model's format."""
 
 
 def asks_for_drafts(wish: str | None) -> bool:
@@ -65,7 +65,7 @@ def asks_for_drafts(wish: str | None) -> bool:
 
 
 def draft_costs(header: ModelHeader, wish: str) -> DraftCosts:
-    """Return the costs of drafts for a model, except those of its own layers (see `head_costs`).
+    """Return what drafting costs a model, except with its own layers (see `head_costs`).
 
     wish: 'auto', 'none', 'ngram', 'mtp' or a draft model.
     """
@@ -92,7 +92,7 @@ def draft_costs(header: ModelHeader, wish: str) -> DraftCosts:
 
 
 def head_costs(header: ModelHeader, wish: str, *, beside: bool = False) -> DraftCosts:
-    """Return the costs of drafts with the model's own layers; none, and why, if it has no such layers.
+    """Return what drafting with the model's own layers costs, or why it has no such layers.
 
     beside: there are layers in a separate file.
     """
@@ -108,7 +108,7 @@ def head_costs(header: ModelHeader, wish: str, *, beside: bool = False) -> Draft
 def misfit(target: ModelHeader, draft: ModelHeader) -> str:
     """Return why `draft` cannot draft for `target`, judging by the headers; '' if it can.
 
-    The tokens themselves are compared when both are loaded.
+    The tokens themselves are compared once both are loaded.
     """
     if draft.format != target.format:
         return f"it is {KINDS[draft.format]}, and the target is {KINDS[target.format]}"
@@ -128,7 +128,7 @@ def misfit(target: ModelHeader, draft: ModelHeader) -> str:
 
 
 def is_much_smaller(draft: ModelHeader, target: ModelHeader) -> bool:
-    """Return whether a model is small enough for a draft model."""
+    """Return whether a model is small enough to draft for another."""
     return draft.weights_bytes * _SHARE < target.weights_bytes
 
 
@@ -139,7 +139,7 @@ def _tokenizer_kind(header: ModelHeader) -> str:
 
 
 def _has_same_token(target: ModelHeader, draft: ModelHeader, name: str) -> bool:
-    """Return whether both models add the same BOS or EOS token; True if a header does not say."""
+    """Return whether both models add the same BOS or EOS token, or True if a header does not say."""
     adds = [header.metadata.get(f"tokenizer.ggml.add_{name}_token") for header in (target, draft)]
     if None in adds:
         return True
@@ -148,15 +148,15 @@ def _has_same_token(target: ModelHeader, draft: ModelHeader, name: str) -> bool:
 
 
 ACCEPTED = 0.7
-"""Expected share of accepted tokens, before there were any."""
+"""Expected acceptance rate before anything has been drafted."""
 LONGEST = 8
-"""Most tokens of a draft."""
+"""Maximum tokens in a draft."""
 EAGLE_BATCH = 64
-"""Tokens that an EAGLE-3 draft reads in a call."""
+"""Tokens that an EAGLE-3 draft reads in one call."""
 LEAST_GAIN = 1.05
-"""Speed relative to that without, below which they are not worth their memory."""
+"""Speedup below which the layers are not worth their memory."""
 WORTH_CONTEXT = 1.25
-"""Speed relative to that without, from which they are worth some context."""
+"""Speedup from which the layers are worth giving up some context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class HeadedModel:
     """A model with its drafting layers, in its own file or in a separate one."""
 
     model: ModelOnMachine
-    """Its loads have room for rows to verify, and copies of recurrent states."""
+    """Its loads have room for verifying drafts and for copies of recurrent states."""
     file: HeadFile | None = None
 
     def load(self, context: int, cache_type: CacheType) -> LoadConfig:
@@ -173,10 +173,10 @@ class HeadedModel:
         return load if self.file is None else load.beside(self._beside(self.file, load))
 
     def _beside(self, file: HeadFile, load: LoadConfig) -> LoadConfig:
-        """Return the load of the file by formula, on the device of the output if it fits there."""
+        """Return the load of the separate file, by formula, on the output's device if it fits there."""
         header = file.header
         own = load.params.of_head()
-        if file.kind == "eagle3":  # llama.cpp keeps logits of each token that it may read in a call
+        if file.kind == "eagle3":  # llama.cpp keeps logits of every token in a call
             own = msgspec.structs.replace(own, n_batch=EAGLE_BATCH, n_ubatch=EAGLE_BATCH)
         keys = sum(head_cache_bytes(header, own.context, own.cache_type)) if file.has_own_cache else 0
         compute = compute_bytes(
@@ -230,7 +230,7 @@ class HeadedModel:
         return self.model.header if self.file is None else self.file.header
 
     def _draft_seconds(self, load: LoadConfig, n_chained: int) -> float:
-        """Return the seconds of a drafted token; chained layers draft one token each."""
+        """Return the seconds per drafted token; chained layers draft one token each."""
         if self.file is None or load.draft is None:
             shape, layout = self.model.shape, load.layout
         else:
@@ -242,22 +242,22 @@ class HeadedModel:
 
 @dataclass(frozen=True, slots=True)
 class HeadChoice:
-    """A load with the model's own drafting layers, or without them and why."""
+    """A load with the model's own drafting layers, or one without them and the reason."""
 
     load: LoadConfig
     head: HeadPlan | None = None
     why_not: str = ""
-    """A sentence; '' if there are no such layers."""
+    """Why the layers are not used; '' if there are none."""
     why_context: str = ""
-    """Why the context has its length, if that has changed."""
+    """Why the context has this length, if it was changed."""
 
 
 def reserve_head(
     model: ModelOnMachine, headed: HeadedModel, load: LoadConfig, reserved: LoadConfig
 ) -> HeadChoice | None:
-    """Return the load with memory reserved for the drafting layers, if it fits.
+    """Return the load with memory reserved for the drafting layers; None if only the load without them fits.
 
-    headed: the model with them; reserved: its best load.
+    headed: the model with them. reserved: its best load.
     """
     if headed.model.fits(reserved) or not model.fits(load):
         return HeadChoice(reserved, _plan(model, load, headed, reserved))
@@ -274,8 +274,8 @@ def choose_head(
 ) -> HeadChoice:
     """Return the load with the model's own drafting layers if they are worth it, or unchanged.
 
-    headed: the model with them. shorter: contexts that may be chosen instead, the longest first. requested:
-    whether they were requested, and need not be worth it.
+    headed: the model with the layers. shorter: contexts that may be chosen instead, longest first. requested:
+    the layers were requested, so they need not be worth it.
     """
     beside = headed.load(load.context, load.params.cache_type)
     if load.source == EXACT != beside.source:
@@ -296,7 +296,10 @@ def choose_head(
 
 
 def _plan(model: ModelOnMachine, load: LoadConfig, headed: HeadedModel, other: LoadConfig) -> HeadPlan:
-    """Return the memory of the layers, and the gain over a load without them, whose layout may be better."""
+    """Return the memory that the layers need, and the gain over a load without them.
+
+    That load may have a better layout.
+    """
     context, cache_type = other.context, other.params.cache_type
     is_same = (context, cache_type) == (load.context, load.params.cache_type)
     alone = load if is_same else model.load(context, cache_type)

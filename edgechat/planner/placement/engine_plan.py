@@ -1,7 +1,7 @@
-"""Plans for other engines: what a model takes in a program that edgechat starts, and its command line.
+"""Plans for other engines: what a model needs in a program that edgechat starts, and its command line.
 
-The sizes are formulas (see `SafetensorsModel`); those of llama-server are from the plan that edgechat would
-make for itself, by llama.cpp's allocator.
+The sizes are computed by formula (see `SafetensorsModel`). For llama-server, they come from the plan that
+edgechat would make for itself, using llama.cpp's allocator.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _PROGRAM, _ON_CARD = 2 * 2**30, 2**30
 """Bytes besides weights and cache: Python and torch in RAM, CUDA's context and activations on a card."""
 _MOST_SHARE = 0.95
 _MANY_CORES = 8
-"""Cores from which vLLM may reserve one for its front end: of two, that would be half the speed."""
+"""From this many cores on, vLLM may reserve one for its front end. Of two cores, that would be half."""
 _LOOPBACK = "127.0.0.1"
 _CALL_PARSERS = {
     "<function=": "qwen3_coder",
@@ -64,23 +64,21 @@ _CALL_PARSERS = {
     "<|channel|>": "openai",
     "<|tool_call>": "gemma4",
 }
-"""Marks in a chat template -> vLLM's parser of such tool calls; others get that of Hermes and Qwen."""
+"""Maps marks in a chat template to vLLM's tool call parsers. Others get the parser for Hermes and Qwen."""
 _FITTING = 1.02
-"""Factor by which a load may exceed a budget, as the formulas are not exact."""
+"""Factor by which a load may exceed a budget, because the formulas are not exact."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Placement:
-    """The place of a model."""
-
     cards: tuple[Accelerator, ...]
-    """Empty: in RAM."""
+    """Empty for RAM."""
     context: int
     memory: tuple[DeviceMemory, ...]
 
     @property
     def excess(self) -> int:
-        """Excess bytes of the fullest memory."""
+        """Bytes by which the fullest memory exceeds its budget."""
         return max(part.total_bytes - int(_FITTING * part.budget_bytes) for part in self.memory)
 
 
@@ -93,10 +91,10 @@ def engine_plan(
     *,
     must_run: bool = True,
 ) -> LoadPlan:
-    """Return how a program runs a safetensors model. request: including settings.toml.
+    """Return how a program runs a safetensors model. request: includes settings.toml.
 
     must_run: raise EngineMissing if the program is not installed, rather than note it. Also raises
-    ModelNotFound, ModelFileError, HubError, DoesNotFit, SettingsError.
+    ModelNotFound, ModelFileError, HubError, DoesNotFit or SettingsError.
     """
     start, notes = _start(engine, config, must_run=must_run)
     model = read_safetensors(name, offline=is_offline(config))
@@ -136,7 +134,7 @@ def engine_plan(
 
 
 def llama_server_plan(local: LoadPlan, config: Settings, *, must_run: bool = True) -> LoadPlan:
-    """Return how llama-server runs a GGUF file, from edgechat's own plan. Raises EngineMissing."""
+    """Return how llama-server runs a GGUF file, based on edgechat's own plan. Raises EngineMissing."""
     start, notes = _start("llama-server", config, must_run=must_run)
     arguments = ["-m", local.model_path, "--host", _LOOPBACK, "--port", PORT, "--alias", local.model_name]
     arguments += [
@@ -153,7 +151,7 @@ def llama_server_plan(local: LoadPlan, config: Settings, *, must_run: bool = Tru
     arguments += ["-ctk", local.cache_type, "-ctv", local.cache_type]
     if local.projector is not None and local.projector.path:
         arguments += ["--mmproj", local.projector.path]
-    where = "llama-server decides itself which layers go on a GPU."
+    where = "llama-server itself decides which layers go on a GPU."
     if local.gpu_layers:
         arguments += ["-ngl", f"{local.gpu_layers}"]
         where = f"{local.gpu_layers} layers go on a GPU."
@@ -177,7 +175,7 @@ def llama_server_plan(local: LoadPlan, config: Settings, *, must_run: bool = Tru
 def _start(
     engine: EngineName, config: Settings, *, must_run: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the beginning of the command line, and notes for users."""
+    """Return the start of the command line, and notes for users."""
     facts = PROGRAMS[engine]
     try:
         start = start_of(engine, config)
@@ -214,7 +212,7 @@ def _check(engine: EngineName, model: SafetensorsModel, request: PlanRequest) ->
 def _placed(
     engine: EngineName, model: SafetensorsModel, request: PlanRequest, profile: DeviceProfile
 ) -> tuple[_Placement, list[str]]:
-    """Return the place and context of a model, and the reasons. Raises DoesNotFit."""
+    """Return a model's placement and context, and the reasons. Raises DoesNotFit."""
     trained = model.trained_context
     wanted = request.context
     if wanted is not None and trained is not None and wanted > trained:
@@ -224,7 +222,7 @@ def _placed(
         )
     contexts = [min(one, trained or one) for one in CONTEXTS] if wanted is None else [wanted]
     *on_cards, in_ram = _card_sets(engine, model, profile)
-    # Enough context on fewer cards is better than more context, and any context on cards better than RAM.
+    # Enough context on fewer cards is better than more context, and any context on cards is better than RAM.
     short = [one for one in contexts if one < min(ENOUGH, contexts[0])]
     long = [one for one in contexts if one not in short]
     tried = [
@@ -295,9 +293,9 @@ def _placement(
 def _card_sets(
     engine: EngineName, model: SafetensorsModel, profile: DeviceProfile
 ) -> list[tuple[Accelerator, ...]]:
-    """Return the sets of cards to try, the smallest first, and RAM last.
+    """Return the sets of cards to try, smallest first, with RAM last.
 
-    Tensor parallelism needs identical cards, whose number divides the heads.
+    Tensor parallelism needs identical cards, and the number of heads must be divisible by theirs.
     """
     cards = sorted(filter(_runs_torch, profile.accelerators), key=lambda card: -card.free)
     if engine == "transformers":
@@ -318,7 +316,7 @@ def _name(card: Accelerator, i: int) -> str:
 
 
 def _card_choice(placement: _Placement, profile: DeviceProfile) -> dict[str, str]:
-    """Return the environment that selects the cards, by their order on the PCI bus."""
+    """Return the environment variables that select the cards, numbered in PCI bus order."""
     nvidia = [card for card in profile.accelerators if card.vendor == "nvidia" and card.pci is not None]
     if len(nvidia) < 2 or not all(card in nvidia for card in placement.cards):
         return {}
@@ -328,22 +326,22 @@ def _card_choice(placement: _Placement, profile: DeviceProfile) -> dict[str, str
 
 
 def _share(placement: _Placement) -> str:
-    """Return the share of a card's memory for a program: free memory less a margin."""
+    """Return the share of a card's memory for a program: free memory minus a margin."""
     shares = [Card(card.name, card).budget / card.total for card in placement.cards]
     return f"{math.floor(100 * min(_MOST_SHARE, *shares)) / 100:.2f}"
 
 
 def _of_vllm(model: SafetensorsModel, placement: _Placement, _request: PlanRequest) -> Sequence[str]:
-    # vLLM reads the quantization itself, and picks the faster kernels if it is not told.
+    # vLLM detects the quantization itself, and picks faster kernels if it is not told.
     arguments = [model.argument, "--host", _LOOPBACK, "--port", PORT, "--served-model-name", model.name]
     arguments += ["--max-model-len", f"{placement.context}"]
-    # Without a parser it refuses every request that has tools.
+    # Without a parser it refuses every request with tools.
     parser = next((name for sign, name in _CALL_PARSERS.items() if sign in model.template), "hermes")
     arguments += ["--enable-auto-tool-choice", "--tool-call-parser", parser]
     if placement.cards:
         arguments += ["--gpu-memory-utilization", _share(placement)]
         arguments += ["--tensor-parallel-size", f"{len(placement.cards)}"]
-    else:  # compiling makes a start 50 s longer, and pays after 5,000 tokens (0.5B, two cores)
+    else:  # compiling takes 50 s, and pays off after 5,000 tokens (0.5B, two cores)
         arguments.append("--enforce-eager")
     return arguments
 
@@ -351,7 +349,7 @@ def _of_vllm(model: SafetensorsModel, placement: _Placement, _request: PlanReque
 def _of_sglang(model: SafetensorsModel, placement: _Placement, _request: PlanRequest) -> Sequence[str]:
     arguments = ["--model-path", model.argument, "--host", _LOOPBACK, "--port", PORT]
     arguments += ["--served-model-name", model.name, "--context-length", f"{placement.context}"]
-    arguments += ["--api-key", API_KEY]  # there is no other way to give it
+    arguments += ["--api-key", API_KEY]  # there is no other way to pass it
     if placement.cards:
         return [
             *arguments,
@@ -379,7 +377,7 @@ def _with_program(
 ) -> LoadPlan:
     command = (*command, *(config.engines[engine].args if engine in config.engines else ()))
     if any("\0" in word for word in command):
-        raise EdgechatError(f"{one_line(id)} cannot stand in a command line.")
+        raise EdgechatError(f"{one_line(id)} cannot be part of a command line.")
     own = config.engines.get(engine, EngineProgram()).env
     environment = {
         name: value for name, value in environment.items() if not (name in own and name in os.environ)
@@ -400,55 +398,55 @@ def _with_program(
 _TIME_LIMIT = 60.0
 _MAX_TOKENIZER = 2**24
 _BYTES: dict[RuntimeQuant, float] = {"nf4": 0.5 + 1 / 64 + 1 / 512, "int8": 1.0}
-"""Bytes of a weight: NF4 with a scale for 64 weights, which takes a byte (QLoRA, section 3)."""
+"""Bytes per weight. NF4 has a one-byte scale for every 64 weights (QLoRA, section 3)."""
 _SLIDING = ("sliding_attention", "chunked_attention")
 _WITHOUT_CACHE = ("linear_attention", "mamba", "mamba2", "conv", "recurrent")
 
 
 @dataclass(frozen=True, slots=True)
 class SafetensorsModel:
-    """A safetensors model, here or on the hub, with its config.json and the size of its weights."""
+    """A safetensors model, local or on the hub, with its config.json and the size of its weights."""
 
     name: str
     argument: str
-    """Argument of the program: the path of a folder, or owner/repo."""
+    """What the program is given as the model: a folder's path, or owner/repo."""
     config: Config
     stored_bytes: int
-    """Bytes of all stored weights."""
+    """Size of all stored weights in bytes."""
     is_here: bool
     template: str = ""
-    """The chat template; '' if it is not here."""
+    """The chat template; '' if it is not on this machine."""
 
     @property
     def trained_context(self) -> int | None:
-        """Trained context in tokens; None if unknown."""
+        """The trained context in tokens, or None if unknown."""
         return self.config.number("max_position_embeddings", "n_positions", "seq_length", "model_max_length")
 
     @property
     def n_heads(self) -> int:
-        """Number of attention heads of a layer."""
+        """Number of attention heads per layer."""
         return max(1, self.config.require("num_attention_heads", "n_head"))
 
     @property
     def quantization(self) -> str:
-        """Quantization of the weights, in capitals: 'AWQ', 'GPTQ', 'FP8'; '' if there is none."""
+        """The quantization of the weights, in capitals ('AWQ', 'GPTQ', 'FP8'), or ''."""
         stated = self.config.get("quantization_config")
         method = stated.get("quant_method") if isinstance(stated, dict) else None
         return one_line(method, 40).upper() if isinstance(method, str) else ""
 
     @property
     def is_mlx(self) -> bool:
-        """Whether its weights are quantized for MLX only."""
+        """Whether the weights are quantized for MLX only."""
         return isinstance(self.config.whole.get("quantization"), dict)
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of a value in computations and in the KV cache."""
+        """Size of a value in computations and in the KV cache, in bytes."""
         dtype = self.config.get("dtype") or self.config.get("torch_dtype")
         return 4 if dtype == "float32" else 2
 
     def weights_bytes(self, quant: RuntimeQuant = "none") -> int:
-        """Return the bytes of the weights in memory; embeddings and output stay as they are stored."""
+        """Return the bytes of memory for the weights. Embeddings and output keep their stored type."""
         if quant == "none":
             return self.stored_bytes
         tables = 1 if self.config.get("tie_word_embeddings") else 2
@@ -457,11 +455,11 @@ class SafetensorsModel:
         return int(kept + (self.stored_bytes - kept) / self.element_bytes * _BYTES[quant])
 
     def cache_bytes(self, n_tokens: int) -> int:
-        """Return the bytes of keys and values of `n_tokens`.
+        """Return the size of the keys and values of `n_tokens` tokens, in bytes.
 
-        2 x KV heads x head size x bytes of a value, for each layer; layers with a window keep no more than
-        that, and layers without attention over tokens keep nothing that grows. With latent attention (MLA),
-        the latent vector and the rotated part instead.
+        Each layer takes 2 x KV heads x head size x bytes per value for a token. Layers with a window keep no
+        more than that, and layers without attention over tokens keep nothing that grows. With latent
+        attention (MLA), the latent vector and the rotated part are kept instead.
         """
         config = self.config
         latent = config.number("kv_lora_rank")
@@ -481,9 +479,9 @@ class SafetensorsModel:
 
 
 def read_safetensors(name: str, *, offline: bool) -> SafetensorsModel:
-    """Return the model in a folder or of owner/repo, whose file list and config are read from the hub.
+    """Return the model in a folder or hub repository (owner/repo).
 
-    Raises ModelNotFound, ModelFileError, HubError.
+    From the hub, only the file list and config are read. Raises ModelNotFound, ModelFileError or HubError.
     """
     folder = _folder(name)
     if folder is not None:
@@ -498,7 +496,6 @@ def read_safetensors(name: str, *, offline: bool) -> SafetensorsModel:
 
 
 def _folder(name: str) -> Path | None:
-    """Return the folder of a local model."""
     path = Path(os.path.abspath(os.path.expanduser(name))) if "\0" not in name else Path()
     if (path / CONFIG).is_file() and name:
         return path
@@ -509,7 +506,7 @@ def _folder(name: str) -> Path | None:
     if repo is None:
         return None
     snapshots = hub_cache() / f"models--{repo.repo.replace('/', '--')}" / "snapshots"
-    try:  # one that lacks files is completed by the program
+    try:  # if files are missing, the program completes the folder
         found = sorted((one for one in snapshots.iterdir() if _weights(one)), key=os.path.getmtime)
     except OSError:
         return None
@@ -525,7 +522,7 @@ def _in_folder(folder: Path) -> SafetensorsModel:
         config = parse_config(bounded(folder / CONFIG, MAX_CONFIG), name)
     except (OSError, ValueError) as error:
         raise ModelFileError(f"{name} cannot be read: {error}.", hint="Check the folder.") from error
-    # A model in the hub's cache is passed by name; the program completes it.
+    # A model in the hub's cache is passed by name, so the program can complete it.
     in_cache = folder.parent.name == "snapshots" and folder.is_relative_to(hub_cache())
     argument = name if in_cache else str(folder)
     return SafetensorsModel(name, argument, config, _total(sizes.items()), True, _template(folder))
@@ -549,7 +546,7 @@ def _on_hub(repo: str, *, offline: bool) -> SafetensorsModel:
     if not weights or CONFIG not in dict(sizes):
         raise ModelFileError(
             f"{repo} has no config.json and safetensors that such a program could run.",
-            hint=f"To see what edgechat itself could run of it: edgechat plan {repo}",
+            hint=f"To see which of its files edgechat itself could run: edgechat plan {repo}",
         )
     hub = Endpoint(listing.hub)
     url = hub.file(repo, listing.commit, CONFIG)
@@ -565,7 +562,7 @@ def _weights(folder: Path) -> dict[str, int]:
 
 
 def _total(sizes: Iterable[tuple[str, int]]) -> int:
-    """Return the size of the weights; some models have them twice, also in the format of their makers."""
+    """Return the size of the weights. Some models contain them twice, also in their makers' own format."""
     stored = {name: size for name, size in sizes if name.endswith(".safetensors")}
     usual = {name: size for name, size in stored.items() if name.startswith("model")}
     return sum((usual or stored).values())

@@ -1,6 +1,6 @@
-"""One model on one machine: the ways of loading it, what each takes, and how fast it is.
+"""One model on one machine: the ways to load it, how much memory each needs, and how fast it is.
 
-The memory that a GGUF file takes comes from llama.cpp's dry run, that of an MLX model from formulas.
+The memory comes from llama.cpp's dry run for a GGUF file, and from formulas for an MLX model.
 """
 
 from __future__ import annotations
@@ -62,24 +62,24 @@ from edgechat.settings import AttentionWish
 _LONGEST = 32768
 _TRIES = 6
 _CHECKPOINTS, _CHECKPOINT_SHARE = 32, 1 / 8
-"""Most checkpoints, and their share of the RAM that remains beside the load."""
+"""Maximum number of checkpoints, and their share of the RAM left beside the load."""
 
 LONGEST_TEXT = 8192
-"""Maximum context unless more is requested, in tokens: the compute buffers grow with it."""
+"""Maximum context in tokens unless more is requested. The compute buffers grow with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftCosts:
-    """The costs of drafts for a model, whatever makes them."""
+    """What drafting costs a model, whatever makes the drafts."""
 
     drafted: int = 0
-    """Most tokens that a call verifies; 0: no drafts."""
+    """Maximum drafted tokens in a call; 0 for no drafts."""
     n_rs_seq: int = 0
-    """Snapshots of each sequence's recurrent state: the number of tokens that can be undone."""
+    """Snapshots of each sequence's recurrent state, that is, how many tokens can be undone."""
     mtp: bool = False
     """Whether the model's own layers (MTP) draft."""
     why_not: str = ""
-    """Why there are no drafts; a sentence."""
+    """Why there are no drafts, as a sentence."""
 
 
 NOBODY = DraftCosts()
@@ -87,46 +87,46 @@ NOBODY = DraftCosts()
 
 @dataclass(frozen=True)
 class ModelOnMachine:
-    """One model on one machine, with the calibration of its predictions."""
+    """One model on one machine, with the calibration of predictions."""
 
     name: str
     header: ModelHeader
     shape: ModelShape
     budget: Budget
     rates: Mapping[str | None, DeviceSpeed]
-    """Speed of the CPU (None) and of each card."""
+    """Speeds of the CPU (None) and of each card."""
     measure: Measure | None = None
-    """None: all sizes are estimated."""
+    """If None, all sizes are estimated."""
     learned: Calibration = field(default_factory=Calibration)
     processor: str = ""
-    """Name of the CPU and number of threads: a key of the calibration."""
+    """The CPU's name and number of threads, as a key for the calibration."""
     rpc: tuple[str, ...] = ()
     """RPC servers whose devices are among the cards."""
     drafting: DraftCosts = NOBODY
-    """Costs of its drafts."""
+    """What drafting costs this model."""
     draft: ModelOnMachine | None = None
     """Its draft model, which gets memory from the same budget first."""
     projector: ProjectorFile | None = None
     """Its projector, which also gets memory from that budget."""
     adapters: tuple[AdapterPlan, ...] = ()
-    """LoRA adapters, each part beside the tensor that it changes."""
+    """LoRA adapters, each part placed with the tensor that it changes."""
     attention: AttentionWish = "auto"
-    """For chat models with llama.cpp: 'auto' is the faster kind, if it fits as comfortably."""
+    """For chat models with llama.cpp; 'auto' is the faster kind, if it fits as comfortably."""
     least_ubatch: int = 0
-    """Least tokens of a micro-batch."""
+    """Minimum tokens in a micro-batch."""
     beyond: int = 0
-    """Bytes of earlier processes of such models beyond the formula of `program`."""
+    """Bytes by which earlier processes with such models exceeded the formula for `program`."""
 
     @cached_property
     def footprint(self) -> Footprint:
-        """The formulas of its backend."""
+        """The memory formulas for its backend."""
         return footprint_of(self.header.format)
 
     @cached_property
     def n_seq_max(self) -> int:
-        """Number of sequences: those that run at once, and those cached for the next turn of a chat.
+        """Number of sequences, both running and cached for a chat's next turn.
 
-        They share the cells of full-attention layers; each has its own window and recurrent state.
+        They share the cells of layers with full attention; each has its own window and recurrent state.
         """
         if has_large_state(self.header):
             return 2
@@ -134,7 +134,7 @@ class ModelOnMachine:
 
     @cached_property
     def program(self) -> int:
-        """Bytes of the process around the model."""
+        """Memory that the process itself needs, in bytes."""
         return max(0, program_bytes(self.header.vocab_size, self.header.format) + self.beyond)
 
     @cached_property
@@ -152,7 +152,7 @@ class ModelOnMachine:
         return rest.load(context, cache_type).beside(beside)
 
     def _seeing(self, projector: ProjectorFile, context: int, cache_type: CacheType) -> LoadConfig:
-        """Return the load with the projector in the best place (see `companions.py`)."""
+        """Return the load with the projector on the best device (see `companions.py`)."""
         width = self.header.embedding_length
         picture = projector.picture(width, padded(context))
         loads: list[LoadConfig] = []
@@ -180,11 +180,11 @@ class ModelOnMachine:
 
     @property
     def _only_place(self) -> str:
-        """The place of a model that cannot be split."""
+        """The only device for a model that cannot be split."""
         return self.budget.cards[-1].name if self.budget.cards else ""
 
     def _question_seconds(self, projector: ProjectorFile, picture: Picture, load: LoadConfig) -> float:
-        """Return the seconds from the largest picture to the end of an answer about it."""
+        """Return the seconds from reading the largest picture to the end of an answer about it."""
         device = load.projector.device if load.projector is not None else ""
         answering = load.forecast.prefilling(picture.tokens) + ANSWER * load.forecast.decoding(picture.tokens)
         return encoding_seconds(projector.header, picture, self.rates[device or None]) + answering
@@ -193,10 +193,10 @@ class ModelOnMachine:
         return load.layout.n == len(self.shape.parts) and not load.layout.experts_in_ram
 
     def load_as_draft(self, context: int) -> LoadConfig:
-        """Return the load with a KV cache in 8 bits if possible, as drafts are verified anyway.
+        """Return the load with an 8-bit KV cache if possible, as drafts are verified anyway.
 
-        Not for MLX, where prefill with such a cache takes more memory than the cache saves; nor if plain
-        attention, which cannot read it, is faster and fits comfortably.
+        MLX gets no such cache, because prefill would take more memory than the cache saves. Nor is it used if
+        plain attention, which cannot read it, is faster and fits comfortably.
         """
         whole = self.load(context, "f16")
         if self.header.format != "gguf" or not may_quantize(self.header) or self.attention == "plain":
@@ -224,7 +224,7 @@ class ModelOnMachine:
         return self.header.format == "gguf" and cache_type == "f16" and not self.header.makes_embeddings
 
     def other_attention(self, load: LoadConfig) -> Forecast | None:
-        """Return the forecast with the other kind of attention, if there is a choice and both are known.
+        """Return the forecast with the other kind of attention; None if there is no choice or measurement.
 
         Layers on accelerators always use flash attention, which was written for them.
         """
@@ -241,7 +241,7 @@ class ModelOnMachine:
         extras = self._extras(params)
         tried: list[LoadConfig] = []
         layouts = self.footprint.layouts(self._loaded(self.drafting.mtp), extras, self.budget)
-        # Stable: of equals, the simplest stays first.
+        # The sort is stable: among equals, the simplest comes first.
         for layout in sorted(layouts, key=lambda way: self._forecast(way, params).decode):
             load = self._fitted(params, layout, extras)
             tried.append(load)
@@ -250,7 +250,7 @@ class ModelOnMachine:
         return tried[-1]
 
     def _loaded(self, mtp: bool) -> ModelShape:
-        """Return the loaded shape: layers that only predict further tokens are included if they draft."""
+        """Return the loaded shape, which includes layers that only predict further tokens if they draft."""
         return self.shape if mtp else self.shape.without_head
 
     def _extras(self, params: LoadParams) -> Extras:
@@ -269,7 +269,7 @@ class ModelOnMachine:
         )
 
     def with_layers_on(self, devices: Collection[str], load: LoadConfig) -> Forecast | None:
-        """Return the best forecast with layers on any of these devices; None if none fits there."""
+        """Return the best forecast with layers on any of these devices, or None if none fits there."""
         extras = self._extras(load.params)
         layouts = self.footprint.layouts(self._loaded(load.params.mtp), extras, self.budget)
         forecasts = [
@@ -280,7 +280,7 @@ class ModelOnMachine:
         return min(forecasts, key=lambda one: one.decoding(PROMPT), default=None)
 
     def _fitted(self, base: LoadParams, layout: Layout, extras: Extras) -> LoadConfig:
-        """Return the load after moving layers off or onto cards according to llama.cpp's dry run."""
+        """Return the load after moving layers on or off cards as llama.cpp's dry run requires."""
         best: LoadConfig | None = None
         for _ in range(_TRIES):
             params = self._params(base.context, base.cache_type, layout, flash=base.flash_attention)
@@ -306,7 +306,7 @@ class ModelOnMachine:
         return left if load.source == EXACT else {}
 
     def exactly(self, params: LoadParams, projector: ProjectorPlan | None = None) -> LoadConfig:
-        """Return the load with exactly these parameters and this projector, whether it fits or not."""
+        """Return the load with exactly these parameters and this projector, even if it does not fit."""
         layout = Layout(params.devices, params.split, params.experts_in_ram)
         plain = LoadParams.of(msgspec.structs.replace(params, threads=1))
         load = self._measured(self._estimated(plain, layout, self._extras(plain)))
@@ -343,7 +343,7 @@ class ModelOnMachine:
         )
 
     def _measured(self, load: LoadConfig) -> LoadConfig:
-        """Return the load with the sizes of llama.cpp's dry run, if possible."""
+        """Return the load with sizes from llama.cpp's dry run, if possible."""
         if self.measure is None:
             return load
         if recurrent_bytes(self.header, self.n_seq_max, load.params.n_rs_seq) > MEMORY_LIMIT // 2:
@@ -354,8 +354,8 @@ class ModelOnMachine:
             return replace(load, source=f"estimated: {failed.message.removesuffix('.')}")
         needs = together(needs_of(breakdown, self.program), self._adapter_needs(load.layout))
         if not load.layout.n and not any(buffer.name == amx.NAME for buffer in breakdown.buffers):
-            # A matrix shared by input and output may be counted twice, but is mapped once. Weights in
-            # AMX's layout take more than in the file.
+            # A matrix shared by input and output may be counted twice, but is mapped once. AMX's layout is
+            # excluded: there, weights take more memory than in the file.
             needs[RAM] = msgspec.structs.replace(
                 needs[RAM], weights_bytes=min(needs[RAM].weights_bytes, self.header.weights_bytes)
             )
@@ -366,27 +366,27 @@ class ModelOnMachine:
         return adapter_needs(self.adapters, devices, layout.experts_in_ram)
 
     def with_draft(self, draft: ModelOnMachine) -> ModelOnMachine:
-        """Return the model with reserved memory for a draft model."""
+        """Return the model with memory reserved for a draft model."""
         return replace(self, draft=draft.as_draft)
 
     @property
     def as_draft(self) -> ModelOnMachine:
-        """The model inside the process of another one."""
+        """The model when it runs in another model's process."""
         return replace(self, beyond=-program_bytes(0, self.header.format))
 
     def beside(self, load: LoadConfig, draft: ModelOnMachine) -> LoadConfig | None:
-        """Return the load with a draft model in the remaining memory; None if that is not enough."""
+        """Return the load with a draft model in the memory left, or None if that is not enough."""
         left = replace(draft.as_draft, budget=self.budget.less(load.needs))
         both = load.beside(left.load_as_draft(load.context))
         return both if self.fits(both, SPARE if self.fits(load, SPARE) else 0.0) else None
 
     def checkpoint_bytes(self, load: LoadConfig) -> int:
-        """Return the limit in bytes for checkpoints of chats: a modest share of the RAM that a load leaves.
+        """Return the memory limit for chat checkpoints: a modest share of the RAM that a load leaves free.
 
-        There is room for at least one, which every next turn may need.
+        There is room for at least one, because a chat's next turn may need it.
         """
         size = self.footprint.checkpoint(self.header, load.params)
-        if not size and is_recurrent(self.header):  # of a kind that the formulas do not cover
+        if not size and is_recurrent(self.header):  # a kind that the formulas do not cover
             size = sum(needs.cache_bytes for needs in load.needs.values()) // load.params.n_seq_max
         left = self.budget.ram - self.budget.charged(load.needs)
         if not size or left < size or load.params.embeddings:
@@ -394,11 +394,11 @@ class ModelOnMachine:
         return size * max(1, min(_CHECKPOINTS, int(_CHECKPOINT_SHARE * left) // size))
 
     def correction(self, load: LoadConfig) -> Correction:
-        """Return the correction of this load's speed from earlier loads."""
+        """Return the correction for this load's speed, learned from earlier loads."""
         return self.learned.correction(self.where_of(load))
 
     def where_of(self, load: LoadConfig) -> RunConditions:
-        """Return the conditions of a load's speed."""
+        """Return the conditions that a load's speed depends on."""
         workers = {card.name: card.accelerator.worker for card in self.budget.cards}
         kinds = {workers.get(name) or name.rstrip("0123456789") for name in load.layout.devices}
         if not kinds or load.layout.n < len(self.shape.parts) or load.layout.experts_in_ram:
@@ -406,7 +406,7 @@ class ModelOnMachine:
         return self.conditions("+".join(sorted(kinds)))
 
     def conditions(self, backend: str) -> RunConditions:
-        """Return the conditions of loads on such devices."""
+        """Return the conditions of loads on the given devices."""
         return RunConditions(
             machine=self.processor,
             build=calibration.build(self.header.format),
@@ -417,15 +417,15 @@ class ModelOnMachine:
         )
 
     def fits(self, load: LoadConfig, spare: float = 0.0) -> bool:
-        """Return whether a load fits the budget; spare: share of the RAM to leave free."""
+        """Return whether a load fits the budget; spare: share of RAM to leave free."""
         return self.budget.fits(load.needs, spare=spare)
 
     def seconds(self, load: LoadConfig) -> float:
-        """Return the seconds of a token."""
+        """Return the seconds per token."""
         return self.correction(load).decode * load.forecast.decoding(0)
 
     def longest(self, cache_type: CacheType) -> int:
-        """Return the longest context in tokens that fits; 0 if none does."""
+        """Return the longest context that fits, in tokens; 0 if none does."""
         contexts = range(CELLS, (self.header.context_length or _LONGEST) + 1, CELLS)
         n = bisect_left(contexts, True, key=lambda context: not self.fits(self.load(context, cache_type)))
         return n * CELLS
@@ -444,7 +444,7 @@ def model_on_machine(
     adapters: tuple[AdapterPlan, ...] = (),
     attention: AttentionWish = "auto",
 ) -> ModelOnMachine:
-    """Return a model on a machine; without `measure` all sizes are estimated."""
+    """Return a model on a machine. Without `measure`, all sizes are estimated."""
     is_measured = profile.speed is not None and profile.speed.measured > 0
     processor = rate_of_processor(profile.speed, threads)
     budget = Budget.of(profile, header.format)
@@ -473,7 +473,7 @@ def model_on_machine(
 
 EXACT = "exact, by llama.cpp's own allocator"
 Measure = Callable[[LoadParams], Breakdown]
-"""Returns the memory of a load, or raises DryRunFailed: `DryRun.ask`."""
+"""Returns the memory of a load, or raises DryRunFailed, like `DryRun.ask`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,10 +483,10 @@ class LoadConfig:
     params: LoadParams
     layout: Layout
     needs: Mapping[str, Needs]
-    """By memory: 'RAM', and cards by name."""
+    """By memory: 'RAM', or a card's name."""
     forecast: Forecast
     source: str
-    """How the sizes are known, in words."""
+    """How the sizes are known, as a phrase."""
     buffers: tuple[Buffer, ...] = ()
     """Sizes by buffer type; empty if estimated."""
     draft: LoadConfig | None = None
@@ -494,25 +494,25 @@ class LoadConfig:
     projector: ProjectorPlan | None = None
     """Its projector, included in `needs`."""
     why_there: str = ""
-    """Why the projector is in its place, as the end of a sentence."""
+    """Why the projector is placed there, as the end of a sentence."""
 
     @property
     def context(self) -> int:
-        """Tokens, as llama.cpp rounds them."""
+        """Context in tokens, as rounded by llama.cpp."""
         return self.params.context
 
     @property
     def drafts(self) -> bool:
-        """Whether there is room for drafts to verify."""
+        """Whether there is room for verifying drafts."""
         return self.params.n_outputs_max > self.params.n_seq_max
 
     @property
     def total(self) -> int:
-        """Bytes of all memories."""
+        """All the memory it needs, in bytes."""
         return sum(needs.total_bytes for needs in self.needs.values())
 
     def keeping(self, n_bytes: int) -> LoadConfig:
-        """Return the load with `n_bytes` of checkpoints, which are in RAM even if the cache is not."""
+        """Return the load with `n_bytes` of checkpoints, which are in RAM wherever the cache is."""
         return replace(self, needs=together(self.needs, {RAM: Needs(checkpoint_bytes=n_bytes)}))
 
     def seeing(self, projector: ProjectorPlan, why_there: str = "") -> LoadConfig:
@@ -521,7 +521,7 @@ class LoadConfig:
         return replace(self, needs=needs, projector=projector, why_there=why_there)
 
     def beside(self, draft: LoadConfig) -> LoadConfig:
-        """Return the load with that of a drafter."""
+        """Return the load with a drafter's load added."""
         return replace(self, needs=together(self.needs, draft.needs), draft=draft)
 
 
@@ -529,9 +529,9 @@ _Params = TypeVar("_Params", bound=LoadParams)
 
 
 def for_embeddings(params: _Params, header: ModelHeader) -> _Params:
-    """Return parameters to load a model for embeddings of texts of up to `context` tokens.
+    """Return parameters for loading a model to embed texts of up to `context` tokens.
 
-    If all tokens of a text attend to each other, or are pooled, one call computes the whole text.
+    If all tokens of a text attend to each other, or are pooled, one call must compute the whole text.
     """
     size = min(params.n_batch, params.context) if header.reads_in_parts else params.context
     return msgspec.structs.replace(

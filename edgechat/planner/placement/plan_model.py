@@ -1,9 +1,8 @@
-"""The plan of one file: from its header, this machine and what a user requests to a LoadPlan, with a draft
-model.
+"""Plans one file: from its header, this machine and the user's request to a LoadPlan, with a draft model.
 
-llama.cpp's own allocator says what a load takes (`dry_run.py`); where it does not, and for MLX, formulas do.
-The weights count in full, and once, although they are mapped from the file: pages that are read all the time
-must stay in memory, and those of the file that the kernel has cached already are part of the free memory.
+The memory that a load needs comes from llama.cpp's own allocator (`dry_run.py`), or from formulas for MLX and
+if the allocator fails. Weights count in full, and once, although they are mapped from the file: pages that
+are read all the time must stay in memory, and pages that the kernel has already cached count as free memory.
 """
 
 from __future__ import annotations
@@ -63,9 +62,9 @@ from edgechat.planner.request import BACKENDS, DEFAULT_REQUEST, ENOUGH, PlanRequ
 CONTEXTS = (LONGEST, USUAL, 8192, 4096, 2048)
 """Contexts to try, in tokens."""
 _PATIENCE = 60.0
-"""Most seconds for filling a context of more than the usual length."""
+"""Longest acceptable time for filling a context above the usual length, in seconds."""
 _SLOWER = 1.15
-"""Largest slowdown relative to a context that is enough: longer ones push layers off cards."""
+"""Largest acceptable slowdown relative to a context that is enough. Longer contexts push layers off cards."""
 
 
 def plan_variant(
@@ -78,12 +77,12 @@ def plan_variant(
     head: HeadFile | None = None,
     nearest: bool = True,
 ) -> LoadPlan:
-    """Return the plan for a file; without a dry run all sizes are estimated.
+    """Return the plan for a file. Without a dry run, all sizes are estimated.
 
-    draft: a draft model for the same budget, if drafts are possible. reserves: memory is reserved for it,
-    because it was requested; otherwise it gets what is left. head: drafting layers instead of those in a file
-    beside the model. nearest: if nothing fits, name the longest context that does. Raises DoesNotFit, and
-    SettingsError for invalid requests.
+    draft: a draft model that shares the budget, used if drafting is possible. reserves: reserve memory for
+    it, because it was requested; otherwise it gets what is left. head: drafting layers to use instead of
+    those in a file beside the model. nearest: if nothing fits, name the longest context that does. Raises
+    DoesNotFit, or SettingsError for invalid requests.
     """
     header, own, no_head = variant.header(), variant.defaults(), ""
     if head is None and (request.draft or AUTO) in (AUTO, MTP) and not can_draft(header):
@@ -124,7 +123,7 @@ def _planned(
     head: HeadFile | None,
     nearest: bool,
 ) -> LoadPlan:
-    """Return the plan by the header alone; see `plan_variant`."""
+    """Return the plan based on the header; see `plan_variant`."""
     header, profile = variant.header(), machine.profile
     request, notes = checked(request, header)
     asked = "the model's full context length" if notes else "as requested"
@@ -162,7 +161,7 @@ def _planned(
         needed = load.projector.total_bytes if load.projector is not None else 0
         load, why_context = _chosen_load(model, request, asked)
         what = "vision tower" if header.format == "mlx" else "projector"
-        no_vision = f"Its {what} is not loaded: the {mebibytes(needed)} that it needs do not fit in addition."
+        no_vision = f"Its {what} is not loaded: the {mebibytes(needed)} it needs do not fit beside the model."
     if not (model.fits(load) or request.anyway):
         raise _does_not_fit(model, load, nearest)
     model, chosen = _with_head(model, head, request, load, asked)
@@ -170,7 +169,7 @@ def _planned(
     no_draft = " ".join(filter(None, (chosen.why_not, model.drafting.why_not)))
     if helper is not None and load.draft is None:
         both = model.beside(load, helper)
-        no_draft = "" if both else f"The draft model {helper.name} does not fit in addition."
+        no_draft = "" if both else f"The draft model {helper.name} does not fit beside the model."
         load = both or load
     incomplete = LoadPlan(
         context=load.context,
@@ -208,7 +207,6 @@ def _without_effect(header: ModelHeader, request: PlanRequest) -> Iterator[str]:
 
 
 def _draft_plan(load: LoadConfig, drafter: Variant | HeadFile | None, threads: int) -> DraftPlan | None:
-    """Return the plan of the file that drafts, if there is one."""
     if drafter is None or load.draft is None:
         return None
     kind: DraftKind = "model"
@@ -231,7 +229,7 @@ def _draft_plan(load: LoadConfig, drafter: Variant | HeadFile | None, threads: i
 def _reasons(
     plan: LoadPlan, model: ModelOnMachine, load: LoadConfig, request: PlanRequest, why_threads: Iterable[str]
 ) -> Iterator[str]:
-    """Yield the reasons of a plan, some of which are empty."""
+    """Yield a plan's reasons, some of which are empty."""
     header, budget, other = model.header, model.budget, model.other_attention(load)
     yield from reasons.backend(header, budget, request)
     yield from reasons.split(header, budget, load)
@@ -248,9 +246,9 @@ def _reasons(
 
 
 def checked(request: PlanRequest, header: ModelHeader) -> tuple[PlanRequest, tuple[str, ...]]:
-    """Return the request limited to the abilities of the model, and a sentence about each limitation.
+    """Return the request limited to what the model can do, with a sentence about each limitation.
 
-    Raises SettingsError for invalid requests, DoesNotFit for a cache type that the model cannot use.
+    Raises SettingsError for invalid requests, or DoesNotFit for a cache type that the model cannot use.
     """
     for name in ("context", "threads"):
         value = getattr(request, name)
@@ -269,12 +267,12 @@ def checked(request: PlanRequest, header: ModelHeader) -> tuple[PlanRequest, tup
 
 
 def with_own_context(request: PlanRequest, own: ModelDefaults) -> PlanRequest:
-    """Return the request with the context of the file's defaults, unless there is another."""
+    """Return the request with the context from the file's defaults, unless it has its own."""
     return request if request.context is not None else msgspec.structs.replace(request, context=own.context)
 
 
 def with_own_adapters(request: PlanRequest, own: ModelDefaults) -> PlanRequest:
-    """Return the request with the adapters of the file's defaults, unless there are others."""
+    """Return the request with the adapters from the file's defaults, unless it has its own."""
     if request.adapters is not None:
         return request
     return msgspec.structs.replace(request, usual_adapters=(*own.adapters, *request.usual_adapters))
@@ -283,7 +281,7 @@ def with_own_adapters(request: PlanRequest, own: ModelDefaults) -> PlanRequest:
 def threads_for(
     header: ModelHeader, profile: DeviceProfile, request: PlanRequest
 ) -> tuple[int, tuple[str, ...]]:
-    """Return the number of threads, and why; MLX has its own."""
+    """Return the number of threads and the reason; MLX manages its own."""
     threads, why_threads = best_threads(profile.cpu, profile.speed)
     if header.format == "mlx":
         return threads, ()
@@ -293,7 +291,7 @@ def threads_for(
 
 
 def completed(plan: LoadPlan, model: ModelOnMachine, load: LoadConfig) -> LoadPlan:
-    """Return the plan with everything that follows from a load, except its reasons."""
+    """Return the plan completed with everything that follows from a load, except the reasons."""
     budgets = {RAM: model.budget.ram} | {card.name: card.budget for card in model.budget.cards}
     memory = tuple(
         DeviceMemory(name=name, budget_bytes=budgets.get(name, 0), **msgspec.structs.asdict(needs))
@@ -311,18 +309,18 @@ def completed(plan: LoadPlan, model: ModelOnMachine, load: LoadConfig) -> LoadPl
 
 
 def types(model: ModelOnMachine, request: PlanRequest) -> tuple[CacheType, ...]:
-    """Return the possible cache types, the best one first."""
+    """Return the possible cache types, best first."""
     if request.cache_type is not None:
         return (request.cache_type,)
     if model.header.makes_embeddings:
         return ("f16",)
-    if request.attention == "plain" and model.header.format == "gguf":  # it cannot read 8 bits
+    if request.attention == "plain" and model.header.format == "gguf":  # plain attention cannot read 8 bits
         return ("f16",)
     return ("f16", "q8_0") if may_quantize(model.header) else ("f16",)
 
 
 def _chosen_load(model: ModelOnMachine, request: PlanRequest, asked: str) -> tuple[LoadConfig, str]:
-    """Return the load with the requested or the best context, and the reason for it."""
+    """Return the load with the requested context, or else the best one, and the reason."""
     if request.context:
         return _requested_context(model, request, request.context, asked)
     return _best_context(model, request)
@@ -331,7 +329,7 @@ def _chosen_load(model: ModelOnMachine, request: PlanRequest, asked: str) -> tup
 def _with_head(
     model: ModelOnMachine, file: HeadFile | None, request: PlanRequest, load: LoadConfig, asked: str
 ) -> tuple[ModelOnMachine, HeadChoice]:
-    """Return the model, with its own drafting layers (MTP) if they are loaded, and the load."""
+    """Return the model and the load, with the model's own drafting layers (MTP) if they are used."""
     wish = request.draft or AUTO
     costs = head_costs(model.header, wish, beside=file is not None)
     if not costs.drafted:
@@ -351,7 +349,6 @@ def _with_head(
 def _requested_context(
     model: ModelOnMachine, request: PlanRequest, context: int, asked: str
 ) -> tuple[LoadConfig, str]:
-    """Return the load with the requested context, and the reason for it."""
     allowed = types(model, request)
     loads = (model.load(context, cache_type) for cache_type in allowed)
     load = next(load for load in loads if model.fits(load) or load.params.cache_type == allowed[-1])
@@ -362,9 +359,9 @@ def _requested_context(
 
 
 def _best_context(model: ModelOnMachine, request: PlanRequest) -> tuple[LoadConfig, str]:
-    """Return the load with the longest comfortable context, and the reason for it."""
+    """Return the load with the longest comfortable context, and the reason."""
     allowed = types(model, request)
-    guess = replace(model, measure=None)  # precise enough for its speed
+    guess = replace(model, measure=None)  # precise enough to predict the speed
     usual = guess.load(min(ENOUGH, model.header.context_length or ENOUGH), allowed[0])
     limit = _SLOWER * model.seconds(usual) if model.fits(usual, SPARE) else math.inf
     longest_slow = 0
@@ -390,7 +387,7 @@ def _best_context(model: ModelOnMachine, request: PlanRequest) -> tuple[LoadConf
 def _candidates(
     model: ModelOnMachine, cache_types: tuple[CacheType, ...], contexts: list[int]
 ) -> list[tuple[int, CacheType]]:
-    """Return the possible choices, the best first: a cache in 8 bits is better than half the context."""
+    """Return the possible choices, best first. An 8-bit cache is better than half the context."""
     trained = model.header.context_length
     longest = min(trained or math.inf, LONGEST_TEXT if model.header.makes_embeddings else math.inf)
     possible = [context for context in contexts if context <= longest] or [trained]
@@ -400,7 +397,7 @@ def _candidates(
 def _shorter(
     model: ModelOnMachine, request: PlanRequest, load: LoadConfig
 ) -> Iterator[tuple[int, CacheType]]:
-    """Yield smaller choices than a load; see `_candidates`."""
+    """Yield choices smaller than a load; see `_candidates`."""
     may_shrink = load.params.cache_type == "f16"
     for context, cache_type in _candidates(model, types(model, request), list(CONTEXTS)):
         if context < load.context or (context == load.context and may_shrink and cache_type != "f16"):
@@ -410,7 +407,7 @@ def _shorter(
 def _first_good(
     model: ModelOnMachine, candidates: list[tuple[int, CacheType]], is_good: Callable[[LoadConfig], bool]
 ) -> LoadConfig:
-    """Return the first good load, or the last one; each takes less memory than the one before."""
+    """Return the first good load, or the last one if none is. Each needs less memory than the one before."""
     first, last = 0, len(candidates) - 1
     load = model.load(*candidates[first])
     if first == last or is_good(load):
@@ -429,7 +426,7 @@ def _first_good(
 
 
 def _does_not_fit(model: ModelOnMachine, load: LoadConfig, nearest: bool) -> DoesNotFit:
-    """Return the error for a load that is too large; nearest: name the longest context that fits."""
+    """Return the error for a load that is too large; nearest: name the longest context that would fit."""
     longest = min(model.longest(load.params.cache_type), load.context - CELLS) if nearest else 0
     hint = "Close other programs, or choose a smaller model."
     if longest >= CELLS:
@@ -460,9 +457,9 @@ def with_draft(
 ) -> LoadPlan:
     """Return the plan with a draft model: the requested one, or the catalogue's.
 
-    None is needed if the model's own layers draft (MTP). insists: the drafter was requested now, so it is an
-    error if it cannot draft: ModelFileError, NotADraft or DoesNotFit. Otherwise the plan says why there is
-    none. elsewhere: also consider models of the catalogue that are not on this machine.
+    No draft model is needed if the model's own layers draft (MTP). insists: the drafter was requested just
+    now, so raise ModelFileError, NotADraft or DoesNotFit if it cannot draft; otherwise the plan says why it
+    has none. elsewhere: also consider catalogue models that are not on this machine.
     """
     wish = request.draft or AUTO
     if (head := _head_file(wish)) is not None:
@@ -489,7 +486,7 @@ def with_draft(
 
 
 def _head_file(wish: str) -> HeadFile | None:
-    """Return the requested file if it contains only drafting layers."""
+    """Return the requested file if it contains only drafting layers, or None."""
     path = Path(wish)
     if not (path.suffix.lower() == ".gguf" and path.is_file()):
         return None
@@ -500,7 +497,7 @@ def _head_file(wish: str) -> HeadFile | None:
 def _with_head_file(
     plan: LoadPlan, variant: Variant, machine: Machine, request: PlanRequest, head: HeadFile
 ) -> LoadPlan:
-    """Return the plan with drafting layers in a separate file. Raises NotADraft or DoesNotFit."""
+    """Return the plan with drafting layers from a separate file. Raises NotADraft or DoesNotFit."""
     header = variant.header()
     if can_draft(header):
         raise NotADraft(f"{plan.model_name} drafts with layers of its own file.", hint="Use --draft mtp.")
@@ -543,7 +540,7 @@ def drafted(
             f"anyway: --draft {draft.model}"
         )
     both = plan_variant(variant, machine, request, nearest=False, draft=draft, reserves=requested)
-    before = plan.reasons[: len(plan.reasons) - len(both.reasons)]  # why this file, of several
+    before = plan.reasons[: len(plan.reasons) - len(both.reasons)]  # why this file was chosen among several
     return msgspec.structs.replace(both, alternatives=plan.alternatives, reasons=(*before, *both.reasons))
 
 
@@ -567,7 +564,7 @@ def _requested(wish: str, variant: Variant, elsewhere: bool) -> Variant:
         candidate = recommended(entry, variant.format)
     try:
         small = candidate or of_path(wish)
-    except ModelNotFound as error:  # would be mistaken for one about the target
+    except ModelNotFound as error:  # it could be mistaken for an error about the target
         raise NotADraft(
             f"{wish} cannot be used as a draft model. {error.message}", hint=error.hint
         ) from error
@@ -577,7 +574,7 @@ def _requested(wish: str, variant: Variant, elsewhere: bool) -> Variant:
 
 
 def _catalogue_draft(variant: Variant, elsewhere: bool) -> Variant | None:
-    """Return the catalogue's draft model; None if the target is not in the catalogue.
+    """Return the catalogue's draft model, or None if the target is not in the catalogue.
 
     If the target is on this machine, its draft model must be too; otherwise both would be downloaded.
     """

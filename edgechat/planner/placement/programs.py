@@ -1,4 +1,4 @@
-"""Programs that edgechat can start to run a model: where they are, and how they are called."""
+"""Programs that edgechat can start to run a model: where they are, and how to call them."""
 
 from __future__ import annotations
 
@@ -26,17 +26,16 @@ _NO_REPORTS = {"DO_NOT_TRACK": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 @dataclass(frozen=True, slots=True)
 class ProgramFacts:
-    """Facts about a program."""
+    """What edgechat knows about a program."""
 
     label: str
     executable: str
     subcommand: tuple[str, ...]
     install: str
-    """The command to install it."""
     packages: tuple[str, ...] = ()
-    """Packages for `uvx`; none: not a Python program."""
+    """Packages for `uvx`; empty for other than Python programs."""
     key_variable: str = ""
-    """The environment variable for its API key; '': none."""
+    """The environment variable for its API key; '' for none."""
 
 
 PROGRAMS: Mapping[EngineName, ProgramFacts] = {
@@ -62,32 +61,32 @@ PROGRAMS: Mapping[EngineName, ProgramFacts] = {
 
 
 def split_engine(model: str) -> tuple[EngineName | None, str]:
-    """Split a name ENGINE:MODEL into engine and model; the engine of other names is None."""
+    """Split a name like ENGINE:MODEL into engine and model. For other names, the engine is None."""
     head, colon, rest = model.partition(":")
     engine = next((name for name in ENGINES if name == head), None)
     return (engine, rest) if engine is not None and colon and rest else (None, model)
 
 
 def effective(engine: EngineName) -> tuple[str, ...]:
-    """Return the fields of a `PlanRequest` that have an effect on a program."""
-    if engine == "llama-server":  # its plan is edgechat's own
+    """Return the fields of a `PlanRequest` that affect a program."""
+    if engine == "llama-server":  # it uses edgechat's own plan
         return ("context", "anyway", "vision", "threads")
     return ("context", "anyway")
 
 
 def start_of(engine: EngineName, config: Settings) -> tuple[str, ...]:
-    """Return the beginning of a program's command line. Raises EngineMissing."""
+    """Return the start of a program's command line. Raises EngineMissing."""
     facts, own = PROGRAMS[engine], config.engines.get(engine, EngineProgram())
     if own.command is not None:
         first, *rest = shlex.split(own.command)
         found = shutil.which(os.path.expanduser(first))
         if found is None:
             raise EngineMissing(
-                f"{one_line(first, 200)} is not there, or is no program.",
-                hint=f"Correct command of [engines.{engine}] in {settings.settings_file()}.",
+                f"{one_line(first, 200)} does not exist, or is not a program.",
+                hint=f"Correct `command` under [engines.{engine}] in {settings.settings_file()}.",
             )
         return (found, *(rest or facts.subcommand))
-    # edgechat[torch] is in the environment of edgechat, which need not be on the PATH.
+    # edgechat[torch] is installed in edgechat's environment, which may not be on the PATH.
     found = shutil.which(facts.executable) or shutil.which(
         facts.executable, path=os.path.dirname(sys.executable)
     )
@@ -101,13 +100,13 @@ def start_of(engine: EngineName, config: Settings) -> tuple[str, ...]:
     raise EngineMissing(
         f"{facts.label} is not installed, as far as edgechat can see: there is no {facts.executable} on the "
         "PATH.",
-        hint=f"To install it: {facts.install}\n  If it is elsewhere, write where into "
+        hint=f"To install it: {facts.install}\n  If it is elsewhere, say where in "
         f'{settings.settings_file()}:\n  [engines.{engine}]\n  command = "/path/to/{facts.executable}"',
     )
 
 
 def is_uvx(start: tuple[str, ...]) -> bool:
-    """Return whether `uvx` runs the program, which downloads it the first time."""
+    """Return whether `uvx` runs the program, which it downloads the first time."""
     return os.path.basename(start[0]).removesuffix(".exe") == "uvx"
 
 
@@ -118,7 +117,7 @@ def variables_of(engine: EngineName, config: Settings) -> tuple[str, ...]:
 
 
 def settings_of(engine: EngineName, config: Settings) -> dict[str, str]:
-    """Return the environment variables that are set for a program."""
+    """Return the environment variables to set for a program."""
     return {
         **_NO_REPORTS,
         **({"VLLM_NO_USAGE_STATS": "1"} if engine == "vllm" else {}),

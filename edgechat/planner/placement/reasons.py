@@ -1,4 +1,4 @@
-"""Reasons of a plan, as sentences."""
+"""Reasons for a plan, as sentences."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from edgechat.planner.plan import LoadPlan
 from edgechat.planner.request import BACKENDS, PlanRequest
 
 LONGEST, USUAL = 32768, 16384
-"""Longest context that is chosen without a request, and the longest that need not be quick to fill, in
-tokens."""
+"""Longest context chosen by default, and the longest that need not be quick to fill, in tokens."""
 
 _VLLM = 7 * 2**29
-"""Bytes that vLLM takes on a processor beside unquantized weights, with 1 GiB for its KV cache."""
+"""Bytes that vLLM takes on a CPU besides unquantized weights, including 1 GiB for its KV cache."""
 _SLOWS = 0.9
-"""Share of the speed below which the speed of a longer chat is mentioned."""
+"""Share of the usual speed below which a longer chat's speed is mentioned."""
 
 
 def context(header: ModelHeader, budget: Budget, load: LoadConfig, slower: bool) -> str:
@@ -46,13 +45,13 @@ def context(header: ModelHeader, budget: Budget, load: LoadConfig, slower: bool)
 
 
 def own_defaults(own: ModelDefaults, header: ModelHeader) -> Iterator[str]:
-    """Yield the defaults from Ollama's store."""
+    """Yield what the defaults in Ollama's store change."""
     if words := in_words(own):
-        yield f"Ollama's parameters for this model hold where nothing else is set: {words}."
+        yield f"Ollama's parameters for this model apply unless something else is set: {words}."
     if own.system:
-        yield f"Ollama's system prompt for it is used where there is no other: {system_in_words(own)!r}."
+        yield f"Ollama's system prompt for it is used unless there is another: {system_in_words(own)!r}."
     if own.template and header.chat_template is None:
-        yield f"The file has no chat template; Ollama's is of the format of {own.chat_format}, which is used."
+        yield f"The file has no chat template; Ollama's, in the {own.chat_format} format, is used."
 
 
 def backend(header: ModelHeader, budget: Budget, request: PlanRequest) -> Iterator[str]:
@@ -71,7 +70,7 @@ def backend(header: ModelHeader, budget: Budget, request: PlanRequest) -> Iterat
 
 
 def split(header: ModelHeader, budget: Budget, load: LoadConfig) -> Iterator[str]:
-    """Yield the devices of the layers, if there is a choice."""
+    """Yield which devices run the layers, if there is a choice."""
     layers, parts = load.layout, header.n_layers + 1
     if header.format == "mlx" or not budget.cards:
         return
@@ -94,7 +93,7 @@ def workers(
     rates: Mapping[str | None, DeviceSpeed],
     with_layers_on: Callable[[Collection[str], LoadConfig], Forecast | None],
 ) -> Iterator[str]:
-    """Yield the link of each worker, or why it is not used."""
+    """Yield the speed of each worker's link, or why the worker is not used."""
     for address, cards in _by_worker(budget).items():
         link = rates[cards[0]].link
         assert link is not None
@@ -114,13 +113,12 @@ def workers(
 
 
 def links(shape: ModelShape, load: LoadConfig, rates: Mapping[str | None, DeviceSpeed]) -> str:
-    """Return the cost of the links to workers; '' without workers."""
+    """Return how much time the links to workers take; '' without workers."""
     seconds = on_links(shape, load.layout.placed(shape), rates, 1)
-    return f"Of each token, {figure(1000 * seconds)} ms pass on links to other machines." if seconds else ""
+    return f"Each token spends {figure(1000 * seconds)} ms on links to other machines." if seconds else ""
 
 
 def _by_worker(budget: Budget) -> dict[str, list[str]]:
-    """Return llama.cpp's device names by worker."""
     names: dict[str, list[str]] = {}
     for card in budget.cards:
         if card.accelerator.worker:
@@ -129,7 +127,7 @@ def _by_worker(budget: Budget) -> dict[str, list[str]]:
 
 
 def memory(budget: Budget, plan: LoadPlan, source: str) -> str:
-    """Return the needed memory, how it is known, and the free memory."""
+    """Return the memory needed, how this is known, and the free memory."""
     texts = []
     for part in plan.memory:
         sizes = (
@@ -156,7 +154,7 @@ def attention(
 ) -> str:
     """Return the reason for the kind of attention; '' if there was no choice.
 
-    other: the forecast with the other kind. use: tokens of chats.
+    other: the forecast for the other kind. use: the usual token counts of chats.
     """
     params, wish = load.params, request.attention
     if wish == params.attention:
@@ -173,7 +171,7 @@ def attention(
 
 
 def _faster(one: Forecast, other: Forecast, kind: AttentionKind) -> str:
-    """Return how much faster one kind is than the other, in writing or in reading."""
+    """Return how much faster one kind of attention is than the other, in writing or reading."""
     writes = other.decoding(PROMPT) / one.decoding(PROMPT)
     reads = other.prefilling(PROMPT) / one.prefilling(PROMPT)
     if reads > writes:
@@ -182,7 +180,7 @@ def _faster(one: Forecast, other: Forecast, kind: AttentionKind) -> str:
 
 
 def sequences(header: ModelHeader, load: LoadConfig) -> str:
-    """Return the number of sequences and their cost."""
+    """Return the number of sequences and what they cost."""
     state = recurrent_bytes(header, 1)
     n = load.params.n_seq_max
     if header.makes_embeddings:
@@ -194,7 +192,7 @@ def sequences(header: ModelHeader, load: LoadConfig) -> str:
 
 
 def clients(header: ModelHeader, budget: Budget, load: LoadConfig, request: PlanRequest) -> Iterator[str]:
-    """Yield how many clients are answered at a time, and what would answer more of them."""
+    """Yield how many clients are answered at a time, and what could answer more."""
     n, asked = load.params.n_seq_max, request.clients
     if asked is None:
         return
@@ -202,14 +200,14 @@ def clients(header: ModelHeader, budget: Budget, load: LoadConfig, request: Plan
         yield f"As many as {n} clients are answered at a time."
         return
     instead = ""
-    # docs/scale.md has the measurements, which are of processors.
+    # The measurements, made on CPUs, are in docs/scale.md.
     if not budget.cards and not header.makes_embeddings and 2 * header.n_params + _VLLM <= budget.ram:
         instead = ", where vLLM answers all: edgechat plan OWNER/REPO --engine vllm"
     yield f"{n} of {asked} clients are answered at a time, and the others wait{instead or '.'}"
 
 
 def vision(plan: LoadPlan, why_there: str) -> str:
-    """Return the purpose and place of the projector, or why there is none."""
+    """Return what the projector is for and where it is, or why there is none."""
     projector = plan.projector
     if projector is None:
         return plan.no_vision
@@ -221,7 +219,7 @@ def vision(plan: LoadPlan, why_there: str) -> str:
 
 
 def adapters(plan: LoadPlan) -> str:
-    """Return the applied LoRA adapters."""
+    """Return which LoRA adapters are applied."""
     named = [
         f"{one_line(one.name)} (rank {one.rank}, {mebibytes(one.total_bytes)}"
         f"{f', scale {one.scale:g}' if one.scale != 1 else ''})"
@@ -231,7 +229,7 @@ def adapters(plan: LoadPlan) -> str:
 
 
 def drafts(plan: LoadPlan) -> str:
-    """Return the drafters, or why there are none."""
+    """Return what drafts, or why nothing does."""
     if plan.head is not None:
         size, gain = mebibytes(plan.head.total_bytes), f"{plan.head.gain:.1f} times as fast"
         where = f" in {one_line(plan.draft.model_name)}, about" if plan.draft is not None else ","
@@ -249,7 +247,7 @@ def drafts(plan: LoadPlan) -> str:
 
 
 def speed(plan: LoadPlan) -> str:
-    """Return the speed, and how it is known."""
+    """Return the speed and how it is known."""
     predicted = plan.predicted
     assert predicted is not None
     if plan.embeddings:

@@ -1,4 +1,4 @@
-"""Which file of which model: every candidate is rated on this machine, and the choice is explained.
+"""Chooses which file of which model to load: rates every candidate on this machine and explains the choice.
 
-Input: candidates and a machine; output: a ranking, a choice and its reasons. Read `ranking.py` first.
+Candidates and a machine go in; a ranking, a choice and its reasons come out. Read `ranking.py` first.
 """

@@ -1,11 +1,11 @@
-"""Pulling: which model to download for a name, and its download.
+"""Pulling: chooses which model to download for a name, and downloads it.
 
     decided = decide(parse_request("qwen3-8b"))  # asks the hub, reads a header, examines this machine
     bring(decided, observer)  # downloads what is missing
 
-The choice is made before the download, among one or several repositories. For the catalogue it uses the
-headers that are shipped with edgechat; only the chosen file's own header is read, and if it differs the file
-is planned again.
+The choice is made before the download, among the files of one or more repositories. Catalogue models are
+planned with the headers shipped with edgechat. Only the chosen file's own header is read, and if it differs,
+the file is planned again.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ from edgechat.planner.request import PlanRequest, with_settings
 from edgechat.settings import Backend
 
 _DRAFT_QUANTS = ("Q8_0", "Q4_K_M", "Q4_0")
-"""Preferred quantizations of a draft model without a recommended one."""
+"""Preferred quantizations of a draft model that has no recommended one."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepoSource:
-    """A repository as listed by the hub, and the requested models in it."""
+    """A repository as listed by the hub, with the requested models in it."""
 
     want: ModelRequest
     remote: RemoteModel
@@ -85,28 +85,28 @@ class PullPart:
     source: RepoSource
     choice: ModelChoice
     projector: RemoteFile | None = None
-    """Its projector, which is downloaded too."""
+    """The model's projector, which is downloaded too."""
     head: RemoteFile | None = None
-    """Its separate drafting layers (MTP), which are downloaded too."""
+    """The model's separate drafting layers (MTP), which are downloaded too."""
 
     @property
     def files(self) -> tuple[RemoteFile, ...]:
-        """Its files, followed by those that come with it, which are linked into the cache first."""
+        """The model's files, then its companions', which are linked into the cache first."""
         return (*self.choice.files, *filter(None, (self.projector, self.head)))
 
     @property
     def model_path(self) -> Path:
-        """The path of the model, now or later: its first file, or the folder of an MLX model."""
+        """The path that the model has or will have: its first file, or the folder of an MLX model."""
         first = self.path(self.choice.files[0])
         return first.parent if self.choice.format == "mlx" else first
 
     @property
     def store(self) -> HubStore:
-        """The folder of its repository in the cache."""
+        """The repository's folder in the cache."""
         return HubStore(self.source.remote.listing)
 
     def path(self, file: RemoteFile) -> Path:
-        """Return the path of a file, now or later."""
+        """Return the path that a file has or will have."""
         return _own_copy(self.source.want, file) or self.store.path(file)
 
     def missing(self) -> tuple[RemoteFile, ...]:
@@ -115,13 +115,13 @@ class PullPart:
         return tuple(file for file in self.files if file not in own and not self.store.is_here(file))
 
     def needed(self) -> int:
-        """Return the bytes to download."""
+        """Return the number of bytes left to download."""
         left = (file for file in self.missing() if not self.store.has_bytes(file))
         return sum(file.size - self.store.n_kept(file) for file in left)
 
     @property
     def name(self) -> str:
-        """Its name once it is here: in the catalogue or on the hub, else its path."""
+        """The model's name once downloaded: in the catalogue or on the hub, or else its path."""
         path, want, quant = self.model_path, self.source.want, self.choice.quant
         for name in (want.name, f"{want.name}:{quant}", f"{want.hub.repo}:{quant}", want.hub.repo):
             with contextlib.suppress(EdgechatError, OSError):
@@ -132,46 +132,44 @@ class PullPart:
 
 @dataclass(frozen=True, slots=True)
 class DownloadChoice:
-    """The model to download."""
+    """The model chosen for download."""
 
     source: RepoSource
-    """The repository."""
     choice: ModelChoice
     machine: str
-    """The machine, in words."""
+    """A description of the machine."""
     plan: LoadPlan | None = None
     """None if it does not fit."""
     why_not: str = ""
     """Why it does not fit."""
     instead: str | None = None
-    """Name of a model of the catalogue that fits instead."""
+    """Name of a catalogue model that fits instead."""
     draft: PullPart | None = None
     no_draft: str = ""
-    """Why there is no draft although one was wanted."""
+    """Why there is no draft model although one was wanted."""
     projector: RemoteFile | None = None
-    """The projector of the model."""
     head: RemoteFile | None = None
     """The model's separate drafting layers, if they are used."""
     modalities: tuple[Modality, ...] = ()
-    """The input of the projector."""
+    """What kinds of input the projector reads."""
     no_vision: str = ""
     """Why there is no projector although the repository has one."""
 
 
 @dataclass(frozen=True, slots=True)
 class PullDecision:
-    """The result of `decide`: what a pull downloads."""
+    """What to download, as returned by `decide`."""
 
     parts: tuple[PullPart, ...]
     """The model, and its draft model if there is one."""
     missing: tuple[tuple[RemoteFile, ...], ...]
     """The missing files of each part."""
     picked: DownloadChoice | None = None
-    """The choice with its plan; None if the hub could not be asked and everything is here."""
+    """The choice with its plan; None if the hub could not be reached and everything is on this machine."""
 
     @property
     def no_draft(self) -> str:
-        """Why there is no draft although one was wanted."""
+        """Why there is no draft model although one was wanted."""
         return self.picked.no_draft if self.picked is not None else ""
 
     @property
@@ -181,24 +179,24 @@ class PullDecision:
 
     @property
     def fits(self) -> bool:
-        """Whether it fits this machine, as far as is known."""
+        """Whether the model fits this machine, as far as is known."""
         return self.picked is None or self.picked.plan is not None
 
     @property
     def kind(self) -> ModelKind:
-        """The kind of model, as far as is known."""
+        """The model's kind, as far as is known."""
         entry, plan = self.parts[0].source.want.entry, self.picked.plan if self.picked is not None else None
         return plan.kind if plan is not None else entry.kind if entry is not None else "chat"
 
     @property
     def total(self) -> int:
-        """Bytes of the missing files."""
+        """Total size of the missing files in bytes."""
         return sum(file.size for files in self.missing for file in files)
 
 
 @dataclass(frozen=True, slots=True)
 class LocalModelEntry:
-    """A local model of the catalogue, if its repository is unknown."""
+    """A local catalogue model whose repository cannot be listed."""
 
     want: ModelRequest
     quant: str
@@ -213,12 +211,12 @@ def decide(
     vision: bool = True,
     tell: Callable[[str], None] = lambda _what: None,
 ) -> PullDecision | LocalModelEntry:
-    """Decide what to download; `tell` is called with the progress.
+    """Decide what to download; `tell` is called with progress messages.
 
-    draft: 'auto', 'none', 'mtp', 'ngram' or the name of a model; None: as settings.toml says, else auto.
-    backend: must match `want`; None: the best for this machine. vision: include the model's projector.
-    Raises HubError, ModelNotFound, ModelFileError, BackendMissing, SettingsError; NotADraft or DoesNotFit
-    if 'mtp' was requested and the model does not draft with its own layers.
+    draft: 'auto', 'none', 'mtp', 'ngram' or the name of a model; None: as in settings.toml, or 'auto'.
+    backend: must match `want`; None: the best one for this machine. vision: include the model's projector.
+    Raises HubError, ModelNotFound, ModelFileError, BackendMissing or SettingsError; also NotADraft or
+    DoesNotFit if 'mtp' was requested and the model cannot draft with its own layers.
     """
     config = settings.load()
     wish = draft or (config.draft if config.draft in (NONE, NGRAM, MTP) else AUTO)
@@ -239,7 +237,7 @@ def decide(
 
 
 def _wants(want: ModelRequest, request: PlanRequest) -> list[ModelRequest]:
-    """Return the repositories to consider, as models of the catalogue may have several."""
+    """Return the repositories to consider; a catalogue model may have several."""
     entry = want.entry
     if entry is None or want.quant is not None or want.hub.revision is not None or not entry.mlx:
         return [want]
@@ -255,7 +253,7 @@ def bring(
 ) -> tuple[tuple[FetchedFile, ...], ...]:
     """Download the missing files; return the files of each part. `stop`: see `download`.
 
-    Raises DiskError if there is not enough disk space; HubError, DownloadStopped.
+    Raises DiskError if disk space is short; also HubError and DownloadStopped.
     """
     check_space(sum(part.needed() for part in decided.parts))
     return tuple(
@@ -287,7 +285,7 @@ def _source(want: ModelRequest, offline: bool) -> RepoSource:
 
 
 def _draft(wish: str, want: ModelRequest, format: Format, offline: bool) -> tuple[RepoSource | None, str]:
-    """Return the repository of the draft model, in the model's format, or why there is none."""
+    """Return the draft model's repository, in the model's format, or None and the reason."""
     if wish in (NONE, NGRAM, MTP):
         return None, ""
     if wish != AUTO:
@@ -301,7 +299,7 @@ def _draft(wish: str, want: ModelRequest, format: Format, offline: bool) -> tupl
 
 
 def _begun(source: RepoSource, choice: ModelChoice) -> int:
-    """Return 2 for a local model, 1 for a partly downloaded one, or 0."""
+    """Return 2 for a local model, 1 for a partly downloaded one, otherwise 0."""
     part = PullPart(source, choice)
     if any(file.digest is None for file in choice.files):
         return 0
@@ -311,9 +309,9 @@ def _begun(source: RepoSource, choice: ModelChoice) -> int:
 
 
 def _projector(source: RepoSource, choice: ModelChoice) -> RemoteFile | None:
-    """Return the best projector, or the one of which most is already here.
+    """Return the projector with the most bytes already downloaded, or else the best one.
 
-    None for a model in edgechat's own folder, where the projector would have to be too.
+    Returns None for a model in edgechat's own folder: its projector would have to be there too.
     """
     if any(_own_copy(source.want, file) for file in choice.files):
         return None
@@ -325,7 +323,7 @@ def _projector(source: RepoSource, choice: ModelChoice) -> RemoteFile | None:
 
 
 def _without_hub(wants: Sequence[ModelRequest], why: HubError) -> LocalModelEntry:
-    """Return the local file of a model of the catalogue. Raises `why` if there is none."""
+    """Return the local copy of a catalogue model. Raises `why` if there is none."""
     by_format = {want.format: want for want in wants}
     files = local_files(wants[0].entry) if wants[0].entry else {}
     for quant, path in files.items():
@@ -336,7 +334,7 @@ def _without_hub(wants: Sequence[ModelRequest], why: HubError) -> LocalModelEntr
 
 
 def _from_memory(sources: Sequence[RepoSource], why: HubError, *, vision: bool) -> PullDecision:
-    """Return a complete local model of repositories that cannot be asked. Raises `why` if there is none."""
+    """Return a complete local model if its repository cannot be reached. Raises `why` if there is none."""
     for source in sources:
         for choice in source.choices:
             part = PullPart(source, choice)
@@ -347,7 +345,7 @@ def _from_memory(sources: Sequence[RepoSource], why: HubError, *, vision: bool) 
 
 
 def _own_copy(want: ModelRequest, file: RemoteFile) -> Path | None:
-    """Return the file in edgechat's own folder, if a model of the catalogue was put there by hand."""
+    """Return the file if it belongs to a catalogue model and was put into edgechat's own folder by hand."""
     if want.entry is None or want.format == "mlx":
         return None
     path = paths.data_dir() / "models" / file.name.rpartition("/")[2]
@@ -357,12 +355,12 @@ def _own_copy(want: ModelRequest, file: RemoteFile) -> Path | None:
 def _pick(
     sources: Sequence[RepoSource], want: ModelRequest, request: PlanRequest, *, insists: bool, offline: bool
 ) -> DownloadChoice:
-    """Choose among the models of repositories.
+    """Choose a model from the repositories.
 
-    Of those with the best verdict, the one is taken whose earlier download got furthest. The draft model is
-    taken if it fits in addition, and, unless it was requested, is much smaller and the model does not draft
-    by itself (MTP). insists: see `with_draft`. Raises NotADraft, DoesNotFit, HubError, ModelFileError,
-    BackendMissing, SettingsError.
+    Among those with the best verdict, the one whose earlier download got furthest wins. The draft model is
+    added if it fits too. Unless requested, it must also be much smaller, and the model must not have its own
+    drafting layers (MTP). insists: see `with_draft`. Raises NotADraft, DoesNotFit, HubError, ModelFileError,
+    BackendMissing or SettingsError.
     """
     with DryRun() as dry:
         large = any(choice.total_bytes >= LARGE for source in sources for choice in source.choices)
@@ -411,7 +409,7 @@ def _pick(
 
 
 def _replanned(chosen: RankedFile, again: RankedFile) -> RankedFile:
-    """Return the choice with the plan by the file's own header, and the reasons for the choice."""
+    """Return the choice with the new plan, made from the file's own header, and the earlier reasons."""
     plan, before = again.plan, chosen.plan
     if plan is not None and before is not None:
         n = max(0, len(before.reasons) - len(plan.reasons))
@@ -427,7 +425,7 @@ def _variants(source: RepoSource) -> list[tuple[Variant, ModelChoice]]:
 
 
 def _shipped(source: RepoSource, choice: ModelChoice) -> tuple[Variant, ModelChoice] | None:
-    """Return a model of the catalogue with a shipped header; else None."""
+    """Return a catalogue model whose header is shipped with edgechat, or None."""
     entry, size = source.want.entry, choice.total_bytes
     if entry is None:
         return None
@@ -473,7 +471,7 @@ def _drafted(
     request: PlanRequest,
     source: RepoSource,
 ) -> DownloadChoice:
-    """Return the choice with the draft model, if it fits in addition."""
+    """Return the choice with the draft model, if that fits too."""
     if picked.plan is None or not picked.plan.ngrams:
         return replace(picked, no_draft=picked.plan.no_draft if picked.plan else "")
     choice, requested = _draft_of(source), asks_for_drafts(request.draft)

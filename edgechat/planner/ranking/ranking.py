@@ -1,7 +1,6 @@
-"""Ranking: every available file rated for this machine, which one is best, and why, in sentences with
-figures.
+"""Ranking: rates every available file on this machine, chooses the best, and explains why in sentences.
 
-Formulas, scaled by file sizes, decide which files are planned; llama.cpp's dry run decides whether they fit.
+Formulas, scaled by file size, decide which files are planned; llama.cpp's dry run decides whether they fit.
 """
 
 from __future__ import annotations
@@ -35,45 +34,45 @@ from edgechat.planner.plan import LABELS, Alternative, LoadPlan
 from edgechat.planner.request import DEFAULT_REQUEST, ENOUGH, READABLE, PlanRequest
 
 FLUENT = 20.0
-"""Tokens per second, beyond which more is hardly noticed."""
+"""Tokens per second beyond which users hardly notice more speed."""
 PROMPT_PATIENCE = 4000.0
 """Acceptable time to the first token, in milliseconds."""
 THINKING = 2.0
-"""Factor on the speed of a model that thinks before it answers: users wait for half of its output."""
+"""A model that thinks before answering must be this much faster: users wait for half of its output."""
 _PER_HALVING, _PER_DOUBLING = 0.05, 0.03
-"""Nats for half the fluent speed, and for twice the acceptable time."""
+"""Cost in nats of half the fluent speed, and of twice the acceptable time."""
 _PER_SHORTENING = 0.15
-"""Nats for half the usual context: 2048 tokens, which one long answer fills, cost more than a class."""
+"""Cost in nats of half the usual context. 2048 tokens, one long answer, cost more than a class."""
 _EIGHT_BITS = 0.001
 _PER_CLASS = 0.25
-"""Nats between neighbouring classes of published quality."""
+"""Nats between neighboring classes of published quality."""
 _IN_CLASS = 0.5
-"""Share of a class between its first and last model in the catalogue."""
+"""Distance between the first and last model of a class, as a share of the class."""
 _UNKNOWN = 0.05
 """Assumed divergence of unmeasured quantizations: worse than Q4_K_M."""
 _NEAR = 0.01
 """Nats by which a guess may be too optimistic."""
 _MAX_PLANS = 4
-"""Most files that are planned if only a short context fits."""
+"""Maximum number of files to plan if only a short context fits."""
 _MAX_REMOTE_HEADERS = 3
-"""Most headers of a hub repository that are read: each costs some megabytes of download."""
+"""Maximum number of headers to read in a hub repository; each is some megabytes to download."""
 _EASY_TO_READ = 5 * 2**30
-"""Size in bytes of an ideal sample: neither split nor in an unusual quantization."""
+"""Size in bytes of an ideal sample, which is neither split nor unusually quantized."""
 _GUESSED: tuple[tuple[int, CacheType], ...] = (
     (ENOUGH, "f16"),
     (ENOUGH, "q8_0"),
     (4096, "q8_0"),
     (2048, "q8_0"),
 )
-"""Contexts for guesses; the last one may barely fit."""
+"""Contexts and cache types to guess with; the last may barely fit."""
 _FELT = 1.05
 """Speeds that differ by less than this factor count as equal."""
 _SEEN = 0.002
-"""Nats."""
+"""Smallest noticeable loss, in nats."""
 
 
 class Verdict(IntEnum):
-    """The verdict on a file; greater is better."""
+    """The verdict on a file; higher is better."""
 
     TOO_LARGE = 0
     SHORT = 1
@@ -83,18 +82,18 @@ class Verdict(IntEnum):
 
     @property
     def label(self) -> str:
-        """The verdict for users."""
+        """The verdict as shown to users."""
         return ("too large", "short", "too lossy", "slow", "fits")[self.value]
 
 
 @dataclass(frozen=True, slots=True)
 class RankedFile:
-    """A file rated for this machine."""
+    """A file with its rating on this machine."""
 
     variant: Variant
     verdict: Verdict
     worth: float
-    """Nats; greater is better."""
+    """In nats; higher is better."""
     plan: LoadPlan | None = None
     """None if it does not fit."""
     why_not: str = ""
@@ -102,17 +101,17 @@ class RankedFile:
 
     @property
     def rank(self) -> tuple[Verdict, float]:
-        """Sort key of options."""
+        """The sort key of options."""
         return self.verdict, self.worth
 
     @property
     def quant(self) -> str | None:
-        """The quantization by the name of the file, or else by its header."""
+        """The quantization in the file's name, or else in its header."""
         return self.variant.quant or (self.plan.quant if self.plan else None)
 
     @property
     def predicted(self) -> Prediction:
-        """The speed, if it fits."""
+        """The predicted speed; only if the file fits."""
         assert self.plan is not None
         assert self.plan.predicted is not None
         return self.plan.predicted
@@ -123,45 +122,45 @@ class SurveyFindings:
     """The result of a survey."""
 
     name: str | None
-    """The name of the model; None for the whole catalogue."""
+    """The model's name; None for the whole catalogue."""
     machine: str
-    """The machine, in words."""
+    """A description of the machine."""
     options: tuple[RankedFile, ...]
-    """Files of a model from large to small, or one of each model, best first; never empty."""
+    """A model's files from large to small, or one file per model, best first; never empty."""
     chosen: RankedFile | None
     """The best option, with alternatives; None if nothing fits."""
     instead: RankedFile | None = None
-    """The best model of the catalogue that fits, if no option does."""
+    """The best catalogue model that fits, if no option does."""
     unread: int = 0
-    """Number of files of a hub repository that were not examined, as they seemed worse."""
+    """Number of files in a hub repository that were not examined because they seemed worse."""
 
 
 @dataclass(frozen=True, slots=True)
 class SurveyOverview:
-    """The catalogue and the local models, rated for this machine."""
+    """The catalogue and the local models, rated on this machine."""
 
     profile: DeviceProfile
     found: SurveyFindings
     """The findings for the whole catalogue."""
     local: Mapping[Path, RankedFile]
-    """Local files by path, without those that cannot be read or computed here."""
+    """Local files by path, without those that cannot be read or run here."""
     history: Calibration
 
     def has_measured(self, option: RankedFile) -> bool:
-        """Return whether loads of this model and quantization were measured on this machine."""
+        """Return whether loads of this model and quantization have been measured on this machine."""
         plan = option.plan
         return plan is not None and plan.where is not None and self.history.knows(plan.where)
 
 
 def rate(variant: Variant, machine: Machine, request: PlanRequest) -> RankedFile:
-    """Plan and rate a file. Raises HubError, or ModelFileError for a damaged file."""
+    """Plan and rate a file. Raises HubError, or ModelFileError if the file is damaged."""
     header = variant.header()
     try:
         plan = plan_variant(variant, machine, request, nearest=False)
     except DoesNotFit as error:
         return RankedFile(variant, Verdict.TOO_LARGE, -math.inf, why_not=error.message)
     assert plan.predicted is not None
-    # A context that llama.cpp rounded up counts as requested; one limited by training does not.
+    # A context rounded up by llama.cpp counts as requested; one limited by training does not.
     context = min(plan.context, header.context_length or plan.context)
     verdict = verdict_of(variant, header, plan.quant, context, plan.predicted, request)
     worth = worth_of(variant, plan.quant, context, plan.cache_type, plan.predicted)
@@ -169,7 +168,7 @@ def rate(variant: Variant, machine: Machine, request: PlanRequest) -> RankedFile
 
 
 def best_of(variants: Sequence[Variant], machine: Machine, request: PlanRequest) -> RankedFile | None:
-    """Return the best file of a model, planning only a few; None if no header can be read."""
+    """Return a model's best file, planning only a few; None if no header can be read."""
     candidates = (_best_of(files, machine, request) for files in _by_format(variants))
     options = [option for option in candidates if option is not None]
     best = max(options, key=lambda option: option.rank, default=None)
@@ -177,25 +176,25 @@ def best_of(variants: Sequence[Variant], machine: Machine, request: PlanRequest)
 
 
 def _best_of(variants: Sequence[Variant], machine: Machine, request: PlanRequest) -> RankedFile | None:
-    """Return the best file of one format."""
+    """Return the best file in one format."""
     options: list[RankedFile] = []
     for variant, guess in likeliest(variants, machine, request):
         large = guess[0] is Verdict.TOO_LARGE
         best = max(options, key=lambda option: option.rank, default=None)
         if best is not None and (large or (best.verdict, best.worth + _NEAR) >= guess):
             plan = best.plan
-            # If only a short context fits, a hardly smaller file may be worth far more.
+            # If only a short context fits, a slightly smaller file may be worth far more.
             cramped = plan is not None and request.context is None and plan.context < ENOUGH
             if large or not cramped or len(options) >= _MAX_PLANS:
                 break
-        # The formulas are exact for the models of the catalogue except for the compute buffers.
+        # For catalogue models, the formulas are exact except for the compute buffers.
         with contextlib.suppress(ModelFileError):
             options.append(rate(variant, machine.without_dry_run if large else machine, request))
     return max(options, key=lambda option: option.rank, default=None)
 
 
 def rated(files: Sequence[Variant], machine: Machine, request: PlanRequest) -> list[RankedFile]:
-    """Rate the files of a model; of a repository only the likeliest, as headers have to be downloaded.
+    """Rate a model's files. In a hub repository only the likeliest are rated, as each header is a download.
 
     Raises HubError or ModelFileError if no header can be read.
     """
@@ -215,20 +214,20 @@ def rated(files: Sequence[Variant], machine: Machine, request: PlanRequest) -> l
 
 
 def _unreadable(files: Sequence[Variant]) -> ModelFileError:
-    """Return the error if no file can be read, with the reason for one of them."""
+    """Return the error for a model with no readable file, giving the reason for one of them."""
     why = ""
     try:
         min(files, key=lambda file: abs(file.size - _EASY_TO_READ)).header()
     except ModelFileError as error:
         why = f" {error.message}"
     return ModelFileError(
-        f"edgechat cannot read any of the {len(files)} models of this repository.{why}",
+        f"edgechat cannot read any of the {len(files)} models in this repository.{why}",
         hint="Choose another repository, or a model of the catalogue: edgechat plan",
     )
 
 
 def first_that_fits(machine: Machine, request: PlanRequest) -> RankedFile | None:
-    """Return the best model of the catalogue that fits; None if none does."""
+    """Return the best catalogue model that fits, or None."""
     models = everything(mlx=weighs_mlx(machine.profile, request))
     for files in runnable_models(models, machine.profile, request):
         best = best_of(files, machine, request)
@@ -240,7 +239,7 @@ def first_that_fits(machine: Machine, request: PlanRequest) -> RankedFile | None
 def runnable_models(
     models: Sequence[Sequence[Variant]], profile: DeviceProfile, request: PlanRequest
 ) -> list[list[Variant]]:
-    """Return the runnable files of each model, without models that have none. Raises BackendMissing."""
+    """Return each model's files that can run here, omitting models without any. Raises BackendMissing."""
     if request.backend == "mlx" and not profile.mlx:
         raise without_mlx("MLX is not available.")
     result: list[list[Variant]] = []
@@ -251,7 +250,7 @@ def runnable_models(
 
 
 def choose(options: Iterable[RankedFile], request: PlanRequest = DEFAULT_REQUEST) -> RankedFile | None:
-    """Return the best option that fits, with the next best as its alternatives; the first of equals."""
+    """Return the best option that fits, with the runners-up as its alternatives. The first of equals wins."""
     ranked = sorted(options, key=lambda option: option.rank, reverse=True)
     if not ranked or ranked[0].plan is None:
         return None
@@ -272,7 +271,7 @@ def choose(options: Iterable[RankedFile], request: PlanRequest = DEFAULT_REQUEST
 def likeliest(
     variants: Sequence[Variant], machine: Machine, request: PlanRequest
 ) -> list[tuple[Variant, tuple[Verdict, float]]]:
-    """Return the files of a model with guessed ranks, best first, by one header of each format."""
+    """Return a model's files with guessed ranks, best first, reading one header per format."""
     guesses: list[tuple[Variant, tuple[Verdict, float]]] = []
     for files in _by_format(variants):
         sample, header = next(samples(files), (None, None))
@@ -296,7 +295,7 @@ def _by_format(variants: Iterable[Variant]) -> list[list[Variant]]:
 
 
 def samples(variants: Sequence[Variant]) -> Iterator[tuple[Variant, ModelHeader]]:
-    """Yield the readable files of a model with their headers, easy ones first."""
+    """Yield a model's readable files and their headers, starting with the easiest to read."""
     for sample in sorted(variants, key=lambda file: abs(file.size - _EASY_TO_READ)):
         with contextlib.suppress(ModelFileError):
             yield sample, sample.header()
@@ -305,7 +304,7 @@ def samples(variants: Sequence[Variant]) -> Iterator[tuple[Variant, ModelHeader]
 def _guess(
     variant: Variant, sample: ModelOnMachine, factor: float, request: PlanRequest
 ) -> tuple[Verdict, float]:
-    """Return the guessed rank of a file; factor: its size relative to the sample's."""
+    """Return a file's guessed rank; factor: its size relative to the sample's."""
     shape = sample.shape.scaled(factor, type_of(variant.quant))
     model = replace(sample, shape=shape)
     load = _guessed(model, request)
@@ -318,7 +317,7 @@ def _guess(
 
 
 def _guessed(model: ModelOnMachine, request: PlanRequest) -> LoadConfig | None:
-    """Return roughly the load that `plan_variant` would choose; None if none fits."""
+    """Return approximately the load that `plan_variant` would choose, or None if none fits."""
     trained = model.header.context_length or ENOUGH
     allowed = types(model, request)
     if request.context is not None:
@@ -359,7 +358,7 @@ def verdict_of(
 def worth_of(
     variant: Variant, quant: str | None, context: int, cache_type: str, predicted: Prediction
 ) -> float:
-    """Return the worth of a file that fits, in nats; greater is better."""
+    """Return the value of a file that fits, in nats; higher is better."""
     fluent = FLUENT * _waiting(variant)
     worth = -loss_of(quant, variant.path)
     worth -= _PER_HALVING * max(0.0, math.log2(fluent / predicted.decode_tps))
@@ -370,7 +369,7 @@ def worth_of(
 
 
 def score(variant: Variant) -> float:
-    """Return the class of published quality plus the position in it; 0 if unknown."""
+    """Return the published quality class plus the position within it; 0 if unknown."""
     entry = variant.entry
     if entry is None or entry.quality is None:
         return 0.0
@@ -380,13 +379,13 @@ def score(variant: Variant) -> float:
 
 
 def loss_of(quant: str | None, path: Path | None = None) -> float:
-    """Return the loss of a quantization, or of the file at `path`, in nats; an assumption if unknown."""
+    """Return the loss of a quantization, or of the file at `path`, in nats; an assumed value if unknown."""
     figure = loss_of_file(quant, path)
     return figure.value if figure else _UNKNOWN
 
 
 def thinks(variant: Variant) -> bool:
-    """Return whether a model thinks before it answers by default."""
+    """Return whether a model thinks before answering by default."""
     return variant.entry is not None and variant.entry.thinking in ("always", "default-on")
 
 
@@ -408,27 +407,27 @@ def alternative(option: RankedFile, first: RankedFile, request: PlanRequest) -> 
 
 
 def rival(first: RankedFile, others: Iterable[RankedFile]) -> RankedFile | None:
-    """Return the best option for the same model with another backend; None if there is none."""
+    """Return the best option for the same model on another backend, or None."""
     same = (option for option in others if option.variant.model == first.variant.model)
     rivals = (option for option in same if option.variant.format != first.variant.format)
     return max(rivals, key=lambda option: option.rank, default=None)
 
 
 def weighed(first: RankedFile, others: Iterable[RankedFile]) -> RankedFile:
-    """Return the chosen option with the reason for its backend, if there is another one."""
+    """Return the chosen option, with the reason for its backend if there is another one."""
     other = rival(first, others)
     if other is None or first.plan is None:
         return first
     label, other_label = (LABELS[option.variant.backend] for option in (first, other))
     best = f", for which {other.quant} would be the best choice" if other.quant else ""
-    # Options that are ruled out are described with their speed too, as it is why most users choose MLX.
+    # Compare speeds even if the other option is ruled out: speed is why most users choose MLX.
     why_not_it = _compared(other, first) if other.plan is not None else other.why_not
     reason = f"{label} rather than {other_label}{best}. {why_not_it}"
     return replace(first, plan=msgspec.structs.replace(first.plan, reasons=(reason, *first.plan.reasons)))
 
 
 def why_not(option: RankedFile, first: RankedFile, request: PlanRequest) -> str:
-    """Return why an option was not chosen, as a sentence."""
+    """Return a sentence that says why an option was not chosen."""
     if option.plan is None:
         return option.why_not
     if option.verdict < first.verdict:
@@ -437,7 +436,7 @@ def why_not(option: RankedFile, first: RankedFile, request: PlanRequest) -> str:
 
 
 def _compared(option: RankedFile, first: RankedFile) -> str:
-    """Return the disadvantages and advantages of an option that fits."""
+    """Return the pros and cons of an option that fits."""
     differences = list(_differences(option, first))
     cons = [text for text, better in differences if not better]
     pros = [text for text, better in differences if better]
@@ -469,7 +468,7 @@ def _unfit(option: RankedFile, plan: LoadPlan, request: PlanRequest) -> str:
 
 
 def _differences(option: RankedFile, first: RankedFile) -> Iterator[tuple[str, bool]]:
-    """Yield the noticeable differences, and whether the option is better in each."""
+    """Yield the noticeable differences, each with whether the option is better."""
     plan, chosen = option.plan, first.plan
     assert plan is not None
     assert chosen is not None
@@ -501,7 +500,7 @@ def _differences(option: RankedFile, first: RankedFile) -> Iterator[tuple[str, b
 
 
 def why(first: RankedFile, request: PlanRequest) -> str:
-    """Return why an option was chosen, as a sentence."""
+    """Return a sentence that says why an option was chosen."""
     plan = first.plan
     assert plan is not None
     known = quality_class(plan.quant)

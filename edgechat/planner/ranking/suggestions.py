@@ -1,4 +1,4 @@
-"""Suggestions: models to begin with, to see images with, to continue with, and to search documents with."""
+"""Suggests models: to start with, to see images, to continue with, and to search documents."""
 
 from __future__ import annotations
 
@@ -30,18 +30,19 @@ from edgechat.planner.request import PlanRequest
 ASSUMED_RATE = 100e6 / 8
 """Assumed download speed in bytes per second: 100 Mbit/s."""
 FIRST_TOKEN = 30.0
-"""Most seconds to the first token of a prompt of 1,000 tokens for a recommended model."""
+"""Longest time to the first token of a 1,000-token prompt for a recommended model, in seconds."""
 _FAST, _BALANCED = 60.0, 300.0
-"""Most seconds for downloading a model of that role."""
+"""Longest time to download a model for that role, in seconds."""
 _DECENT = 2
 """Minimum published quality (1 to 6) of a recommended model."""
 _BILLION, _PER_DOUBLING = 2.1, 0.6
-"""Quality of a model with a billion parameters, and for each doubling, by least squares over the catalogue's
-37 chat models. Used if no quality is published."""
+"""Quality of a model with a billion parameters, and the gain for each doubling, used if no quality is
+published. A least-squares fit over the catalogue's 37 chat models.
+"""
 
 
 class Role(Enum):
-    """Role of a model; the values are for users."""
+    """A suggested model's role; the values are shown to users."""
 
     FAST = "Fast"
     BALANCED = "Balanced"
@@ -50,24 +51,25 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FirstModel:
-    """A model to begin with."""
+    """A model to start with."""
 
     roles: tuple[Role, ...]
     file: RankedFile
-    """With a plan."""
+    """Always has a plan."""
     download: int
     """Bytes to download, including its draft model; 0 if it is on this machine."""
     is_recommended: bool = False
-    """Whether it is usable and quick; true for at most one."""
+    """Whether it is usable and quick; true for at most one model."""
 
 
 def first_models(options: Iterable[RankedFile], rate: float = ASSUMED_RATE) -> tuple[FirstModel, ...]:
-    """Choose up to three models, from the one that answers soonest to the best.
+    """Suggest up to three models, from the one that answers soonest to the best.
 
-    options: one file of each model. rate: of downloads, in bytes per second. *Best* is the best option;
-    *Balanced* the best decent one that reads a prompt quickly and is downloaded soon, and recommended; *Fast*
-    the best of these that is downloaded within a minute, or of poorer ones if there is no decent one. Where
-    none is downloaded in time, the first one counts.
+    options: one file of each model. rate: download speed in bytes per second.
+
+    *Best* is the best option. *Balanced*, the recommended one, is the best decent option that reads prompts
+    quickly and downloads within five minutes. *Fast* is the best of these that downloads within a minute, or
+    of poorer ones if none is decent. If nothing downloads in time, the smallest download is chosen.
     """
     planned = [option for option in options if option.plan is not None]
     if not planned:
@@ -97,9 +99,9 @@ def first_models(options: Iterable[RankedFile], rate: float = ASSUMED_RATE) -> t
 
 
 def standing(row: ModelRow, option: RankedFile | None) -> tuple[Verdict, bool, float, float]:
-    """Return the sort key of local models; the best one to begin with is the greatest.
+    """Return a local model's sort key, greatest for the best model to start with.
 
-    option: its rating for this machine. Without one, it fits if it fits into RAM.
+    option: its rating on this machine. Without one, the model fits if it fits in RAM.
     """
     entry, n_params = row.model.entry, max(1, row.glance.n_params)
     sized = _BILLION + _PER_DOUBLING * math.log2(n_params / 1e9)
@@ -111,12 +113,12 @@ def standing(row: ModelRow, option: RankedFile | None) -> tuple[Verdict, bool, f
 
 
 def is_quick(option: RankedFile) -> bool:
-    """Return whether a file is fast enough, and soon begins to answer a prompt of 1,000 tokens."""
+    """Return whether a file is fast enough and starts answering a 1,000-token prompt soon."""
     return option.verdict is Verdict.FITS and option.predicted.ttft_ms <= 1000 * FIRST_TOKEN
 
 
 def download_bytes(option: RankedFile) -> int:
-    """Return the bytes of a pull: the model, and its draft model if it may be useful."""
+    """Return the bytes to download: the model, and its draft model if that may help."""
     variant, plan = option.variant, option.plan
     if variant.path is not None:
         return 0
@@ -143,17 +145,17 @@ def _quality(option: RankedFile) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StandIn:
-    """A model that fits, and can answer instead."""
+    """A model that fits and can answer instead."""
 
     name: str
     is_here: bool
     """Whether it is on this machine; if not, it would be downloaded."""
     what: str = "sees images"
-    """Its advantage."""
+    """What it does, in words."""
 
     @property
     def sentence(self) -> str:
-        """A sentence for users."""
+        """The suggestion as a sentence for users."""
         where = "and is on this machine" if self.is_here else "and can be downloaded"
         return f"{one_line(self.name, 60)} {self.what}, {where}."
 
@@ -161,11 +163,10 @@ class StandIn:
 def seeing_model(
     inventory: Callable[[], Sequence[ModelRow]], overview: Callable[[Sequence[ModelRow]], SurveyOverview]
 ) -> StandIn | None:
-    """Return a model that sees: the last used local one, or else the best of the catalogue; None if none
-    fits.
+    """Return a model that can see: the last used local one, or the best in the catalogue. None if none fits.
 
-    inventory, overview: see `edgechat.tui.models.library`; `overview`, which may take seconds, is called only
-    if `inventory` is not enough.
+    inventory, overview: see `edgechat.tui.models.library`. `overview` may take seconds, so it is called only
+    if no model in `inventory` fits.
     """
     rows = inventory()
     seeing = [row for row in rows if "vision" in row.glance.modalities and not row.glance.damage]
@@ -173,7 +174,7 @@ def seeing_model(
         if row.fits:
             return StandIn(row.model.chat_name, is_here=True)
     rated = overview(rows)
-    for row in seeing:  # perhaps it fits on a GPU
+    for row in seeing:  # it may fit on a GPU
         option = rated.local.get(row.model.path)
         if option is not None and option.verdict is not Verdict.TOO_LARGE:
             return StandIn(row.model.chat_name, is_here=True)
@@ -185,7 +186,7 @@ def seeing_model(
 
 
 def local_model(rows: Sequence[ModelRow]) -> StandIn | None:
-    """Return the last used local model that fits, or None; the guide only if there is no other.
+    """Return the last used local chat model that fits, or None. The guide comes last.
 
     rows: local models, most recently used first.
     """
@@ -195,14 +196,14 @@ def local_model(rows: Sequence[ModelRow]) -> StandIn | None:
 
 
 EMBEDDING = PlanRequest(context=512, draft="none", vision=False, adapters=())
-"""Request for embedding models: a passage is a paragraph or two.
+"""Request for embedding models. A passage is a paragraph or two.
 
-llama.cpp reserves logits for every token of a call: a MiB each, with a vocabulary of 262,144 tokens.
+llama.cpp reserves logits for every token in a call: one MiB each with a vocabulary of 262,144 tokens.
 """
 
 
 def recommended_embedder(staying: Sequence[LoadPlan] = ()) -> Variant | None:
-    """Return the first embedding model of the catalogue that fits here; None if none does.
+    """Return the first embedding model in the catalogue that fits here, or None.
 
     staying: plans of models that stay loaded. Takes as long as planning a model.
     """
@@ -219,10 +220,10 @@ def recommended_embedder(staying: Sequence[LoadPlan] = ()) -> Variant | None:
 
 
 def installed_embedder(named: str | None = None) -> LocalModel | None:
-    """Return the first local embedding model; None if there is none.
+    """Return the first local embedding model, or None.
 
-    Models of the catalogue come first, in its order and in the recommended quantization. named:
-    `embedding_model` of settings.toml. Raises ModelNotFound or ModelFileError for that.
+    Catalogue models come first, in catalogue order and with the recommended quantization first. named:
+    `embedding_model` in settings.toml. Raises ModelNotFound or ModelFileError for a named model.
     """
     if named is not None:
         return _named(named, "embedding")
@@ -230,7 +231,7 @@ def installed_embedder(named: str | None = None) -> LocalModel | None:
 
 
 def named_reranker(named: str) -> LocalModel:
-    """Return the reranking model that settings.toml names. Raises ModelNotFound or ModelFileError."""
+    """Return the reranking model named in settings.toml. Raises ModelNotFound or ModelFileError."""
     return _named(named, "reranking")
 
 
@@ -239,7 +240,7 @@ def _named(name: str, kind: ModelKind) -> LocalModel:
     header = read_model(model.path)
     if header.kind != kind:
         raise ModelFileError(
-            f"settings.toml names {model.name} as {kind}_model, but it is no {kind} model.",
+            f"settings.toml names {model.name} as {kind}_model, but it cannot be used for {kind}.",
             hint="Name another one there, or none.",
         )
     check(model.name, header, may_embed=True)
@@ -247,9 +248,9 @@ def _named(name: str, kind: ModelKind) -> LocalModel:
 
 
 def prefixes_of(model: LocalModel) -> EmbeddingPrefixes:
-    """Return the prefixes that the makers of a model put before texts; empty for unknown models.
+    """Return the prefixes that a model expects before its input; empty for unknown models.
 
-    Copies of a catalogue model from elsewhere are recognized by their own or their file's name.
+    Copies of a catalogue model from elsewhere are recognized by the model's name or the file's name.
     """
     entry = model.entry or _namesake(model)
     return entry.embedding if entry is not None and entry.embedding is not None else EmbeddingPrefixes()
@@ -261,7 +262,7 @@ def _embedders(models: Sequence[LocalModel]) -> Iterator[LocalModel]:
 
 
 def _place(model: LocalModel) -> tuple[int, bool, int]:
-    """Return the sort key of models: the order of the catalogue, then by size."""
+    """Return the sort key of models: catalogue order, then size."""
     entry = model.entry
     known = [entry.name for entry in catalogue() if entry.kind != "chat"]
     if entry is None or entry.name not in known:

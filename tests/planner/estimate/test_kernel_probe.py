@@ -103,7 +103,7 @@ def test_a_child_that_crashes(monkeypatch):
 
 def test_figures_that_are_not_possible_are_a_failure(monkeypatch):
     answering(monkeypatch, replace(speed(), bandwidth=0.0))
-    with pytest.raises(ChildFailed, match="not possible"):
+    with pytest.raises(ChildFailed, match="impossible"):
         measure_speed(CPU, RAM)
 
 

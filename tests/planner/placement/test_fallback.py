@@ -268,7 +268,7 @@ def test_anyway_is_taken_at_its_word(free):
 
 # Each step by itself.
 
-BLIND = "Its projector eyes.gguf is not loaded, to save memory: the model reads text alone."
+BLIND = "Its projector eyes.gguf is not loaded, to save memory: the model reads only text."
 LEAST = {"n_ubatch": 128, "n_batch": 128, "cache_type": "q8_0", "context": 2048}
 
 
@@ -314,11 +314,11 @@ def least(**changes):
         ),
         (
             {"projector": SimpleNamespace(name="its encoder", image_batch=64), "backend": "mlx"},
-            "Its encoder is not loaded, to save memory: the model reads text alone.",
+            "Its encoder is not loaded, to save memory: the model reads only text.",
             {
                 "projector": None,
                 "backend": "mlx",
-                "no_vision": "Its encoder is not loaded, to save memory: the model reads text alone.",
+                "no_vision": "Its encoder is not loaded, to save memory: the model reads only text.",
             },
         ),
         (

@@ -68,7 +68,7 @@ def test_where_only_the_model_fits_it_is_left_out():
     on = machine(int(5.5 * GIB))
     found = made(on)
     assert (found.projector, found.context) == (None, made(on, None).context)
-    assert "do not fit in addition" in found.no_vision
+    assert "do not fit beside the model" in found.no_vision
     assert found.no_vision in found.reasons
     with pytest.raises(DoesNotFit):
         made(machine(4 * GIB))
@@ -149,7 +149,7 @@ def test_the_steps_down_keep_room_for_a_picture_until_it_goes():
     assert told[:3] == [
         "Prompts are read 256 tokens at a time, to save memory.",
         "The KV cache is kept in 8 bits (q8_0), to save memory.",
-        "Its projector mmproj.gguf is not loaded, to save memory: the model reads text alone.",
+        "Its projector mmproj.gguf is not loaded, to save memory: the model reads only text.",
     ]
     assert told[3] == "Prompts are read 128 tokens at a time, to save memory."
     assert now.no_vision == told[2]

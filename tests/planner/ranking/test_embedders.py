@@ -86,7 +86,7 @@ def test_of_those_here_the_catalogue_comes_first(user):
     own(tiny("qwen3-embedding"), "Qwen3-Embedding-0.6B-Q8_0.gguf")
     assert installed().name == "qwen3-embedding-0.6b"
     assert installed("nomic-embed-text").quant == "Q8_0"
-    with pytest.raises(ModelFileError, match="no embedding model"):
+    with pytest.raises(ModelFileError, match="cannot be used for embedding"):
         installed("a-reranker")
 
 

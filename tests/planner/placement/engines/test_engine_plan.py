@@ -215,7 +215,7 @@ def test_the_program_is_found_by_settings_then_path_then_uvx(tmp_path, monkeypat
     own = Settings(engines={"sglang": EngineProgram(command=f"'{python}' -m sglang.launch_server")})
     assert start_of("sglang", own) == (str(python), "-m", "sglang.launch_server")
     gone = Settings(engines={"vllm": EngineProgram(command="/nowhere/vllm")})
-    with pytest.raises(EngineMissing, match="/nowhere/vllm is not there"):
+    with pytest.raises(EngineMissing, match="/nowhere/vllm does not exist"):
         start_of("vllm", gone)
 
 
@@ -259,7 +259,7 @@ def test_settings_without_effect_are_noted(tmp_path, home):
     safetensors = prepare(f"vllm:{folder(tmp_path)}", must_run=False)
     gguf = prepare(f"llama-server:{tiny('dense')}", must_run=False)
     for plan, expected in ((safetensors, "draft threads adapters workers"), (gguf, "draft adapters workers")):
-        noted = [note.partition(" of settings.toml has no effect")[0] for note in plan.notes]
+        noted = [note.partition(" in settings.toml has no effect")[0] for note in plan.notes]
         assert " ".join(noted[-len(expected.split()) :]) == expected
     assert gguf.threads == 1
     assert (gguf.adapters, gguf.rpc, gguf.draft) == ((), (), None)
