@@ -205,8 +205,8 @@ def _rejected(error: str, line: int | None) -> TemplateError:
             hint="Some models do not accept a system prompt, or require strictly alternating turns.",
         )
     return TemplateError(
-        f"The model's chat template failed on these messages, in its line {line}: {error}",
-        hint="The template does not expect such messages, or has a fault; a newer copy of the model may have "
+        f"The model's chat template failed on these messages in line {line}: {error}",
+        hint="The template does not expect such messages, or has a bug; a newer copy of the model may have "
         "a better one.",
     )
 
