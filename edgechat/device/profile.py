@@ -29,7 +29,7 @@ class DeviceProfile:
     rpc: tuple[str, ...] = ()
     """RPC servers whose devices are included."""
     refused: str = ""
-    """Why the servers of settings.toml are not included, as a sentence; empty if they are."""
+    """Why the servers in settings.toml are not included, as a sentence; empty if they are."""
     mlx: bool = False
     """Whether MLX is installed."""
     card_speeds: Mapping[str, DeviceSpeed] = field(default_factory=dict)
