@@ -68,9 +68,9 @@ class Accelerator:
     free: int
     """Bytes that can be allocated now: at most `total`, and at most the available RAM if that is shared."""
     shares_ram: bool
-    """Whether it computes in RAM, which must then be counted once for both."""
+    """Whether its memory is RAM, which must then be counted only once."""
     own: int
-    """Bytes of `free` that take no RAM: all of them, unless it shares the RAM."""
+    """Bytes of `free` that are not in RAM: all of them, unless it shares RAM."""
     pci: str | None
     sources: tuple[Source, ...]
     worker: str = ""
@@ -83,7 +83,7 @@ class Accelerator:
 
     @property
     def is_apples(self) -> bool:
-        """Whether it is part of an Apple processor; MLX computes on it too."""
+        """Whether it is the GPU in an Apple processor, which MLX can also use."""
         return self.vendor == "apple" and self.shares_ram
 
 
@@ -113,7 +113,7 @@ def ggml_readings(devices: Iterable[NativeDevice]) -> list[GpuReading]:
 
 
 def merge(readings: Sequence[GpuReading], memory: Memory) -> tuple[Accelerator, ...]:
-    """Return each card once; where sources contradict each other, the first one wins.
+    """Merge the readings of each card; if sources disagree, the first wins.
 
     readings: the most trusted source first. memory: the RAM, for cards that share it.
     """

@@ -18,7 +18,7 @@ r"""An escape in mountinfo: \040 is a space."""
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A control group: its folder, and the version of the files in it."""
+    """A control group: its folder and its cgroup version."""
 
     version: Literal[1, 2]
     folder: Path
@@ -35,9 +35,9 @@ class _Mount:
 
 
 def groups(controller: str, root: Path = Path("/")) -> list[Group]:
-    """Return the groups of both versions that may limit this process's "cpu" or "memory" (`controller`).
+    """Return the groups that may limit this process through `controller` ("cpu" or "memory").
 
-    Empty without control groups. root: folder with /proc and /sys.
+    Both cgroup versions are included. Empty without control groups. root: folder with /proc and /sys.
     """
     memberships = _memberships(root)
     result: list[Group] = []
@@ -97,13 +97,13 @@ def read_text(path: Path) -> str:
 
 
 def read_number(path: Path) -> int | None:
-    """Return the number in a file in /sys; None if it is missing, 'max' or not a number."""
+    """Return the number in a /sys file; None if it is missing, 'max' or not a number."""
     text = read_text(path).strip()
     return int(text) if text.isascii() and text.removeprefix("-").isdigit() else None
 
 
 def read_table(path: Path) -> dict[str, int]:
-    """Return the `name number` lines of a file, also in the form 'Name:  number kB' (which stays in kB)."""
+    """Return the numbers by name from lines like `name number` or 'Name:  number kB' (left in kB)."""
     table: dict[str, int] = {}
     for line in read_text(path).splitlines():
         fields = line.replace(":", " ").split()

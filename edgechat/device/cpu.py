@@ -214,7 +214,7 @@ def sysctl(*keys: str) -> str:
 
 
 def mac_cpu(answer: str) -> Cpu | None:
-    """Parse sysctl's output into the processor of a Mac; None if it says too little.
+    """Parse sysctl's output into a Mac's processor; None if the output does not tell its cores.
 
     A Mac with two kinds of cores calls the faster kind perflevel0. There is no affinity and no quota.
     """
@@ -325,6 +325,6 @@ def read_instruction_sets(root: Path = Path("/")) -> tuple[str, ...]:
 
 
 def mac_instruction_sets(answer: str) -> tuple[str, ...]:
-    """Parse the output of `sysctl hw.optional` into the instruction sets of a Mac."""
+    """Parse the output of `sysctl hw.optional` into a Mac's instruction sets."""
     present = set(re.findall(r"^([\w.]+): 1$", answer, re.MULTILINE))
     return tuple(dict.fromkeys(name for key, name in _MAC.items() if key in present))

@@ -37,7 +37,7 @@ class SourceAnswer(msgspec.Struct, frozen=True):
 
 
 def read_source(source: Literal["nvml", "torch"]) -> tuple[GpuReading, ...]:
-    """Ask a child for a source's readings; () if it is not installed. Raises ChildFailed."""
+    """Ask a child for a source's readings; () if the source is not installed. Raises ChildFailed."""
     if source == "torch" and not has_torch():
         return ()
     try:
@@ -193,7 +193,7 @@ def _nvidia_readings() -> list[GpuReading]:
 
 
 def _nvidia_card(index: int) -> GpuReading | None:
-    """Return a card; None without access. Values that the driver does not report are unknown."""
+    """Return a card; None if access fails. Values that the driver does not report stay unknown."""
     import pynvml
 
     handle = _ask(pynvml.nvmlDeviceGetHandleByIndex, index)

@@ -26,9 +26,9 @@ _OTHERS, _LEAST_OTHERS = 0.15, 0.5
 _WAITED = 0.5
 """Maximum share of the time in which some thread waits for a CPU."""
 _BUSY_NOW = 30.0
-"""Percent of the last ten seconds in which some thread waited for a CPU (`some avg10` on Linux)."""
+"""Maximum percentage of the last ten seconds in which some thread waited for a CPU (Linux's `some avg10`)."""
 _QUEUED = 0.75
-"""Runnable threads per CPU over the last minute, as a fallback."""
+"""Maximum number of runnable threads per CPU over the last minute, as a fallback."""
 
 
 @dataclass(frozen=True, slots=True)

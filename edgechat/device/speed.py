@@ -25,7 +25,7 @@ _MAX_FILE_BYTES = 1 << 20
 """Ten times what edgechat writes."""
 
 Seconds = tuple[float, ...]
-"""One value per number in `ROWS`."""
+"""One value per entry in `ROWS`."""
 
 
 class ThreadTrial(msgspec.Struct, frozen=True, array_like=True):
@@ -95,7 +95,7 @@ class DeviceSpeed(msgspec.Struct, frozen=True, kw_only=True):
     attentions: dict[str, AttentionCurve] = {}
     """By `attention_name`, for the shapes of loaded models; for others, `attention` is an estimate."""
     unmeasured: dict[str, str] = {}
-    """By `AttentionShape`: why its curves could not be measured. This is not tried again."""
+    """By `AttentionShape`: why its curves could not be measured. They are not measured again."""
     call: float = 0.0
     """Seconds of overhead per call."""
     layer: float = 0.0
@@ -104,7 +104,7 @@ class DeviceSpeed(msgspec.Struct, frozen=True, kw_only=True):
     trials: tuple[ThreadTrial, ...] = ()
     """The thread counts that were compared."""
     disturbed: bool = False
-    """Whether other programs used much of the CPU during the measurement: the machine is really faster."""
+    """Whether the measurement is too slow because other programs used much of the CPU."""
     link: Link | None = None
     """Connection to another machine; None for a device in this one."""
     measured: float = 0.0
@@ -115,7 +115,7 @@ class DeviceSpeed(msgspec.Struct, frozen=True, kw_only=True):
         return all(attention_name(shape, "f16", kind) in self.attentions for kind in get_args(AttentionKind))
 
     def lacks(self, shape: AttentionShape) -> bool:
-        """Return True if a shape was neither measured nor tried without success."""
+        """Return True if no one has tried to measure a shape yet."""
         return not self.knows(shape) and str(shape) not in self.unmeasured
 
     @property
@@ -135,7 +135,7 @@ class DeviceSpeed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def best_threads(cpu: Cpu, speed: DeviceSpeed | None) -> tuple[int, str]:
-    """Return the number of threads and the reason as a sentence, measured if possible."""
+    """Return the best number of threads, measured if possible, and the reason as a sentence."""
     if speed is None or len(speed.trials) < 2:
         return choose_threads(cpu)
     counts, chosen = thread_counts(cpu), speed.threads

@@ -45,7 +45,7 @@ class Survey:
     """None if llama.cpp did not work; then there is a Failure."""
     failures: tuple[Failure, ...] = ()
     amx: str = ""
-    """Why AMX is not used ('ended with SIGSEGV'); empty if it is used, or missing."""
+    """Why AMX is not used ('ended with SIGSEGV'); empty if it is used or not available."""
 
 
 def survey(measure: Callable[[DeviceProfile], DeviceProfile] | None = None) -> Survey:

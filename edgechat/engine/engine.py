@@ -538,7 +538,7 @@ class EngineCore:
                 yield from self._fail(sequence, fault(error))
 
     def _control_tokens(self, marks: tuple[str, ...]) -> frozenset[int]:
-        """Return the control tokens in the given marks: those that have no text."""
+        """Return the control tokens that the marks contain: tokens without text."""
         vocabulary = self.backend.vocabulary
         ids = {token for text in marks for token in vocabulary.tokenize(text, bos=False, special=True)}
         return frozenset(token for token in ids if not vocabulary.piece(token))

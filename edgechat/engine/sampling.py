@@ -1,8 +1,8 @@
 """Sampling for all backends: turns a row of logits into a distribution, then a token.
 
 Filters run in llama.cpp's order: penalties, top-k, top-p, min-p, temperature; tokens that a grammar forbids
-are removed before top-k. Each filter keeps a number of the likeliest tokens, so together they keep the
-smallest of these numbers, and only tokens that might be among those are sorted.
+are removed before top-k. Each filter keeps the likeliest tokens, as many as it allows. Together they keep as
+many as the strictest one, and only the candidates for these are sorted.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Sampler:
         """
         logits = self._with_penalties(logits, recent)
         constraint, samples = self.constraint, self.sampling.temperature > 0
-        if constraint is None and samples:  # it checks the logits itself, so a long row is read once
+        if constraint is None and samples:  # `_filtered` checks the logits, so a long row is read only once
             return _filtered(logits, self.sampling)
         likeliest = int(logits.argmax())
         _check(logits[likeliest])

@@ -25,7 +25,7 @@ ToolChoice = Literal["auto", "required"]
 Effort = Literal["low", "medium", "high"]
 """How long a model thinks, if its template supports it."""
 Source = Literal["model", "mtp", "eagle3", "ngram"]
-"""What drafts: a small model, the model's own layers, an EAGLE-3 head, or the conversation's n-grams."""
+"""Where drafts come from: a small model, the model's own layers, an EAGLE-3 head, or the chat's n-grams."""
 LONGEST_DRAFT: dict[Source, int] = {"model": 8, "mtp": 8, "eagle3": 8, "ngram": 15}
 """In tokens. Copied text may match for longer; computed drafts diverge sooner."""
 MediaFile = Image | Sound
@@ -70,7 +70,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float = 0.8
     """0 always takes the likeliest token."""
     top_k: int = 40
-    """0 disables the filter. The others are disabled by 1 for top_p and repetition_penalty, else by 0."""
+    """0 disables this filter. For top_p and repetition_penalty, 1 does; for the other filters, 0."""
     top_p: float = 0.95
     min_p: float = 0.05
     repetition_penalty: float = 1.0
@@ -92,7 +92,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     text: str | tuple[int, ...] | None = None
     """Raw prompt instead of messages: no template, no thinking, no window."""
     suffix: str = ""
-    """Text after the reply, which fills the gap between it and `text`; that must then be a string."""
+    """Text that comes after the reply, for filling in the middle; `text` must then be a string."""
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = "auto"
     tool: str | None = None
@@ -153,7 +153,7 @@ class SpeculationStats(msgspec.Struct, frozen=True, kw_only=True):
     """A request's draft statistics."""
 
     drafted_tokens: int
-    """Verified drafted tokens."""
+    """Drafted tokens that were verified."""
     accepted_tokens: int
     mean_length: float
     """Mean number of tokens in a draft."""

@@ -52,7 +52,7 @@ waits for hours.
 """
 _START_SECONDS = 30.0
 _CACHE_BYTES, _CACHE_SHARE = 32 << 30, 0.2
-"""Limits on the tensors on disk: in bytes, and as a share of the free space."""
+"""Limits on the tensor cache: in bytes, and as a share of the free disk space."""
 _TRIM_SECONDS = 10.0
 
 
@@ -247,7 +247,7 @@ class _Port(ctypes.Structure):
 
 
 def confine(writable: Path, port: int) -> str:
-    """Confine this thread and those it starts from now on; return how, as text, or '' if it is impossible.
+    """Confine this thread and those it starts from now on; return the means used, as text ('' if none).
 
     writable: the only folder that may be written to. port: the only port to listen on.
     """

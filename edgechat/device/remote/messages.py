@@ -19,7 +19,7 @@ MOST_TRANSFER = 64 << 20
 
 
 class LentDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A device of the worker's RPC server; devices are in the order of the server's list."""
+    """A device of the worker's RPC server. Devices are listed in the server's order."""
 
     name: str
     """llama.cpp's name on the worker: 'CUDA0', 'CPU'."""
@@ -38,7 +38,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, tag="offer"):
     llama_cpp: str
     """Version of llama-cpp-python."""
     ggml: str
-    """'0.25.3 (0c1e57098)': the only reliable version of the RPC protocol."""
+    """ggml's version, such as '0.25.3 (0c1e57098)': nothing else identifies the RPC protocol reliably."""
     port: int
     """Port of the RPC server, on the worker's loopback interface."""
     cpu: str
@@ -59,7 +59,7 @@ class WorkerRefusal(msgspec.Struct, frozen=True, tag="refusal"):
 
 
 class Pong(msgspec.Struct, frozen=True, tag="pong"):
-    """Answer to a ping, which shows that the server's process is running."""
+    """Answer to a Ping or a Transfer, which shows that the server's process is running."""
 
     number: int
     free: tuple[int, ...] = ()

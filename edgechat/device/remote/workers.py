@@ -282,14 +282,14 @@ def _free_port() -> int:
 
 
 _AGAIN = 300.0
-"""Seconds after a loss before connecting again: until then, the worker would soon be lost again."""
+"""Seconds to wait before reconnecting to a lost worker, which would soon be lost again."""
 _NOTICED = 3.0
-"""Seconds within which the loss of a worker is noticed after it ended an engine."""
+"""Seconds within which a lost worker is noticed after an engine that used it has died."""
 
 _connecting = threading.Lock()
 """Held while connecting, which takes seconds."""
 _lock = threading.Lock()
-"""Guards the following dictionaries; held briefly, as the front end's event loop needs it too."""
+"""Guards the following dictionaries; held briefly, because the front end's event loop needs it too."""
 _tunnels: dict[str, Tunnel] = {}
 _lost: dict[str, tuple[float, str]] = {}
 """Time and reason (a sentence) of lost workers, by their address as typed."""
@@ -298,7 +298,7 @@ _hosts: dict[str, str] = {}
 
 
 def parsed(address: str) -> SshHost:
-    """Return the machine at an address. Raises WorkerRefused."""
+    """Parse a worker's address. Raises WorkerRefused."""
     host = ssh_host(address)
     if host is None:
         raise WorkerRefused(ssh_refusal(address), hint=SSH_HINT)

@@ -151,7 +151,7 @@ class MediaTokens:
 
     @contextmanager
     def held(self, ids: Sequence[int]) -> Iterator[Media]:
-        """Keep the media with these ids within the context, cutting their file again if they were released.
+        """Yield the media with these ids and keep it until exit; cut its file again if it was released.
 
         Raises BadRequest and MediaError.
         """

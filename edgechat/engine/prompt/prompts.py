@@ -189,7 +189,7 @@ class Prompts:
     def _window(
         self, request: ChatRequest, messages: Sequence[Message], cells: int, *, exact: bool = False
     ) -> ContextWindow:
-        """Return the window of `messages`. exact: use exact sizes, not upper bounds."""
+        """Return the window for `messages`. exact: use exact sizes, not upper bounds."""
         if request.overflow == "error":
             return whole(len(messages))
         if sum(len(text) for message in messages for text in texts_of(message)) > TEXT_LIMIT:

@@ -185,7 +185,7 @@ class ChatTemplate:
         return self._takes_later_system
 
     def _ask(self, request: Render) -> Rendered:
-        """Return the answer. Raises TemplateError if the process exceeded a limit or died."""
+        """Return the process's answer. Raises TemplateError if the process exceeded a limit or died."""
         try:
             answer = self._process.ask(msgspec.msgpack.encode(request))
         except ChildLost as lost:

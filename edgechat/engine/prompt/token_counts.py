@@ -1,4 +1,4 @@
-"""Token counts: how many tokens messages have and a template adds, and conversion of text for clients."""
+"""Token counts of messages and of what a template adds; conversion between text and tokens for clients."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Overhead:
     """Whether thoughts from earlier turns are part of the prompt."""
 
     def prompt(self, messages: Sequence[Message]) -> int:
-        """Return the overhead of a prompt with these messages, except `message` for each of them."""
+        """Return the overhead of a prompt with these messages, not counting `message` for each of them."""
         return self.ruled if messages and messages[0].role == "system" else self.alone
 
 
@@ -70,7 +70,7 @@ class TokenEstimate:
         self._tools: OrderedDict[tuple[Tool, ...], int] = OrderedDict()
 
     def of(self, messages: Sequence[Message], added: Overhead, cells: int) -> list[tuple[Role, int]]:
-        """Return each message's role and tokens; if it cannot fit, a lower bound above `cells`.
+        """Return each message's role and token count; if it cannot fit, a lower bound above `cells`.
 
         The first two messages, which are dropped last, and the newest are counted until the context is full.
         Older messages will not be sent, so they are estimated from their bytes unless counted before.
@@ -180,7 +180,7 @@ def at_least(text: str, cells: int, tokens: Callable[[str], Sequence[int]]) -> i
 
 
 def texts_of(message: Message) -> Iterator[str]:
-    """Yield the parts of a message's text that are in every prompt: all but its thinking."""
+    """Yield the texts of a message that every prompt includes: all but its thinking."""
     yield message.content
     for call in message.calls:
         yield call.name

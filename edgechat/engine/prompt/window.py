@@ -1,8 +1,8 @@
 """Sliding window: decides which messages are sent once the context cannot hold them all.
 
 The system prompt and the first turn stay. When the conversation exceeds a high-water mark, the oldest turns
-after them are dropped together, down to a low-water mark. Until then, messages are only appended, so the
-prompt's prefix stays valid, and so does the cache.
+after them are dropped together, down to a low-water mark. In between, messages are only appended, so the
+prompt's prefix and the cache stay valid.
 
 The window is stateless: the dropped turns are computed from the conversation's history alone. So it is the
 same after a restart, and a dropped turn never comes back.

@@ -1,4 +1,4 @@
-"""NAME/MODEL: finds which remote server a model name refers to; returns its plan and engine."""
+"""Remote choice: finds the server that a model name NAME/MODEL refers to; returns its plan and engine."""
 
 from __future__ import annotations
 

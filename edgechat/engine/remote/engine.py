@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 _COMPLETIONS = "/v1/chat/completions"
 _LOOK_SECONDS, _NO_LOOK_SECONDS = 2.0, 60.0
-"""Seconds between queries of a server's metrics, and between queries if it has none."""
+"""Seconds between queries for a server's metrics: if it has them, and if not."""
 _TOKENIZERS = ("llama-server", "vllm", "edgechat")
 """Servers with /tokenize and /detokenize."""
 
@@ -159,7 +159,7 @@ class RemoteEngine:
         self._lock = asyncio.Lock()
         self._closed = False
         self._stops: dict[object, _Stop] = {}
-        """Stops for requests, by id, and for starts."""
+        """A `_Stop` for each request in progress, by id, and for each start."""
         self._seen: ServerLoad | None = None
         self._next_look = 0.0
         self._users = EngineUsers(idle_seconds, self.unload)
@@ -409,7 +409,7 @@ class RemoteEngine:
 
     @contextlib.contextmanager
     def _stoppable(self, key: object) -> Iterator[_Stop]:
-        """Yield a stop for `cancel` and `close` to use."""
+        """Yield a `_Stop` that `cancel` and `close` can use."""
         stop = self._stops[key] = _Stop()
         try:
             yield stop
@@ -417,7 +417,7 @@ class RemoteEngine:
             del self._stops[key]
 
     async def _retire(self) -> None:
-        """Reconnect for the next request, after one has failed; other requests keep their connections."""
+        """Make the next request reconnect after a failure; other requests keep their connections."""
         if self._client is not None:
             self._retired.append(self._client)
         self._client, self._seen, self._next_look = None, None, 0.0

@@ -42,7 +42,7 @@ _MOST_RATE = 1e7
 _MOST_IN_PIECE = 16
 _LEAST_PIECES, _LEAST_SECONDS = 8, 0.1
 _THINK = FAMILIES[-1]
-"""Most models' marks for thoughts, for servers that leave these in the text."""
+"""The marks around most models' thoughts, for servers that leave them in the text."""
 
 
 class _FunctionPart(msgspec.Struct, frozen=True):
@@ -96,7 +96,7 @@ class RemoteReply:
     """A reply as it arrives: `feed` takes its lines, `finish` ends it."""
 
     def __init__(self, request: ChatRequest, client: RemoteClient, dropped: int = 0) -> None:
-        """dropped: turns of the conversation already left out of the request."""
+        """dropped: number of turns already left out of the request."""
         self.is_over = False
         """Whether the reply has ended, so that further lines are ignored."""
         self._request = request
@@ -249,7 +249,7 @@ class RemoteReply:
 
     def _finished(self, reason: FinishReason) -> Finished:
         usage, told = self._usage_now, self._timings
-        # Thoughts that were not shown are not timed, and even with drafts a piece has only so many tokens.
+        # Hidden thoughts are not timed, and a piece has only so many tokens, even with drafts.
         n_timed = min(usage.completion_tokens - self._n_hidden, _MOST_IN_PIECE * self._tokens) - 1
         seconds = self._last - self._first
         return Finished(

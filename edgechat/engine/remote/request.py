@@ -47,7 +47,7 @@ _BY_TEMPLATE = ("vllm", "sglang", "llama-server", "transformers", "edgechat")
 def body_of(request: ChatRequest, model: HostedModel) -> dict[str, Any]:
     """Return the body for a request. Reads its media files.
 
-    Raises ImageError, SwitchUnknown, and BadRequest if the server has no field for something.
+    Raises ImageError, SwitchUnknown, and BadRequest for anything the server does not support.
     """
     if request.text is not None or request.suffix:
         raise BadRequest(f"{model.name} accepts only messages, not plain text to complete.")

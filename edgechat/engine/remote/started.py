@@ -1,4 +1,4 @@
-"""Started server: a third-party program that edgechat runs on a free loopback port."""
+"""Started host: a third-party server program that edgechat runs on a free loopback port."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from edgechat.planner.plan import API_KEY, PORT, ProgramPlan
 from edgechat.settings import RemoteServer
 
 START_SECONDS, SILENT_SECONDS = 3600.0, 600.0
-"""Time limits for a program to become ready, and for a silent log meanwhile: it may download and compile."""
+"""Seconds for a program to become ready, and for silence in its log: it may download and compile."""
 _POLL_SECONDS = 0.25
 _ASK_SECONDS = 5.0
 _SHOWN_LINES = 8
@@ -86,7 +86,7 @@ class StartedHost:
             await program.close()
 
     def log_tail(self, n_bytes: int) -> str:
-        """Return the end of the program's log, with only printable characters and without the key."""
+        """Return the end of the program's log, with only printable characters and the API key masked."""
         text = tail(self.log_path, n_bytes) if self.log_path is not None else ""
         key = self._server.key if self._server is not None else None
         return text.replace(key, "…") if key else text

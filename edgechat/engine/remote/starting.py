@@ -30,7 +30,7 @@ _SHARE = re.compile(r"\b(\d{1,3})%(?= Completed|\|)")
 
 
 class Starting:
-    """The start of a program, timed from now on."""
+    """Reports on the start of a program, timed from now on."""
 
     def __init__(self, plan: LoadPlan) -> None:
         assert plan.remote is not None

@@ -1,4 +1,4 @@
-"""Constraints: which tokens may come next in a reply that follows a grammar, computed by llguidance.
+"""Constraints: find which tokens may come next in a reply that follows a grammar, using llguidance.
 
 Grammars are compiled in a thread, after a child process has compiled them safely.
 """
@@ -31,7 +31,7 @@ _REMEMBERED = 256  # grammars whose outcome is remembered: programs send the sam
 _STACK = 64 * 2**20  # bytes, for the thread that compiles; the child process has less
 _POSITION = re.compile(r"at (\d+)\(\d+\)")
 _LONGEST_EXPLANATION = 200  # characters quoted from llguidance's message about a schema
-# Otherwise llguidance would tokenize forced text, and allow only one of the tokenizations open to the model.
+# Otherwise llguidance would tokenize forced text itself, and forbid the model's other ways to write it.
 _OPTIONS = '%llguidance {"no_forcing": true}\n'
 
 
@@ -53,7 +53,7 @@ class Constraint:
         self._bits = np.zeros((n_vocab + 32) // 32, np.uint32)  # one more token: see `_new_tokenizer`
 
     def mask(self, reply_tokens: Seq[int]) -> npt.NDArray[np.bool_]:
-        """Return a mask of the tokens that may follow [n_vocab]. Tokens that end the reply are ignored."""
+        """Return a mask of the tokens that may follow [n_vocab]. End tokens in `reply_tokens` are ignored."""
         self._advance_to(reply_tokens)
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         self._check()
@@ -109,7 +109,7 @@ class Constraints:
     def prepare(self) -> None:
         """Create the tokenizer shared by all constraints; does nothing without llguidance.
 
-        For half of this time, up to 0.7 s, it holds the GIL, so other threads wait.
+        For half of that time, up to 0.7 s, it holds the GIL and blocks all other threads.
         """
         if not _is_missing():
             wait([self._executor("grammars").submit(self._tokenizer)])  # errors recur with the first request
@@ -139,7 +139,7 @@ class Constraints:
         if name not in self._executors:
             self._executors[name] = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
             before = threading.stack_size(_STACK)
-            try:  # the executor starts its thread with the first work
+            try:  # the executor starts its thread with its first task
                 self._executors[name].submit(lambda: None).result()
             finally:
                 threading.stack_size(before)

@@ -126,7 +126,7 @@ class Logprobs:
             return
         if reply.n_calls > self._n_calls:  # these were tokens of a call
             self._n_calls = reply.n_calls
-            while self._ready and self._ready[-1][0] >= reply.n_shown:  # white space before the call
+            while self._ready and self._ready[-1][0] >= reply.n_shown:  # whitespace before the call
                 self._ready.pop()
         elif reply.where is ReplyPart.ANSWER:
             self._ready += self._undecided

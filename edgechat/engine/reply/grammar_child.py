@@ -1,8 +1,8 @@
 """Child process that compiles grammars first: a hostile schema may take hours, all memory or the stack.
 
-llguidance limits most of its work, but not all: patterns that must match at the same time take it forever,
-and a long chain of references overflows the stack. Grammars that compile here in time are compiled again by
-the worker.
+llguidance limits most of its work, but not all: patterns that must match at the same time can keep it busy
+forever, and a long chain of references overflows the stack. Grammars that compile here in time are compiled
+again by the worker.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from edgechat.engine.tool_calls.splitter import ArgumentsText, Ending, Item, Spl
 from edgechat.engine.types import ToolCall
 
 Piece = tuple[str, bool]
-"""A text, and whether it is thinking."""
+"""Text, and whether it is thinking."""
 Shown = Piece | ToolCall | ArgumentsText
 
 
@@ -27,8 +27,8 @@ class ReplyPart(Enum):
 class Reply:
     """The text of a growing reply.
 
-    Text that may begin a mark or a stop string is held back until that is decided, so that shown text is
-    never taken back. Stop strings end the answer, but not thinking or a call.
+    Text that may begin a mark or a stop string is held back until this is clear, so that shown text is never
+    taken back. Stop strings end the answer, but not thinking or a call.
     """
 
     def __init__(

@@ -54,7 +54,7 @@ _DOUBLED = re.compile(r"\{\s*\{")  # some templates show calls like this, and mo
 
 
 def parse_named_head(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
-    """Read the beginning of a call for `parse_named`."""
+    """Read the beginning of a call in the format of `parse_named`."""
     match = _NAMED.match(body)
     return ParsedCall(match[1], body[match.end() :]) if match else None
 
@@ -89,7 +89,7 @@ def parse_args(header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
 
 
 def parse_args_head(header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
-    """Read the beginning of a call for `parse_args`."""
+    """Read the beginning of a call in the format of `parse_args`."""
     match = _HEADER.fullmatch(header)
     return ParsedCall(match[1], body.lstrip(), _id(match[2])) if match and re.match(_OBJECT, body) else None
 
@@ -105,7 +105,7 @@ def parse_addressed(header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
 
 
 def parse_addressed_head(header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
-    """Read the beginning of a message for `parse_addressed`."""
+    """Read the beginning of a message in the format of `parse_addressed`."""
     match = _ADDRESS.search(header)
     return ParsedCall(match[1], body.lstrip()) if match and re.match(_OBJECT, body) else None
 
@@ -151,7 +151,7 @@ def parse_xml(_header: str, body: str, kinds: Kinds) -> ParsedCall | None:
 
 
 def parse_xml_head(_header: str, body: str, kinds: Kinds) -> ParsedCall | None:
-    """Read the beginning of a call for `parse_xml`: its name and complete arguments."""
+    """Read the beginning of a call in the format of `parse_xml`: its name and complete arguments."""
     name, arguments, _ = _parse_tagged(body, kinds)
     return ParsedCall(name, json.dumps(arguments, ensure_ascii=False)[:-1]) if name else None
 
@@ -211,7 +211,7 @@ def parse_gemma(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
 
 
 def parse_gemma_head(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
-    """Read the beginning of a call for `parse_gemma`: its name, without arguments."""
+    """Read the beginning of a call in the format of `parse_gemma`: its name, without arguments."""
     opening = _CALL.match(body)
     return ParsedCall(opening[1], "") if opening and body[opening.end() :].startswith("{") else None
 
@@ -250,7 +250,7 @@ class Format:
     first: tuple[str, ...] = ()
     """Text that begins a call only at the start of an answer; part of the header or body."""
     header_end: str = ""
-    """'' if there is no header."""
+    """Text that ends the header; '' if there is no header."""
     body_end: str = ""
     """Pattern that ends the body; '' if the body is a JSON object, which ends by itself."""
     between: str = _SPACE
@@ -266,7 +266,7 @@ class Format:
     inside: tuple[str, ...] = ()
     """Other marks, inside headers and bodies."""
     unless: str = ""
-    """A template that contains this text does not belong to the family."""
+    """A template that contains this text does not belong to the family; '' excludes none."""
     several: bool = False
     """Whether several bodies may follow one another."""
     single: bool = False

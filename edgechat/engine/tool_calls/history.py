@@ -99,7 +99,7 @@ def _one_call_each(messages: Sequence[Message]) -> Iterable[Message]:
 
 
 def with_cut_calls(messages: Sequence[Message]) -> Sequence[Message]:
-    """Give each call that was cut off and has no result a result that says so."""
+    """Add a result to each cut-off call that has none, saying that it was cut off."""
     if not any(message.calls for message in messages):
         return messages
     result: list[Message] = []

@@ -23,7 +23,7 @@ class JsonScan:
 
     def __init__(self) -> None:
         self.n_valid = 0
-        """After a ValueError: number of characters in the last piece before the invalid one."""
+        """After a ValueError: number of valid characters at the start of the last piece."""
         self._depth = 0
         self._in_string = False
         self._escaped = False

@@ -46,9 +46,9 @@ Item = str | ToolCall | ArgumentsText | Ending
 class Splitter:
     """Extracts calls from a reply's text.
 
-    Text that may begin a mark is held back until that is decided. What turns out not to be a call becomes
-    text again as a whole: it is not searched for other calls. A call is announced when its arguments begin,
-    and remains a call from then on.
+    Text that may begin a mark is held back until this is clear. What turns out not to be a call becomes text
+    again as a whole: it is not searched for other calls. A call is announced when its arguments begin, and
+    remains a call from then on.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Splitter:
         return len(self._buffer) + (0 if self._raw is None else self._raw.tell())
 
     def feed(self, text: str) -> list[Item]:
-        """Add text; return the items that can now be decided."""
+        """Add text; return the items that are now certain."""
         self._buffer += text
         return self._drain(final=False)
 
@@ -128,7 +128,7 @@ class Splitter:
         """End the reply and return what was held back.
 
         cut: whether a limit ended the reply. If so, an incomplete call is not text, unless it has no mark and
-        may be requested JSON.
+        may be JSON that was requested.
         """
         items = self._drain(final=True)
         if self._raw is not None and self._step == self._in_body and not self._announced:
@@ -160,7 +160,7 @@ class Splitter:
                 break
         return items
 
-    # Outside of calls.
+    # Outside calls.
 
     def _outside(self, *, final: bool) -> list[Item]:
         family = self._family
@@ -213,7 +213,7 @@ class Splitter:
         return [text] if text else []
 
     def _undecided(self, marks: tuple[str, ...]) -> int:
-        """Return the length of the text's end that may belong to a mark or to whitespace before one."""
+        """Return how many characters at the end may belong to a mark, or to whitespace before one."""
         held = held_back(self._buffer, marks)
         fence = None if self._needs_marks else _FENCE_BEGINS.search(self._buffer, 0 if self._at_line else 1)
         held = max(held, len(self._buffer) - fence.start() if fence is not None else 0)
@@ -228,10 +228,10 @@ class Splitter:
         self._at_line = text.endswith("\n") if text else self._at_line
         return [text] if text else []
 
-    # Inside of calls.
+    # Inside calls.
 
     def _enter_call(self, raw: str, call_format: Format) -> None:
-        """Begin a call. raw: its mark and the white space before it."""
+        """Begin a call. raw: its mark and the whitespace before it."""
         self._format, self._at_start = call_format, False
         self._raw = StringIO()
         self._raw.write(raw)
@@ -273,7 +273,7 @@ class Splitter:
         return items if end is None else items + self._finish_call()
 
     def _extend_body(self, piece: str) -> list[Item]:
-        """Add a piece to the body; return the items that can now be decided."""
+        """Add a piece to the body; return the items that are now certain."""
         self._body.append(piece)
         self._length += len(piece)
         if self._announced:

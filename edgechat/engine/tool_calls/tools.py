@@ -120,7 +120,7 @@ def object_in(text: str) -> dict[str, Any] | None:
 
 
 _NOTHING = ("", "null", '""')
-"""Forms of missing arguments, as written by models and clients."""
+"""How models and clients write missing arguments."""
 
 
 def arguments_in(text: str) -> dict[str, Any]:

@@ -93,7 +93,7 @@ class Inspector:
         )
 
     def _pinned_nodes(self, cache: PrefixCache) -> dict[int, int]:
-        """Return where pinned tokens end, by id of the nodes that have any."""
+        """Return where pinned tokens end in each node that has any, by the node's id."""
         ends: dict[int, int] = {}
         requests = dict(self._engine.chat_cache.chats)
         for sequence in self._engine.scheduler.running:

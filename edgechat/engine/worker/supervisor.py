@@ -1,6 +1,6 @@
 """Supervisor of a worker process: starts it, streams from it and survives its death.
 
-An EngineSupervisor stands for one model. The first request starts its worker, which is ended after it has
+An EngineSupervisor represents one model. The first request starts its worker, which is ended after it has
 been idle for a while, to free all memory. The next request starts a new worker, even after a crash.
 """
 
@@ -69,7 +69,7 @@ class EngineSupervisor:
     ) -> None:
         """idle_seconds: 0 never ends an idle worker. on_note: called with notes on changes to the plan.
 
-        replan: makes a new plan for loads with more free memory; called in a thread.
+        replan: makes a new plan for a later load, if more memory is free then; called in a thread.
         """
         self._requested = self._plan = self._loaded_plan = plan
         self._replan = replan
@@ -286,7 +286,7 @@ class EngineSupervisor:
         return plan, (f"{lost} The model is loaded without it.", *notes) if lost else notes
 
     def _next_plan(self) -> tuple[LoadPlan, tuple[str, ...]]:
-        """Return the next plan after a load that failed for lack of memory or a remote worker."""
+        """Return the next plan after a load ran out of memory or lost a remote worker."""
         if why_lost(self._loaded_plan.rpc):
             return self._refitted_plan(killed=False)
         return refit(self._loaded_plan, failed=True)

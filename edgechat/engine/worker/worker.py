@@ -236,7 +236,7 @@ def _progress_reporter(send: Callable[[Sequence[WorkerEvent]], None]) -> Callabl
 
 
 def serve_embeddings(engine: embeddings.EmbeddingEngine, pipe: Pipe) -> None:
-    """Run the loop of an embedding engine; see `serve`."""
+    """Run an embedding engine's loop; see `serve`."""
     while True:
         pipe.wait(None if engine.is_idle else 0.0)
         for command in pipe.received():
