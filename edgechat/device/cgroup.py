@@ -103,7 +103,7 @@ def read_number(path: Path) -> int | None:
 
 
 def read_table(path: Path) -> dict[str, int]:
-    """Return the numbers by name from lines like `name number` or 'Name:  number kB' (left in kB)."""
+    """Return the numbers in a file by name. Lines are `name number` or 'Name:  number kB' (left in kB)."""
     table: dict[str, int] = {}
     for line in read_text(path).splitlines():
         fields = line.replace(":", " ").split()

@@ -57,7 +57,7 @@ class Cpu:
 
     @property
     def smt(self) -> bool:
-        """Whether some core runs two threads at once."""
+        """Whether any core runs two threads at once."""
         return self.logical > self.physical
 
     @property
@@ -214,7 +214,7 @@ def sysctl(*keys: str) -> str:
 
 
 def mac_cpu(answer: str) -> Cpu | None:
-    """Parse sysctl's output into a Mac's processor; None if the output does not tell its cores.
+    """Parse sysctl's output into a Mac's processor; None if the number of cores is missing.
 
     A Mac with two kinds of cores calls the faster kind perflevel0. There is no affinity and no quota.
     """

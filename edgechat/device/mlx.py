@@ -1,4 +1,4 @@
-"""Availability of MLX, found without importing it, which would take a second."""
+"""Availability of MLX, checked without importing it, which would take a second."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class DeviceSpeed(msgspec.Struct, frozen=True, kw_only=True):
         return all(attention_name(shape, "f16", kind) in self.attentions for kind in get_args(AttentionKind))
 
     def lacks(self, shape: AttentionShape) -> bool:
-        """Return True if no one has tried to measure a shape yet."""
+        """Return True if there has been no attempt to measure a shape."""
         return not self.knows(shape) and str(shape) not in self.unmeasured
 
     @property

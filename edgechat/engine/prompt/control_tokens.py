@@ -85,7 +85,7 @@ class ControlTokens:
         return self._break.join(text[a:b] for a, b in itertools.pairwise(cuts))
 
     def _marks(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield the start and end of each control token in a text; if several start there, of the longest."""
+        """Yield the start and end of each control token in `text`; the longest, if several start together."""
         for match in self._firsts.finditer(text):
             start = match.start()
             for length in self._lengths:
@@ -131,7 +131,7 @@ class ControlTokens:
             yield text[begun:], True
 
     def _stripped(self, plain: str, before: str, behind: str) -> str:
-        """Strip whitespace that the control tokens around a text swallow in some vocabularies."""
+        """Strip whitespace that the surrounding control tokens swallow in some vocabularies."""
         if before and self._swallows(before)[1]:
             plain = plain.lstrip()
         return plain.rstrip() if behind and self._swallows(behind)[0] else plain

@@ -64,7 +64,7 @@ class MediaTokens:
         self._lock = threading.Lock()
 
     def marked(self, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """Cut all images and sounds into parts, and return the messages with marks in place of them.
+        """Cut all images and sounds into parts, and return the messages with marks in their place.
 
         Raises MediaError; BadRequest if there are too many or the model does not support them.
         """
@@ -140,7 +140,7 @@ class MediaTokens:
         yield text[at:], ()
 
     def count(self, text: str) -> int:
-        """Return the number of tokens for all images and sounds in a text."""
+        """Return the number of tokens for all images and sounds in `text`."""
         if self._mark not in text:
             return 0
         return sum(len(tokens) for _, tokens in self.stretches(text))

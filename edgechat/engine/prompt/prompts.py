@@ -24,7 +24,7 @@ _MOST = 4
 _RUN = 3
 """Control tokens at most this many tokens apart lie between the same two messages."""
 _DISTANCES = tuple(2**n for n in range(20, 5, -1))
-"""Distances from the end of a text, in tokens. Each is half of the previous one, so that an edit recomputes
+"""Distances from the end of a prompt, in tokens. Each is half of the previous one, so that an edit recomputes
 at most twice as much as needed.
 """
 _NEAR = 4096
@@ -197,7 +197,7 @@ class Prompts:
         added = self._sizes.overhead(request.think)
         fixed = added.prompt(messages) + self._sizes.tools(request.tools)
         if not exact:
-            # No token is empty, so a text with few bytes is known to fit without tokenizing it.
+            # No token is empty, so a few bytes of text are known to fit without tokenizing them.
             most = [(msg.role, self._most(msg) + added.message * (1 + len(msg.calls))) for msg in messages]
             if fixed + sum(size for _, size in most) <= cells * 3 // 4:
                 return window_of(most, cells, fixed=fixed)

@@ -36,7 +36,7 @@ _EFFORT = "reasoning_effort"
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The marks with which a model family opens and closes a thought, and may surround an answer.
+    """The marks that open and close a model family's thoughts, and may surround its answers.
 
     They are searched for in the reply's text, with control tokens rendered as text.
     """

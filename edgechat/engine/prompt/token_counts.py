@@ -24,9 +24,9 @@ from edgechat.engine.types import (
 )
 
 LONGEST_PIECE = 512
-"""In bytes. All tokens in all vocabularies are shorter, which gives a lower bound on a text's tokens."""
+"""In bytes. All tokens in all vocabularies are shorter, which gives a lower bound on token counts."""
 _USUAL = 8
-"""In bytes. In nearly all texts, tokens are shorter than this on average."""
+"""In bytes. Nearly all text has shorter tokens on average."""
 _SLICE = 16_384
 """In characters."""
 MOST_REMEMBERED = 16_384
@@ -162,10 +162,10 @@ class TokenEstimate:
 
 
 def at_least(text: str, cells: int, tokens: Callable[[str], Sequence[int]]) -> int:
-    """Return a lower bound on the tokens in a text if that exceeds `cells`, else 0.
+    """Return a lower bound on the tokens in `text` if that exceeds `cells`, else 0.
 
-    Only the beginning of a text that cannot fit is tokenized, since all of it may take seconds. tokens:
-    tokenizes a text.
+    Only the beginning of a text that cannot fit is tokenized, since all of it may take seconds. tokens: the
+    function that tokenizes.
     """
     size = n_bytes(text)
     if size > LONGEST_PIECE * cells:
@@ -188,7 +188,7 @@ def texts_of(message: Message) -> Iterator[str]:
 
 
 def n_bytes(text: str) -> int:
-    """Return the length of a text in bytes."""
+    """Return the length of `text` in UTF-8 bytes."""
     return len(text.encode("utf-8", "replace"))
 
 

@@ -118,7 +118,7 @@ def turns_of(roles: Sequence[Role]) -> tuple[range, ...]:
 
 
 def guessed_tokens(n_bytes: int) -> int:
-    """Return an estimate of a text's tokens, made without a vocabulary."""
+    """Estimate the number of tokens in `n_bytes` of text, without a vocabulary."""
     return -(-n_bytes // _BYTES_PER_TOKEN)
 
 

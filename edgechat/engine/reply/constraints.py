@@ -159,7 +159,7 @@ class Constraints:
         return constraint
 
     def _compile(self, grammar: str) -> Constraint:
-        # A new matcher for each request: copies share a lexer, whose memory grows with their texts.
+        # A new matcher for each request: copies share a lexer, whose memory grows with their text.
         import llguidance
 
         tokenizer = self._tokenizer()
@@ -169,7 +169,7 @@ class Constraints:
         return Constraint(matcher, self._vocabulary.size, tokenizer.eos_tokens)
 
     def _compile_in_child(self, grammar: str) -> None:
-        """Compile a grammar in the child process, where it may hang or crash. Raises SchemaError."""
+        """Compile a grammar in the child process, where hangs and crashes do no harm. Raises SchemaError."""
         try:
             if self._closed:
                 raise EngineError("The engine is shutting down.")

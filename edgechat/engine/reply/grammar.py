@@ -143,7 +143,7 @@ def _thinking_rule(close: str, vocabulary: Vocabulary) -> str:
 
 
 def literal(text: str, vocabulary: Vocabulary) -> str:
-    """Return the expression for a text, with control tokens given by their numbers."""
+    """Return the expression for `text`, with control tokens given by their numbers."""
     return " ".join(_rule_items(text, vocabulary))
 
 
@@ -336,7 +336,7 @@ class _CallRules:
         return _GEMMA_RULES.get(kind, "gemma_any")
 
     def _gemma_object(self, schema: dict[str, Any], rule: str, depth: int) -> str:
-        """Return the expression for an object. Each key has two rules: as the first key, and after others."""
+        """Return an object's expression. Each key has two rules: as the first key, and after other keys."""
         required = schema.get("required")
         required_keys = (
             set(required)

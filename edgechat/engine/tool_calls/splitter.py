@@ -73,7 +73,7 @@ class Splitter:
         self._heads = [
             f'{{"name":"{name}","{key}":{{' for name in kinds for key in ("arguments", "parameters")
         ]
-        """Beginnings of calls without marks, with whitespace removed."""
+        """How calls without marks begin, with whitespace removed."""
         self._kinds = kinds
         self._forced = forced
         self._most = most

@@ -110,7 +110,7 @@ def check_top_level(tool: Tool, schema: dict[str, Any]) -> None:
 
 
 def object_in(text: str) -> dict[str, Any] | None:
-    """Return the JSON object in a text; None if it is not an object or cannot be sent to other processes."""
+    """Return the JSON object in `text`; None if it is not an object or cannot be sent to other processes."""
     try:
         value = msgspec.json.decode(text) if is_shallow(text) else None
         msgspec.msgpack.encode(value)  # rejects numbers that cannot be sent to other processes

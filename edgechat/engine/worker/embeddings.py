@@ -1,7 +1,7 @@
 """Embedding engine: computes vectors for texts, or scores with a reranking model.
 
-Each step computes a batch of texts from all requests. Each call begins with another request's texts, so that
-a request with many texts does not keep others waiting.
+Each step computes a batch of texts from all requests. Each call begins with the texts of a different request,
+so that a request with many texts does not keep others waiting.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ class PairPrompt:
         return self._control.tokens(_PLACES.sub(lambda place: texts[place[1]], self._template), bos=False)
 
     def beginning(self, query: str, document: str, longest: int) -> list[int]:
-        """Return at most `longest` of a pair's token ids: if necessary, the end of the document is left out.
+        """Return a pair's token ids, leaving out the end of the document if there are more than `longest`.
 
         The query takes up to a quarter. If the template itself is too long, it is truncated.
         """
