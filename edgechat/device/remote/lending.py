@@ -289,7 +289,7 @@ def _landlock(libc: ctypes.CDLL, version: int, writable: Path, port: int) -> boo
 
 
 def _readable() -> Iterator[Path]:
-    """Yield the paths that libraries and drivers read, and those of this program."""
+    """Yield the paths that libraries and drivers read, and this program's own paths."""
     here: Iterable[str] = (sys.prefix, sys.base_prefix, sys.executable, *sys.path)
     package = str(Path(__file__).parents[3])
     for name in dict.fromkeys((*_READABLE, *here, package)):

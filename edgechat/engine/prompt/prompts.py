@@ -103,7 +103,7 @@ class Prompts:
                 f"{self._vocabulary.size - 1}."
             )
         if not tokens:
-            raise BadRequest("The prompt is empty.", hint="Give a text, or at least one token, to continue.")
+            raise BadRequest("The prompt is empty.", hint="Send text, or at least one token, to continue.")
         if len(tokens) >= cells:
             raise _too_long(str(len(tokens)), cells, "The text")
         # If the same prompt is sent again, only the last token is computed.

@@ -164,8 +164,7 @@ class TokenEstimate:
 def at_least(text: str, cells: int, tokens: Callable[[str], Sequence[int]]) -> int:
     """Return a lower bound on the tokens in `text` if that exceeds `cells`, else 0.
 
-    Only the beginning of a text that cannot fit is tokenized, since all of it may take seconds. tokens: the
-    function that tokenizes.
+    Only the beginning of a text that cannot fit is tokenized (by `tokens`), since all of it may take seconds.
     """
     size = n_bytes(text)
     if size > LONGEST_PIECE * cells:

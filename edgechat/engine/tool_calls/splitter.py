@@ -355,7 +355,7 @@ class Splitter:
         return "" if self._raw is None else self._raw.getvalue()
 
     def _reject_call(self) -> list[Item]:
-        """Return a supposed call as text; if it was announced already, end it."""
+        """Return what looked like a call as text, or end the call if it was already announced."""
         if self._announced:
             return self._end_call()
         text, self._raw = self._left(), None
