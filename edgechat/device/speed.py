@@ -1,4 +1,4 @@
-"""Speed of a device, as measured by `planner/estimate/kernel_probe.py` and stored on disk."""
+"""Speed of a device, as measured by `planner/estimate/kernel_probe_child.py` and stored on disk."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class Sampler:
         drafted: Distribution,
         reply: Sequence[int] = (),
     ) -> int:
-        """Return `token`, which was drawn from `drafted`, or a replacement, distributed as if by `choose`.
+        """Return `token`, drawn from `drafted`, or a replacement, distributed as if `choose` drew it.
 
         Rejection sampling (Leviathan et al. 2023, "Fast Inference from Transformers via Speculative
         Decoding"): accept with probability p/q, else draw from max(0, p - q).

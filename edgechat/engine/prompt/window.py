@@ -50,7 +50,7 @@ class ContextWindow:
         return [*range(self.head), *(at for turn in turns for at in turn)]
 
     def narrower(self, by: int = 1) -> ContextWindow | None:
-        """Return a window with at least one more turn dropped, to save `by` tokens; None if none can be."""
+        """Return a window with at least one further turn dropped, to save `by` tokens; None if impossible."""
         start = self.first + self.dropped
         if start >= self.current:
             return None
