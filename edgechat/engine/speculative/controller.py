@@ -272,7 +272,7 @@ class Controller:
         return max(ratio(self._streams + n) - self.cost.ratio(self._streams), 0.0) if n else 0.0
 
     def _drafting(self, offers: Sequence[DraftOffer | None], lengths: Sequence[int]) -> float:
-        """Return the cost of drafting. Streams draft together, so the longest draft sets the rounds."""
+        """Return the cost of drafting. Streams share rounds, as many as the longest draft has."""
         rounds: dict[Source, int] = {}
         for offer, n in zip(offers, lengths, strict=True):
             if offer is not None:
