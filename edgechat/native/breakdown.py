@@ -158,8 +158,7 @@ def _weights(
 ) -> Counter[str]:
     """Return the bytes of weights on each device.
 
-    The output is with the last layer. Other tensors without a layer are in RAM, unless copied to every
-    device.
+    The output is with the last layer. Other tensors without a layer are in RAM or copied to every device.
     """
     last = layers.get(max(layers, default=0), ggml.CPU)
     # In LFM2's files, the output's norm is named after the embedding.

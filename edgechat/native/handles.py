@@ -165,7 +165,7 @@ class Model:
 
     @property
     def can_decode(self) -> bool:
-        """False for encoders, which are embedding and reranking models."""
+        """Whether the model can decode; encoders, for embeddings or reranking, cannot."""
         return bool(lib.llama_model_has_decoder(self.pointer))
 
     @property
@@ -320,9 +320,9 @@ class Context:
         """Compute runs of (sequence, start position, tokens, wanted rows).
 
         Returns the rows [n, n_vocab], valid until the next call, or None if there were no free cells.
-        n_candidates: how many of the highest logits matter; the others may be -inf. 0: all matter.
-        abortable: whether `abort` ends the call early, on the CPU; a recurrent state is then useless. Raises
-        Aborted or DecodeFailed.
+        n_candidates: how many of the highest logits matter; the others may be -inf. 0: all matter. abortable:
+        let `abort` end the call early (only on the CPU); a recurrent state is then useless. Raises Aborted or
+        DecodeFailed.
         """
         n_rows = self._batch.fill(runs)
         if n_rows > (self.n_outputs_max or n_rows):
@@ -346,7 +346,7 @@ class Context:
         """Compute embeddings [n, n_embd] in place of tokens, at positions [1 or 4, n] (see `MediaChunk`).
 
         causal: whether each one only attends to those before it. If not, all that attend to each other must
-        be in one call of up to `n_ubatch`. last_row: return the logits of the last one. The rest is as in
+        be in one call of up to `n_ubatch`. last_row: return the logits of the last one. For the rest, see
         `decode`.
         """
         n = len(embeddings)

@@ -34,7 +34,7 @@ class LoadParams(msgspec.Struct, frozen=True, kw_only=True):
     n_outputs_max: int = 4
     """Maximum rows of logits in a call. 0: n_batch; otherwise at least n_seq_max, or llama.cpp aborts."""
     n_rs_seq: int = 0
-    """Snapshots per sequence of the recurrent state."""
+    """Snapshots of the recurrent state, per sequence."""
     flash_attention: bool = True
     embeddings: bool = False
     """Compute an embedding for each sequence in a call instead of logits."""
@@ -98,7 +98,7 @@ class Buffer(msgspec.Struct, frozen=True):
     cache: int = 0
     compute: int = 0
     device: str = "CPU"
-    """Device whose memory it takes: 'CUDA0', or 'CPU', even if RAM is pinned for a GPU."""
+    """Device whose memory it takes: 'CUDA0', or 'CPU', which includes RAM that is pinned for a GPU."""
 
     @property
     def total(self) -> int:

@@ -252,7 +252,7 @@ class Backend(Protocol):
     buffers: tuple[Buffer, ...]
     """Allocated buffers; empty if they are unknown or the plan does not predict them."""
     touched_bytes: int
-    """Bytes of its buffers that were written during loading, excluding mapped files; 0 if unknown."""
+    """Bytes of buffers that were written during loading, excluding mapped files; 0 if unknown."""
     state_format: str
     """What a saved state depends on besides the model file: cache type, build etc."""
 
@@ -300,7 +300,7 @@ class Backend(Protocol):
         """
 
     def shift(self, seq: int, start: int, stop: int) -> bool:
-        """Remove the tokens from `start` to `stop` from a sequence and move up the rest.
+        """Remove the tokens from `start` to `stop` from a sequence and close the gap.
 
         The result is approximate, since the rest was computed with the removed tokens. Returns False, leaving
         the sequence unchanged, if this is impossible. Raises ValueError unless 0 < start < stop < length.

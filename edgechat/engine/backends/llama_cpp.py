@@ -86,8 +86,7 @@ class LlamaCppModel:
         if plan.buffers and breakdown.has_map():
             allocated = breakdown.from_map(self._model, self._context).buffers
             self.buffers = counted_once(allocated, sum(buffer.weights for buffer in plan.buffers))
-            # Compute buffers are first written by the first batches, and mapped weights are pages of the
-            # file.
+            # Compute buffers are first written by the first batches; mapped weights are pages of the file.
             own = (one.cache + (0 if is_mapped(one) else one.weights) for one in allocated if one.is_host)
             self.touched_bytes = sum(own)
 
@@ -413,7 +412,7 @@ MOST_LOADED = 16
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """A file or folder that was checked to fit the model."""
+    """A file or folder with an adapter that was found to fit the model."""
 
     source: FileVersion
     adapter: ActiveAdapter

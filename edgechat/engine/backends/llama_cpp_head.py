@@ -1,8 +1,8 @@
 """Draft heads: layers that draft from a model's hidden states (MTP, EAGLE-3).
 
 A head needs the hidden states after every token, but does not read them after each call. They are kept here
-until there is a draft to make, and are then read in the same call as the token to draft from; or until many
-have accumulated.
+until many have accumulated or there is a draft to make. In that case, they are read in the same call as the
+token to draft from.
 """
 
 # ruff: noqa: D102  (base.py documents the methods of its protocols)
@@ -31,7 +31,7 @@ _LONGEST = 8
 
 @dataclass(slots=True)
 class _ReadSequence:
-    """How far a head has read a sequence."""
+    """A head's progress through a sequence."""
 
     states: Rows
     """Hidden states before each unread token and after the last one [len(unread) + 1, width]."""
@@ -145,7 +145,7 @@ class LlamaCppHead:
             reading.unread, reading.states = reading.unread[:n], reading.states[: n + 1]
             return
         self._context.remove(seq, length)
-        # Hidden states in the middle are not kept, so one token is read without its own.
+        # Hidden states in the middle are not kept, so one token is read with zeros instead.
         reading.n_read, reading.unread = length, []
         reading.states = np.zeros((1, self._context.width), np.float32)
 

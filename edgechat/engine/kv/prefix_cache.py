@@ -188,7 +188,7 @@ class PrefixCache:
         return source, best[0]
 
     def _shared(self, tokens: Sequence[int], adapters: AdapterSet) -> Iterator[tuple[Slot, int]]:
-        """Yield the slots that share a prefix with `tokens`, and its length."""
+        """Yield each slot that shares a prefix with `tokens`, and the length of that prefix."""
         reached: dict[int, int] = {}
         ahead = list(self._root(adapters).children)
         while ahead:
@@ -429,7 +429,7 @@ class PrefixCache:
     def shift(
         self, tokens: Sequence[int], adapters: AdapterSet = (), *, least: int
     ) -> tuple[Slot, int] | None:
-        """Remove tokens that `tokens` lacks from the middle of a slot, if `least` tokens can then be reused.
+        """Remove tokens that `tokens` lacks from the middle of a slot, if at least `least` become reusable.
 
         Returns the slot, marked as busy, and the position of the gap, or None if nothing was done. Cells
         after the gap were moved, so they are approximate and never shared.

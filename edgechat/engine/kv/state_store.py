@@ -39,7 +39,7 @@ PRIOR_BANDWIDTH = 400e6
 COUNT_INTERVAL = 5.0
 """Seconds between counts of the files."""
 _PRIOR_WEIGHT = 64e6
-"""How many bytes read weigh as much as the assumption."""
+"""After this many bytes, the measured speed weighs as much as the assumed one."""
 
 
 def worth_saving(
@@ -89,7 +89,7 @@ class _Write:
 
 
 class KVStateStore:
-    """States of the chats with one model, written and read in a separate thread. Must be closed.
+    """Saved states of the chats with one model, written and read in a separate thread. Must be closed.
 
     Problems with the disk or a file are logged, not raised. A malformed chat id (not 8 to 64 hexadecimal
     digits) raises ValueError.
@@ -281,7 +281,7 @@ class KVStateStore:
                 state_files.write(
                     fd, key, write.known.tokens, state, write.cut, wanted=lambda: write.is_wanted
                 )
-            # Under the lock: `forget` either finds the file or prevents it.
+            # Under the lock, so that `forget` either finds the file or prevents it.
             with self._lock:
                 if not write.is_wanted:
                     raise WriteStopped

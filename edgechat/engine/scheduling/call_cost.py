@@ -5,8 +5,8 @@ from __future__ import annotations
 CALL_LIMIT = 0.25
 """Maximum seconds for a call that cannot be interrupted or that streams wait for; see also STEPS."""
 STEPS = 3
-"""If longer, a call may take as much time as this many calls with only the streams: during prefill, streams
-keep at least a third of their speed, and the prompt gets the other two thirds.
+"""A call may also take as long as this many calls with only the streams, if that is longer. So during
+prefill, streams keep at least a third of their speed, and the prompt gets the other two thirds.
 """
 LONE_LIMIT = 10.0
 """Maximum seconds for an interruptible call without streams, which are wasted if it is interrupted. The call

@@ -34,9 +34,9 @@ _CHATS = 32
 WORTH_READING = 32
 """How many more tokens a saved state must have than the cache in memory to be worth reading."""
 LEAVE_SECONDS = 0.25
-"""Seconds of prefill that saving must spare when a chat is closed."""
+"""Seconds of prefill that saving must avoid when a chat is closed."""
 PREWARMED_SECONDS = 2.0
-"""Seconds of prefill that saving must spare for a prewarmed chat, which may continue at any moment."""
+"""Seconds of prefill that saving must avoid for a prewarmed chat, which may continue at any moment."""
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class _Saving:
     chat: str
     cached: CachedChat
     least_seconds: float
-    """Seconds of prefill that saving must spare."""
+    """Seconds of prefill that saving must avoid."""
     writing: Future[bool] | None = None
     """None while the next prompt is being prepared."""
     slot: Slot | None = None
@@ -244,7 +244,7 @@ class ChatCache:
             self._states.forget(chat)
 
     def _save(self, chat: str, least_seconds: float) -> None:
-        """Save the cached part of a chat's next prompt, if that spares enough time."""
+        """Save the cached part of a chat's next prompt, if that avoids enough prefill."""
         cached = self._chats.get(chat)
         if self._states is not None and cached is not None:
             self._saving.append(_Saving(chat, cached, least_seconds))
@@ -274,7 +274,7 @@ class ChatCache:
         if self._states is None or slot is None or slot.busy:
             return None
         if n < slot.length and slot is not cached.spent:
-            return None  # the slot is another chat's, has the same beginning, and would be cut
+            return None  # the slot belongs to another chat with the same beginning, and would be cut
         unsaved = n - common_prefix(cached.saved, tokens[:n])
         if unsaved * self._scheduler.cost.token_seconds < saving.least_seconds:
             return None

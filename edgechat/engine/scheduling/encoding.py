@@ -1,8 +1,8 @@
 """Media encoding in the background: the encoder and the engine take turns.
 
-Encoding takes seconds, or up to a minute on a CPU. Its thread pauses between operations while the engine
-decodes, so that streams continue, and cancelling a request ends its encoding. Embeddings are cached, so that
-prompts can be computed again without encoding.
+Encoding takes seconds, or up to a minute on a CPU. The encoder's thread pauses between operations while the
+engine decodes, so that streams continue, and cancelling a request ends its encoding. Embeddings are cached,
+so that prompts can be computed again without encoding.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class MediaEncoding:
             self._turns.notify_all()
 
     def _between(self) -> bool:
-        """Let the engine have its turn if it asks for it; return whether to continue."""
+        """Let the engine take its turn if it asks for it; return whether to continue encoding."""
         with self._turns:
             if self._decodes:
                 self._paused = True

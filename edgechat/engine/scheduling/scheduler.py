@@ -49,7 +49,7 @@ class Scheduler:
         self.running: list[Sequence] = []
         self._backend = backend
         self.cells = backend.context
-        """Usable cells; fewer than the backend's context if it ran out of cells before."""
+        """Usable cells; fewer than the backend's context if it has run out of cells before."""
         self.batches = [0] * backend.n_seq_max
         """Number of calls that computed one sequence, two sequences and so on."""
         self.is_encoded: Callable[[Sequence, MediaRun], bool] = lambda _sequence, _run: True
@@ -354,8 +354,9 @@ class Scheduler:
     def make_room(self, planned: Planned) -> None:
         """Evict a slot or preempt the youngest sequence, after the backend had no room for a batch.
 
-        If there is no room for a single sequence, the backend has fewer cells than stated. With several, it
-        may not: llama.cpp does not free cells outside an attention window while sequences share them.
+        If there is no room for a single sequence, the backend has fewer cells than stated. With several
+        sequences, that need not be so: llama.cpp does not free cells outside an attention window while
+        sequences share them.
         """
         if self.cache.evict():
             return
@@ -367,7 +368,7 @@ class Scheduler:
         self.cells = min(self.cells, self.cache.cells_used + needed) - 1
 
     def preempt(self, sequence: Sequence) -> None:
-        """Take away a sequence's slot and put it back in the queue; it only loses time."""
+        """Take away a sequence's slot and put the sequence back in the queue. It only loses time."""
         self.running.remove(sequence)
         assert sequence.slot is not None
         if not sequence.in_background:  # a prewarmed chat's cells stay, since its next turn may need them

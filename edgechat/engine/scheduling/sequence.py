@@ -20,7 +20,7 @@ class Draft:
     confidence: list[int] = field(default_factory=list)
     """Confidence class of each token (see `speculative/estimates.py`)."""
     distributions: list[Distribution] | None = None
-    """Distributions that the tokens were drawn from; None if they are guesses of the target's choice."""
+    """Distributions that the tokens were drawn from; None if they are guesses at the target's choice."""
 
     def cut(self, length: int) -> None:
         """Keep only the first `length` tokens."""

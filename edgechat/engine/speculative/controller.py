@@ -179,7 +179,7 @@ class Controller:
         return any(value - price * n > before for n, value in enumerate(values[len(chances) :]))
 
     def worth_verifying(self, chances: Sequence[float], n_beside: int) -> int:
-        """Return how many drafted tokens to verify, if that may depend on which tokens they are."""
+        """Return how many drafted tokens are worth verifying; not for tokens drawn at random."""
         values = self._values(chances, n_beside)
         return values.index(max(values))
 
@@ -187,7 +187,8 @@ class Controller:
         """Return how much prefill the draft model may do now; catching up with a stream costs `price`.
 
         All values are in units of C(1). left: expected remaining tokens of the reply. read: limit per step.
-        Spending is free if it is likely to be won back; otherwise it comes from a small fund.
+        Prefill that is likely to pay off is only subject to that limit; otherwise it is paid from a small
+        fund.
         """
         if self.expected_gain("model") * left >= SURE_OF_GAIN * price:
             return read
@@ -272,7 +273,7 @@ class Controller:
         return max(ratio(self._streams + n) - self.cost.ratio(self._streams), 0.0) if n else 0.0
 
     def _drafting(self, offers: Sequence[DraftOffer | None], lengths: Sequence[int]) -> float:
-        """Return the cost of drafting. Streams share rounds, as many as the longest draft has."""
+        """Return the cost of drafting: streams share rounds, as many as the longest draft needs."""
         rounds: dict[Source, int] = {}
         for offer, n in zip(offers, lengths, strict=True):
             if offer is not None:

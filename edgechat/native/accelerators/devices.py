@@ -170,7 +170,7 @@ class _Props(ctypes.Structure):
 
 
 def _devices(addresses: tuple[str, ...]) -> tuple[NativeDevice, ...]:
-    """Return the devices. Only these RPC servers count, since earlier ones may be gone."""
+    """Return the devices, except those of other RPC servers: earlier ones may be gone."""
     from edgechat.native import ggml
 
     devices: list[NativeDevice] = []

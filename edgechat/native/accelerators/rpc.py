@@ -63,7 +63,7 @@ def register(servers: Sequence[str]) -> None:
 
 
 def hold(servers: Sequence[str]) -> None:
-    """Record that a model in this process occupies the servers, until `release`."""
+    """Record that a model in this process occupies the servers until `release`."""
     _held.update(check(servers))
 
 

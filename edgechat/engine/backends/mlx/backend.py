@@ -413,13 +413,13 @@ def _sample(logits: mx.array, sampling: Sampling, number: float) -> tuple[mx.arr
         order = mx.argsort(ids)
         ids, chances = ids[order], chances[order]
     reached = mx.cumsum(chances)
-    # Stays below 1, to which 32 bits would round it: there is no token beyond the end.
+    # Keep the number below 1, even in 32 bits: there is no token beyond the end.
     at = mx.minimum((reached <= min(number, _BELOW_ONE) * reached[-1]).sum(), len(weights) - 1)
     return (at if ids is None else ids[at]), highest
 
 
 def _candidates(logits: mx.array, sampling: Sampling) -> tuple[mx.array | None, mx.array]:
-    """Return the candidates' ids and logits, most likely first. Without ids (None), all tokens in order."""
+    """Return the candidates' ids and logits, most likely first; or None and all logits, in order."""
     n = len(logits)
     if 0 < sampling.top_k < n:
         ids = mx.argpartition(logits, n - sampling.top_k)[n - sampling.top_k :]

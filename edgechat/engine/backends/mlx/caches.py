@@ -33,7 +33,7 @@ MORE = 32
 
 
 class WindowCache(RotatingKVCache):
-    """A ring of the last tokens, longer than the window; masks show only the window."""
+    """A ring buffer of the last tokens, longer than the window; masks show only the window."""
 
     def __init__(self, window: int) -> None:
         super().__init__(max_size=window + MORE, keep=0)
@@ -177,7 +177,7 @@ class Caches:
         """Number of tokens."""
         self._layers = layers
         self.held = dict.fromkeys(layers.windows, 0)
-        """Number of last tokens whose keys are still cached, by window size."""
+        """Number of most recent tokens whose keys are still cached, by window size."""
         self._checkpoint: tuple[int, list[list[Any]]] = (-1, [])
         """An earlier length, and the recurrent states at that point."""
         self.places = Places()

@@ -33,8 +33,8 @@ _OUT_OF_MEMORY = re.compile(
     r"|\[METAL\] Command buffer execution failed: Insufficient Memory \(\w+:\w+\)"
     r"|cudaMalloc\w*\([^'\"]*\) failed: out of memory"
 )
-"""Out-of-memory messages of MLX, which has no exception for it. They must match in full, since tensor names
-may contain anything.
+"""MLX's messages when memory runs out, for which it has no exception. They must match in full, since tensor
+names may contain anything.
 """
 
 
@@ -89,7 +89,7 @@ def load_errors(name: str) -> Iterator[None]:
 
 
 _MOST_PADDING = 128  # maximum difference in vocabulary size, since some are padded
-_LARGEST = 64 * 2**20  # maximum size of a tokenizer file in bytes; the largest have 35 MB
+_LARGEST = 64 * 2**20  # maximum size of a tokenizer file in bytes; the largest are 35 MB
 _BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
 _ENDS = (
     *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot|>"),
@@ -241,7 +241,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """Return the text of a token, which may be a string or inside a table."""
+    """Return the text of a token, given as a string or inside a table."""
     text = value.get("content") if isinstance(value, dict) else value
     return text if isinstance(text, str) else ""
 
