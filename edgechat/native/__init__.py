@@ -2,7 +2,7 @@
 
 llama.cpp's threads meet at a barrier several hundred times per token, where GNU OpenMP spins for a
 millisecond or more. When another program takes a core, the waiting threads keep theirs busy for nothing:
-beside a busy process, a 1B model fell to a quarter of its speed (benchmarks/busy.py). A short spin followed
+next to a busy process, a 1B model fell to a quarter of its speed (benchmarks/busy.py). A short spin followed
 by sleep costs nothing on an idle machine. OpenMP reads the variable when it is loaded, so it is set here.
 """
 

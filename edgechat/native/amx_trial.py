@@ -45,7 +45,7 @@ class _InitParams(ctypes.Structure):
 
 
 def main() -> None:
-    """Answer with the reason why AMX cannot be used; empty if it can."""
+    """Answer with the reason that AMX cannot be used; empty if it can."""
     answer(lambda _request: _failure().encode())
 
 

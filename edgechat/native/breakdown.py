@@ -93,7 +93,7 @@ def from_map(model: Model, context: Context) -> Breakdown:
 
 def _buffer(node: _Node) -> Buffer:
     device = ggml.holder(node.type)
-    # To ggml, only directly readable bytes make a host buffer; those of repacked weights are not.
+    # For ggml, a host buffer must be directly readable, which repacked weights are not.
     is_host = device == ggml.CPU or ggml.ask("ggml_backend_buft_is_host", ctypes.c_bool, node.type)
     name = ggml.buffer_type_name(node.type)
     return Buffer(name, is_host, node.model, node.context, node.compute, device)

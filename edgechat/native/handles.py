@@ -135,7 +135,7 @@ class Model:
 
     @property
     def suppressed(self) -> list[int]:
-        """Ids that, according to the file, must never be generated, such as those of image parts."""
+        """Ids that must never be generated, according to the file, such as those for parts of an image."""
         count = ctypes.c_int32()
         first = lib.llama_vocab_get_suppress_tokens(self.vocab, ctypes.byref(count))
         ids = first[: count.value] if first else []
@@ -452,7 +452,7 @@ class Context:
 
     @property
     def can_shift(self) -> bool:
-        """Whether llama.cpp allows shifting positions; it does not refuse everywhere that it should."""
+        """Whether llama.cpp allows shifting positions; it does not always refuse when it should."""
         return bool(lib.llama_memory_can_shift(self._memory))
 
     def shift(self, seq: int, start: int, stop: int) -> bool:
@@ -490,7 +490,7 @@ class Context:
         return data
 
     def set_partial_state(self, seq: int, state: npt.NDArray[np.uint8]) -> bool:
-        """Restore a partial state; return False, leaving these parts empty, if there are too few cells."""
+        """Restore a partial state; return False, leaving its parts empty, if there are too few cells."""
         data = pointer(state, ctypes.c_uint8)
         return bool(lib.llama_state_seq_set_data_ext(self._pointer, data, state.nbytes, seq, _PARTIAL))
 

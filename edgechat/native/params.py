@@ -58,7 +58,7 @@ class LoadParams(msgspec.Struct, frozen=True, kw_only=True):
         """Rows of logits to reserve space for; 0 for n_batch. With plain attention, a multiple of 16.
 
         llama.cpp stores an int32 per row before a call's matrices. Unless these fill whole cache lines, all
-        matrices are unaligned and long prompts are read up to 1.3 times as slowly (AVX-512).
+        matrices are unaligned and long prompts take up to 1.3 times as long to read (AVX-512).
         """
         return self.n_outputs_max if self.flash_attention else -(-self.n_outputs_max // _LINE) * _LINE
 

@@ -158,7 +158,7 @@ _LEAST_ROWS = 16
 
 @dataclass(slots=True)
 class ActivationSums:
-    """Sums collected for each weight, by its name."""
+    """Sums collected for each weight, by name."""
 
     squares: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     """[n_matrices, n_columns]"""
@@ -167,7 +167,7 @@ class ActivationSums:
     failure: BaseException | None = None
 
     def on_operation(self, address: int, ask: bool) -> bool:
-        """Answer `cb_eval`: whether an operation's result is needed, then whether to continue."""
+        """Answer `cb_eval`: before an operation, whether its result is needed; then whether to continue."""
         tensor = tensors.at(address)
         if ask:
             return _counts(tensor)

@@ -175,8 +175,8 @@ class PrefixCache:
     def best(self, tokens: Sequence[int], limit: int, adapters: AdapterSet = ()) -> tuple[Slot | None, int]:
         """Return the slot with the longest reusable prefix of the first `limit` tokens, and its length.
 
-        Among equals, prefers free slots, and of these one that ends there and can be taken over. Returns
-        (None, 0) if nothing is reusable.
+        Among equals, prefers free slots, then slots that end there and can be taken over. Returns (None, 0)
+        if nothing is reusable.
         """
         best: tuple[int, bool, bool, int] = (0, False, False, 0)
         source: Slot | None = None

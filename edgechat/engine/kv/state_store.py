@@ -1,7 +1,7 @@
 """Store of KV states on disk, so that old chats continue without prefill.
 
 The states are a cache: an unusable state counts as missing. Several processes may use the folder at once.
-Files are renamed once complete, and may vanish at any time.
+Files appear complete, by being renamed, and may vanish at any time.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ _ALIKE = 1.5
 _FIRST_CHUNK = 16
 _GROWTH = 4
 _LEAST_CHUNK = 4
-"""Tokens in the smallest chunk beside streams, which is also the smallest from which the slope is learned."""
+"""Tokens in the smallest chunk alongside streams, and in the smallest from which to learn the slope."""
 _TILE = 64
 """Tokens that attention computes at once; fewer tokens cost just as much."""
 _FULL = 4 * _TILE

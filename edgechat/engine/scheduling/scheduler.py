@@ -135,7 +135,7 @@ class Scheduler:
         ]
 
     def _chunks(self, prompts: list[Sequence], n_streams: int) -> Planned:
-        """Return the chunks of prompts in the next batch, beside `n_streams` streams.
+        """Return the chunks of prompts in the next batch, alongside `n_streams` streams.
 
         If the shortest prompt is not the first, it gets half of the tokens: it need not wait for a long
         prompt, and the long prompt does not starve.
@@ -191,7 +191,7 @@ class Scheduler:
         return True
 
     def _has_room(self, sequence: Sequence) -> bool:
-        """Return whether a sequence fits beside the running ones (idle slots can be evicted)."""
+        """Return whether a sequence fits alongside the running ones (idle slots can be evicted)."""
         source, n = self.cache.best(sequence.tokens, len(sequence.tokens) - 1, sequence.adapters)
         shared = n if source is not None and source.busy else 0
         growing = sum(seq.n_pending + _HEADROOM for seq in self.running)
@@ -346,7 +346,7 @@ class Scheduler:
                 self.cache.extend(slot, part.tokens[:n])
 
     def _lost(self, slot: Slot) -> None:
-        """Clear a slot with invalid contents, keeping it for the same chat."""
+        """Clear a slot with invalid contents, but keep it assigned to its chat."""
         chat = slot.chat
         self.cache.clear(slot)
         slot.chat = chat
@@ -408,8 +408,8 @@ def checkpoints_of(boundaries: Seq[int], start: int, end: int) -> tuple[tuple[in
     """Return where to take checkpoints in a prompt computed from `start` on, as (first, latest) positions.
 
     One checkpoint is at the last boundary. There are as few as possible before it, such that after an edit at
-    any boundary, the tokens from the checkpoint to the boundary are at most a quarter of those to compute
-    anyway, or cost no more than a call. So short calls need not end at boundaries.
+    any boundary, the tokens from the checkpoint to the boundary are at most a quarter of those that
+    must be computed anyway, or cost no more than a call. So short calls need not end at boundaries.
     """
     ahead = [at for at in boundaries if at > start]
     chosen, covered = [(at, at) for at in ahead[-1:]], 0

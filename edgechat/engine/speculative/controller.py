@@ -138,8 +138,8 @@ class Controller:
     def choose(self, offers: Sequence[Sequence[DraftOffer]], most: int) -> list[DraftChoice | None]:
         """Choose a draft for each stream from its offers, with at most `most` tokens in total.
 
-        Each stream takes its best offer. Then the batch takes the likeliest tokens from all offers, as many
-        as pay off. A stream's chances decrease from token to token, so its tokens are taken in order.
+        Each stream takes its best offer. Then the batch takes the most likely tokens from all offers, as
+        many as pay off. A stream's chances decrease from token to token, so its tokens are taken in order.
         """
         chosen = [max(options, key=self._value_alone, default=None) for options in offers]
         gains = [

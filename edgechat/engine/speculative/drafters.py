@@ -113,7 +113,7 @@ class RoundDrafter(ABC):
 
 
 def _confidence(row: Logits) -> float:
-    """Return the probability of the likeliest token, considering only the ten likeliest."""
+    """Return the probability of the most likely token among the ten most likely."""
     highest = row[top_ids(row, _TOP_TOKENS)].astype(np.float64)
     return float(1 / np.exp(highest - highest[0]).sum())
 
@@ -130,7 +130,7 @@ class _StreamState:
 
 
 class ModelDrafter(RoundDrafter):
-    """A small model beside the target, with its own cache."""
+    """A small model that runs alongside the target, with its own cache."""
 
     source: Source = "model"
 

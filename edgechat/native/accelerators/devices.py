@@ -100,7 +100,7 @@ def read_inventory(limit: float = TIME_LIMIT, rpc: tuple[str, ...] = ()) -> Devi
 
 
 def main() -> None:
-    """Answer with the inventory."""
+    """Answer the parent's request with the inventory."""
 
     def encoded(question: bytes) -> bytes:
         try:

@@ -86,7 +86,7 @@ def _unloadable(path: Path, reason: str) -> LoadFailed:
 
 
 def main() -> None:
-    """Answer for one projector."""
+    """Answer the parent's question about one projector."""
 
     def encoded(question: bytes) -> bytes:
         try:

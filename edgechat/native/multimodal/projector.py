@@ -335,7 +335,7 @@ class Projector:
         return embeddings
 
     def _operation(self, _tensor: int, ask: bool, _user: object) -> bool:
-        """Tell llama.cpp whether to stop after an operation, then whether to continue."""
+        """Answer `cb_eval`: before an operation, whether to pause after it; then whether to continue."""
         if self._between is None:
             return False
         if ask or self._failure is not None:

@@ -106,7 +106,7 @@ class MlxBackend:
     """An MLX model, which computes one sequence at a time."""
 
     def __init__(self, plan: LoadPlan, on_progress: Callable[[float], None] | None = None) -> None:
-        """Load the plan's folder. Raises LoadFailed, OutOfMemory, ModelFileError."""
+        """Load the model in the plan's folder. Raises LoadFailed, OutOfMemory or ModelFileError."""
         folder = Path(plan.model_path)
         header = read_model(folder)  # rejects invalid folders
         on_gpu = bool(plan.devices) and mx.metal.is_available()

@@ -1,9 +1,9 @@
 """Vision models: loaded by mlx-vlm, called like mlx-lm's models, with the processor that cuts images.
 
-The language model also comes from mlx-vlm, since it takes embeddings and three-part positions. Its caches are
-replaced by those in `caches.py`. A family is supported if its images are presented here as its makers
-intended: at the right positions, and with the right tokens attending to each other. The families' names are
-those in `models/formats/mlx/vision.py`.
+The language model also comes from mlx-vlm, since it takes embeddings and positions with three components. Its
+caches are replaced by those in `caches.py`. A family is supported if its images are presented here as its
+makers intended: at the right positions, and with the right tokens attending to each other. The families'
+names are those in `models/formats/mlx/vision.py`.
 """
 
 # ruff: noqa: D102  (base.py documents the methods of its protocols)
