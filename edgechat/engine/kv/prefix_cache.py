@@ -58,7 +58,7 @@ class Node:
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A sequence of the backend. Its tokens end at `tip`."""
+    """A sequence in the backend. Its tokens end at the node `tip`."""
 
     id: int
     tip: Node

@@ -1,8 +1,8 @@
 """Files of saved KV states: their format and folder. Usable by front ends, without an engine or numpy.
 
 A state is `<chat>.state`. While it is being written, its name contains the writing process, so that leftovers
-of dead processes are recognized; it is renamed once complete. Programs keep their own conversations, so the
-ids of their states are hashes of the first messages. The format:
+of dead processes are recognized; it is renamed once complete. Programs that use the API keep their own
+conversations, so the ids of their states are hashes of the first messages. The format:
 
 magic, version, fingerprint, number of tokens, bytes of state,
     tokens and bytes of the checkpoint                            little endian
@@ -330,7 +330,7 @@ def forget(chat: str) -> None:
 
 
 def prune(keep: Callable[[str], bool]) -> int:
-    """Remove states of chats that `keep` rejects, programs' states that are long unused, and leftovers.
+    """Remove states of chats that `keep` rejects, long-unused states of programs, and leftovers.
 
     Returns the number of files removed; files that cannot be removed are left in place. Raises FolderError.
     """

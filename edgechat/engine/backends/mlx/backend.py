@@ -84,7 +84,7 @@ class _Predicted:
 
 @dataclass(slots=True)
 class _Sequence:
-    """A sequence with its caches. Its length excludes the token decoded ahead."""
+    """A sequence with its caches. Its length excludes a token that was decoded ahead."""
 
     caches: Caches
     predicted: _Predicted | None = None
@@ -96,7 +96,7 @@ class _Sequence:
         return self.caches.length - (self.predicted is not None)
 
     def drop_predicted(self) -> None:
-        """Remove the token decoded ahead from the caches."""
+        """Remove from the caches the token that was decoded ahead."""
         if self.predicted is not None:
             self.predicted = None
             self.caches.cut(self.caches.length - 1)
