@@ -1,12 +1,12 @@
 """AMX, the matrix unit of Intel's server processors: used if llama.cpp computes correctly with it.
 
 Kernels compiled by GCC before version 13 crash in the first answer, since the compiler drops the tile
-configuration as never read (llama.cpp's pull request 26954). The library does not reveal its compiler, so a
-child process multiplies with each build once (`amx_trial.py`), and the outcome is stored.
+configuration, which it believes is never read (llama.cpp's pull request 26954). The library does not reveal
+its compiler, so a child process tries each build once (`amx_trial.py`), and the outcome is stored.
 
 A process must request AMX from Linux, which refuses while a thread has a signal stack too small for the
 tiles' state (Documentation/arch/x86/xstate.rst, `validate_sigaltstack`). To forbid AMX, llama.cpp is made to
-request it at such a moment.
+request it while there is such a stack.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ _MIB = 2**20
 
 
 class StdMap(ctypes.Structure):
-    """libstdc++'s std::map: a comparison without state, then the header of a red-black tree."""
+    """libstdc++'s std::map: a stateless comparator, then the header of a red-black tree."""
 
     _fields_ = (
         ("compare", ctypes.c_uint64),

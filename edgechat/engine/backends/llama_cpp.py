@@ -235,7 +235,7 @@ class LlamaCppBackend(LlamaCppModel):
         return self._remove(seq, length)
 
     def position_of(self, seq: int, index: int) -> int:
-        """Return the position of the token at an index of a sequence."""
+        """Return the position of the token at `index` in a sequence."""
         return self._places[seq].position(index) if seq in self._places else index
 
     def _length(self, seq: int) -> int:

@@ -30,7 +30,7 @@ class Cells(Protocol):
     n_batch: int
 
     def position_of(self, seq: int, index: int) -> int:
-        """Return the position of the token at an index of a sequence."""
+        """Return the position of the token at `index` in a sequence."""
 
     def note_media(self, seq: int, start: int, media: Media) -> None:
         """Record that media were computed at the end of a sequence of `start` tokens."""

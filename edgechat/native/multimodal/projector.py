@@ -65,9 +65,9 @@ class Bitmap(Medium):
     what = "picture"
 
     def __init__(self, width: int, height: int, rgb: bytes | None) -> None:
-        """Copy the pixels, three bytes each, row by row. None: the image is only used for counting tokens.
+        """Copy the pixels, three bytes each, row by row.
 
-        Raises BadRequest for an impossible size.
+        Without pixels (None), the bitmap can only be used to count tokens. Raises BadRequest for an impossible size.
         """
         if not (0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE and width * height <= MAX_PIXELS):
             raise BadRequest(
@@ -90,7 +90,7 @@ class Waveform(Medium):
         """Copy the samples (32-bit floats), adding silence if there are too few.
 
         Preprocessors cut sounds every 30 seconds, and fail or return nothing if only a few frames remain, so
-        the rest is extended to at least half a second.
+        the remainder is extended to at least half a second.
         """
         n = len(pcm) // SAMPLE_BYTES
         if not 0 < n <= MAX_SECONDS * rate or len(pcm) % SAMPLE_BYTES:
@@ -335,7 +335,7 @@ class Projector:
         return embeddings
 
     def _operation(self, _tensor: int, ask: bool, _user: object) -> bool:
-        """Answer `cb_eval`: before an operation, whether to pause after it; then whether to continue."""
+        """Answer `cb_eval`: before an operation, whether to pause after it; afterwards, whether to continue."""
         if self._between is None:
             return False
         if ask or self._failure is not None:
