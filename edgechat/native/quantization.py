@@ -167,7 +167,7 @@ class ActivationSums:
     failure: BaseException | None = None
 
     def on_operation(self, address: int, ask: bool) -> bool:
-        """Answer `cb_eval`: before an operation, whether its result is needed; afterwards, whether to continue."""
+        """Answer `cb_eval`: before an operation, whether its result is needed; after it, whether to go on."""
         tensor = tensors.at(address)
         if ask:
             return _counts(tensor)

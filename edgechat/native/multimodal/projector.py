@@ -67,7 +67,8 @@ class Bitmap(Medium):
     def __init__(self, width: int, height: int, rgb: bytes | None) -> None:
         """Copy the pixels, three bytes each, row by row.
 
-        Without pixels (None), the bitmap can only be used to count tokens. Raises BadRequest for an impossible size.
+        Without pixels (None), the bitmap can only be used to count tokens. Raises BadRequest for an
+        impossible size.
         """
         if not (0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE and width * height <= MAX_PIXELS):
             raise BadRequest(
@@ -335,7 +336,7 @@ class Projector:
         return embeddings
 
     def _operation(self, _tensor: int, ask: bool, _user: object) -> bool:
-        """Answer `cb_eval`: before an operation, whether to pause after it; afterwards, whether to continue."""
+        """Answer `cb_eval`: before an operation, whether to pause after it; after it, whether to continue."""
         if self._between is None:
             return False
         if ask or self._failure is not None:
