@@ -120,5 +120,4 @@ class NativeVocabulary:
         return [self._text(token) for token, attribute in enumerate(attributes) if attribute & control]
 
     def _is_end(self, token: int) -> bool:
-        """Return whether this token ends a reply."""
         return token in self._ends or bool(lib.llama_vocab_is_eog(self._vocab, token))

@@ -150,7 +150,6 @@ class LlamaCppBackend(LlamaCppModel):
             self.no_head = error.message
 
     def _load_head(self, plan: LoadPlan) -> LlamaCppHead | None:
-        """Load the draft head, if the plan has one."""
         opened = open_head(plan, self._model, self._context)
         if opened is None:
             return None

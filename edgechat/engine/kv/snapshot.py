@@ -145,7 +145,7 @@ class SchedulerState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatesOnDisk(msgspec.Struct, frozen=True):
-    """Saved states of the chats of all models."""
+    """Saved chat states, of all models."""
 
     count: int
     n_bytes: int

@@ -38,8 +38,6 @@ _LONGEST_SKIP = 64.0  # steps; a decision that would require more was interrupte
 
 @dataclass(slots=True)
 class _Attempt:
-    """An attempt to draft for a stream."""
-
     stream: Stream
     source: Source
     n_drafted: int
@@ -48,8 +46,6 @@ class _Attempt:
 
 @dataclass(slots=True)
 class _Step:
-    """The current step."""
-
     n_streams: int
     n_rows: int
     began: float
@@ -173,7 +169,6 @@ class Speculation:
         return part.n_logits == 1 and len(part.tokens) == 1 and not stream.checkpoints
 
     def _max_drafted(self, planned: Planned) -> int:
-        """Return the maximum number of drafted tokens in this batch."""
         n = len(planned)
         rows = min(self._backend.n_outputs_max, self._backend.n_batch, LARGEST) - n
         return min(rows, self._scheduler.spare(n + rows) - n)
@@ -216,7 +211,6 @@ class Speculation:
         return [self._append_draft(pair, draft, step) for pair, draft in zip(planned, drafts, strict=True)]
 
     def _limit(self, stream: Stream) -> int:
-        """Return the maximum number of drafted tokens for a stream."""
         limit = min(self._backend.rolls_back, self._scheduler.cells - len(stream.tokens) - 1)
         if stream.request.max_tokens is not None:
             limit = min(limit, stream.request.max_tokens - stream.n_generated - 1)
@@ -252,7 +246,6 @@ class Speculation:
         return source in self.sources and self.controller.may_lose(won, stream.n_generated)
 
     def _longest(self, source: Source) -> int:
-        """Return the maximum length of a source's drafts."""
         if self._head is not None and source == self._head.source:
             return min(LONGEST_DRAFT[source], self._head.longest)
         return LONGEST_DRAFT[source]

@@ -71,8 +71,6 @@ class DeviceInventory(msgspec.Struct, frozen=True):
 
 
 class _Question(msgspec.Struct, frozen=True):
-    """A request to the child."""
-
     rpc: tuple[str, ...] = ()
 
 

@@ -40,8 +40,6 @@ class ProjectorFacts(msgspec.Struct, frozen=True):
 
 
 class _ProbeQuestion(msgspec.Struct, frozen=True):
-    """A request to the child."""
-
     path: str
     device: str
     max_tokens: int
