@@ -22,7 +22,7 @@ from edgechat.engine.types import ChatRequest
 from edgechat.server import openapi
 from edgechat.server.access import AccessLog, AccessPolicy, AccessRules, KnownPaths
 from edgechat.server.documents import AskedDocuments, asked_documents
-from edgechat.server.exchange import TRUSTED, ClientDisconnected, Exchange
+from edgechat.server.exchange import MODEL, TRUSTED, ClientDisconnected, Exchange
 from edgechat.server.operation import Operation, Services, embed, generate, load, path_id, translate
 from edgechat.server.pool.metrics import CONTENT_TYPE
 from edgechat.server.pool.models import State
@@ -227,7 +227,7 @@ async def _ollama(exchange: Exchange, services: Services, answers: OllamaAnswers
         answers.model = await load(exchange, services, model)
         return answers.empty("load")
     answers.model = await services.models.unload(model)
-    exchange.record_model(answers.model)
+    exchange.scope[MODEL] = answers.model
     return answers.empty("unload")
 
 

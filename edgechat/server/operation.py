@@ -32,7 +32,7 @@ from edgechat.engine.types import (
     Translated,
 )
 from edgechat.server.documents import AskedDocuments, RequestDocuments, with_documents
-from edgechat.server.exchange import Exchange
+from edgechat.server.exchange import MODEL, TOKENS, Exchange
 from edgechat.server.media import RequestMedia
 from edgechat.server.pool.models import ModelPool, ServedModel
 from edgechat.server.protocol.answers import Answers
@@ -124,7 +124,7 @@ def path_id(exchange: Exchange) -> str:
 async def load(exchange: Exchange, services: Services, model: str) -> str:
     """Load a model and return its name."""
     async with services.models.serve(model) as served:
-        exchange.record_model(served.name)
+        exchange.scope[MODEL] = served.name
         return served.name
 
 
@@ -146,7 +146,7 @@ async def embed(
     began = asyncio.get_running_loop().time()
     async with services.models.serve(model) as served:
         load_seconds = asyncio.get_running_loop().time() - began
-        exchange.record_model(served.name)
+        exchange.scope[MODEL] = served.name
         own = served.model.embedding
         if query is None and own and dimensions not in (None, own):
             raise Refusal(
@@ -156,7 +156,7 @@ async def embed(
         embedded = await served.embed(f"embd-{secrets.token_hex(12)}", tuple(texts), cut=cut, query=query)
     if embedded is None:
         raise _stopped()
-    exchange.record_tokens(embedded.tokens, 0)
+    exchange.scope[TOKENS] = (embedded.tokens, 0)
     return served.name, embedded, load_seconds
 
 
@@ -175,7 +175,7 @@ async def translate(
     if documents is not None:
         await services.documents.prepare(documents)
     async with services.models.serve(model or "") as served, AsyncExitStack() as held:
-        exchange.record_model(served.name)
+        exchange.scope[MODEL] = served.name
         if isinstance(what, ChatRequest):
             if documents is not None:
                 what = with_documents(what, await services.documents.find(documents, served, what))
@@ -200,7 +200,7 @@ async def generate(exchange: Exchange, services: Services, answers: Answers) -> 
         else:
             await _send_whole(exchange, answers, compute)
     finally:
-        exchange.record_tokens(*answers.tokens)
+        exchange.scope[TOKENS] = answers.tokens
 
 
 async def _send_whole(
@@ -224,7 +224,7 @@ async def _compute(exchange: Exchange, services: Services, answers: Answers, on_
             answers.requested_model, answers.n_choices, answers.priority
         ) as served:
             answers.model = "+".join((served.name, *served.adapters))
-            exchange.record_model(served.name)
+            exchange.scope[MODEL] = served.name
             if asked is not None:
                 answers.passages = await services.documents.find(asked, served, answers.request(served, 0))
             placed = partial(services.media.placed, served=served, models=services.models)
