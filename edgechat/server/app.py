@@ -538,7 +538,7 @@ def make_app(services: Services, rules: AccessRules) -> ASGIApp:
     ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _handle_http_exception})
     app.router.redirect_slashes = False
-    return AccessLog(AccessPolicy(app, rules), services.models, KnownPaths(by_path))
+    return AccessLog(AccessPolicy(app, rules), services.models.metrics, KnownPaths(by_path))
 
 
 class _Endpoint:
