@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from edgechat.engine.tool_calls.tools import check_choice, check_tools
-from edgechat.engine.types import ChatRequest, Message, Priority, Sampling, Tool, ToolCall
+from edgechat.engine.types import ChatRequest, Message, Priority, Tool, ToolCall
 from edgechat.server.documents import Docs
 from edgechat.server.media import UNREAD, Part, SentImage, image_at, image_of, message_of
 from edgechat.server.protocol.body import Echoed, decode, kind_of, no_effect
@@ -27,7 +27,6 @@ from edgechat.server.protocol.fields import (
     tool_of,
 )
 from edgechat.server.refusal import Refusal
-from edgechat.settings import SamplingDefaults
 
 BlockId = Annotated[str, Meta(min_length=1, max_length=128)]
 CacheHint = Annotated[
@@ -495,8 +494,3 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
             return True
         contents = (one.content for one in self.messages if not isinstance(one.content, str))
         return any(b'"cache_control"' in bytes(block) for content in contents for block in content)
-
-    def sampling(self, defaults: SamplingDefaults) -> Sampling:
-        """Return the sampling options."""
-        sent = SamplingDefaults(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)
-        return Sampling(**sent.over(defaults).given())

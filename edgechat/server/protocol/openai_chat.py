@@ -44,11 +44,6 @@ class ContentPart(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
     cache_control: Echoed = None
 
-    @property
-    def plain_text(self) -> str:
-        """The text of this part."""
-        raise NotImplementedError
-
 
 class TextPart(ContentPart, frozen=True, kw_only=True, tag="text"):
     """A text part."""

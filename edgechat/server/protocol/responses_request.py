@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from edgechat.engine.tool_calls.tools import check_choice, check_tools
-from edgechat.engine.types import ChatRequest, Priority, Sampling, Tool
+from edgechat.engine.types import ChatRequest, Priority, Tool
 from edgechat.server.documents import MOST_DOCUMENTS, AskedDocuments, Docs, DocumentsName, asked_documents
 from edgechat.server.protocol.body import Echoed, decode, kind_of, no_effect
 from edgechat.server.protocol.fields import (
@@ -30,7 +30,6 @@ from edgechat.server.protocol.fields import (
     answer_schema,
     errors_about,
     limit,
-    seed_of,
     tool_of,
 )
 from edgechat.server.protocol.responses_items import (
@@ -45,15 +44,13 @@ from edgechat.server.protocol.responses_items import (
     messages_of,
 )
 from edgechat.server.refusal import Refusal
-from edgechat.settings import SamplingDefaults
 
 ToolName = Annotated[str, Meta(min_length=1, max_length=256)]
 _FREE_TEXT = (
     b'{"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"], '
     b'"additionalProperties": false}'
 )
-_SEARCH = "file_search"
-_KINDS = ("function", "custom", "namespace", _SEARCH)
+_KINDS = ("function", "custom", "namespace", "file_search")
 
 
 class FunctionToolParam(msgspec.Struct, frozen=True, kw_only=True):
@@ -400,8 +397,3 @@ class ResponseBody(InputBody, frozen=True, kw_only=True):
             max_tokens=limit(self.max_output_tokens, None, "max_output_tokens"),
             priority=self.priority or "interactive",
         )
-
-    def sampling(self, defaults: SamplingDefaults) -> Sampling:
-        """Return the sampling options."""
-        sent = SamplingDefaults(temperature=self.temperature, top_p=self.top_p)
-        return Sampling(**sent.over(defaults).given(), seed=seed_of(self.seed))
