@@ -152,11 +152,6 @@ class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
         penalties = {self.repetition_penalty, self.repeat_penalty} - {None}
         return ("repeat_penalty",) if len(penalties) > 1 else ()
 
-    @property
-    def wants_usage(self) -> bool:
-        """Whether the stream ends with the token counts."""
-        return self.stream_options is not None and bool(self.stream_options.include_usage)
-
     def sampling(self, defaults: SamplingDefaults, choice: int) -> Sampling:
         """Return the sampling options for one answer."""
         given = {name: getattr(self, name) for name in SamplingDefaults.__struct_fields__}

@@ -148,7 +148,7 @@ class CompletionAnswers(ChoiceAnswers):
     def whole(self) -> bytes:
         """Return the collected completions as JSON."""
         choices = [self._choice(index, reply) for index, reply in enumerate(self._replies)]
-        return self._completion(choices, usage=self._usage(), timings=timings_of(self._ends))
+        return self._completion(choices, usage=self._usage(), timings=timings_of(self._ends[0]))
 
     def _begin(self) -> bytes:
         return b"".join(
@@ -164,7 +164,7 @@ class CompletionAnswers(ChoiceAnswers):
                 return self._part(CompletionChoice(index=choice, text=text, logprobs=logprobs))
             case Finished():
                 part = CompletionChoice(index=choice, text="", finish_reason=self._reason(choice))
-                return self._part(part, timings=timings_of([change]))
+                return self._part(part, timings=timings_of(change))
         return b""
 
     def _part(self, part: CompletionChoice, **more: Any) -> bytes:
