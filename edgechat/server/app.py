@@ -21,7 +21,7 @@ from edgechat.base.errors import ModelNotFound
 from edgechat.engine.types import ChatRequest
 from edgechat.server import openapi
 from edgechat.server.access import AccessLog, AccessPolicy, AccessRules, KnownPaths
-from edgechat.server.documents import AskedDocuments, asked_documents
+from edgechat.server.documents import AskedDocuments, VectorStoreBody, asked_documents
 from edgechat.server.exchange import MODEL, TRUSTED, ClientDisconnected, Exchange
 from edgechat.server.operation import Operation, Services, embed, generate, load, path_id, translate
 from edgechat.server.pool.metrics import CONTENT_TYPE
@@ -41,11 +41,9 @@ from edgechat.server.protocol.listing import (
     StoreSearchBody,
     StoresQuery,
     TagList,
-    VectorStoreBody,
     VectorStorePage,
     VersionBody,
     found_page,
-    vector_store,
 )
 from edgechat.server.protocol.ollama import (
     EmbedAnswer,
@@ -199,13 +197,13 @@ async def _input_items(exchange: Exchange, services: Services, query: ItemsQuery
 
 
 async def _vector_stores(_: Exchange, services: Services, query: StoresQuery) -> VectorStorePage:
-    return VectorStorePage.of(list(map(vector_store, await services.documents.usable())), query)
+    return VectorStorePage.of(await services.documents.usable(), query)
 
 
 async def _vector_store(exchange: Exchange, services: Services) -> VectorStoreBody:
     name = path_id(exchange)
     await services.documents.check([name], status=404)
-    return vector_store(await services.documents.facts(name))
+    return await services.documents.vector_store(name)
 
 
 async def _search_vector_store(exchange: Exchange, services: Services, body: StoreSearchBody) -> FoundPage:
