@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from edgechat.engine.tool_calls.tools import check_choice, check_tools
-from edgechat.engine.types import ChatRequest, Message, Priority, Tool, ToolCall
+from edgechat.engine.types import ChatRequest, Message, Tool, ToolCall
 from edgechat.server.documents import Docs
 from edgechat.server.media import UNREAD, Part, SentImage, image_at, image_of, message_of
 from edgechat.server.protocol.body import Echoed, decode, kind_of, no_effect
@@ -17,6 +17,7 @@ from edgechat.server.protocol.fields import (
     Lora,
     Model,
     RequestedEffort,
+    RequestedPriority,
     SchemaText,
     Stop,
     Tokens,
@@ -450,10 +451,7 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
     temperature: Annotated[float, Meta(ge=0, le=5)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
-    priority: Annotated[
-        Priority | None,
-        Meta(description="Extension: background requests run only while nothing else is waiting."),
-    ] = None
+    priority: RequestedPriority = None
     lora: Lora = None
     metadata: Annotated[dict[str, Any] | None, no_effect("Ignored: nothing is stored.")] = None
     service_tier: Annotated[str | None, no_effect("Ignored: there is one tier.", "auto", "standard_only")] = (

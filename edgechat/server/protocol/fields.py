@@ -55,6 +55,10 @@ Model = Annotated[
 ]
 UNLIMITED = -1
 """Means "until the context is full" in programs written for llama.cpp and LM Studio."""
+RequestedPriority = Annotated[
+    Priority | None,
+    Meta(description="Extension: background requests run only while nothing else is waiting."),
+]
 Labels = Annotated[dict[str, str], Meta(max_length=16)]
 
 
@@ -130,10 +134,7 @@ class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
     repeat_penalty: Annotated[
         Factor | None, Meta(description="llama.cpp's name for repetition_penalty, which takes precedence.")
     ] = None
-    priority: Annotated[
-        Priority | None,
-        Meta(description="Extension: background requests run only while nothing else is waiting."),
-    ] = None
+    priority: RequestedPriority = None
     lora: Lora = None
 
     @property

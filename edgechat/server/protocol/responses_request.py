@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from edgechat.engine.tool_calls.tools import check_choice, check_tools
-from edgechat.engine.types import ChatRequest, Priority, Tool
+from edgechat.engine.types import ChatRequest, Tool
 from edgechat.server.documents import MOST_DOCUMENTS, AskedDocuments, Docs, DocumentsName, asked_documents
 from edgechat.server.protocol.body import Echoed, decode, kind_of, no_effect
 from edgechat.server.protocol.fields import (
@@ -23,6 +23,7 @@ from edgechat.server.protocol.fields import (
     Lora,
     Model,
     RequestedEffort,
+    RequestedPriority,
     SchemaText,
     Seed,
     Tokens,
@@ -149,11 +150,6 @@ def toolbox_of(sent: Sequence[Raw]) -> Toolbox:
     return box
 
 
-def ignored_tools(sent: Sequence[Raw]) -> list[str]:
-    """Return the paths of tools that only OpenAI's servers can run."""
-    return [f"tools[{at}]" for at, tool in enumerate(sent) if _kind(tool, at) not in _KINDS]
-
-
 def _kind(tool: Raw, at: int) -> str:
     return kind_of(tool, f"tools[{at}]")
 
@@ -275,7 +271,8 @@ class InputBody(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def overruled(self) -> tuple[str, ...]:
         """Paths of fields without effect: items and tools for hosted services."""
-        return (*ignored_items(self.input or ""), *ignored_tools(self.tools or ()))
+        tools = (f"tools[{at}]" for at, tool in enumerate(self.tools or ()) if _kind(tool, at) not in _KINDS)
+        return (*ignored_items(self.input or ""), *tools)
 
     def engine_request(self, box: Toolbox, earlier: Earlier = NOTHING) -> ChatRequest:
         """Return the request for the engine, without the parts that depend on the model. Raises Refusal."""
@@ -364,10 +361,7 @@ class ResponseBody(InputBody, frozen=True, kw_only=True):
     seed: Annotated[Seed | None, Meta(description="Extension: the same seed reproduces the same text.")] = (
         None
     )
-    priority: Annotated[
-        Priority | None,
-        Meta(description="Extension: background requests run only while nothing else is waiting."),
-    ] = None
+    priority: RequestedPriority = None
     lora: Lora = None
     background: Annotated[
         Literal[False] | None, Meta(description="Only false is accepted: the client waits for the response.")
