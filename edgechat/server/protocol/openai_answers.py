@@ -107,7 +107,7 @@ class ChoiceAnswers(Answers):
 
     def end(self) -> bytes:
         """Return what ends a stream: the token counts, if the client wants them, and [DONE]."""
-        return (data_event(self._chunk(usage=self._usage())) if self._wants_usage else b"") + _DONE
+        return (data_event(self._chunk([], usage=self._usage())) if self._wants_usage else b"") + _DONE
 
     def failure(self, refusal: Refusal) -> bytes:
         """Return an error as the last chunk."""
@@ -120,8 +120,8 @@ class ChoiceAnswers(Answers):
         return usage.prompt_tokens, usage.completion_tokens
 
     @abstractmethod
-    def _chunk(self, *, usage: UsageBody) -> bytes:
-        """Encode a chunk without choices."""
+    def _chunk(self, choices: list[Any], **more: Any) -> bytes:
+        """Encode a chunk."""
 
     def _usage(self) -> UsageBody:
         ends = self._ends
@@ -324,20 +324,20 @@ class ChatAnswers(ChoiceAnswers):
 
     def _part(self, choice: int, part: PartOfAnswer, end: Finished | None = None, **more: Any) -> bytes:
         """Encode the new part of one answer as an event. end: how the answer ended, for its last part."""
-        chunk = ChatChunk(
-            id=self._id,
-            created=self._created,
-            model=self.model,
-            choices=[ChoiceChunk(index=choice, delta=part, **more)],
-            timings=UNSET if end is None else timings_of(end),
-            truncated=UNSET if end is None else end.usage.dropped_turns or UNSET,
-            unenforced=UNSET if end is None else self._unenforced,
-            sources=UNSET if end is None else self._sources,
+        choices = [ChoiceChunk(index=choice, delta=part, **more)]
+        if end is None:
+            return data_event(self._chunk(choices))
+        chunk = self._chunk(
+            choices,
+            timings=timings_of(end),
+            truncated=end.usage.dropped_turns or UNSET,
+            unenforced=self._unenforced,
+            sources=self._sources,
         )
-        return data_event(msgspec.json.encode(chunk))
+        return data_event(chunk)
 
-    def _chunk(self, *, usage: UsageBody) -> bytes:
-        chunk = ChatChunk(id=self._id, created=self._created, model=self.model, choices=[], usage=usage)
+    def _chunk(self, choices: list[ChoiceChunk], **more: Any) -> bytes:
+        chunk = ChatChunk(id=self._id, created=self._created, model=self.model, choices=choices, **more)
         return msgspec.json.encode(chunk)
 
     def _choice(self, index: int, reply: Answer) -> ChatChoice:
