@@ -200,7 +200,7 @@ class ServedModel:
         metrics: Metrics,
         arrived: float,
         load_again: Callable[[ModelSlot], Awaitable[None]],
-        adapters: tuple[str, ...] = (),
+        adapters: tuple[str, ...],
     ) -> None:
         self.name = slot.id
         """The name that clients use."""
