@@ -182,12 +182,8 @@ class MessageParam(msgspec.Struct, frozen=True, kw_only=True):
     content: str | Annotated[list[Raw], Meta(max_length=4096)]
 
 
-class _Source(msgspec.Struct, frozen=True):
-    type: str = ""
-
-
 class _Sourced(msgspec.Struct, frozen=True):
-    source: _Source = _Source()
+    source: Raw = Raw(b"{}")
 
 
 Block = TextBlock | ImageBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock
@@ -318,7 +314,8 @@ def _located(
 def _is_file(kind: str, block: Raw, path: str) -> bool:
     """Return True if a block is a file, which must be rejected rather than ignored."""
     if kind == "document":
-        return decode(block, _Sourced, path).source.type not in ("text", "content")
+        source = decode(block, _Sourced, path).source
+        return kind_of(source, f"{path}.source") not in ("text", "content")
     return kind in ("audio", "video")
 
 
