@@ -16,7 +16,6 @@ from edgechat.models.adapters.reading import (
     KIND,
     MAX_BYTES,
     WEIGHTS,
-    AdapterUse,
     parse_scaled,
     tensor_pairs,
 )
@@ -25,6 +24,7 @@ from edgechat.models.local.inventory import Inventory, LocalModel, inventory
 from edgechat.models.local.locations import Place
 from edgechat.models.local.resolve import local_models
 from edgechat.models.local.stores import FoundModel, peft_folders
+from edgechat.native.params import AdapterUse
 
 _START = 1 << 16
 """Bytes to read from the start of a file, which has its type among the first metadata entries."""

@@ -14,8 +14,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from edgechat.base.errors import NotAnAdapter
 from edgechat.models.formats.header import ModelHeader, ModelTensor, show
 from edgechat.models.formats.quants import GgmlType
@@ -177,15 +175,6 @@ def _damaged(header: ModelHeader, why: str) -> NotAnAdapter:
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 """Files in a PEFT folder."""
 MAX_SCALE = 100.0
-
-
-class AdapterUse(msgspec.Struct, frozen=True):
-    """A LoRA adapter and its scale."""
-
-    path: str
-    """A GGUF file, or a folder saved by PEFT."""
-    scale: float = 1.0
-    """1 applies the adapter as trained, 0 not at all."""
 
 
 def parse_scaled(text: str) -> tuple[str, float]:

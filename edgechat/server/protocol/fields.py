@@ -16,7 +16,8 @@ from edgechat.base.text import one_line
 from edgechat.engine.tool_calls.tools import schema_in
 from edgechat.engine.types import Effort, ModelInfo, Priority, Sampling, Tool
 from edgechat.models.adapters.local import LocalAdapter, local_adapters
-from edgechat.models.adapters.reading import MAX_SCALE, AdapterUse
+from edgechat.models.adapters.reading import MAX_SCALE
+from edgechat.native.params import AdapterUse
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.protocol.body import no_effect
 from edgechat.server.refusal import Refusal, refusal_of
