@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.prompts import prompt
-from benchmarks.reading import opened
+from benchmarks.reading import followed
 from benchmarks.serving import KEY, Running
 
 STREAMS = 2
@@ -278,33 +278,18 @@ async def sampling_of_every_kind(port: int) -> None:
 
 async def gaps(port: int, name: str, seconds: float) -> tuple[float, float]:
     """Return the median and the longest gap between the pieces of two streams during an attack."""
-    times: list[list[float]] = [[] for _ in range(STREAMS)]
-
-    async def follow(number: int) -> None:
-        async with opened(port, prompt(60, number), 6000) as pieces:
-            async for at in pieces:
-                times[number].append(at)
-
-    streams = [asyncio.ensure_future(follow(number)) for number in range(STREAMS)]
-    while not all(len(one) > 12 for one in times):
-        await asyncio.sleep(0.05)
-        for one in streams:
-            if one.done():
-                one.result()
-    hostile = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.attacks", "--attack", str(port), name), stdout=subprocess.PIPE
-    )
-    assert hostile.stdout is not None
-    assert await hostile.stdout.readline() == b"now\n"
-    began = time.perf_counter()
-    await asyncio.sleep(seconds)
-    hostile.kill()
-    await hostile.wait()
-    await asyncio.sleep(1)  # for late effects
-    until = time.perf_counter()
-    for one in streams:
-        one.cancel()
-    await asyncio.gather(*streams, return_exceptions=True)
+    async with followed(port, [prompt(60, number) for number in range(STREAMS)], 6000) as times:
+        hostile = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "benchmarks.attacks", "--attack", str(port), name), stdout=subprocess.PIPE
+        )
+        assert hostile.stdout is not None
+        assert await hostile.stdout.readline() == b"now\n"
+        began = time.perf_counter()
+        await asyncio.sleep(seconds)
+        hostile.kill()
+        await hostile.wait()
+        await asyncio.sleep(1)  # for late effects
+        until = time.perf_counter()
     found = [
         b - a for one in times for a, b in itertools.pairwise([*(at for at in one if at >= began), until])
     ]

@@ -81,7 +81,7 @@ def rate(arrivals: list[Arrivals]) -> tuple[float, list[float]]:
     begin = max(one[0][0] for one in arrivals)
     end = min(one[-1][0] for one in arrivals)
     inside = [[pair for pair in one if begin <= pair[0] <= end] for one in arrivals]
-    done = sum(one[-1][1] - one[0][1] for one in inside)
+    done = sum(one[-1][1] - one[0][1] for one in inside if one)
     gaps = [b[0] - a[0] for one in inside for a, b in itertools.pairwise(one)]
     return done / (end - begin), gaps
 
