@@ -62,17 +62,19 @@ class Agent:
     """Called with the server and the temporary folder."""
 
 
-def plain_environment(address: ServerAddress) -> dict[str, str | None]:
+def any_program(address: ServerAddress, _: Path) -> AgentSettings:
     """Return the variables that most clients for OpenAI, Anthropic and Ollama read."""
-    return {
-        "OPENAI_BASE_URL": f"{address.url}/v1",
-        "OPENAI_API_KEY": address.key,
-        "OPENAI_MODEL": address.model,
-        "ANTHROPIC_BASE_URL": address.url,
-        "ANTHROPIC_AUTH_TOKEN": address.key,
-        "ANTHROPIC_MODEL": address.model,
-        "OLLAMA_HOST": address.url,
-    }
+    return AgentSettings(
+        environment={
+            "OPENAI_BASE_URL": f"{address.url}/v1",
+            "OPENAI_API_KEY": address.key,
+            "OPENAI_MODEL": address.model,
+            "ANTHROPIC_BASE_URL": address.url,
+            "ANTHROPIC_AUTH_TOKEN": address.key,
+            "ANTHROPIC_MODEL": address.model,
+            "OLLAMA_HOST": address.url,
+        }
+    )
 
 
 def _codex(address: ServerAddress, _: Path) -> AgentSettings:
