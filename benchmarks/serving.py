@@ -35,7 +35,7 @@ import msgspec
 import numpy as np
 
 from benchmarks import batching
-from benchmarks.streaming import MUTE, THREADS
+from benchmarks.streaming import MUTE, THREADS, spread
 from edgechat.planner.plan import LoadPlan
 from tests.kit import TINYLLAMA, Spec, build
 
@@ -228,12 +228,6 @@ async def together(server: Server, number: int, n: int, tokens: int) -> list[Arr
     """Ask n questions at once."""
     asked = [[("user", question(f"{seq} of them"))] for seq in range(n)]
     return await asyncio.gather(*(server.ask(one, tokens, 9 * number + seq) for seq, one in enumerate(asked)))
-
-
-def spread(ratios: list[float]) -> str:
-    """Return the median and quartiles of ratios as text."""
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    return f"rounds: median {middle:.3f}, middle half {low:.3f} - {high:.3f}"
 
 
 async def one(model: Path, rounds: int) -> None:
