@@ -271,8 +271,8 @@ async def test_images_in_messages_of_openai_are_read(store):
     [
         ({"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}, "not in the file"),
         ({"type": "image_url", "image_url": {"url": "data:image/png;base64,%"}}, "not in the file"),
-        ({"type": "image_url", "image_url": "x"}, "neither text nor an image"),
-        ({"type": "input_audio"}, "neither text nor an image"),
+        ({"type": "image_url", "image_url": "x"}, "neither text nor a user's image"),
+        ({"type": "input_audio"}, "neither text nor a user's image"),
     ],
 )
 def test_other_parts_are_refused(part, why):
