@@ -43,11 +43,11 @@ def attack(function: Attack) -> Attack:
     return function
 
 
-def post(path: str, body: bytes, *, length: int | None = None, key: str = KEY) -> bytes:
+def post(path: str, body: bytes, *, length: int | None = None) -> bytes:
     """Return a request; `length` is the length that it claims for its body."""
     said = len(body) if length is None else length
     return (
-        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {key}\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {KEY}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {said}\r\n\r\n"
     ).encode() + body
 
@@ -58,14 +58,14 @@ def chat(content: str, **more: Any) -> bytes:
     return post("/v1/chat/completions", msgspec.json.encode(fields))
 
 
-async def send(port: int, data: bytes, seconds: float = HANGS_UP) -> None:
+async def send(port: int, data: bytes) -> None:
     """Send data, read the response for a while, and disconnect."""
     with contextlib.suppress(OSError):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
             writer.write(data)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
+                async with asyncio.timeout(HANGS_UP):
                     while await reader.read(65536):
                         pass
         finally:

@@ -76,7 +76,7 @@ async def ask(port: int, prompt: str, tokens: int) -> Said:
         async for data in events(reader):
             event = msgspec.json.decode(data)
             if usage := event.get("usage"):
-                n_tokens, counts = usage["completion_tokens"], _drafts(event, counts)
+                n_tokens, counts = usage["completion_tokens"], _drafts(event)
             for choice in event.get("choices", ()):
                 if choice.get("text"):
                     text += choice["text"]
@@ -85,7 +85,7 @@ async def ask(port: int, prompt: str, tokens: int) -> Said:
     return Said(text, (n_tokens - 1) / (last - first), *counts)
 
 
-def _drafts(event: dict[str, Any], known: tuple[int, int]) -> tuple[int, int]:
+def _drafts(event: dict[str, Any]) -> tuple[int, int]:
     """Return how many tokens were drafted and accepted, as reported by either server."""
     if timings := event.get("timings"):
         return timings.get("draft_n", 0), timings.get("draft_n_accepted", 0)
