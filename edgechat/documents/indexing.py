@@ -245,17 +245,14 @@ def files_below(root: Path, *, most: int = MOST_FILES, seconds: float = _WALK_SE
     for path in sorted(contents.paths):
         if path.endswith("/"):
             continue
-        if _is_document(root / path):
+        location = root / path
+        if kind_of(location) is not None or is_secret(location):
             below.files += _document(root, path, real)
         elif is_folder or root.is_file():
             others.append(path)
     names = tuple(File(root=str(root), path=path, size=0, changed=0).name for path in others[:MOST_NAMES])
     below.others = OtherFiles(len(others), names)
     return below
-
-
-def _is_document(location: Path) -> bool:
-    return kind_of(location) is not None or is_secret(location)
 
 
 def _document(root: Path, path: str, real: Path) -> Iterator[File]:
