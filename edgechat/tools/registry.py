@@ -138,10 +138,6 @@ class ToolRegistry:
                     tools.setdefault(spec.model_name, spec)
         return ToolSet(tuple(tools.values()), tuple(problems), servers)
 
-    def running(self) -> list[tuple[ServerConfig, McpServer]]:
-        """Return the servers from mcp.json that were started, including those that have ended."""
-        return list(self._servers.values())
-
     async def close(self) -> None:
         """Stop all servers; running calls fail."""
         self._closed = True
