@@ -293,7 +293,8 @@ def translated(work: Callable[[], object]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        return _output_closed()
+        _discard_stdout()
+        return 0  # `set -o pipefail` would report a reader that stopped early as a failure
     except Exception as error:
         return _report(error)
     return 0
@@ -326,12 +327,6 @@ def _report(error: Exception) -> int:
             "Run the command again with --debug, and report the output.",
         )
     return ENGINE_FAILURE
-
-
-def _output_closed() -> int:
-    """Return success, since `set -o pipefail` would report a reader that stopped early as a failure."""
-    _discard_stdout()
-    return 0
 
 
 def _discard_stdout() -> None:

@@ -24,7 +24,7 @@ from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Settings
 from edgechat.tui.app import EdgechatApp, StartOptions
 from edgechat.tui.transcript.transcript import Transcript
-from tests.fakes import FakeEngine
+from tests.fakes import FakeEngine, send
 
 Texts = str | Iterable[str]
 Until = Callable[[], bool] | None
@@ -71,7 +71,7 @@ async def hold(path: Path, *questions: str) -> list[str]:
     ids = []
     for question in questions:
         conversation = Conversation(store, "guide")
-        async for _ in conversation.send(FakeEngine([f"To {question}"]), question):
+        async for _ in send(conversation, FakeEngine([f"To {question}"]), question):
             pass
         ids.append(conversation.chat.id)
     await store.close()

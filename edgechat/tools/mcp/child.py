@@ -16,8 +16,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
@@ -109,7 +108,7 @@ class Bridge:
         else:
             self._log, watch = ServerLog(), self._watch
             transport = server_process(start.config, self._log.descriptor, watch.server_started, watch.end)
-        async with _connected(transport, self._on_message) as client:
+        async with _client(transport, self._on_message) as client:
             info = client.server_info
             title = one_line(inert(f"{info.title or info.name} {info.version}"), 120) if info else ""
             self._send(ServerStarted(title, client.protocol_version))
@@ -192,14 +191,13 @@ class _TooMany(Exception):
     """Raised if a server lists too many tools; the text completes 'The tool server NAME ...'."""
 
 
-@asynccontextmanager
-async def _connected(transport: Any, on_message: Any) -> AsyncIterator[Client]:
-    """Connect to a server over MCP, refusing sampling, elicitation and roots."""
+def _client(transport: Any, on_message: Any) -> Client:
+    """Return a client for a server, which refuses sampling, elicitation and roots."""
     from mcp import Client
     from mcp_types import Implementation
 
     logging.disable()  # the SDK's lines about invalid messages would fill the disk
-    client = Client(
+    return Client(
         transport,
         read_timeout_seconds=_READ_SECONDS,
         message_handler=on_message,
@@ -207,8 +205,6 @@ async def _connected(transport: Any, on_message: Any) -> AsyncIterator[Client]:
         input_required_max_rounds=1,
         cache=None,
     )
-    async with client:
-        yield client
 
 
 def _why_lost(error: BaseException, config: ServerConfig) -> str:
