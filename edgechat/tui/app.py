@@ -35,7 +35,7 @@ from edgechat.tui.theme import STYLES, THEMES, apply
 
 if TYPE_CHECKING:
     from edgechat.chat.session import ChatSession, SessionServices
-    from edgechat.settings import Backend
+    from edgechat.planner.request import PlanRequest
     from edgechat.settings.fields import PictureMode
     from edgechat.tui.chat.controller import ChatController
     from edgechat.tui.chat.views import ChatView
@@ -50,18 +50,14 @@ _QUIT_AGAIN = 3.0
 
 @dataclass(frozen=True, slots=True)
 class StartOptions:
-    """How the app starts; `planner.request` describes the model options."""
+    """How the app starts."""
 
     model: str | None = None
     """A path or name; None for the last model used."""
     last: bool = False
     """Whether to open the last conversation."""
-    anyway: bool = False
-    draft: str | None = None
-    backend: Backend | None = None
-    vision: bool = True
-    adapters: tuple[str, ...] | None = None
-    workers: tuple[str, ...] | None = None
+    request: Callable[[], PlanRequest] | None = None
+    """Makes the request to plan the model, after the first frame; None for the default request."""
 
 
 def _commands() -> type[Provider]:
@@ -356,23 +352,16 @@ def _controller(
     # Imports SQLite and the engine, which takes 40 ms; the first frame must not wait for them.
     from edgechat.chat.generation_options import CommandLineOptions
     from edgechat.chat.session import ChatSession, SessionServices
-    from edgechat.planner.request import PlanRequest
+    from edgechat.planner.request import DEFAULT_REQUEST
     from edgechat.tui.chat.controller import ChatController
     from edgechat.tui.models.library import ModelLibrary
 
+    request = start.request() if start.request is not None else DEFAULT_REQUEST
     if services is None:
-        library = ModelLibrary.real(start.backend, start.workers)
-        request = PlanRequest(
-            anyway=start.anyway,
-            draft=start.draft,
-            backend=start.backend,
-            vision=start.vision,
-            adapters=start.adapters,
-            workers=start.workers,
-        )
+        library = ModelLibrary.real(request.backend, request.workers)
         services = SessionServices.real(request)
-    session = ChatSession(services, start.model, options=CommandLineOptions(adapters=start.adapters))
-    return ChatController(view, session, library, draft=start.draft)
+    session = ChatSession(services, start.model, options=CommandLineOptions(adapters=request.adapters))
+    return ChatController(view, session, library, draft=request.draft)
 
 
 def run_app(start: StartOptions) -> int:
