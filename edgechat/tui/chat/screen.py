@@ -203,7 +203,7 @@ class ChatScreen(ChatLayout):
 
     def show_loaded(self) -> None:
         self.panels.show_model()
-        self.pane.weigh_again()
+        self.pane.weigh()
 
     async def restore_panels(self) -> None:
         await self.panels.restore()
@@ -469,8 +469,8 @@ class ChatScreen(ChatLayout):
         from edgechat.tui.overlays.model_switcher import ModelName, ModelSwitcher
 
         choice = self.controller.models
-        current, names = choice.current, await choice.switchable()
-        models = [ModelName(name, note, is_here) for name, note, is_here in names]
+        current = choice.current
+        models = [ModelName(*known) for known in await choice.switchable()]
         offered = choice.offered
         chosen: ModelName | None = await self.app.push_screen_wait(ModelSwitcher(models, current))
         choice.withdraw_offer(offered)
@@ -492,7 +492,7 @@ class ChatScreen(ChatLayout):
         from edgechat.tui.overlays.switches import choose_tools
 
         await choose_tools(self.app, self.session, self.controller.shown)
-        self.pane.weigh_again()
+        self.pane.weigh()
 
     def action_documents(self) -> None:
         from edgechat.tui.overlays.switches import choose_documents
