@@ -19,18 +19,16 @@ from textual.widgets import Static
 
 from edgechat.base.text import one_line, printable
 from edgechat.planner.ranking.ranking import Verdict
-from edgechat.planner.ranking.suggestions import Role, standing
+from edgechat.planner.ranking.suggestions import FirstModel, Role, standing
 from edgechat.tui.models.descriptions import RECOMMENDED, caption, card, describe_local, roles
 from edgechat.tui.models.known_models import KnownModels, ModelItem
-from edgechat.tui.models.pulls import Pull
+from edgechat.tui.models.pulls import Pull, Pulls
 from edgechat.tui.widgets.dialogs import AppScreen, error_text
 from edgechat.tui.widgets.key_bar import KeyBar
 
 if TYPE_CHECKING:
     from edgechat.device.profile import DeviceProfile
-    from edgechat.planner.ranking.suggestions import FirstModel
     from edgechat.tui.models.library import ModelLibrary
-    from edgechat.tui.models.pulls import Pulls
 
 
 GUIDE = "guide"

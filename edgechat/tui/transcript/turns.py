@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from textual import events
 from textual.content import Content
@@ -46,11 +45,7 @@ from edgechat.tui.transcript.sheet import Sheet
 from edgechat.tui.transcript.transcript import Transcript
 from edgechat.tui.transcript.welcome import WelcomePiece
 
-if TYPE_CHECKING:
-    from edgechat.chat.records import Attachment
-
-
-Passages = Mapping[int, "Attachment"]
+Passages = Mapping[int, Attachment]
 """Passages that a conversation's replies may cite, by number; more may be added."""
 NO_PASSAGES: Passages = MappingProxyType({})
 _MOST_TOLD = 300
