@@ -117,19 +117,18 @@ class ReplyPiece(Piece):
         return lines
 
 
-class ReplySheet(PieceSheet):
+class ReplySheet(PieceSheet[ReplyPiece]):
     """A reply. The tooltip of a citation shows its passage."""
 
     def __init__(self, piece: ReplyPiece) -> None:
         super().__init__(piece)
-        self._reply = piece
         self._told: int | None = None
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
         number = event.style.meta.get(CITED)
         if number != self._told:
             self._told = number
-            passage = self._reply.passages.get(number) if number is not None else None
+            passage = self._piece.passages.get(number) if number is not None else None
             self.tooltip = _told(passage) if passage is not None else None
 
     def on_leave(self) -> None:
