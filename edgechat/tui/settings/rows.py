@@ -155,7 +155,7 @@ def _parts(kind: Any) -> tuple[Any, ...]:
     return typing.get_args(kind) if typing.get_origin(kind) in (Union, UnionType) else ()
 
 
-_KINDS: dict[tuple[str, ...], ModelKind] = {
+MODEL_KINDS: dict[tuple[str, ...], ModelKind] = {
     ("model",): "chat",
     ("draft",): "chat",
     ("embedding_model",): "embedding",
@@ -230,10 +230,6 @@ class SettingRow(Vertical, can_focus=True):
 
         row: SettingRow
         value: Any
-
-        @property
-        def control(self) -> SettingRow:
-            return self.row
 
     class EditCancelled(Message):
         """Escape was pressed in the editor."""
@@ -332,7 +328,7 @@ class SettingRow(Vertical, can_focus=True):
 
     @property
     def _suggester(self) -> SuggestFromList | None:
-        kind = _KINDS.get(self.entry.path)
+        kind = MODEL_KINDS.get(self.entry.path)
         if kind is None:
             return None
         with contextlib.suppress(EdgechatError):

@@ -23,12 +23,10 @@ from edgechat.planner.placement.drafting import AUTO, MTP, NGRAM, NONE
 from edgechat.planner.placement.programs import split_engine
 from edgechat.settings import Settings
 from edgechat.settings.reading import name_fault
-from edgechat.tui.settings.rows import SettingEntry, SettingRow, entries
+from edgechat.tui.settings.rows import MODEL_KINDS, SettingEntry, SettingRow, entries
 from edgechat.tui.widgets.dialogs import AppScreen, ScreenScroll, error_text
 from edgechat.tui.widgets.fields import LineField
 from edgechat.tui.widgets.key_bar import KeyBar
-
-_NAMES = (("model",), ("draft",), ("embedding_model",), ("reranking_model",))
 
 
 class GroupHeading(Static):
@@ -322,7 +320,7 @@ def check_name(path: tuple[str, ...], value: Any, known: Settings) -> None:
 
     Raises ModelFileError for a path that is not a model. Other programs and servers are not asked.
     """
-    if path not in _NAMES or value is None or value in (AUTO, NONE, NGRAM, MTP):
+    if path not in MODEL_KINDS or value is None or value in (AUTO, NONE, NGRAM, MTP):
         return
     elsewhere = split_engine(value)[0] is not None or split_remote(value, known.remotes) is not None
     if not elsewhere and entry_of(value) is None:
