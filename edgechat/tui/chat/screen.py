@@ -338,14 +338,6 @@ class ChatScreen(ChatLayout):
         bindings = bindings_of(type(self), type(self.app))
         return next((key_names(binding) for binding in bindings if binding.action == action), "")
 
-    @property
-    def presets(self) -> list[str]:
-        return list(self.session.settings.presets)
-
-    @property
-    def saved_prompts(self) -> list[str]:
-        return list(self.session.settings.prompts)
-
     # Keys.
 
     def _hold_keys_during(self, task: Coroutine[Any, Any, object]) -> None:
