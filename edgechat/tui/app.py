@@ -34,7 +34,7 @@ from edgechat.tui.terminal.window import EndSignals, OutputFilter, TerminalWindo
 from edgechat.tui.theme import STYLES, THEMES, apply
 
 if TYPE_CHECKING:
-    from edgechat.chat.session import ChatSession, SessionServices
+    from edgechat.chat.session import SessionServices
     from edgechat.planner.request import PlanRequest
     from edgechat.settings.fields import PictureMode
     from edgechat.tui.chat.controller import ChatController
@@ -122,13 +122,13 @@ class EdgechatApp(App[None]):
         self.window = TerminalWindow(self._write_to_terminal)
         self._picture_mode = pictures
         start = start or StartOptions()
-        self._chat = ChatScreen(partial(_controller, start, services, library), last=start.last)
+        self.chat = ChatScreen(partial(_controller, start, services, library), last=start.last)
         apply(self, theme)
         # Animated scrolling takes CPU time from the model, and misbehaves when text is appended.
         self.animation_level = "none"
 
     def get_default_screen(self) -> Screen[None]:
-        return self._chat
+        return self.chat
 
     def get_driver_class(self) -> type[Driver]:
         driver = super().get_driver_class()
@@ -140,14 +140,6 @@ class EdgechatApp(App[None]):
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         return [self._output_filter, *super().get_line_filters()]
-
-    @property
-    def session(self) -> ChatSession:
-        return self._chat.session
-
-    @property
-    def chat(self) -> ChatScreen:
-        return self._chat
 
     def on_mount(self) -> None:
         """Make every signal quit the same way, and redraw the screen after SIGTSTP."""
@@ -198,7 +190,7 @@ class EdgechatApp(App[None]):
 
     @property
     def _is_opening(self) -> bool:
-        return self.screen is self._chat and self._chat.is_opening
+        return self.screen is self.chat and self.chat.is_opening
 
     @property
     def is_notifying(self) -> bool:
@@ -217,7 +209,7 @@ class EdgechatApp(App[None]):
     async def action_quit(self) -> None:
         """Save anything unsaved, then quit."""
         try:
-            await self._chat.close_session()
+            await self.chat.close_session()
         except EdgechatError as error:
             self.fault = error
         if "_images" in self.__dict__:
@@ -232,7 +224,7 @@ class EdgechatApp(App[None]):
     def _images(self) -> TranscriptImages:
         from edgechat.tui.transcript.images import TranscriptImages
 
-        return TranscriptImages(self, self._chat.library_of_images)
+        return TranscriptImages(self, self.chat.library_of_images)
 
     def on_user_sheet_thumbnails_wanted(self, event: Any) -> None:
         self.run_worker(self._images.show_thumbnails(event.sheet, event.wanted), group="pictures")
@@ -258,9 +250,9 @@ class EdgechatApp(App[None]):
             self.copy_to_clipboard(selected)
             self.screen.clear_selection()
             self.notify("Copied", timeout=1.5)
-        elif self.screen is self._chat and self._chat.answering:
-            await self._chat.action_stop()
-        elif self.screen is self._chat and self._chat.pane.clear():
+        elif self.screen is self.chat and self.chat.answering:
+            await self.chat.action_stop()
+        elif self.screen is self.chat and self.chat.pane.clear():
             self.notify("Cleared. Ctrl+Z brings it back.", timeout=_QUIT_AGAIN)
         elif time.monotonic() - self._quit_asked_at < _QUIT_AGAIN:
             await self.action_quit()
@@ -269,10 +261,10 @@ class EdgechatApp(App[None]):
             self.notify("Press Ctrl+C again to quit.", timeout=_QUIT_AGAIN)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return action not in ("models", "command_palette") or self.screen is self._chat
+        return action not in ("models", "command_palette") or self.screen is self.chat
 
     def action_models(self) -> None:
-        self._chat.action_models()
+        self.chat.action_models()
 
     def action_command_palette(self) -> None:
         from edgechat.tui.overlays.palette import Palette
@@ -292,7 +284,7 @@ class EdgechatApp(App[None]):
         from edgechat.tui.settings.screen import SettingsScreen
 
         if not self._is_open(SettingsScreen):
-            self.push_screen(SettingsScreen(), lambda _: self._chat.settings_changed())
+            self.push_screen(SettingsScreen(), lambda _: self.chat.settings_changed())
 
     def _is_open(self, screen_class: type[Screen[None]]) -> bool:
         """Return whether a screen of this class is open, possibly below another one."""
@@ -310,7 +302,7 @@ class EdgechatApp(App[None]):
             raise SettingsError(f"No such theme: {name!r}.", hint=f"Themes: {', '.join(THEMES)}.")
         apply(self, name)
         await asyncio.to_thread(settings.change, ("theme",), name)
-        self._chat.settings_changed()
+        self.chat.settings_changed()
 
 
 def parts() -> list[Part]:
