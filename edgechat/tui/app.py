@@ -149,10 +149,10 @@ class EdgechatApp(App[None]):
             self._signals = EndSignals(self.action_quit)
 
     def _ask_for_pictures(self) -> None:
-        self._images.start(self._driver, self._picture_mode)
+        self._images.pictures.use(self._picture_mode)
 
     def _draw_again(self) -> None:
-        self._images.resume()
+        self._images.pictures.forget()
         self.refresh(layout=True)
 
     def _write_to_terminal(self, sequence: str) -> None:
@@ -178,7 +178,7 @@ class EdgechatApp(App[None]):
     def _fatal_error(self) -> None:
         # Textual would print a traceback; here, the caller of `run_app` reports the error.
         if "_images" in self.__dict__:
-            self._images.free()
+            self._images.pictures.close()
         self.window.restore_title()
         self._close_messages_no_wait()
 
@@ -224,7 +224,7 @@ class EdgechatApp(App[None]):
     def _images(self) -> TranscriptImages:
         from edgechat.tui.transcript.images import TranscriptImages
 
-        return TranscriptImages(self, self.chat.library_of_images)
+        return TranscriptImages(self, self._driver, self.chat.library_of_images)
 
     def on_user_sheet_thumbnails_wanted(self, event: Any) -> None:
         self.run_worker(self._images.show_thumbnails(event.sheet, event.wanted), group="pictures")
@@ -234,13 +234,13 @@ class EdgechatApp(App[None]):
 
     def on_resize(self) -> None:
         if "_images" in self.__dict__:
-            self._images.fit()
+            self._images.pictures.fit()
 
     def on_transcript_replaced(self) -> None:
         self._images.tidy()
 
     def on_terminal_reply(self, event: Any) -> None:
-        self._images.take(event.text)
+        self._images.pictures.take(event.text)
 
     async def action_copy_or_stop(self) -> None:
         """Copy the selection, or else stop the answer, or else clear the prompt, or else offer to quit."""
@@ -292,7 +292,7 @@ class EdgechatApp(App[None]):
 
     def on_settings_screen_changed(self, event: Any) -> None:
         apply(self, event.settings.theme)
-        self._images.use(event.settings.pictures)
+        self._images.pictures.use(event.settings.pictures)
 
     async def set_theme(self, name: str) -> None:
         """Change the theme, here and in settings.toml. Raises SettingsError."""
