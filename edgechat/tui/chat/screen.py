@@ -19,7 +19,7 @@ from textual.content import Content
 from edgechat.base.text import one_line
 from edgechat.tui.chat.layout import ChatLayout
 from edgechat.tui.chat.prompt.above import WaitingQuestions
-from edgechat.tui.chat.prompt.box import PromptBox
+from edgechat.tui.chat.prompt.box import PromptBox, variables_in
 from edgechat.tui.chat.prompt.pane import PromptPane
 from edgechat.tui.theme import THEMES
 from edgechat.tui.transcript.pieces import ThoughtPiece
@@ -219,9 +219,11 @@ class ChatScreen(ChatLayout):
         return await self.app.push_screen_wait(ConfirmDialog(Content(question), yes=yes, no=no))
 
     async def choose_model(self, title: str, models: Sequence[tuple[str, str]]) -> str | None:
-        from edgechat.tui.overlays.model_switcher import choose_model
+        from edgechat.tui.overlays.model_switcher import ModelName, ModelSwitcher
 
-        return await choose_model(self.app, title, models)
+        names = [ModelName(*known) for known in models]
+        chosen: ModelName | None = await self.app.push_screen_wait(ModelSwitcher(names, None, title))
+        return chosen.name if chosen is not None else None
 
     async def compare(self, versions: Sequence[Turn], shown: int) -> int | None:
         from edgechat.tui.overlays.reading import VersionsScreen
@@ -316,8 +318,6 @@ class ChatScreen(ChatLayout):
         return notice(n, wait, shown.context)
 
     def _variables(self) -> Collection[str]:
-        from edgechat.tui.chat.prompt.box import variables_in
-
         return variables_in(self.session.settings.prompts.values())
 
     def run_command(self, name: str, argument: str = "") -> None:

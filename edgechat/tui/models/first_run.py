@@ -181,17 +181,14 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
     def on_mount(self) -> None:
         self._pulls.listen(self._pull_changed)
         self._show()
-        self._load()
+        self.action_refresh()
 
     def on_unmount(self) -> None:
         self._pulls.unlisten(self._pull_changed)
 
     @work(exclusive=True)
-    async def _load(self) -> None:
+    async def action_refresh(self) -> None:
         await self._models.load(lambda: self._show() if self.is_open else None, probe=True)
-
-    def action_refresh(self) -> None:
-        self._load()
 
     def _pull_changed(self, _: Pull) -> None:
         if self.is_open:
