@@ -150,15 +150,12 @@ class CallPiece(FoldedPiece):
         super().__init__()
         self._ended = ended
         self._running = False
+        self.use = use
+        """The call in its latest state."""
         self.show(use)
 
-    @property
-    def use(self) -> ToolUse:
-        """The call in its latest state."""
-        return self._use
-
     def show(self, use: ToolUse, *, running: bool = False) -> None:
-        self._use, self._running = use, running
+        self.use, self._running = use, running
         self.text = "\n".join(filter(None, [shown_arguments(use.arguments), inert(use.result)]))
         self._changed()
 
@@ -168,7 +165,7 @@ class CallPiece(FoldedPiece):
         self._changed()
 
     def heading(self, width: int) -> Content:
-        use, end = self._use, self._state
+        use, end = self.use, self._state
         name, mark = name_of(use), "▾" if self.unfolded else "▸"
         room = width - len(f"{mark} ƒ {name}() · {end}")
         start = Content.assemble(f"{mark} ƒ ", (name, ".code"))
@@ -178,7 +175,7 @@ class CallPiece(FoldedPiece):
 
     @property
     def _state(self) -> str:
-        use = self._use
+        use = self.use
         if use.outcome == "open" and not self._ended:
             return "running" if self._running else "requested"
         if use.outcome == "answered":
@@ -187,13 +184,13 @@ class CallPiece(FoldedPiece):
 
     def body(self, width: int) -> list[RenderedLine]:
         lines = behind_bar(
-            Content(shown_arguments(self._use.arguments)).stylize(".code"), width, ".faint", "│ "
+            Content(shown_arguments(self.use.arguments)).stylize(".code"), width, ".faint", "│ "
         )
-        if self._use.result:
-            result = Content(inert(self._use.result).strip("\n"))
+        if self.use.result:
+            result = Content(inert(self.use.result).strip("\n"))
             lines += behind_bar(Content("─ result").stylize(".faint"), width, ".faint", "│ ")
             lines += behind_bar(result, width, ".faint", "│ ")
-        for image in self._use.images:
+        for image in self.use.images:
             shown = Content(f"[{one_line(image.name)}, {image.size}]").stylize(".faint")
             lines += behind_bar(shown, width, ".faint", "│ ")
         return lines
