@@ -7,6 +7,7 @@ pieces reach the transcript.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
 
@@ -321,21 +322,19 @@ class UserSheet(PieceSheet[UserPiece]):
 
     GROUND = "tinted"
 
+    @dataclass
     class ThumbnailsWanted(Message):
-        """Asks for thumbnails, to be delivered to `show_thumbnails`."""
+        """A request for thumbnails, to be delivered to `show_thumbnails`."""
 
-        def __init__(self, sheet: UserSheet, wanted: Sequence[ThumbnailKey]) -> None:
-            super().__init__()
-            self.sheet = sheet
-            self.wanted = wanted
+        sheet: UserSheet
+        wanted: Sequence[ThumbnailKey]
 
+    @dataclass
     class PictureWanted(Message):
-        """Asks for a full picture of an image that has been drawn, to be delivered to `show_picture`."""
+        """A request for a full picture of an image on screen, to be delivered to `show_picture`."""
 
-        def __init__(self, sheet: UserSheet, wanted: ThumbnailKey) -> None:
-            super().__init__()
-            self.sheet = sheet
-            self.wanted = wanted
+        sheet: UserSheet
+        wanted: ThumbnailKey
 
     def show_thumbnails(self, made: Mapping[ThumbnailKey, Thumbnail]) -> None:
         """Show these thumbnails; one with a problem takes up no space."""
