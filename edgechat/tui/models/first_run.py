@@ -78,11 +78,8 @@ class Choice(Widget, can_focus=True):
     }
     """
 
-    @dataclass
     class Chosen(Message):
         """The choice was clicked a second time."""
-
-        choice: Choice
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -105,7 +102,7 @@ class Choice(Widget, can_focus=True):
     def on_click(self, event: events.Click) -> None:
         event.stop()
         if self._was_clicked:
-            self.post_message(self.Chosen(self))
+            self.post_message(self.Chosen())
         self._was_clicked = True
 
 
