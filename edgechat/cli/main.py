@@ -238,17 +238,7 @@ def app(
         raise Exit(USAGE_ERROR)
     from edgechat.tui.app import StartOptions, run_app
 
-    start = StartOptions(
-        model,
-        last=last,
-        anyway=load.load_anyway,
-        draft=load.draft,
-        backend=load.backend,
-        vision=not load.no_vision,
-        adapters=load.lora,
-        workers=load.workers,
-    )
-    raise Exit(run_app(start))
+    raise Exit(run_app(StartOptions(model, last=last, request=load.request)))
 
 
 def _settings_ask_for_plain_mode() -> bool:
