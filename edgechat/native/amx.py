@@ -1,12 +1,12 @@
 """AMX, the matrix unit of Intel's server processors: used if llama.cpp computes correctly with it.
 
-Kernels compiled by GCC before 13 crash in the first answer: the compiler drops the tile configuration as
-never read (llama.cpp's pull request 26954). The library does not show its compiler, so a child multiplies
-with each build once (`amx_trial.py`), and the outcome is stored.
+Kernels compiled by GCC before version 13 crash in the first answer, since the compiler drops the tile
+configuration, which it believes is never read (llama.cpp's pull request 26954). The library does not reveal
+its compiler, so a child process tries each build once (`amx_trial.py`), and the outcome is stored.
 
 A process must request AMX from Linux, which refuses while a thread has a signal stack too small for the
 tiles' state (Documentation/arch/x86/xstate.rst, `validate_sigaltstack`). To forbid AMX, llama.cpp is made to
-request it then.
+request it while there is such a stack.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from edgechat.base.errors import FolderError
 from edgechat.base.process.ask import ChildFailed, ask
 
 NAME = "AMX"
-"""llama.cpp's name of the weight buffers in AMX's layout."""
+"""llama.cpp's name for weight buffers in AMX's layout."""
 FEATURE = "AMX_INT8"
-"""llama.cpp's name of the instruction set."""
+"""llama.cpp's name for the instruction set."""
 VARIABLE = "EDGECHAT_AMX"
 """Environment variable that forbids AMX if set to 0."""
 _FILE = "amx.json"
@@ -41,13 +41,13 @@ _SMALL = 8192
 
 
 class _SignalStack(ctypes.Structure):
-    """stack_t of Linux."""
+    """Linux's stack_t."""
 
     _fields_ = (("start", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
 
 
 class _Outcome(msgspec.Struct, frozen=True):
-    """Outcome of the trial of a build."""
+    """The outcome of a build's trial."""
 
     build: str
     failure: str
@@ -55,18 +55,18 @@ class _Outcome(msgspec.Struct, frozen=True):
 
 
 def is_used() -> bool:
-    """Return whether AMX is used, as far as tried. Takes a tenth of a millisecond and starts no process."""
+    """Return whether AMX is used, according to the stored trial. Takes 0.1 ms and starts no process."""
     return _may_be_there() and (found := _stored()) is not None and not found.failure
 
 
 def failure() -> str:
-    """Return why AMX is not used, as the predicate of a sentence; '' if it is used, missing or forbidden."""
+    """Return why AMX is not used, phrased as a predicate; '' if it is used, missing or forbidden."""
     found = _stored() if _may_be_there() else None
     return found.failure if found is not None else ""
 
 
 def computes_right(folder: Path) -> bool:
-    """Return whether there is AMX, and the llama.cpp in `folder` computes correctly with it."""
+    """Return whether AMX is available and the llama.cpp in `folder` computes correctly with it."""
     if not _may_be_there():
         return False
     files = [(path.name, path.stat()) for path in sorted(folder.glob("*ggml-cpu*"))]
@@ -113,7 +113,7 @@ def refused() -> Iterator[None]:
     libc = ctypes.CDLL(None)
     memory = ctypes.create_string_buffer(_SMALL)
     small, before = _SignalStack(ctypes.addressof(memory), 0, _SMALL), _SignalStack()
-    replaced = libc.sigaltstack(ctypes.byref(small), ctypes.byref(before)) == 0  # or its minimum is larger
+    replaced = libc.sigaltstack(ctypes.byref(small), ctypes.byref(before)) == 0  # or the minimum is larger
     try:
         yield
     finally:

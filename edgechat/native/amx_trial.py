@@ -1,4 +1,4 @@
-"""Child process that compares products of matrices with and without AMX; broken kernels may end it."""
+"""Child process that compares matrix products with and without AMX; broken kernels may crash it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ _TYPES = {
     "Q6_K": lib.GGML_TYPE_Q6_K,
     "IQ4_XS": lib.GGML_TYPE_IQ4_XS,
 }
-"""Types with AMX kernels in llama.cpp."""
+"""Types for which llama.cpp has AMX kernels."""
 _COLUMNS, _ROWS = 512, 96
-"""Shape of the weights: two blocks of the K types, one and a half blocks of rows."""
+"""Shape of the weights: two blocks of the K types, and one and a half blocks of rows."""
 _TOKENS = (1, 40)
-"""Tokens of the products: one uses a kernel without tiles; 40 fill a tile of 32 and part of another."""
+"""Numbers of tokens to multiply with: one uses a kernel without tiles; 40 fill a tile of 32 and part of
+another.
+"""
 _MOST_ERROR = 1e-3
-"""Largest error relative to the product's norm. Both round their input alike: 5e-8 to 3e-7 were seen, 2e-4
-with F16."""
+"""Largest error relative to the product's norm. Both products round their input alike: errors from 5e-8 to
+3e-7 were seen, and 2e-4 with F16.
+"""
 _ARENA = 1 << 20
 
 Floats = npt.NDArray[np.float32]
@@ -42,7 +45,7 @@ class _InitParams(ctypes.Structure):
 
 
 def main() -> None:
-    """Answer with the reason why AMX cannot be used; empty if it can."""
+    """Answer with the reason that AMX cannot be used; empty if it can."""
     answer(lambda _request: _failure().encode())
 
 
@@ -62,11 +65,11 @@ def _failure() -> str:
             error = np.linalg.norm(_product(kind, weights, given, layouts[amx.NAME]) - plain)
             if not error <= _MOST_ERROR * np.linalg.norm(plain) and name not in wrong:
                 wrong.append(name)
-    return f"gives wrong products of {', '.join(wrong)}" if wrong else ""
+    return f"gives wrong products for {', '.join(wrong)}" if wrong else ""
 
 
 def _product(kind: int, weights: Floats, given: Floats, layout: int) -> Floats:
-    """Return the product [n_tokens, n_rows] as computed by ggml, with weights of a type in such a buffer."""
+    """Return ggml's product [n_tokens, n_rows], with weights of type `kind` in a buffer of type `layout`."""
     stored, used = _arena(), _arena()
     matrix = _matrix(stored, kind, weights.shape)
     column = _matrix(used, lib.GGML_TYPE_F32, given.shape)
@@ -102,6 +105,6 @@ def _matrix(arena: Any, kind: int, shape: tuple[int, ...]) -> Any:
 
 
 def _allocate(arena: Any, layout: int) -> Any:
-    """Return a buffer that holds the arena's tensors."""
+    """Return a new buffer that holds the arena's tensors."""
     name = "ggml_backend_alloc_ctx_tensors_from_buft"
     return ctypes.c_void_p(ggml.call(name, ctypes.c_void_p, arena, ctypes.c_void_p(layout)))

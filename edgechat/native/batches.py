@@ -1,7 +1,7 @@
-"""Batches of tokens or embeddings for a call of llama.cpp, and candidates in place of all logits.
+"""Batches of tokens or embeddings for calls of llama.cpp, and candidates in place of all logits.
 
 With a vocabulary of 150,000 tokens, a row of logits takes 600 kB, or 50 ms at 100 Mbit/s, while top-k
-sampling needs some dozens of them. llama.cpp can let a device choose these (its "backend sampling"); the
+sampling needs a few dozen of them. llama.cpp can let a device choose these (its "backend sampling"); the
 sampling itself is the same everywhere (`engine/sampling.py`).
 """
 
@@ -22,7 +22,7 @@ _BYTES = 12
 
 
 class TokenBatch:
-    """Runs of tokens of several sequences, filled anew for each call with a few slices."""
+    """Runs of tokens from several sequences, refilled for each call with a few slices."""
 
     def __init__(self, capacity: int) -> None:
         self._token = np.zeros(capacity, np.int32)
@@ -35,7 +35,7 @@ class TokenBatch:
         self.native.token = pointer(self._token, ctypes.c_int32)
 
     def fill(self, runs: Sequence[tuple[int, int, Sequence[int], int]]) -> int:
-        """Lay out runs of (sequence, start position, tokens, wanted rows); return the sum of the last."""
+        """Lay out runs of (sequence, start position, tokens, wanted rows); return the sum of wanted rows."""
         at = n_rows = 0
         for seq, start, tokens, wanted in runs:
             end = at + len(tokens)
@@ -64,7 +64,10 @@ class EmbeddingBatch:
         last_row: bool = False,
         all_rows: bool = False,
     ) -> None:
-        """Lay out embeddings [n, n_embd] at positions [1 or 4, n]. Wanted rows: none, the last, or all."""
+        """Lay out embeddings [n, n_embd] at positions [1 or 4, n].
+
+        last_row, all_rows: which rows of logits are wanted; by default, none.
+        """
         (n, n_embd), (n_numbers, n_positions) = embeddings.shape, positions.shape
         if n != n_positions:
             raise ValueError(f"{n} embeddings have {n_positions} positions")
@@ -83,13 +86,13 @@ class EmbeddingBatch:
 
 
 def sends_candidates(params: LoadParams, n_layers: int, n_vocab: int) -> bool:
-    """Return whether another machine computes the logits, in a number that matters."""
+    """Return whether another machine computes so many logits that it should only send candidates."""
     makes_logits = params.gpu_layers > n_layers and params.devices[-1].startswith("RPC")
     return bool(params.rpc) and makes_logits and n_vocab >= CANDIDATES_FROM and not params.embeddings
 
 
 class Candidates:
-    """Samplers, one per sequence of a context, with which a device chooses candidates. Must be closed."""
+    """Samplers, one per sequence in a context, with which a device chooses candidates. Must be closed."""
 
     def __init__(self, n_seq_max: int, n_rows: int, n_vocab: int) -> None:
         self._n_vocab = n_vocab
@@ -102,12 +105,12 @@ class Candidates:
         """Size of llama.cpp's buffer for the candidates."""
 
     def configure(self, native: Any) -> None:
-        """Set the samplers when the context is created, so that its buffers have room for them."""
+        """Set the samplers before a context is created, so that its buffers have room for them."""
         native.samplers, native.n_samplers = self._configs, len(self._configs)
         native.n_outputs_max_per_seq = 0
 
     def use(self, context: Any, seqs: Collection[int], *, wanted: bool) -> None:
-        """Give these sequences candidates, or all logits; a change takes some milliseconds."""
+        """Give these sequences candidates, or all logits; a change takes several milliseconds."""
         for seq in seqs:
             if wanted == (seq in self._chains):
                 continue
@@ -118,7 +121,7 @@ class Candidates:
                 lib.llama_sampler_free(self._chains.pop(seq))
 
     def rows(self, context: Any, n_rows: int) -> npt.NDArray[np.float32]:
-        """Return rows [n_rows, n_vocab] with the candidates' logits, and -inf elsewhere."""
+        """Return rows [n_rows, n_vocab] with the candidates' logits and -inf elsewhere."""
         rows = np.full((n_rows, self._n_vocab), -np.inf, np.float32)
         for row, at in zip(rows, range(-n_rows, 0), strict=True):
             n = lib.llama_get_sampled_logits_count_ith(context, at)
@@ -127,13 +130,13 @@ class Candidates:
         return rows
 
     def close(self) -> None:
-        """Free the samplers, after the context."""
+        """Free the samplers. The context must be freed first."""
         while self._chains:
             lib.llama_sampler_free(self._chains.popitem()[1])
 
 
 def _chain() -> Any:
-    """Return a chain of one sampler, for one context."""
+    """Return a chain with one sampler, for one context."""
     chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
     lib.llama_sampler_chain_add(chain, lib.llama_sampler_init_top_k(N_CANDIDATES))
     return chain
@@ -150,7 +153,7 @@ def pointer(array: npt.NDArray[Any], kind: Any) -> Any:
 
 
 def _addresses(numbers: npt.NDArray[np.int32]) -> npt.NDArray[np.uintp]:
-    """Return the address of each number: llama.cpp expects a list of sequences per token."""
+    """Return the address of each number, since llama.cpp expects a list of sequences per token."""
     addresses: npt.NDArray[np.uintp] = numbers.ctypes.data + 4 * np.arange(len(numbers), dtype=np.uintp)
     return addresses
 

@@ -1,4 +1,4 @@
-"""Functions of ggml that llama_cpp does not bind, called through llama.cpp's library.
+"""ggml functions that llama_cpp does not bind, called through llama.cpp's library.
 
 Devices, registries and buffer types are ggml's pointers, as int.
 """
@@ -45,7 +45,7 @@ def exported(*names: str) -> Any:
 
 
 def registered(registry: Any, name: bytes) -> Any:
-    """Return the address of a backend's function by name; None without such a function."""
+    """Return the address of a backend's function, by its name; None if there is none."""
     handle, function = ctypes.c_void_p(registry), ctypes.c_char_p(name)
     return registry and call("ggml_backend_reg_get_proc_address", ctypes.c_void_p, handle, function)
 
@@ -56,7 +56,7 @@ def text(raw: bytes | None) -> str:
 
 
 def start() -> None:
-    """Prepare llama.cpp for computing; may be called again. Raises LoadFailed without a usable backend."""
+    """Prepare llama.cpp for computing; can be called again. Raises LoadFailed without a usable backend."""
     load_backends()
     _lay_out()
 
@@ -65,7 +65,7 @@ def load_backends() -> None:
     """Load the backends. Raises LoadFailed if none is usable.
 
     A portable build (GGML_BACKEND_DL) has its backends as modules in its folder, including one CPU module per
-    generation of processors. The best of each kind is loaded, but only on request.
+    processor generation. The best of each kind is loaded, but only on request.
     """
     lib.llama_backend_init()
     if not _cpu_device():
@@ -85,13 +85,13 @@ def _cpu_device() -> Any:
 
 @cache
 def _lay_out() -> None:
-    """Fix the layout of weights for the life of the process, before any sandbox."""
+    """Fix the layout of weights for the rest of the process, before any sandbox."""
     with contextlib.nullcontext() if amx.computes_right(_folder()) else amx.refused():
         weight_layouts()
 
 
 def weight_layouts() -> list[int]:
-    """Return the buffer types that the CPU may repack weights to; the first call fixes them."""
+    """Return the buffer types into which the CPU may repack weights; the first call fixes them."""
     device = ctypes.c_void_p(_cpu_device())
     registry = call("ggml_backend_dev_backend_reg", ctypes.c_void_p, device)
     choose = registered(registry, b"ggml_backend_dev_get_extra_bufts")
@@ -102,12 +102,12 @@ def weight_layouts() -> list[int]:
 
 
 def cpu_buffers() -> int:
-    """Return the CPU's plain buffer type, where weights keep their file's layout."""
+    """Return the CPU's plain buffer type, in which weights keep their file's layout."""
     return int(ask("ggml_backend_dev_buffer_type", ctypes.c_void_p, _cpu_device()))
 
 
 def start_cpu() -> int:
-    """Return a new backend that computes on the CPU. The caller frees it."""
+    """Return a new backend that computes on the CPU. The caller must free it."""
     nothing = ctypes.c_char_p(None)
     return int(call("ggml_backend_dev_init", ctypes.c_void_p, ctypes.c_void_p(_cpu_device()), nothing))
 
@@ -118,19 +118,19 @@ def _folder() -> Path:
 
 
 def modules() -> list[str]:
-    """Return the GPU backends in that folder, loaded or not, by the names of their registries."""
+    """Return the GPU backends in that folder, loaded or not, by registry name."""
     names = {path.stem.removeprefix("lib").removeprefix("ggml-") for path in _folder().glob("*ggml-*")}
     return [registry for module, registry in _MODULES.items() if module in names]
 
 
 def registries() -> list[int]:
-    """Return the backends that are built in or loaded, and each added RPC server."""
+    """Return the backends that are built in or loaded, and every added RPC server."""
     count = call("ggml_backend_reg_count", ctypes.c_size_t)
     return [call("ggml_backend_reg_get", ctypes.c_void_p, ctypes.c_size_t(index)) for index in range(count)]
 
 
 def devices() -> list[int]:
-    """Return all devices of ggml."""
+    """Return all of ggml's devices."""
     count = call("ggml_backend_dev_count", ctypes.c_size_t)
     return [call("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t(index)) for index in range(count)]
 
@@ -147,7 +147,7 @@ def device_handles(names: Sequence[str]) -> list[int]:
 
 
 def device_memory(device: int) -> int:
-    """Return the free bytes of a device, according to its driver."""
+    """Return a device's free bytes, according to its driver."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     places = map(ctypes.pointer, (free, total))
     call("ggml_backend_dev_memory", None, ctypes.c_void_p(device), *places)
@@ -155,27 +155,27 @@ def device_memory(device: int) -> int:
 
 
 def registry_name(registry: int) -> str:
-    """Return 'CPU', 'CUDA', 'RPC', ..."""
+    """Return a registry's name: 'CPU', 'CUDA', 'RPC', ..."""
     return text(ask("ggml_backend_reg_name", ctypes.c_char_p, registry))
 
 
 def device_name(device: int) -> str:
-    """Return 'CPU', 'CUDA0', 'RPC1', ..."""
+    """Return a device's name: 'CPU', 'CUDA0', 'RPC1', ..."""
     return text(ask("ggml_backend_dev_name", ctypes.c_char_p, device))
 
 
 def is_processor(device: int) -> bool:
-    """Return whether a device is the CPU or a helper of it (BLAS), without memory of its own."""
+    """Return whether a device is the CPU or one of its helpers (BLAS), without memory of its own."""
     return ask("ggml_backend_dev_type", ctypes.c_int, device) in (_CPU, _ACCELERATED_CPU)
 
 
 def buffer_type_name(buffer_type: int) -> str:
-    """Return 'CPU', 'CPU_REPACK', 'CUDA0', 'CUDA_Host', ..."""
+    """Return a buffer type's name: 'CPU', 'CPU_REPACK', 'CUDA0', 'CUDA_Host', ..."""
     return text(ask("ggml_backend_buft_name", ctypes.c_char_p, buffer_type))
 
 
 def holder(buffer_type: int) -> str:
-    """Return the device whose memory a buffer takes: 'CPU' also for RAM that a GPU's driver pins."""
+    """Return the device whose memory a buffer takes; it is 'CPU' even for RAM that a GPU's driver pins."""
     device = ask("ggml_backend_buft_get_device", ctypes.c_void_p, buffer_type)
     if not device or is_processor(device):
         return CPU
@@ -184,7 +184,7 @@ def holder(buffer_type: int) -> str:
 
 
 def buffer_types() -> dict[str, str]:
-    """Return the names of the other devices than the processor, with the names of their buffers."""
+    """Return the names of all devices except the CPU, with the names of their buffers."""
     return {
         device_name(device): buffer_type_name(ask("ggml_backend_dev_buffer_type", ctypes.c_void_p, device))
         for device in devices()

@@ -1,7 +1,7 @@
 """Owners of llama.cpp's objects: Model and Context free what they hold, once, in close().
 
-The high-level `Llama` of llama-cpp-python hides much that the engine needs and computes more than it uses, so
-only low-level functions are called. Every return code is checked here.
+llama-cpp-python's high-level `Llama` hides much that the engine needs and computes more than it uses, so only
+low-level functions are called. Every return code is checked here.
 """
 
 from __future__ import annotations
@@ -28,26 +28,25 @@ from edgechat.native.params import N_CANDIDATES, LoadParams
 CACHE_TYPES = {"f16": lib.GGML_TYPE_F16, "q8_0": lib.GGML_TYPE_Q8_0, "q4_0": lib.GGML_TYPE_Q4_0}
 _PARTIAL = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 _NEVER_CHOSEN = -1e30
-"""Logit of suppressed tokens; unlike minus infinity, it can be multiplied by a probability of 0."""
+"""Logit of suppressed tokens; unlike negative infinity, it can be multiplied by a probability of 0."""
 DECODE_OK, DECODE_NO_CELLS, DECODE_ABORTED = 0, 1, 2
 
 AdapterPointer = Any
-"""A loaded LoRA adapter of llama.cpp."""
+"""A LoRA adapter loaded by llama.cpp."""
 
-# llama.cpp calls `bool abort(void *)` after every operation: in Python, that would take a tenth of a token's
-# time.
-# strlen takes a nanosecond, and is false while the string is empty.
+# llama.cpp calls `bool abort(void *)` after every operation. In Python, that would take a tenth of a token's
+# time; strlen takes a nanosecond, and is false while the string is empty.
 _libc = ctypes.cdll.msvcrt if sys.platform == "win32" else ctypes.CDLL(None)
 _IS_SET = ctypes.cast(_libc.strlen, lib.ggml_abort_callback)
 _NEVER = lib.ggml_abort_callback()
 
 
 class Aborted(Exception):
-    """Early end of a call: its last micro-batch has been removed from the cache."""
+    """A call ended early; its last micro-batch has been removed from the cache."""
 
 
 class Model:
-    """Weights and vocabulary of a model."""
+    """The weights and vocabulary of a model."""
 
     def __init__(
         self,
@@ -58,9 +57,9 @@ class Model:
         writable: bool = False,
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
-        """Load `path`, placed as in `load` (see `placement`). LoadFailed quotes llama.cpp's error.
+        """Load `path`, placed as in `load` (see `placement`). Raises LoadFailed with llama.cpp's error.
 
-        dry: read the header only; contexts of such a model know their sizes but cannot decode. writable: keep
+        dry: only read the header; contexts of such a model know their sizes but cannot decode. writable: keep
         the weights in private memory, in the file's layout.
         """
         ggml.start()
@@ -98,8 +97,8 @@ class Model:
         if n_placed > n_layers + 1:
             self.close()
             raise LoadFailed(
-                f"{n_placed} layers of {path.name} were assigned to devices: "
-                f"it has {n_layers}, plus the output."
+                f"{n_placed} layers of {path.name} were assigned to devices, "
+                f"but it has only {n_layers}, plus the output."
             )
 
     @property
@@ -126,7 +125,7 @@ class Model:
         return int(lib.llama_model_n_layer(pointer) + lib.llama_model_n_layer_nextn(pointer))
 
     def layer_devices(self) -> tuple[str, ...]:
-        """Return the device of each layer and, last, of the output; empty if this build does not tell."""
+        """Return the device of each layer and, last, of the output; empty if this build does not say."""
         return layer_devices(self.pointer, self.n_layers)
 
     @property
@@ -136,7 +135,7 @@ class Model:
 
     @property
     def suppressed(self) -> list[int]:
-        """Ids that must never be generated according to the file, such as those of image parts."""
+        """Ids that must never be generated, according to the file, such as those for parts of an image."""
         count = ctypes.c_int32()
         first = lib.llama_vocab_get_suppress_tokens(self.vocab, ctypes.byref(count))
         ids = first[: count.value] if first else []
@@ -144,12 +143,12 @@ class Model:
 
     @property
     def train_context(self) -> int:
-        """Context length in training, in tokens."""
+        """Context length used in training, in tokens."""
         return int(lib.llama_model_n_ctx_train(self.pointer))
 
     @property
     def window(self) -> int:
-        """Attention window of some layers in tokens, or 0."""
+        """Attention window of some layers in tokens; 0 if there is none."""
         return int(lib.llama_model_n_swa(self.pointer))
 
     @property
@@ -160,18 +159,18 @@ class Model:
 
     @property
     def uses_mrope(self) -> bool:
-        """Whether a position consists of time, row and column (M-RoPE), all equal for text."""
+        """Whether a position consists of time, row and column (M-RoPE), which are equal for text."""
         kinds = (lib.LLAMA_ROPE_TYPE_MROPE, lib.LLAMA_ROPE_TYPE_IMROPE)
         return lib.llama_model_rope_type(self.pointer) in kinds
 
     @property
     def can_decode(self) -> bool:
-        """False for encoders: embedding and reranking models."""
+        """Whether the model can decode; encoders, for embeddings or reranking, cannot."""
         return bool(lib.llama_model_has_decoder(self.pointer))
 
     @property
     def pooling(self) -> str | None:
-        """Number of the pooling type for embeddings; None without one, or if unknown."""
+        """Number of the pooling type for embeddings; None if there is none or it is unknown."""
         kind = self.meta(f"{self.architecture}.pooling_type")
         return None if kind == "0" else kind
 
@@ -183,7 +182,7 @@ class Model:
 
     @property
     def rerank_template(self) -> str | None:
-        """Prompt of a reranking model, with '{query}' and '{document}'; None without one in the file."""
+        """Prompt for a reranking model, with '{query}' and '{document}'; None if the file has none."""
         template = lib.llama_model_chat_template(self.pointer, b"rerank")
         return template.decode("utf-8", "replace") if template else None
 
@@ -194,9 +193,9 @@ class Model:
         return buffer.value.decode("utf-8", "replace") if size >= 0 else None
 
     def load_adapter(self, path: Path) -> AdapterPointer:
-        """Load a LoRA adapter; it is freed with the model at the latest. Raises LoadFailed.
+        """Load a LoRA adapter, which is freed with the model at the latest. Raises LoadFailed.
 
-        It must be checked before: llama.cpp aborts on some invalid contents.
+        It must be checked first: llama.cpp aborts on some invalid contents.
         """
         logs.last_errors.clear()
         adapter = lib.llama_adapter_lora_init(self.pointer, str(path).encode())
@@ -205,7 +204,7 @@ class Model:
         return adapter
 
     def free_adapter(self, adapter: AdapterPointer) -> None:
-        """Free an adapter that is not in use by a context."""
+        """Free an adapter that no context is using."""
         lib.llama_adapter_lora_free(adapter)
 
     def close(self) -> None:
@@ -217,7 +216,7 @@ class Model:
 
 
 class Context:
-    """KV cache and compute buffers. The model must outlive it."""
+    """A KV cache with compute buffers. The model must outlive it."""
 
     def __init__(
         self,
@@ -228,9 +227,9 @@ class Context:
         kind: int = lib.LLAMA_CONTEXT_TYPE_DEFAULT,
         on_operation: Callable[[int, bool], bool] | None = None,
     ) -> None:
-        """Allocate. Raises LoadFailed. target: the context that this one drafts for.
+        """Allocate the context. Raises LoadFailed. target: the context that this one drafts for.
 
-        on_operation: llama.cpp's `cb_eval`, called with the address of a tensor and whether it is asked for.
+        on_operation: llama.cpp's `cb_eval`, called with a tensor's address and the flag `ask`.
         """
         self._batch = TokenBatch(params.n_batch)
         native = lib.llama_context_default_params()
@@ -280,19 +279,19 @@ class Context:
         self.n_embd = int(lib.llama_model_n_embd_out(model.pointer)) if params.embeddings else 0
         """Size of an embedding; 0 without embeddings."""
         self.n_pooled = int(lib.llama_model_n_cls_out(model.pointer)) if params.reranks else self.n_embd
-        """Numbers per sequence: the size of an embedding, or the number of a reranking model's scores."""
+        """Numbers per sequence: an embedding's size, or the number of a reranking model's scores."""
         n_rows = params.n_batch if params.embeddings else max(params.n_seq_max, params.n_rows)
         self.output_bytes = 4 * (self.n_vocab + self.n_embd) * n_rows
-        """Size of llama.cpp's buffer for logits and embeddings, for the most rows of a call."""
+        """Size of llama.cpp's buffer for the logits and embeddings of a call with the maximum rows."""
         if self._candidates is not None:
             self.output_bytes += self._candidates.bytes
         self.n_seq_max, self.n_outputs_max = params.n_seq_max, params.n_outputs_max
         self.n_batch = int(lib.llama_n_batch(self._pointer))
-        """Most tokens, or embeddings, of a call."""
+        """Maximum tokens, or embeddings, in a call."""
         self.n_ubatch = int(lib.llama_n_ubatch(self._pointer))
-        """Most of them in a micro-batch."""
+        """Maximum tokens, or embeddings, in a micro-batch."""
         self.n_embd_input = int(lib.llama_model_n_embd_inp(model.pointer))
-        """Size of an embedding in place of a token."""
+        """Size of an embedding that takes the place of a token."""
         self.n_positions = 4 if model.uses_mrope else 1
         """Numbers per position."""
         self._memory = lib.llama_get_memory(self._pointer)
@@ -308,7 +307,7 @@ class Context:
 
     @property
     def n_ctx(self) -> int:
-        """Cells of the cache."""
+        """Number of cells in the cache."""
         return int(lib.llama_n_ctx(self._pointer))
 
     def decode(
@@ -320,10 +319,10 @@ class Context:
     ) -> npt.NDArray[np.float32] | None:
         """Compute runs of (sequence, start position, tokens, wanted rows).
 
-        Returns the rows [n, n_vocab], valid until the next call; None if no free cells were found.
-        n_candidates: how many of the highest logits matter; the others may be -inf. 0: all matter.
-        abortable: `abort` ends the call early, on the processor; a recurrent state is then of no more use.
-        Raises Aborted, or DecodeFailed.
+        Returns the rows [n, n_vocab], valid until the next call, or None if there were no free cells.
+        n_candidates: how many of the highest logits matter; the others may be -inf. 0: all matter. abortable:
+        let `abort` end the call early (only on the CPU); a recurrent state is then useless. Raises Aborted or
+        DecodeFailed.
         """
         n_rows = self._batch.fill(runs)
         if n_rows > (self.n_outputs_max or n_rows):
@@ -346,8 +345,9 @@ class Context:
     ) -> npt.NDArray[np.float32] | None:
         """Compute embeddings [n, n_embd] in place of tokens, at positions [1 or 4, n] (see `MediaChunk`).
 
-        causal: whether each sees only those before it. If not, all that see each other must be in one call of
-        up to `n_ubatch`. last_row: return the logits of the last. The rest is as in `decode`.
+        causal: whether each one only attends to those before it. If not, all that attend to each other must
+        be in one call of up to `n_ubatch`. last_row: return the logits of the last one. For the rest, see
+        `decode`.
         """
         n = len(embeddings)
         if not causal and n > self.n_ubatch:  # llama.cpp aborts
@@ -383,7 +383,7 @@ class Context:
                 hint="Send the message again; if it fails again, try a shorter context or another model.",
             )
         if not n_rows:
-            # Without rows to fetch, nothing waits for the device.
+            # Without rows to fetch, nothing else waits for the device.
             lib.llama_synchronize(self._pointer)
             rpc.wait(self._remote)
             return np.empty((0, self.n_vocab), np.float32)
@@ -405,20 +405,20 @@ class Context:
         pointers = (lib.llama_adapter_lora_p_ctypes * n)(*(adapter for adapter, _ in adapters))
         scales = (ctypes.c_float * n)(*(scale for _, scale in adapters))
         if lib.llama_set_adapters_lora(self.pointer, pointers, n, scales):
-            raise DecodeFailed("llama.cpp does not apply these adapters.")
+            raise DecodeFailed("llama.cpp cannot apply these adapters.")
 
     def abort(self) -> None:
-        """End the current abortable call and further ones until `clear_abort`. Callable from any thread."""
+        """End abortable calls, the current one and later ones, until `clear_abort`. Thread-safe."""
         self._abort[0] = b"x"
 
     def clear_abort(self) -> None:
-        """Let abortable calls run to their end again."""
+        """Let abortable calls run to completion again."""
         self._abort[0] = b"\0"
 
     def embed(self, runs: Sequence[tuple[int, int, Sequence[int]]]) -> npt.NDArray[np.float32]:
-        """Compute runs of (sequence, start position, tokens); return the pooled result of each [n, n_pooled].
+        """Compute runs of (sequence, start position, tokens) and return their pooled results [n, n_pooled].
 
-        Earlier tokens of a sequence count only in the attention. Raises DecodeFailed.
+        Earlier tokens of a sequence only count through attention. Raises DecodeFailed.
         """
         self._batch.fill([(*run, len(run[2])) for run in runs])
         code = int(lib.llama_decode(self._pointer, self._batch.native))  # encodes if there is no cache
@@ -438,7 +438,7 @@ class Context:
             lib.llama_memory_clear(self._memory, False)
 
     def remove(self, seq: int, start: int) -> bool:
-        """Remove the cells of `seq` from position `start` on; return llama.cpp's answer, unexamined."""
+        """Remove the cells of `seq` from position `start` on and return llama.cpp's answer, unchecked."""
         return bool(lib.llama_memory_seq_rm(self._memory, seq, start, -1))
 
     def copy(self, source: int, target: int, stop: int) -> None:
@@ -452,11 +452,11 @@ class Context:
 
     @property
     def can_shift(self) -> bool:
-        """Whether llama.cpp allows shifting positions; it does not refuse everywhere it should."""
+        """Whether llama.cpp allows shifting positions; it does not always refuse when it should."""
         return bool(lib.llama_memory_can_shift(self._memory))
 
     def shift(self, seq: int, start: int, stop: int) -> bool:
-        """Remove the cells from position `start` to `stop`, and move the later ones down."""
+        """Remove the cells from position `start` to `stop` and move the later ones down."""
         if not lib.llama_memory_seq_rm(self._memory, seq, start, stop):
             return False
         lib.llama_memory_seq_add(self._memory, seq, stop, -1, start - stop)
@@ -472,7 +472,7 @@ class Context:
         return data[:written]
 
     def set_state(self, seq: int, state: npt.NDArray[np.uint8]) -> bool:
-        """Restore a state of `seq`; return False if cells are lacking or the state is invalid."""
+        """Restore the state of `seq`; return False if there are too few cells or the state is invalid."""
         source = np.ascontiguousarray(state)
         data = pointer(source, ctypes.c_uint8)
         return bool(lib.llama_state_seq_set_data(self._pointer, data, source.nbytes, seq))
@@ -490,16 +490,16 @@ class Context:
         return data
 
     def set_partial_state(self, seq: int, state: npt.NDArray[np.uint8]) -> bool:
-        """Restore a partial state; return False, with these parts empty, if cells are lacking."""
+        """Restore a partial state; return False, leaving its parts empty, if there are too few cells."""
         data = pointer(state, ctypes.c_uint8)
         return bool(lib.llama_state_seq_set_data_ext(self._pointer, data, state.nbytes, seq, _PARTIAL))
 
     def last_position(self, seq: int) -> int:
-        """Return the largest position of `seq`; -1 without any."""
+        """Return the largest position of `seq`; -1 if it is empty."""
         return int(lib.llama_memory_seq_pos_max(self._memory, seq))
 
     def first_position(self, seq: int) -> int:
-        """Return the smallest position of `seq` in all layers; -1 without any."""
+        """Return the smallest position of `seq` that all layers hold; -1 if it is empty."""
         return int(lib.llama_memory_seq_pos_min(self._memory, seq))
 
     def close(self) -> None:

@@ -1,11 +1,11 @@
-"""Contexts of layers that draft from a model's hidden states: MTP, EAGLE-3, and Gemma 4's drafter.
+"""Contexts for layers that draft from a model's hidden states: MTP, EAGLE-3 and Gemma 4's drafter.
 
-An MTP head reads each token together with the model's hidden state after the previous token; it computes a
-guess of the next token, and the hidden state to continue from. An EAGLE-3 draft (Li et al. 2025,
+An MTP head reads each token together with the model's hidden state after the previous token. It computes a
+guess at the next token, and the hidden state to continue from. An EAGLE-3 draft (Li et al. 2025,
 arXiv:2503.01840) has an encoder that merges the inputs of three of the target's layers into such a state, and
 counts positions from the text's second token. Gemma 4's drafter has no KV cache: it reads its target's, and
-drafts all tokens at the position after the target's last one, distinguished by the hidden state alone.
-llama.cpp returns hidden states through functions of llama-ext.h.
+drafts all tokens at the position after the target's last one, where only the hidden state tells them apart.
+llama.cpp returns hidden states through functions in llama-ext.h.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Rows = npt.NDArray[np.float32]
 
 
 class HeadContext(Context):
-    """Context of a head. It must be closed before its target."""
+    """Context of a draft head. It must be closed before its target."""
 
     kind: Literal["mtp", "eagle3"] = "mtp"
     stays = False
@@ -39,16 +39,16 @@ class HeadContext(Context):
     def __init__(
         self, model: Model, params: LoadParams, target: Context, *, of: int = lib.LLAMA_CONTEXT_TYPE_MTP
     ) -> None:
-        """Allocate, and make the target keep its hidden states. Raises LoadFailed.
+        """Allocate the context and make the target keep its hidden states. Raises LoadFailed.
 
-        model: the model with the layers. params: the target's.
+        model: the model that contains the head's layers. params: the target's.
         """
         self._functions = _functions()
         self._target = target
         self.width = int(lib.llama_model_n_embd_out(model.pointer))
         """Size of a hidden state."""
         self.n_layers = 1 if self.stays else max(1, int(lib.llama_model_n_layer_nextn(model.pointer)))
-        """Layers; each of several ones predicts one token further than the previous one."""
+        """Number of layers; if there are several, each predicts one token further than the previous one."""
         if self.n_layers > 1 and model.architecture not in CHAINED:
             raise LoadFailed(
                 f"{model.architecture} models draft with one layer, but this one has {self.n_layers}."
@@ -61,8 +61,9 @@ class HeadContext(Context):
         self.output_bytes += 4 * self.width * (self.n_seq_max + 2 * target.n_batch + self.n_ubatch)
         self._keep_states(True)
         self.hands_out_all = model.architecture in HANDS_OUT_ALL
-        """Whether a call may mix tokens with and without wanted logits; otherwise, the hidden states of
-        the latter are missing."""
+        """Whether a call may mix tokens with and without wanted logits; if not, the latter's hidden states
+        are missing.
+        """
         self._functions.llama_set_embeddings_nextn(self.pointer, True, not self.hands_out_all)
         self._ends: list[int] = []
 
@@ -71,14 +72,14 @@ class HeadContext(Context):
         self._functions.llama_set_embeddings_nextn(self._target.pointer, keep, False)
 
     def target_states(self, n_tokens: int) -> Rows:
-        """Return the hidden states [n_tokens, width] after each token of the target's last call.
+        """Return the hidden states [n_tokens, width] after each token in the target's last call.
 
         They are valid until its next call.
         """
         return self._states(self._target, n_tokens)
 
     def own_states(self) -> Rows:
-        """Return a copy of the hidden states [runs, width] after each run of the last call here."""
+        """Return a copy of the hidden states [runs, width] after each run in this context's last call."""
         states = self._states(self, self._ends[-1] + 1 if self.hands_out_all else len(self._ends))
         return states[self._ends] if self.hands_out_all else states.copy()
 
@@ -87,7 +88,7 @@ class HeadContext(Context):
         return np.ctypeslib.as_array(first, (n, self.width))
 
     def read(self, runs: Sequence[tuple[int, int, Sequence[int], int]], states: Rows) -> Rows | None:
-        """Compute runs of tokens as `decode` does, with the hidden state before each token [n, width]."""
+        """Compute runs of tokens like `decode`, given the hidden state before each token [n, width]."""
         n_rows = self._batch.fill(runs)
         rows = np.ascontiguousarray(states, np.float32)
         if rows.shape != (self._batch.native.n_tokens, self.width):
@@ -97,11 +98,11 @@ class HeadContext(Context):
         return self._decode(self._batch.native, n_rows, abortable=False)
 
     def choose_layer(self, index: int) -> None:
-        """Let one of several layers compute the following calls."""
+        """Choose which of several layers computes the following calls."""
         self._functions.llama_set_nextn_layer_offset(self.pointer, index)
 
     def close(self) -> None:
-        """Free the cache and the buffers; the target stops keeping its hidden states."""
+        """Free the cache and the buffers. The target stops keeping its hidden states."""
         if self._pointer:
             self._keep_states(False)
         super().close()
@@ -114,7 +115,7 @@ def _functions() -> ModuleType:
     except (ImportError, AttributeError) as error:
         raise LoadFailed(
             "This build of llama.cpp cannot draft with a model's own layers (MTP).",
-            hint="Install llama-cpp-python as edgechat pins it, or draft otherwise: --draft ngram",
+            hint="Install llama-cpp-python as edgechat pins it, or use another drafter: --draft ngram",
         ) from error
     return llama_cpp_ext
 
@@ -123,27 +124,27 @@ _LEAST_LOGIT = np.float32(-1e9)
 
 
 class EagleContext(HeadContext):
-    """Context of an EAGLE-3 draft. Positions in its methods are indices of the text's tokens."""
+    """Context of an EAGLE-3 draft. Positions in its methods are indices into the text's tokens."""
 
     kind: Literal["mtp", "eagle3"] = "eagle3"
 
     def __init__(self, model: Model, params: LoadParams, target_model: Model, target: Context) -> None:
         """Allocate, and make the target keep the inputs of three of its layers. Raises LoadFailed."""
         self._inputs = _Inputs()
-        # The state after the last layer would be possible too; no published draft uses it.
+        # The state after the last layer would also be possible, but no published draft uses it.
         self._layers = self._inputs.layers(model)
         n_layers = target_model.n_layers
         self._target_width = int(lib.llama_model_n_embd(target_model.pointer))
         if target_model.architecture not in HANDS_OUT_INPUTS:
-            raise LoadFailed(f"llama.cpp cannot draft for {target_model.architecture} models by EAGLE-3.")
+            raise LoadFailed(f"llama.cpp cannot draft for {target_model.architecture} models with EAGLE-3.")
         if len(self._layers) != EAGLE_LAYERS or not all(0 <= one < n_layers for one in self._layers):
             raise LoadFailed(
-                f"The EAGLE-3 draft reads the layers {', '.join(map(str, self._layers))}, and its target has "
+                f"The EAGLE-3 draft reads layers {', '.join(map(str, self._layers))}, but its target has "
                 f"{n_layers}."
             )
         if (width := model.meta("eagle3.target_hidden_size")) != str(self._target_width):
             raise LoadFailed(
-                f"The EAGLE-3 draft reads hidden states of {width} numbers, and its target has "
+                f"The EAGLE-3 draft reads hidden states of {width} numbers, but its target has "
                 f"{self._target_width}."
             )
         super().__init__(model, params, target, of=lib.LLAMA_CONTEXT_TYPE_DEFAULT)
@@ -153,7 +154,7 @@ class EagleContext(HeadContext):
             self._inputs.keep(self._target.pointer, layer, keep)
 
     def target_states(self, n_tokens: int) -> Rows:
-        """Return the states [n_tokens, width] that the encoder makes of the target's last call."""
+        """Return the states [n_tokens, width] that the encoder makes from the target's last call."""
         rows = [self._inputs.get(self._target.pointer, layer) for layer in self._layers]
         shape = n_tokens, self._target_width
         inputs = np.hstack([np.ctypeslib.as_array(row, shape) for row in rows])
@@ -161,7 +162,7 @@ class EagleContext(HeadContext):
         return np.concatenate([self._encoded(inputs[at : at + size]) for at in range(0, n_tokens, size)])
 
     def _encoded(self, inputs: Rows) -> Rows:
-        # The encoder ignores positions, but llama.cpp requires them to continue the cache's.
+        # The encoder ignores positions, but llama.cpp requires them to continue the cache's positions.
         start = super().last_position(0) + 1
         positions = np.arange(start, start + len(inputs), dtype=np.int32)[None]
         batch = EmbeddingBatch(0, inputs, positions, all_rows=True)
@@ -170,7 +171,7 @@ class EagleContext(HeadContext):
             raise DecodeFailed(f"llama.cpp could not encode for the draft (code {code}): {logs.cause()}")
         return self._states(self, len(inputs)).copy()
 
-    # Positions below are indices of the text's tokens, whose first one has no position.
+    # Positions below are indices into the text's tokens, the first of which has no position.
 
     def read(self, runs: Sequence[tuple[int, int, Sequence[int], int]], states: Rows) -> Rows | None:
         """See `HeadContext.read`."""
@@ -206,7 +207,7 @@ class EagleContext(HeadContext):
 
 
 class _Inputs:
-    """Functions of llama-ext.h that llama-cpp-python does not bind."""
+    """Functions in llama-ext.h that llama-cpp-python does not bind."""
 
     def __init__(self) -> None:
         context = lib.llama_context_p_ctypes
@@ -229,18 +230,18 @@ class _Inputs:
         )  # fmt: skip
 
     def layers(self, model: Model) -> list[int]:
-        """Return the layers of the target that a draft reads."""
+        """Return the target's layers that a draft reads."""
         ids = self._ids(model.pointer)
         return [int(ids[at]) for at in range(self._n_ids(model.pointer))]
 
 
 def _function(name: str, gnu: str, msvc: str, arguments: list[Any], result: Any) -> Callable[..., Any]:
-    """Return a function with a C++ name, which GCC and MSVC mangle differently."""
+    """Return a C++ function, whose name GCC and MSVC mangle differently."""
     found: Any = ggml.exported(f"_Z{len(name)}{name}{gnu}", f"?{name}{msvc}")
     if found is None:
         raise LoadFailed(
-            "This build of llama.cpp cannot draft by EAGLE-3.",
-            hint="Install llama-cpp-python as edgechat pins it, or draft otherwise: --draft ngram",
+            "This build of llama.cpp cannot draft with EAGLE-3.",
+            hint="Install llama-cpp-python as edgechat pins it, or use another drafter: --draft ngram",
         )
     found.argtypes, found.restype = arguments, result
     return found  # type: ignore[no-any-return]
@@ -252,13 +253,13 @@ class AssistantContext(HeadContext):
     stays = True
 
     def __init__(self, model: Model, params: LoadParams, target_model: Model, target: Context) -> None:
-        """Allocate, and make the target keep its hidden states. Raises LoadFailed."""
-        if target_model.architecture != "gemma4":  # llama.cpp crashes
+        """Allocate the context and make the target keep its hidden states. Raises LoadFailed."""
+        if target_model.architecture != "gemma4":  # llama.cpp would crash
             raise LoadFailed(f"Gemma 4's drafter cannot draft for {target_model.architecture} models.")
         super().__init__(model, params, target)
 
     def read(self, runs: Sequence[tuple[int, int, Sequence[int], int]], states: Rows) -> Rows | None:
-        """See `HeadContext.read`. Tokens before the last one of a run are in the target's cache."""
+        """See `HeadContext.read`. All tokens of a run but the last are in the target's cache."""
         drafting, keep, at = [], [], 0
         for seq, start, tokens, wanted in runs:
             at += len(tokens)

@@ -1,4 +1,4 @@
-"""llama.cpp's log, sent to ours, with the last errors kept for messages."""
+"""llama.cpp's log, forwarded to ours, with errors kept for messages."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _LOG = logging.getLogger("llama.cpp")
 _LEVELS = {3: logging.WARNING, 4: logging.ERROR}
 _MAX_ERRORS = 16
 
-# llama.cpp has no error code for a lack of memory, so whole messages in the sources of llama.cpp and ggml are
-# recognized: other messages quote names from a file, and its path, which may say anything.
+# llama.cpp has no error code for running out of memory, so complete messages from the sources of llama.cpp
+# and ggml are matched. Other messages quote a file's path and names in it, which may say anything.
 _BEFORE = r"(?:\w+: )?(?:error: )?(?:error loading model: |failed to initialize the context: )?"
 _SIZE = r" *[\d.]+ Mi?B"
 _MESSAGES = (
@@ -43,7 +43,7 @@ _MESSAGES = (
 _NO_MEMORY = re.compile(_BEFORE + "(?:" + "|".join(_MESSAGES) + ")")
 
 last_errors: list[str] = []
-"""First errors in llama.cpp's log; callers clear the list before a call."""
+"""First errors in llama.cpp's log; callers clear the list before each call."""
 
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator]
@@ -58,16 +58,16 @@ def _receive(level: int, text: bytes, _user: Any) -> None:
 
 _logs: list[Callable[[Any, None], None]] = [lib.llama_log_set]
 _current: list[Any] = [_receive]
-"""Current receiver of the lines."""
+"""The current receiver of the lines."""
 
 
 def install() -> None:
-    """Take over llama.cpp's log for the life of this process."""
+    """Take over llama.cpp's log for the rest of this process."""
     _send_to(_receive)
 
 
 def add(set_log: Callable[[Any, None], None]) -> None:
-    """Take over the log of another library too, given the function that sets its receiver."""
+    """Take over another library's log as well, given the function that sets its receiver."""
     if set_log not in _logs:
         _logs.append(set_log)
         set_log(_current[0], None)
@@ -89,7 +89,7 @@ def recording() -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def listening(on_text: Callable[[str], None]) -> Iterator[None]:
-    """Call `on_text` with all lines, or parts of lines, that llama.cpp logs within the context."""
+    """Call `on_text` with every line, or part of a line, that llama.cpp logs within the context."""
 
     @lib.llama_log_callback  # type: ignore[untyped-decorator]
     def record(level: int, text: bytes, user: Any) -> None:
@@ -104,17 +104,17 @@ def listening(on_text: Callable[[str], None]) -> Iterator[None]:
 
 
 def ran_out(errors: Iterable[str]) -> bool:
-    """Return whether one of these errors is about a lack of memory."""
+    """Return whether any of these errors is about running out of memory."""
     return any(_NO_MEMORY.fullmatch(line.strip()) for line in errors)
 
 
 def refusal() -> type[LoadFailed]:
-    """Return the class of the logged error."""
+    """Return the exception class that fits the logged errors."""
     return OutOfMemory if ran_out(last_errors) else LoadFailed
 
 
 def cause() -> str:
-    """Return the first logged error, which is the cause; later ones report that something failed."""
+    """Return the first logged error, which is the cause; later ones only report that something failed."""
     if not last_errors:
         return "it gave no reason"
     return re.sub(r"^\w+: ", "", last_errors[0])  # without the name of the C function

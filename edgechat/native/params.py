@@ -1,6 +1,6 @@
-"""Parameters of a load, the memory that it takes, and architectures that draft, as plain values.
+"""Parameters of a load, the memory it takes, and which architectures can draft, as plain values.
 
-Nothing native is imported here, so that the front ends can use it.
+Nothing native is imported here, so that front ends can use it.
 """
 
 from __future__ import annotations
@@ -12,41 +12,42 @@ import msgspec
 CacheType = Literal["f16", "q8_0", "q4_0"]
 AttentionKind = Literal["flash", "plain"]
 N_CANDIDATES = 128
-"""Logits per row that a remote device sends; makers of models recommend a top-k of 20 to 64."""
+"""Logits per row that a remote device sends; model makers recommend a top-k of 20 to 64."""
 CANDIDATES_FROM = 8 * N_CANDIDATES
-"""Size of a vocabulary from which sending all logits would take much longer."""
+"""Vocabulary size from which sending all logits would take much longer."""
 _LINE = 16
 """Numbers (int32) in a cache line."""
 
 
 class LoadParams(msgspec.Struct, frozen=True, kw_only=True):
-    """Parameters of a model and its context; the others keep llama.cpp's defaults."""
+    """Parameters of a model and its context; all others keep llama.cpp's defaults."""
 
     context: int
-    """Cells of the KV cache, shared by all sequences; llama.cpp rounds them up to a multiple of 256."""
+    """Cells in the KV cache, shared by all sequences; llama.cpp rounds up to a multiple of 256."""
     cache_type: CacheType = "f16"
     threads: int = 1
     n_batch: int = 512
-    """Most tokens in a call."""
+    """Maximum tokens in a call."""
     n_ubatch: int = 512
     """Tokens in a micro-batch; the compute buffers grow with it."""
     n_seq_max: int = 4
     n_outputs_max: int = 4
-    """Rows of logits of one call; 0 means n_batch, otherwise at least n_seq_max, or llama.cpp aborts."""
+    """Maximum rows of logits in a call. 0: n_batch; otherwise at least n_seq_max, or llama.cpp aborts."""
     n_rs_seq: int = 0
-    """Snapshots of a recurrent state per sequence."""
+    """Snapshots of the recurrent state, per sequence."""
     flash_attention: bool = True
     embeddings: bool = False
-    """Make an embedding of each sequence of a call instead of logits."""
+    """Compute an embedding for each sequence in a call instead of logits."""
     reranks: bool = False
     """With `embeddings`: the model's classification head scores each sequence instead."""
     devices: tuple[str, ...] = ()
-    """llama.cpp's names of the accelerators to use, in the order of the layers, or 'MLX' for Apple's;
-    empty: the processor alone."""
+    """llama.cpp's names for the accelerators to use, in layer order, or 'MLX' for Apple's; empty: only the
+    CPU.
+    """
     split: tuple[int, ...] = ()
-    """Layers on each of `devices`: the last ones of the model. The output counts as one more layer."""
+    """Layers on each of `devices`, from the end of the model. The output counts as one more layer."""
     experts_in_ram: int = 0
-    """Number of first layers whose experts (MoE) stay in RAM."""
+    """Number of layers at the start whose experts (MoE) stay in RAM."""
     rpc: tuple[str, ...] = ()
     """Servers (host:port) whose devices are among `devices`."""
     mtp: bool = False
@@ -54,32 +55,32 @@ class LoadParams(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def n_rows(self) -> int:
-        """Rows of logits with reserved space, 0 for n_batch; a multiple of 16 with plain attention.
+        """Rows of logits to reserve space for; 0 for n_batch. With plain attention, a multiple of 16.
 
-        llama.cpp stores an int32 per row before the matrices of a call. Unless these fill whole cache lines,
-        all matrices are unaligned and long prompts are read up to 1.3 times as slowly (AVX-512).
+        llama.cpp stores an int32 per row before a call's matrices. Unless these fill whole cache lines, all
+        matrices are unaligned and long prompts take up to 1.3 times as long to read (AVX-512).
         """
         return self.n_outputs_max if self.flash_attention else -(-self.n_outputs_max // _LINE) * _LINE
 
     @property
     def attention(self) -> AttentionKind:
-        """Kind of attention that the context computes."""
+        """The kind of attention that the context computes."""
         return "flash" if self.flash_attention else "plain"
 
     @property
     def gpu_layers(self) -> int:
-        """Layers on accelerators."""
+        """Number of layers on accelerators."""
         return sum(self.split)
 
     def of_head(self) -> Self:
-        """Return the parameters of the context in which the model's head drafts, one token at a time."""
+        """Return the parameters for the context in which the model's head drafts, one token at a time."""
         return msgspec.structs.replace(
             self, n_batch=self.n_ubatch, n_outputs_max=self.n_seq_max, n_rs_seq=0, embeddings=False
         )
 
     @classmethod
     def of(cls, other: LoadParams) -> Self:
-        """Return the load parameters of a subclass's object, such as a LoadPlan."""
+        """Return the load parameters in a subclass's object, such as a LoadPlan."""
         return cls(**{name: getattr(other, name) for name in cls.__struct_fields__})
 
 
@@ -90,18 +91,18 @@ class Buffer(msgspec.Struct, frozen=True):
     """Contents of all buffers of one type, in bytes."""
 
     name: str
-    """llama.cpp's name of the type: 'CPU', 'CPU_REPACK', 'CUDA0', ..."""
+    """llama.cpp's name for the type: 'CPU', 'CPU_REPACK', 'CUDA0', ..."""
     is_host: bool
     """Whether it is in RAM."""
     weights: int = 0
     cache: int = 0
     compute: int = 0
     device: str = "CPU"
-    """Device whose memory it takes: 'CUDA0', or 'CPU', also for RAM that is pinned for a GPU."""
+    """Device whose memory it takes: 'CUDA0', or 'CPU', which includes RAM that is pinned for a GPU."""
 
     @property
     def total(self) -> int:
-        """Bytes of all three."""
+        """Sum of the three, in bytes."""
         return self.weights + self.cache + self.compute
 
 
@@ -110,13 +111,13 @@ class Breakdown(msgspec.Struct, frozen=True):
 
     buffers: tuple[Buffer, ...]
     output: int
-    """Bytes of the rows of logits, in RAM; llama.cpp's breakdown omits them."""
+    """Bytes for rows of logits, in RAM; llama.cpp's breakdown omits them."""
     n_ctx: int
-    """Cells of the cache, as rounded by llama.cpp."""
+    """Cells in the cache, as rounded by llama.cpp."""
 
     @property
     def weights(self) -> int:
-        """Bytes of the weights, on all devices."""
+        """Bytes of weights, on all devices."""
         return sum(buffer.weights for buffer in self.buffers)
 
     @property
@@ -131,7 +132,7 @@ class Breakdown(msgspec.Struct, frozen=True):
 
 
 def with_head(model: tuple[Buffer, ...], head: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
-    """Merge the buffers of a model with those of its head, which has the same weights."""
+    """Merge the buffers of a model with those of its head, which shares its weights."""
     merged = {buffer.name: buffer for buffer in model}
     for buffer in head:
         old = merged.get(buffer.name, Buffer(buffer.name, buffer.is_host, device=buffer.device))
@@ -145,16 +146,16 @@ def with_head(model: tuple[Buffer, ...], head: tuple[Buffer, ...]) -> tuple[Buff
 
 
 def is_mapped(buffer: Buffer) -> bool:
-    """Return whether its weights are pages of the file."""
+    """Return whether a buffer's weights are pages of the file."""
     return buffer.name.endswith(_MAPPED)
 
 
 def counted_once(buffers: tuple[Buffer, ...], weights: int) -> tuple[Buffer, ...]:
-    """Return the buffers of a load that maps its file, as they would be without the mapping.
+    """Return a load's buffers as they would be if the file were not mapped.
 
-    A mapped range holds the pages of all tensors between its first and its last, including tensors with a
-    copy in other buffers. The kernel reclaims such pages when it needs them, so they count once. weights:
-    bytes of all tensors of the file.
+    A mapped range holds the pages of all tensors from its first to its last, including tensors that have a
+    copy in other buffers. The kernel reclaims such pages when it needs memory, so they count once. weights:
+    bytes of all tensors in the file.
     """
     copied = sum(buffer.weights for buffer in buffers if not is_mapped(buffer))
     merged: dict[str, Buffer] = {}
@@ -184,12 +185,13 @@ ONE_LAYER = {
     "qwen35moe",
     "qwen3next",
 }
-"""Architectures that draft with a layer of their own (LLM_GRAPH_TYPE_DECODER_MTP), at most one."""
+"""Architectures that draft with at most one layer of their own (LLM_GRAPH_TYPE_DECODER_MTP)."""
 CHAINED = {"hy_v3", "mimo2", "step35"}
 """Architectures that draft with any number of layers, each predicting one token further."""
 HANDS_OUT_ALL = ONE_LAYER - {"deepseek4", "qwen3next"}
-"""Architectures whose heads return the hidden states of all tokens of a call; others return those of
-tokens with wanted logits. Mixing the two up returns wrong rows, or aborts."""
+"""Architectures whose heads return the hidden states of all tokens in a call; others only return those of
+tokens with wanted logits. Mixing the two up returns wrong rows, or aborts.
+"""
 HANDS_OUT_INPUTS = {
     "bailingmoe3",
     "gemma4",
@@ -207,6 +209,6 @@ HANDS_OUT_INPUTS = {
     "qwen3moe",
     "qwen3next",
 }
-"""Architectures that return the inputs of a layer, which EAGLE-3 reads."""
+"""Architectures that can return a layer's inputs, which EAGLE-3 reads."""
 EAGLE_LAYERS = 3
-"""Layers of the target that EAGLE-3 reads."""
+"""Number of the target's layers that EAGLE-3 reads."""

@@ -1,9 +1,9 @@
-"""Quantization by llama.cpp, and the importance matrix.
+"""Quantization with llama.cpp, and the importance matrix.
 
-`llama_model_quantize` writes a model file from another one, tensor by tensor, or only tells the resulting
-types. The importance matrix holds, for each column of a weight, the sum of the squares of its multipliers,
-collected as in llama.cpp's `tools/imatrix`: over separate chunks of a text, from all multiplications with a
-layer's weight, and per expert (MUL_MAT_ID).
+`llama_model_quantize` writes one model file from another, tensor by tensor, or only reports the resulting
+types. For each column of a weight, the importance matrix holds the sum of the squares of the inputs that it
+is multiplied by. It is collected as in llama.cpp's `tools/imatrix`: over separate chunks of a text, from all
+multiplications with a layer's weight, and per expert (MUL_MAT_ID).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from edgechat.native.vocabulary import NativeVocabulary
 
 Floats = npt.NDArray[np.float32]
 _MAX_BUFFER = 1 << 30
-"""Bytes of a tensor's rows that llama.cpp keeps in memory, an eighth of its default."""
+"""Bytes of a tensor's rows that llama.cpp keeps in memory: an eighth of its default."""
 _MAX_TEXT = 127
-"""Bytes of a metadata string that llama.cpp accepts."""
+"""Maximum bytes in a metadata string that llama.cpp accepts."""
 _NEEDS_IMPORTANCE = "will require an imatrix"
 _BEGUN = re.compile(r"\[ *\d+/ *\d+\] (?P<name>.+?) *- \[", re.DOTALL)
 _SIZE = re.compile(r"size = .*?(?:\((?P<type>\w+)\))?\s*", re.DOTALL)
@@ -41,10 +41,10 @@ class QuantizeParams:
     """Parameters of a quantization."""
 
     file_type: int
-    """llama.cpp's number of a mixture: `general.file_type`."""
+    """llama.cpp's number for a mixture: `general.file_type`."""
     threads: int = 1
     types: Mapping[str, int] = field(default_factory=dict)
-    """ggml's types of tensors that deviate from the mixture."""
+    """ggml types of tensors that deviate from the mixture."""
     importance: Mapping[str, Floats] | None = None
     """[n_matrices, n_columns] for each weight; an empty mapping differs from None in a dry run."""
     metadata: Mapping[str, str | int | float] = field(default_factory=dict)
@@ -55,9 +55,9 @@ class QuantizeParams:
 def quantize(
     source: Path, target: Path, params: QuantizeParams, on_tensor: Callable[[str], None] = lambda _name: None
 ) -> None:
-    """Write `target`. on_tensor: called with the name of each tensor before it is quantized.
+    """Write `target`. on_tensor: called with each tensor's name before it is quantized.
 
-    Raises NotQuantized with llama.cpp's reason; then a part of the file may exist.
+    Raises NotQuantized with llama.cpp's reason, in which case part of the file may exist.
     """
 
     def hear(text: str) -> None:
@@ -68,9 +68,9 @@ def quantize(
 
 
 def target_types(source: Path, params: QuantizeParams) -> dict[str, str]:
-    """Return the resulting type of each tensor in ggml's spelling ('q4_K'), or '' for an unchanged one.
+    """Return each tensor's resulting type in ggml's spelling ('q4_K'), or '' if it is unchanged.
 
-    No weights are read. Raises NotQuantized, also if an importance matrix is required and missing.
+    No weights are read. Raises NotQuantized, including when a required importance matrix is missing.
     """
     types: dict[str, str] = {}
     needs_importance = False
@@ -87,7 +87,7 @@ def target_types(source: Path, params: QuantizeParams) -> dict[str, str]:
     if needs_importance:
         raise NotQuantized(
             "This quantization has so few bits that it needs an importance matrix.",
-            hint="Add --imatrix auto, or --imatrix FILE with a text of the kind that the model is for.",
+            hint="Add --imatrix auto, or --imatrix FILE with text similar to what the model is for.",
         )
     return types
 
@@ -124,7 +124,7 @@ def _call(
 
 
 def _importance(importance: Mapping[str, Floats]) -> ctypes.Array[lib.llama_model_imatrix_data]:
-    """Return llama.cpp's list, which needs at least one entry."""
+    """Return llama.cpp's list of importances, which needs at least one entry."""
     values = importance or {"": np.ones(1, np.float32)}
     entries = [
         lib.llama_model_imatrix_data(
@@ -133,7 +133,7 @@ def _importance(importance: Mapping[str, Floats]) -> ctypes.Array[lib.llama_mode
         for name, one in values.items()
     ]
     array = (lib.llama_model_imatrix_data * (len(entries) + 1))(*entries)
-    array.keep = values  # type: ignore[attr-defined]  # the pointers are into these
+    array.keep = values  # the pointers refer to these
     return array
 
 
@@ -142,7 +142,7 @@ def _entry(key: str, value: str | int | float) -> Any:
     entry.key = key.encode()
     if isinstance(value, str):
         entry.tag = lib.LLAMA_KV_OVERRIDE_TYPE_STR
-        # Characters are not cut.
+        # Characters are kept whole.
         text = value.encode("utf-8", "replace")[:_MAX_TEXT].decode("utf-8", "ignore")
         entry.value.val_str = text.encode()
     elif isinstance(value, int):
@@ -153,21 +153,21 @@ def _entry(key: str, value: str | int | float) -> Any:
 
 
 _LEAST_ROWS = 16
-"""Fewest rows of a multiplication that counts, as in llama.cpp."""
+"""Minimum rows for a multiplication to count, as in llama.cpp."""
 
 
 @dataclass(slots=True)
 class ActivationSums:
-    """Collected sums of each weight, by its name."""
+    """Sums collected for each weight, by name."""
 
     squares: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     """[n_matrices, n_columns]"""
     counts: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
-    """Multiplied rows: [n_matrices] of experts, else [1]."""
+    """Multiplied rows: [n_matrices] for experts, else [1]."""
     failure: BaseException | None = None
 
     def on_operation(self, address: int, ask: bool) -> bool:
-        """Answer `cb_eval`: whether an operation's result is wanted, then whether to continue."""
+        """Answer `cb_eval`: before an operation, whether its result is needed; after it, whether to go on."""
         tensor = tensors.at(address)
         if ask:
             return _counts(tensor)
@@ -222,7 +222,7 @@ def _counts(tensor: Any) -> bool:
 
 
 class TextReader:
-    """A loaded model with a context of a chunk's length."""
+    """A loaded model with a context as long as one chunk."""
 
     def __init__(
         self,
@@ -232,7 +232,7 @@ class TextReader:
         writable: bool = False,
         on_operation: Callable[[int, bool], bool] | None = None,
     ) -> None:
-        """Load a model as placed by `load`. Raises LoadFailed."""
+        """Load a model, placed as in `load`. Raises LoadFailed."""
         tensors.check()
         self._stack = ExitStack()
         with ExitStack() as stack:
@@ -250,14 +250,14 @@ class TextReader:
         self._stack.close()
 
     def chunks(self, text: str, length: int) -> list[list[int]]:
-        """Return the complete chunks of a text, of `length` tokens, with BOS if the model has one."""
+        """Return a text's complete chunks of `length` tokens, each starting with BOS if the model has one."""
         tokens = self._vocabulary.whole(text)
         begin = self._vocabulary.tokenize("", bos=True, special=False)
         starts = range(0, len(tokens) - length + 1, length)
         return [begin + tokens[start + len(begin) : start + length] for start in starts]
 
     def logits(self, chunk: Sequence[int], n_rows: int) -> npt.NDArray[np.float32]:
-        """Return the last rows of logits of a chunk [n_rows, n_vocab], valid until the next call."""
+        """Return the last rows of logits for a chunk [n_rows, n_vocab], valid until the next call."""
         self._context.clear()
         rows = self._context.decode([(0, 0, chunk, n_rows)])
         if rows is None:

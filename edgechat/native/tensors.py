@@ -1,4 +1,4 @@
-"""ggml's tensors, read between operations and replaced as weights, and rounding to a type.
+"""ggml's tensors: reading them between operations, replacing weights, and rounding to a type.
 
 llama_cpp does not bind the struct, so it is copied from ggml.h; `check` compares its size with ggml's own.
 """
@@ -60,12 +60,12 @@ def at(address: int) -> Any:
 
 @cache
 def operation(number: int) -> str:
-    """Return ggml's name of a tensor's `op`: 'MUL_MAT'."""
+    """Return ggml's name for a tensor's `op`, such as 'MUL_MAT'."""
     return ggml.text(ggml.call("ggml_op_name", ctypes.c_char_p, ctypes.c_int(number)))
 
 
 def name_of(tensor: Any) -> str:
-    """Return the name of a tensor, also of its copy on another device: 'CUDA0#blk.0.attn_k.weight#0'."""
+    """Return a tensor's name, even if it is a copy on another device: 'CUDA0#blk.0.attn_k.weight#0'."""
     parts = tensor.name.decode("utf-8", "replace").split("#")
     return str(parts[1] if len(parts) > 1 else parts[0])
 
@@ -73,7 +73,7 @@ def name_of(tensor: Any) -> str:
 def read(tensor: Any, kind: Any) -> npt.NDArray[Any]:
     """Return a copy of a tensor's numbers, slowest dimension first: [ne3, ne2, ne1, ne0].
 
-    Rows may have gaps between them. kind: numpy's type of a number, as large as ggml's.
+    Rows may have gaps between them. kind: numpy's type for a number, as large as ggml's.
     """
     size = ggml.ask("ggml_nbytes", ctypes.c_size_t, ctypes.addressof(tensor))
     data = np.empty(size, np.uint8)
@@ -93,7 +93,7 @@ def read(tensor: Any, kind: Any) -> npt.NDArray[Any]:
 
 
 def write(tensor: Any, data: npt.NDArray[Any]) -> None:
-    """Replace all numbers of a tensor in private memory (`Model(writable=True)`)."""
+    """Replace all numbers in a tensor in private memory (`Model(writable=True)`)."""
     size = ggml.ask("ggml_nbytes", ctypes.c_size_t, ctypes.addressof(tensor))
     if not data.flags.c_contiguous or data.nbytes != size:
         raise ValueError(f"{data.nbytes} bytes for a tensor of {size}")
@@ -109,7 +109,7 @@ def write(tensor: Any, data: npt.NDArray[Any]) -> None:
 
 Floats = npt.NDArray[np.float32]
 _SLAB = 1 << 18
-"""Weights that a thread rounds at once."""
+"""Weights that a thread rounds at a time."""
 
 
 class _Traits(ctypes.Structure):
@@ -144,7 +144,7 @@ def _traits(kind: int) -> _Traits:
 
 
 def rounded(weights: Floats, kind: int, importance: Floats | None, threads: int) -> Floats:
-    """Return `weights` [n_matrices, n_rows, n_columns] after rounding them to ggml's type `kind`.
+    """Return `weights` [n_matrices, n_rows, n_columns] rounded to ggml's type `kind`.
 
     importance: of each column [n_matrices, n_columns], as in `llama_model_quantize`.
     """

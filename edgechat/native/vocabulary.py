@@ -1,4 +1,4 @@
-"""Conversion between text and tokens by llama.cpp's tokenizer, and comparison of vocabularies."""
+"""Conversion between text and tokens with llama.cpp's tokenizer, and comparison of vocabularies."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import llama_cpp.llama_cpp as lib
 from edgechat.native.handles import Model
 
 _MORE = 128
-"""Largest difference in the sizes of compatible vocabularies, some of which are padded."""
+"""Largest difference in size between compatible vocabularies, some of which are padded."""
 _REMEMBERED = 32_768
-"""Tokens whose bytes are cached, in 7 MB."""
+"""Number of tokens whose bytes are cached, which takes 7 MB."""
 _FIRST = 5
-"""Number of first tokens that may differ."""
+"""Number of tokens at the start that may differ."""
 
 
 class NativeVocabulary:
-    """Vocabulary of a loaded model, which must outlive it."""
+    """The vocabulary of a loaded model, which must outlive it."""
 
     def __init__(self, model: Model, ends: Collection[int] = ()) -> None:
-        """Take over a model's vocabulary. ends: further ids that end a reply, besides llama.cpp's."""
+        """Take over a model's vocabulary. ends: ids that end a reply, in addition to llama.cpp's."""
         self._vocab = model.vocab
         self.size = int(lib.llama_vocab_n_tokens(self._vocab))
         self._bos_id = int(lib.llama_vocab_bos(self._vocab))
@@ -35,7 +35,7 @@ class NativeVocabulary:
         self.is_end = lru_cache(_REMEMBERED)(self._is_end)
 
     def infill(self) -> tuple[int, int, int] | None:
-        """Return the tokens for infilling that the file names, or that have the usual names."""
+        """Return the infill tokens that the file names, or those with the usual names."""
         prefix, suffix, middle = (
             int(token_of(self._vocab))
             for token_of in (lib.llama_vocab_fim_pre, lib.llama_vocab_fim_suf, lib.llama_vocab_fim_mid)
@@ -43,9 +43,9 @@ class NativeVocabulary:
         return (prefix, suffix, middle) if min(prefix, suffix, middle) >= 0 else None
 
     def misfit(self, other: NativeVocabulary) -> str:
-        """Return why tokens of another vocabulary are not tokens of this one; '' if they are.
+        """Return why the other vocabulary's tokens are not tokens of this one; '' if they are.
 
-        The rule is llama.cpp's own for drafts.
+        The rule is llama.cpp's own for draft models.
         """
         own, others = self._vocab, other._vocab
         if lib.llama_vocab_type(own) != lib.llama_vocab_type(others):
@@ -74,7 +74,7 @@ class NativeVocabulary:
         return tokens
 
     def whole(self, text: str) -> list[int]:
-        """Return the ids of a text, with the tokens that the model expects around it ([CLS], [SEP], end)."""
+        """Return the ids of `text`, with the tokens that the model expects around it ([CLS], [SEP], end)."""
         return self._tokens(text, around=True, special=False)
 
     def _tokens(self, text: str, *, around: bool, special: bool) -> list[int]:
@@ -89,7 +89,7 @@ class NativeVocabulary:
     def around_pair(self) -> tuple[list[int], list[int], list[int]]:
         """Return the ids before, between and after the two texts for a cross-encoder, as in llama-server.
 
-        These are [CLS], [SEP] and an end, as far as the vocabulary requires them.
+        These are [CLS], [SEP] and an end token, where the vocabulary requires them.
         """
         vocab = self._vocab
         eos, sep = int(lib.llama_vocab_eos(vocab)), int(lib.llama_vocab_sep(vocab))
@@ -114,11 +114,10 @@ class NativeVocabulary:
         return self.piece_of(token, special=True) if special else self._piece(token)
 
     def control_texts(self) -> list[str]:
-        """Return the texts of control tokens, in a microsecond per token; see `Vocabulary.control_texts`."""
+        """Return the texts of control tokens, at a microsecond per token; see `Vocabulary.control_texts`."""
         attributes = map(lib.llama_vocab_get_attr, repeat(self._vocab), range(self.size))
         control = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
         return [self._text(token) for token, attribute in enumerate(attributes) if attribute & control]
 
     def _is_end(self, token: int) -> bool:
-        """Return whether this token ends a reply."""
         return token in self._ends or bool(lib.llama_vocab_is_eog(self._vocab, token))

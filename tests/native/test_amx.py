@@ -146,4 +146,4 @@ def test_the_trial_compares_products(monkeypatch):
         return found if layout == ggml.cpu_buffers() else np.where(np.arange(96) == 95, 0, found)
 
     monkeypatch.setattr(amx_trial, "_product", wrong)
-    assert amx_trial._failure() == "gives wrong products of Q4_0"
+    assert amx_trial._failure() == "gives wrong products for Q4_0"

@@ -1,1 +1,1 @@
-"""Backends, which compute logits: llama.cpp and MLX."""
+"""Backends that compute logits: llama.cpp and MLX."""

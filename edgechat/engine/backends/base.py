@@ -1,4 +1,4 @@
-"""Backend protocol, with logits, media ids and sets of adapters. Scheduling and sampling build on it."""
+"""The backend protocol and its types, media ids and adapter sets. Scheduling and sampling build on it."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ class CacheFull(Exception):
 
 
 class EncodingStopped(Exception):
-    """The embeddings of an image or a sound are no longer wanted."""
+    """The embeddings of an image or a sound are no longer needed."""
 
 
 class Interrupted(Exception):
     """The call was interrupted: its last micro-batch is lost, earlier ones are valid."""
 
     def __init__(self, n_kept: tuple[int | None, ...]) -> None:
-        """n_kept: cached tokens of each part; None if the whole sequence is lost."""
+        """n_kept: number of tokens cached for each part; None if the whole sequence is lost."""
         super().__init__()
         self.n_kept = n_kept
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
-    """Run of tokens of one sequence in a batch.
+    """A run of tokens from one sequence in a batch.
 
     The first token has position `start`, the current length of the sequence. Logits are computed for the last
     `n_logits` tokens: 0 for a chunk within a prompt, 1 to sample, k + 1 to verify k drafted tokens.
@@ -49,31 +49,31 @@ class BatchPart:
     tokens: Seq[int]
     n_logits: int
     n_candidates: int = 0
-    """Number of highest logits needed in each row; others may be -inf. 0: all."""
+    """How many of the highest logits each row needs; the others may be -inf. 0: all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Capabilities of a backend. Using others is an error and never ignored."""
+    """What a backend can do. Using anything else is an error, and is never ignored."""
 
     mixes: bool
-    """A batch may have parts of several sequences."""
+    """Whether a batch may combine parts of several sequences."""
     cuts: bool = True
-    """Sequences can be cut and copied at any token; else only whole sequences can be copied and rewound."""
+    """Whether sequences can be cut and copied at any token; else only whole ones can be copied or rewound."""
     shifts: bool = False
-    """A part in the middle of a sequence can be removed, with an approximate result."""
+    """Whether a part in the middle of a sequence can be removed, with an approximate result."""
     saves: bool = False
-    """The state of a sequence can be saved and restored."""
+    """Whether the state of a sequence can be saved and restored."""
     recomputes: bool = False
-    """A rollback computes the remaining tokens of the call again."""
+    """Whether a rollback computes the remaining tokens of the call again."""
 
 
 class Vocabulary(Protocol):
-    """Tokens to bytes and back."""
+    """Converts text to tokens, and tokens to bytes."""
 
     @property
     def size(self) -> int:
-        """Number of tokens; the width of a row of logits."""
+        """Number of tokens, which is also the width of a row of logits."""
 
     @property
     def bos(self) -> str:
@@ -84,14 +84,14 @@ class Vocabulary(Protocol):
         """Text of the end-of-sequence token, or ''."""
 
     def tokenize(self, text: str, *, bos: bool, special: bool) -> list[int]:
-        """Return the ids of `text`.
+        """Return the token ids of `text`.
 
-        bos: prepend the beginning-of-sequence token if the model expects it and the text has none.
+        bos: prepend the beginning-of-sequence token if the model expects it and `text` lacks it.
         special: parse control tokens in the text.
         """
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """Return the bytes of a token, perhaps part of a character; control tokens need `special`."""
+        """Return the bytes of a token, possibly part of a character; control tokens need `special`."""
 
     def control_texts(self) -> Iterable[str]:
         """Return the texts of control tokens."""
@@ -106,28 +106,31 @@ class Vocabulary(Protocol):
         """
 
     def misfit(self, other: Self) -> str:
-        """Return why drafts cannot use the other vocabulary, '' if they can."""
+        """Return why a model with the other vocabulary cannot draft for this one; '' if it can."""
 
 
 class TokenDrawing(Protocol):
-    """Sampling on the GPU, which computes the next token while the engine handles the last."""
+    """Samples on the GPU, which computes the next token while the engine handles the last one."""
 
     def next_token(self, part: BatchPart, sampling: Sampling, number: float) -> int:
-        """Compute a run of one sequence and return the next token.
+        """Compute a run of tokens from one sequence and return the next token.
 
-        It is the choice of `Sampler.choose`, without penalties. number: random number from 0 to 1. Raises
-        CacheFull or DecodeFailed.
+        It is the token that `Sampler.choose` would choose without penalties. number: a random number from 0
+        to 1. Raises CacheFull or DecodeFailed.
         """
 
 
 class Interruption(Protocol):
-    """Interruption of calls, so that prompts can be computed in large batches without delaying others."""
+    """Interrupts calls, so that prompts can be computed in large batches without delaying other requests."""
 
     def interrupt(self) -> None:
-        """Interrupt the running call of `decode_interruptibly`, or the next calls. Thread-safe."""
+        """Interrupt `decode_interruptibly`, now and in later calls, until `clear_interrupt`. Thread-safe."""
 
     def clear_interrupt(self) -> None:
-        """Let calls run to their end again. Check for the reason of the interrupt afterwards, not before."""
+        """Let calls run to completion again.
+
+        Check the reason for the interrupt afterwards, not before, so that a new one is not missed.
+        """
 
     def decode_interruptibly(self, parts: Seq[BatchPart]) -> Logits:
         """Compute a batch like `Backend.decode`; may raise Interrupted."""
@@ -135,12 +138,12 @@ class Interruption(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Media:
-    """An image or a sound, or a part of it, as cut by a projector."""
+    """An image or a sound, or part of one, as cut by a projector."""
 
     ids: tuple[int, ...]
-    """Ids that represent it among tokens, one for each cell; see `media_ids`."""
+    """Ids that stand for it among tokens, one per cell; see `media_ids`."""
     whole: bool
-    """Whether it must be computed in one call, since its cells attend to each other."""
+    """Whether it must be computed in one call because its cells attend to each other."""
     piece: object
     """Private to the backend."""
 
@@ -151,10 +154,10 @@ class MediaEncoder(Protocol):
     sees: bool
     hears: bool
     sample_rate: int
-    """Samples per second of input sounds."""
+    """Sample rate of input audio, in Hz."""
 
     def cut(self, contents: Pixels | Samples, digest: str) -> list[tuple[int, ...] | Media]:
-        """Return the representation of an image or a sound in a prompt: surrounding tokens and media.
+        """Return what represents an image or a sound in a prompt: media and the tokens around them.
 
         digest: identifies the content. Thread-safe. Raises BadRequest for unsupported contents.
         """
@@ -162,12 +165,12 @@ class MediaEncoder(Protocol):
     def encode(self, media: Media, *, between: Callable[[], bool]) -> Embeddings:
         """Return the embeddings of media [n_cells, n_embd]. Runs in a separate thread, one call at a time.
 
-        between: called about every 0.05 seconds, and the backend may decode meanwhile. If it returns False,
-        EncodingStopped is raised. Raises DecodeFailed.
+        between: called about every 0.05 seconds; the backend may decode meanwhile. If it returns False,
+        EncodingStopped is raised. Raises DecodeFailed if encoding fails.
         """
 
     def decode(self, seq: int, start: int, media: Media, embeddings: Embeddings) -> None:
-        """Compute the cells of media at the end of a sequence, which has `start` tokens.
+        """Compute the cells of media at the end of a sequence of `start` tokens.
 
         Raises CacheFull or DecodeFailed; the sequence is then unchanged or empty.
         """
@@ -180,13 +183,13 @@ class Adapters(Protocol):
     """LoRA adapters of a model, loaded on first use."""
 
     def resolve(self, wanted: Seq[AdapterUse]) -> AdapterSet:
-        """Check the adapters of a request and return them as a set. Thread-safe.
+        """Check the adapters in a request and return them as a set. Thread-safe.
 
         Raises NotAnAdapter, ModelFileError or DiskError.
         """
 
     def use(self, adapters: AdapterSet) -> None:
-        """Use these adapters in following calls. Raises DecodeFailed; then no adapters are used."""
+        """Use these adapters from the next call on. Raises DecodeFailed, after which no adapters are used."""
 
 
 class DraftHead(Protocol):
@@ -194,20 +197,20 @@ class DraftHead(Protocol):
 
     kind: Literal["mtp", "eagle3"]
     longest: int
-    """Maximum tokens of a draft."""
+    """Maximum tokens in a draft."""
 
     def can_draft(self, seq: int, length: int) -> bool:
-        """Return whether it knows all `length` computed tokens of a sequence."""
+        """Return whether the head has received all `length` computed tokens of a sequence."""
 
     def begin(self, tokens: Seq[tuple[int, int]]) -> Logits:
-        """Return the logits [n, n_vocab] after the next token of each sequence.
+        """Start drafts and return the logits [n, n_vocab] after the next token of each sequence.
 
-        tokens: pairs of a sequence and the token that its next call begins with; all must fit into one call.
-        The rows are valid until the next call. Raises CacheFull or DecodeFailed.
+        tokens: pairs of a sequence and its next token; all must fit into one call. The rows are valid until
+        the next call. Raises CacheFull or DecodeFailed.
         """
 
     def extend(self, tokens: Seq[tuple[int, int]]) -> Logits:
-        """Return the logits after another token of each draft, for sequences of the last call."""
+        """Add a token to each draft from the last call and return the logits after it."""
 
 
 class Backend(Protocol):
@@ -223,38 +226,38 @@ class Backend(Protocol):
     adapters: Adapters | None
     """None: LoRA adapters are not supported."""
     no_vision: str
-    """Why its projector is not loaded; '' if it is or there is none."""
+    """Why the projector is not loaded; '' if it is, or if there is none."""
     head: DraftHead | None
     """None: there is no draft head."""
     no_head: str
-    """Why the plan's draft head is not used; '' if it is or there is none."""
+    """Why the plan's draft head is not used; '' if it is, or if there is none."""
     vocabulary: Vocabulary
     context: int
-    """Cells of the cache, shared by all sequences."""
+    """Number of cells in the cache, shared by all sequences."""
     n_seq_max: int
     n_batch: int
     """Maximum tokens per call of `decode`."""
     n_outputs_max: int
     """Maximum rows of logits per call."""
     checkpoint_bytes: int
-    """Memory limit for all checkpoints in bytes; 0: none are taken or needed."""
+    """Memory limit for all checkpoints, in bytes; 0: none are taken or needed."""
     rolls_back: int
-    """Maximum tokens at the end of a call that can be rolled back; see `rollback`."""
+    """Maximum number of tokens that can be rolled back after a call; see `rollback`."""
     rolls_back_alone: bool
-    """Whether a rollback requires a call without other sequences."""
+    """Whether only calls with a single sequence can be rolled back."""
     chat_template: str | None
     architecture: str
     n_params: int
     train_context: int
     buffers: tuple[Buffer, ...]
-    """Allocated buffers, if known and predicted by the plan."""
+    """Allocated buffers; empty if they are unknown or the plan does not predict them."""
     touched_bytes: int
-    """Bytes of its buffers that were written while loading, without mapped files; 0 if unknown."""
+    """Bytes of buffers that were written during loading, excluding mapped files; 0 if unknown."""
     state_format: str
-    """Properties besides the model's file that a saved state depends on: cache type, build etc."""
+    """What a saved state depends on besides the model file: cache type, build etc."""
 
     def decode(self, parts: Seq[BatchPart]) -> Logits:
-        """Compute a batch; return a row of logits for each requested token, in the order of the parts.
+        """Compute a batch and return a row of logits for each requested token, in the order of the parts.
 
         The rows are valid until the next call. Raises CacheFull or DecodeFailed.
         """
@@ -262,57 +265,58 @@ class Backend(Protocol):
     def truncate(self, seq: int, length: int) -> bool:
         """Cut a sequence to `length` tokens.
 
-        Returns False if the architecture would give a wrong result; the sequence is then unchanged. Length 0
+        Returns False, leaving the sequence unchanged, if the architecture would give a wrong result. Length 0
         always works.
         """
 
     def rollback(self, seq: int, count: int) -> bool:
         """Roll back the last `count` tokens of a sequence, fewer than the last call of `decode` computed.
 
-        Possible once after a call, for up to `rolls_back` tokens. Returns False if the result would be wrong;
-        the sequence is then unchanged.
+        Possible once after each call, for up to `rolls_back` tokens. Returns False, leaving the sequence
+        unchanged, if the result would be wrong.
         """
 
     def checkpoint(self, seq: int) -> Checkpoint:
-        """Return the data that `rewind` needs to return to the current length. Raises MemoryError."""
+        """Return what `rewind` needs to restore the current length. Raises MemoryError."""
 
     def rewind(self, seq: int, checkpoint: Checkpoint) -> bool:
-        """Cut a sequence that begins with the tokens of a checkpoint to these tokens.
+        """Cut a sequence to the tokens of a checkpoint, with which it must begin.
 
-        The checkpoint may be from another sequence. Returns False, with the sequence empty, if the result
-        would be wrong or cells are short.
+        The checkpoint may come from another sequence. Returns False, leaving the sequence empty, if the
+        result would be wrong or there are too few free cells.
         """
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> npt.NDArray[np.uint8]:
-        """Return the state of a checkpoint as bytes, which `rewind` accepts, too. Raises MemoryError."""
+        """Return a checkpoint's state as bytes, a form that `rewind` also accepts. Raises MemoryError."""
 
     def can_copy(self, source: int, length: int) -> bool:
-        """Return whether the first `length` tokens of a sequence can be copied with a correct result."""
+        """Return whether copying the first `length` tokens of a sequence gives a correct result."""
 
     def copy(self, source: int, target: int, length: int) -> bool:
-        """Share the first `length` tokens of `source` with the empty sequence `target`, in the same cells.
+        """Let the empty sequence `target` share the cells of the first `length` tokens of `source`.
 
-        Only after `can_copy` returned True. Returns False, with `target` still empty, if there are no free
-        cells for its windows.
+        Call this only if `can_copy` returned True. Returns False, leaving `target` empty, if there are not
+        enough free cells for its windows.
         """
 
     def shift(self, seq: int, start: int, stop: int) -> bool:
-        """Remove the tokens from `start` to `stop` from a sequence and move the rest.
+        """Remove the tokens from `start` to `stop` from a sequence and close the gap.
 
-        The result is approximate: the rest was computed with the removed tokens. Returns False if it is
-        impossible; the sequence is then unchanged. Raises ValueError unless 0 < start < stop < length.
+        The result is approximate, since the rest was computed with the removed tokens. Returns False, leaving
+        the sequence unchanged, if this is impossible. Raises ValueError unless 0 < start < stop < length.
         """
 
     def save(self, seq: int) -> npt.NDArray[np.uint8]:
-        """Return the state of a sequence, for a backend with the same model and format.
+        """Return a sequence's state, which any backend with the same model and format can restore.
 
         Raises MemoryError if a copy would take more than half of the free memory.
         """
 
     def restore(self, seq: int, state: npt.NDArray[np.uint8], tokens: Seq[int]) -> bool:
-        """Fill an empty sequence with a saved state of tokens; False, with it still empty, on failure.
+        """Fill an empty sequence with the saved state of `tokens`.
 
-        The state must come from `save`: llama.cpp hardly checks it.
+        Returns False, leaving the sequence empty, on failure. The state must come from `save`, since
+        llama.cpp hardly checks it.
         """
 
     def close(self) -> None:
@@ -321,13 +325,13 @@ class Backend(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
-    """Uncuttable state of a sequence: its windows and recurrent states at one length.
+    """The part of a sequence's state that cannot be cut: its windows and recurrent states at one length.
 
-    Without keys and values of layers with full attention, which stay in the cache.
+    The keys and values of layers with full attention are not included, since they stay in the cache.
     """
 
     length: int
-    """Number of tokens of the sequence when it was taken."""
+    """Number of tokens in the sequence when it was taken."""
     n_bytes: int
     state: object
     """Private to the backend, or the result of its `save_checkpoint`."""
@@ -338,7 +342,7 @@ Embeddings = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.intp]
 Probabilities = npt.NDArray[np.float64]
 Distribution = tuple[Ids, Probabilities]
-"""Ids that may come next and their probabilities, which add up to 1."""
+"""The ids that may come next and their probabilities, which add up to 1."""
 
 
 def broken_logits() -> DecodeFailed:
@@ -353,14 +357,14 @@ _MEDIA, _FIRST = 1 << 30, 1 << 29
 _HASH = _FIRST - 1
 _BITS = 14
 MOST_CELLS = (1 << _BITS) - 1
-"""Maximum cells of a run."""
+"""Maximum cells in a run."""
 _KEY = 4
-"""Number of ids that identify a run: 87 bits of hash and its sizes."""
+"""Number of ids in a run's key: 87 bits of hash, and the run's sizes."""
 
 
 @dataclass(frozen=True, slots=True)
 class MediaRun:
-    """Run of media ids in a list of tokens."""
+    """A run of media ids in a list of tokens."""
 
     start: int
     n_cells: int
@@ -373,17 +377,17 @@ class MediaRun:
 
 
 def is_media(token: int) -> bool:
-    """Return whether an id represents a cell of an image or a sound."""
+    """Return whether an id stands for a cell of an image or a sound."""
     return token >= _MEDIA
 
 
 def media_ids(content: bytes, n_cells: int, n_positions: int) -> tuple[int, ...]:
-    """Return ids for the cells of media. content: identifies the media and how they were cut.
+    """Return ids for the cells of media.
 
-    Raises ValueError for too many cells.
+    content: identifies the media and how they were cut. Raises ValueError if there are too many cells.
     """
     if not 1 < n_cells <= MOST_CELLS or not 0 < n_positions <= MOST_CELLS:
-        raise ValueError(f"{n_cells} cells at {n_positions} positions cannot be told by ids")
+        raise ValueError(f"{n_cells} cells at {n_positions} positions cannot be represented by ids")
     digest = hashlib.shake_128(content).digest(4 * n_cells)
     hashes = [int.from_bytes(digest[at : at + 4], "little") & _HASH for at in range(0, len(digest), 4)]
     first, rest = _MEDIA | _FIRST | hashes[0], [_MEDIA | one for one in hashes[2:]]
@@ -391,12 +395,12 @@ def media_ids(content: bytes, n_cells: int, n_positions: int) -> tuple[int, ...]
 
 
 def key_of(ids: Sequence[int]) -> tuple[int, ...]:
-    """Return the key of the run at the beginning of a list of ids."""
+    """Return the key of the run that a list of ids begins with."""
     return tuple(ids[:_KEY])
 
 
 def media_runs(tokens: Sequence[int]) -> Iterator[MediaRun]:
-    """Yield the runs of media in a list of tokens. A truncated run at the end counts as whole."""
+    """Yield the media runs in a list of tokens. A truncated run at the end counts as complete."""
     at, end = 0, len(tokens)
     if not end or max(tokens) < _MEDIA:
         return
@@ -411,25 +415,25 @@ def media_runs(tokens: Sequence[int]) -> Iterator[MediaRun]:
 
 
 class Places:
-    """Positions of the tokens of a sequence; with M-RoPE, media have fewer positions than cells."""
+    """The positions of a sequence's tokens; with M-RoPE, media have fewer positions than cells."""
 
     def __init__(self, runs: Sequence[MediaRun] = ()) -> None:
         self.runs = list(runs)
 
     def position(self, index: int) -> int:
-        """Return the position of the token at an index, which is not inside a run."""
+        """Return the position of the token at `index`, which must not be inside a run."""
         return index - sum(run.n_cells - run.n_positions for run in self.runs if run.stop <= index)
 
     def length(self, last_position: int) -> int:
-        """Return the number of tokens, given the last position according to llama.cpp.
+        """Return the number of tokens, given the last position that llama.cpp reports.
 
-        For an M-RoPE image, that is its first position.
+        For an M-RoPE image, that is the image's first position.
         """
         skipped = sum(run.n_cells - run.n_positions for run in self.runs)
         return max(last_position + 1 + skipped, self.runs[-1].stop) if self.runs else last_position + 1
 
     def is_inside(self, index: int) -> bool:
-        """Return whether an index is inside a run, where nothing can be cut."""
+        """Return whether an index is inside a run, where no cut is possible."""
         return any(run.start < index < run.stop for run in self.runs)
 
     def up_to(self, length: int) -> Places:
@@ -439,7 +443,7 @@ class Places:
 
 _MARK_LENGTH = 4
 _MARK = 1 << 31
-"""Bit that neither tokens nor ids of media use."""
+"""A bit that neither tokens nor media ids use."""
 
 
 FileVersion = tuple[int, ...]
@@ -448,7 +452,7 @@ FileVersion = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, order=True)
 class ActiveAdapter:
-    """Adapter with its scale."""
+    """An adapter with its scale."""
 
     digest: str
     """Digest of the file's content."""
@@ -464,7 +468,7 @@ AdapterSet = tuple[ActiveAdapter, ...]
 
 
 def adapter_set(adapters: Iterable[ActiveAdapter]) -> AdapterSet:
-    """Return the set of adapters: scales of equal adapters are added, adapters with scale 0 are left out.
+    """Return a set of adapters, adding up the scales of duplicates and leaving out those with scale 0.
 
     Raises NotAnAdapter if a sum is not a valid scale.
     """
@@ -478,7 +482,7 @@ def adapter_set(adapters: Iterable[ActiveAdapter]) -> AdapterSet:
 def mark_of(adapters: AdapterSet) -> tuple[int, ...]:
     """Return numbers to prepend to tokens computed with a set of adapters; () without adapters.
 
-    The numbers, 124 bits of a hash, are not tokens: lists with different marks have no common prefix.
+    The numbers, 124 bits of a hash, are not real tokens: lists with different marks have no common prefix.
     """
     if not adapters:
         return ()

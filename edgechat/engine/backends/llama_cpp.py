@@ -1,7 +1,7 @@
 """llama.cpp backend, for text and embeddings, with LoRA adapters.
 
-llama.cpp's cache operations return True even if their result is wrong on some architectures: a windowed model
-that is cut to before its window continues without the keys that are gone. So `truncate` decides for itself
+On some architectures, llama.cpp's cache operations return True even though the result is wrong: a model with
+a window, cut to before the window, continues without the keys that are gone. So `truncate` decides for itself
 (see `_can_cut`) and returns False if the result would be wrong.
 """
 
@@ -63,7 +63,7 @@ class LlamaCppModel:
     def __init__(
         self, plan: LoadPlan, on_progress: Callable[[float], None] | None, *, must_decode: bool
     ) -> None:
-        """Load by the plan. Raises LoadFailed, also if the model must decode and cannot."""
+        """Load the plan's model. Raises LoadFailed, including when the model must decode but cannot."""
         logs.install()
         with ExitStack() as stack:
             self._model = Model(Path(plan.model_path), plan, on_progress=on_progress)
@@ -82,11 +82,11 @@ class LlamaCppModel:
         self.train_context = self._model.train_context
         self.buffers: tuple[Buffer, ...] = ()
         self.touched_bytes = 0
-        # The plan's buffers came from the map of the same library, which did not crash its process.
+        # The plan's buffers were read from the same library's map in another process, so reading it is safe.
         if plan.buffers and breakdown.has_map():
             allocated = breakdown.from_map(self._model, self._context).buffers
             self.buffers = counted_once(allocated, sum(buffer.weights for buffer in plan.buffers))
-            # Compute buffers are filled by the first batches; mapped weights are pages of the file.
+            # Compute buffers are first written by the first batches; mapped weights are pages of the file.
             own = (one.cache + (0 if is_mapped(one) else one.weights) for one in allocated if one.is_host)
             self.touched_bytes = sum(own)
 
@@ -109,10 +109,10 @@ class LlamaCppBackend(LlamaCppModel):
         self._recurrent = self._model.has_recurrent_state
         self.n_outputs_max = plan.n_outputs_max or self.n_batch
         self.rolls_back = self._context.n_snapshots if self._recurrent else self.n_batch
-        # Sequences with a rolled back recurrent state, which llama.cpp applies in the next call with them:
-        # a copy before that would have the old state, or abort.
+        # Sequences whose recurrent state was rolled back. llama.cpp applies that in its next call with them:
+        # a copy before then would have the old state, or abort.
         self._rolled_back: set[int] = set()
-        # The sequence that the last call computed alone, and its number of tokens. In calls with others,
+        # The sequence that the last call computed alone, and its number of tokens. In calls with several,
         # llama.cpp moves states without the snapshots taken in the same call.
         self._alone = (-1, 0)
         self.rolls_back_alone = self._recurrent
@@ -122,7 +122,7 @@ class LlamaCppBackend(LlamaCppModel):
         shifts = cuts and self._context.can_shift
         self.checkpoint_bytes = 0 if cuts else plan.checkpoint_bytes
         self.drawing: TokenDrawing | None = None
-        # Accelerators cannot be interrupted, and an aborted call would leave half of a recurrent state.
+        # Accelerators cannot be interrupted, and an aborted call would leave a recurrent state half updated.
         self.interruption: Interruption | None = None if self._recurrent or plan.devices else self
         self.capabilities = Capabilities(mixes=True, cuts=cuts, shifts=shifts, saves=True)
         self.state_format = f"llama.cpp {build()} {plan.cache_type} {plan.attention}"
@@ -139,7 +139,7 @@ class LlamaCppBackend(LlamaCppModel):
         self.head: DraftHead | None = self._head
 
     def _load_extras(self, plan: LoadPlan) -> None:
-        """Load the plan's projector and draft head, without which the model still works."""
+        """Load the plan's projector and draft head; the model also works without them."""
         try:
             self.media_encoder = self._load_projector(plan)
         except (BackendMissing, LoadFailed) as error:
@@ -150,7 +150,6 @@ class LlamaCppBackend(LlamaCppModel):
             self.no_head = error.message
 
     def _load_head(self, plan: LoadPlan) -> LlamaCppHead | None:
-        """Load the draft head, if the plan has one."""
         opened = open_head(plan, self._model, self._context)
         if opened is None:
             return None
@@ -165,7 +164,7 @@ class LlamaCppBackend(LlamaCppModel):
         return LlamaCppHead(context)
 
     def _close_first(self, close: Callable[[], None]) -> None:
-        """Close something before everything opened so far."""
+        """Arrange for `close` to run before everything opened so far is closed."""
         close_rest = self._close
 
         def close_all() -> None:
@@ -175,7 +174,7 @@ class LlamaCppBackend(LlamaCppModel):
         self._close = close_all
 
     def _load_projector(self, plan: LoadPlan) -> MediaEncoder | None:
-        """Load the projector for images and sounds, if the plan has one on this machine."""
+        """Load the projector for images and audio, if the plan has one on this machine."""
         if plan.projector is None or not plan.projector.path:
             return None
         from edgechat.engine.backends.llama_cpp_media import LlamaCppMedia
@@ -212,7 +211,7 @@ class LlamaCppBackend(LlamaCppModel):
             raise Interrupted(tuple(self._kept(part) for part in parts)) from None
 
     def _kept(self, part: BatchPart) -> int | None:
-        """Return the cached tokens of a part after an aborted call; None if the sequence is lost."""
+        """Return how many tokens an aborted call kept from a part; None if the sequence is lost."""
         length = self._length(part.seq)
         if length < part.start or (length and not self._can_cut(part.seq, length)):
             self.truncate(part.seq, 0)
@@ -235,7 +234,7 @@ class LlamaCppBackend(LlamaCppModel):
         return self._remove(seq, length)
 
     def position_of(self, seq: int, index: int) -> int:
-        """Return the position of the token at an index of a sequence."""
+        """Return the position of the token at `index` in a sequence."""
         return self._places[seq].position(index) if seq in self._places else index
 
     def _length(self, seq: int) -> int:
@@ -243,7 +242,7 @@ class LlamaCppBackend(LlamaCppModel):
         return self._places[seq].length(last) if seq in self._places else last + 1
 
     def _remove(self, seq: int, length: int) -> bool:
-        """Cut a sequence; False if llama.cpp refuses."""
+        """Cut a sequence; return False if llama.cpp refuses."""
         if not self._context.remove(seq, self.position_of(seq, length)):
             return False
         if self._head is not None:
@@ -252,14 +251,14 @@ class LlamaCppBackend(LlamaCppModel):
         return True
 
     def _keep_places(self, seq: int, places: Places) -> None:
-        """Record the places of a sequence's media, if that matters."""
+        """Record where a sequence's media are, if they affect positions."""
         if any(run.n_positions != run.n_cells for run in places.runs):
             self._places[seq] = places
         else:
             self._places.pop(seq, None)
 
     def note_media(self, seq: int, start: int, media: Media) -> None:
-        """Record that the cells of media were computed at the end of a sequence of `start` tokens."""
+        """Record that media cells were computed at the end of a sequence of `start` tokens."""
         run = next(media_runs(media.ids))
         places = self._places.get(seq, Places())
         self._keep_places(seq, Places([*places.runs, replace(run, start=start)]))
@@ -278,7 +277,7 @@ class LlamaCppBackend(LlamaCppModel):
         if not self._recurrent:
             return self.truncate(seq, length)
         (alone, computed), self._alone = self._alone, (-1, 0)
-        # llama.cpp accepts more, and then continues from a stale state.
+        # llama.cpp would accept more, then continue from a stale state.
         if seq != alone or not 0 < count <= min(self.rolls_back, computed - 1):
             return False
         if not self._remove(seq, length):
@@ -315,12 +314,12 @@ class LlamaCppBackend(LlamaCppModel):
 
     def copy(self, source: int, target: int, length: int) -> bool:
         whole = length == self._length(source)
-        # For a recurrent state, llama.cpp only accepts -1, even if the length is that of the whole sequence.
+        # For recurrent states, llama.cpp accepts only -1, even for the length of the whole sequence.
         self._context.copy(source, target, -1 if whole else self.position_of(source, length))
         self._keep_places(target, self._places.get(source, Places()).up_to(length))
         if self._head is not None:
             self._head.copy(source, target, length)
-        # Cells outside of a window are reused only if held by one sequence, so they are not shared.
+        # Cells outside the window are reused only if a single sequence holds them, so they are not shared.
         try:
             return not self._window or self.rewind(target, self.checkpoint(target))
         except MemoryError:
@@ -330,7 +329,7 @@ class LlamaCppBackend(LlamaCppModel):
         length = self._length(seq)
         if not 0 < start < stop < length:
             raise ValueError(f"tokens {start} to {stop} are not in the middle of {length}")
-        # llama.cpp's own calls succeed always, and give wrong logits on windowed models.
+        # llama.cpp's own shift always succeeds, but gives wrong logits on models with a window.
         if not self.capabilities.shifts:
             return False
         shifted = self._context.shift(seq, start, stop)
@@ -366,25 +365,25 @@ class LlamaCppBackend(LlamaCppModel):
 
 
 class LlamaCppEmbedder(LlamaCppModel):
-    """GGUF model for embeddings or reranking; nothing is kept between calls."""
+    """A GGUF model for embeddings or reranking, which keeps nothing between calls."""
 
     def __init__(self, plan: LoadPlan, on_progress: Callable[[float], None] | None = None) -> None:
         super().__init__(plan, on_progress, must_decode=False)
         self.vocabulary = NativeVocabulary(self._model)
-        # An encoder's positions are learnt: llama.cpp aborts beyond them.
+        # An encoder's positions are learned, and llama.cpp aborts beyond them.
         self.longest = min(self._context.n_ctx, self.train_context or self._context.n_ctx)
-        """Maximum tokens of a text."""
+        """Maximum tokens in a text."""
         self.n_batch = plan.n_batch
-        """Maximum tokens of a call, with up to `n_seq_max` texts."""
+        """Maximum tokens in a call, which may have up to `n_seq_max` texts."""
         self.reranks = plan.reranks
         self.rerank_template = self._model.rerank_template if plan.reranks else None
         self.dimensions = 1 if plan.reranks else self._context.n_embd
 
     def embed(self, texts: Sequence[Sequence[int]]) -> Logits:
-        """Return a vector of length 1 (or 0) for each text [n, dimensions]. Raises DecodeFailed.
+        """Return a vector of length 1 (or 0) for each tokenized text [n, dimensions]. Raises DecodeFailed.
 
-        A reranking model returns the score of each pair [n, 1]. Several texts must fit into one call; a
-        single longer text is computed in parts.
+        For a reranking model, return the score of each pair [n, 1]. Several texts must fit into one call; a
+        single text may be longer, and is then computed in parts.
         """
         self._context.clear()
         if len(texts) == 1:
@@ -405,14 +404,14 @@ class LlamaCppEmbedder(LlamaCppModel):
 
 
 MOST_USED = 4
-"""Maximum adapters of a request: llama.cpp's graphs of some architectures have no room for many more."""
+"""Maximum adapters per request: llama.cpp's graphs for some architectures have no room for many more."""
 MOST_LOADED = 16
 """Maximum adapters in memory; the least recently used are freed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """File or folder that fits the model."""
+    """A file or folder with an adapter that was found to fit the model."""
 
     source: FileVersion
     adapter: ActiveAdapter
@@ -420,7 +419,7 @@ class _Checked:
 
 
 class LlamaCppAdapters:
-    """LoRA adapters of one model: checked when a request comes, loaded at its first call, then kept."""
+    """LoRA adapters of one model: checked when a request names them, loaded on first use, then kept."""
 
     def __init__(self, model: Model, context: Context, model_path: str) -> None:
         self._model, self._context = model, context
@@ -471,7 +470,7 @@ class LlamaCppAdapters:
         self._used = adapters
 
     def _make_room(self, needed: set[str], n_more: int) -> None:
-        """Free the least recently used adapters, after removing all from the context."""
+        """Remove all adapters from the context and free the least recently used ones."""
         self._context.use_adapters([])
         self._used = ()
         for digest in [digest for digest in self._loaded if digest not in needed]:
@@ -480,7 +479,7 @@ class LlamaCppAdapters:
             self._model.free_adapter(self._loaded.pop(digest))
 
     def _load(self, adapter: ActiveAdapter) -> AdapterPointer:
-        """Load an adapter if its file is unchanged since it was checked."""
+        """Load an adapter. Raises DecodeFailed if its file has changed since it was checked."""
         path = Path(adapter.path)
         try:
             size = path.stat().st_size

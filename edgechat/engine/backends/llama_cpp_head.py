@@ -1,7 +1,8 @@
-"""Draft heads: layers that draft from a model's hidden states (MTP, EAGLE-3), lagging behind its calls.
+"""Draft heads: layers that draft from a model's hidden states (MTP, EAGLE-3).
 
-A head needs the model's hidden states after every token. Those of the last calls are kept here until there is
-a draft to make, and are then read in the same call as the token to draft from, or until there are many.
+A head needs the hidden states after every token, but does not read them after each call. They are kept here
+until many have accumulated or there is a draft to make. In that case, they are read in the same call as the
+token to draft from.
 """
 
 # ruff: noqa: D102  (base.py documents the methods of its protocols)
@@ -24,24 +25,24 @@ from edgechat.native.heads import AssistantContext, EagleContext, HeadContext, R
 from edgechat.planner.plan import DraftPlan, LoadPlan
 
 _MOST_UNREAD = 32
-"""Tokens; more than a draft has, since rejected tokens must not have been read."""
+"""Maximum unread tokens; more than a draft has, since rejected tokens must not have been read."""
 _LONGEST = 8
 
 
 @dataclass(slots=True)
 class _ReadSequence:
-    """A head's state of a sequence."""
+    """A head's progress through a sequence."""
 
     states: Rows
-    """Hidden states before each unread token and after the last [len(unread) + 1, width]."""
+    """Hidden states before each unread token and after the last one [len(unread) + 1, width]."""
     n_read: int = 0
-    """Number of tokens in the head's cache ..."""
+    """Number of tokens in the head's cache."""
     unread: list[int] = field(default_factory=list)
-    """... and tokens after them yet to be read."""
+    """The tokens after them, which the head has not read yet."""
     is_ahead: bool = False
-    """Whether there is a draft in the cache, too."""
+    """Whether the cache also contains a draft."""
     stopped: bool = False
-    """Whether the sequence continues with something that cannot be read."""
+    """Whether the sequence continues with something that the head cannot read."""
 
     @property
     def length(self) -> int:
@@ -50,7 +51,7 @@ class _ReadSequence:
 
 
 class LlamaCppHead:
-    """Draft head of a llama.cpp model, with its state of each sequence."""
+    """Draft head of a llama.cpp model, with its state for each sequence."""
 
     def __init__(self, context: HeadContext) -> None:
         self.kind: Literal["mtp", "eagle3"] = context.kind
@@ -65,14 +66,14 @@ class LlamaCppHead:
 
     def _reading(self, seq: int) -> _ReadSequence:
         if seq not in self._readings:
-            # The first token of a sequence is read with zeros before it.
+            # Zeros take the place of the hidden state before the first token of a sequence.
             self._readings[seq] = _ReadSequence(np.zeros((1, self._context.width), np.float32))
         return self._readings[seq]
 
-    # What the model computes.
+    # Calls of the model.
 
     def computed(self, parts: Sequence[BatchPart]) -> None:
-        """Take the hidden states of the model's last call, which computed these parts."""
+        """Take the hidden states from the model's last call, which computed these parts."""
         states = self._context.target_states(sum(len(part.tokens) for part in parts))
         at = 0
         for part in parts:
@@ -109,7 +110,7 @@ class LlamaCppHead:
         self._note_read(reading)
 
     def _read_part(self, seq: int, start: int, tokens: list[int], states: Rows) -> bool:
-        """Read tokens with every layer; False on failure or without free cells even after removing drafts."""
+        """Read tokens with every layer; False on failure, or if no cells are free even without drafts."""
         run = (seq, start, tokens, 0)
         try:
             for layer in range(self._context.n_layers if self._is_chained else 1):
@@ -128,10 +129,10 @@ class LlamaCppHead:
         reading.n_read, reading.unread, reading.states = reading.length, [], reading.states[-1:].copy()
 
     def stop(self, seq: int) -> None:
-        """Stop reading a sequence, which contains media, until it is cut to the part already read."""
+        """Stop reading a sequence, for example at media, until it is cut to the part already read."""
         self._reading(seq).stopped = True
 
-    # What happens to sequences.
+    # Changes to sequences.
 
     def truncate(self, seq: int, length: int) -> None:
         reading = self._reading(seq)
@@ -144,7 +145,7 @@ class LlamaCppHead:
             reading.unread, reading.states = reading.unread[:n], reading.states[: n + 1]
             return
         self._context.remove(seq, length)
-        # Hidden states in the middle are not kept: one token is read without.
+        # Hidden states in the middle are not kept, so one token is read with zeros instead.
         reading.n_read, reading.unread = length, []
         reading.states = np.zeros((1, self._context.width), np.float32)
 
@@ -173,7 +174,7 @@ class LlamaCppHead:
         reading.n_read -= stop - start
 
     def save(self, seq: int) -> npt.NDArray[np.uint8]:
-        """Return the state of a sequence, empty if it contains something that cannot be read."""
+        """Return the state of a sequence; empty if reading it has stopped."""
         self._read(seq)
         reading = self._reading(seq)
         if reading.stopped:
@@ -207,7 +208,7 @@ class LlamaCppHead:
 
     def can_draft(self, seq: int, length: int) -> bool:
         reading = self._reading(seq)
-        # A text's first token has no hidden state before it.
+        # The first token has no hidden state before it.
         return not reading.stopped and reading.length == length > 0
 
     def begin(self, tokens: Sequence[tuple[int, int]]) -> Logits:
@@ -237,7 +238,7 @@ class LlamaCppHead:
             drafted.append(token)
             self._drafts[seq] = drafted, np.concatenate((before, own[self._rows[seq], None]))
             start = self._reading(seq).n_read
-            if self._is_chained:  # the cache of another layer is useless for this layer
+            if self._is_chained:  # another layer's cache is of no use to this layer
                 self._context.remove(seq, start)
                 runs.append((seq, start, drafted, 1))
                 states.append(self._drafts[seq][1])
@@ -259,9 +260,10 @@ class LlamaCppHead:
 
 
 def open_head(plan: LoadPlan, model: Model, target: Context) -> tuple[HeadContext, Callable[[], None]] | None:
-    """Return the context of a model's draft head, its own or from a separate file, and its close function.
+    """Open the plan's draft head and return its context and a function that closes it.
 
-    It must be closed before the target. None if the plan has no draft head. Raises LoadFailed.
+    The head is part of the model or in a separate file. Close it before the target. Returns None if the plan
+    has no draft head. Raises LoadFailed.
     """
     if plan.mtp:
         context = HeadContext(model, plan, target)

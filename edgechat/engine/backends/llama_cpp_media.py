@@ -1,4 +1,4 @@
-"""Images and sounds for GGUF models: cut and encoded by libmtmd, decoded into cells of sequences."""
+"""Images and audio for GGUF models: cut and encoded by libmtmd, decoded into a sequence's cells."""
 
 # ruff: noqa: D102  (base.py documents the methods of its protocols)
 
@@ -25,12 +25,12 @@ _NAMES = {"picture": "image", "sound": "sound"}
 
 
 class Cells(Protocol):
-    """Methods of a backend that media need."""
+    """The backend methods needed to decode media."""
 
     n_batch: int
 
     def position_of(self, seq: int, index: int) -> int:
-        """Return the position of the token at an index of a sequence."""
+        """Return the position of the token at `index` in a sequence."""
 
     def note_media(self, seq: int, start: int, media: Media) -> None:
         """Record that media were computed at the end of a sequence of `start` tokens."""
@@ -40,11 +40,11 @@ class Cells(Protocol):
 
 
 class LlamaCppMedia:
-    """Projector of a loaded model."""
+    """The projector of a loaded model."""
 
     def __init__(self, plan: LoadPlan, backend: Cells, model: Model, context: Context) -> None:
         """Load the plan's projector. Raises LoadFailed, OutOfMemory or BackendMissing."""
-        # Some builds have no libmtmd. A damaged file crashes the process that loads it, so a child tries
+        # Some builds lack libmtmd. A damaged file crashes the process that loads it, so a child process tries
         # first.
         from edgechat.native.multimodal.probe import probe
         from edgechat.native.multimodal.projector import Projector
@@ -83,8 +83,8 @@ class LlamaCppMedia:
                     if not isinstance(one, TextChunk):
                         one.close()
                 raise BadRequest(
-                    f"The {_NAMES[chunk.what]} takes {chunk.n_tokens} tokens together, and this load "
-                    f"computes 2 to {largest}.",
+                    f"The {_NAMES[chunk.what]} takes {chunk.n_tokens} tokens, and this load "
+                    f"computes 2 to {largest} at once.",
                     hint="Send a smaller image." if chunk.what == "picture" else "Send it in parts.",
                 )
             content = f"{digest} {chunk.part} {self._projector.name}".encode()

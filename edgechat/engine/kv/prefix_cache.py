@@ -1,19 +1,19 @@
 """Prefix cache: which sequence of the backend holds which tokens, so that prompts can continue from them.
 
-A radix tree over token ids whose nodes are runs of cells. A slot (a sequence of the backend) ends at a node
-and holds all cells on the path to it. Slots share nodes, so the sizes of the nodes add up to the cells in
-use. Slots without a running request are reused or evicted, least recently used first. Each set of LoRA
+It is a radix tree over token ids whose nodes are runs of cells. A slot (a sequence of the backend) ends at a
+node and holds all cells on the path to it. Slots share nodes, so the sizes of the nodes add up to the cells
+in use. Slots without a running request are reused or evicted, least recently used first. Each set of LoRA
 adapters has its own root, since cells computed with different adapters cannot be shared.
 
-A model whose state cannot be cut can only continue from the end of a slot or from a checkpoint, a copy of the
-uncuttable state, taken where a later prompt may diverge. Checkpoints lie at positions of the tree: every slot
-that passes a checkpoint can go back to it, and checkpoints are dropped with their tokens.
+If a model's state cannot be cut, prompts can only continue from the end of a slot or from a checkpoint: a
+copy of that state, taken where a later prompt may diverge. Checkpoints belong to positions in the tree: every
+slot that passes through one can go back to it, and it is dropped together with its tokens.
 
-Attention without flash kernels computes all cells of the cache and masks those of other sequences afterwards.
-There, idle slots pay rent: the time that their cells cost others. A slot is dropped once its rent reaches the
-cost of computing it again, or of reading its saved state: at most twice the cost of the best decision (ski
-rental: Karlin et al. 1988, "Competitive Snoopy Caching"). Slots are worth less if prompts rarely share a
-beginning with earlier prompts.
+Without flash kernels, attention computes all cells in the cache and masks those of other sequences
+afterwards. Idle slots then pay rent: the time that their cells cost other sequences. A slot is dropped once
+its rent reaches the cost of computing it again, or of reading its saved state. That costs at most twice as
+much as the best decision (ski rental: Karlin et al. 1988, "Competitive Snoopy Caching"). Slots are worth less
+if prompts rarely share a prefix with earlier prompts.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from edgechat.engine.kv.snapshot import CacheStats
 from edgechat.planner.plan import LoadPlan
 
 _PATTERN = 32
-"""Tokens that must match to recognize a run after a cut."""
+"""Tokens that must match to recognize where a prompt continues after a removed part."""
 _FROM_DISK = 0.05
 """Seconds to read a state from disk, whatever its size."""
 _PRIOR = 2000
-"""Initial count of reused tokens."""
+"""Initial value for the count of reused tokens."""
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """Run of cells, held by `n_slots` slots."""
+    """A run of cells, held by `n_slots` slots."""
 
     start: int
     """Position of its first token."""
@@ -46,7 +46,7 @@ class Node:
     adapters: AdapterSet = ()
     """For a root: the LoRA adapters that its tree was computed with."""
     children: list[Node] = field(default_factory=list)
-    """Two children may begin alike, if the same text was computed twice at the same time."""
+    """Two children can begin alike, if the same text was computed twice at the same time."""
     checkpoints: list[Checkpoint] = field(default_factory=list)
     """Checkpoints within its tokens, shortest first."""
 
@@ -58,23 +58,23 @@ class Node:
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """Sequence of the backend's cache; its tokens end at `tip`."""
+    """A sequence in the backend. Its tokens end at the node `tip`."""
 
     id: int
     tip: Node
     chat: str | None = None
-    """Conversation that it was filled for."""
+    """The chat that it was filled for."""
     busy: bool = False
-    """Whether a request runs in it."""
+    """Whether a request is running in it."""
     approximate: bool = False
-    """Whether cells were moved by `shift`: they were computed with tokens that are gone now."""
+    """Whether cells were moved by `shift`, so that they were computed with tokens that are now gone."""
     forgotten: bool = False
     """Whether it must be cleared when its request ends."""
     last_used: int = 0
     saved: int = 0
-    """Number of its first tokens whose state is on disk."""
+    """Number of tokens at its start whose state is on disk."""
     rent: float = 0.0
-    """Seconds that its cells have cost others since it was last used."""
+    """Seconds that its cells have cost other sequences since it was last used."""
 
     @property
     def n_own(self) -> int:
@@ -83,7 +83,7 @@ class Slot:
 
     @property
     def root(self) -> Node:
-        """The node above all of its tokens."""
+        """The root node above its tokens."""
         node = self.tip
         while node.parent is not None:
             node = node.parent
@@ -111,31 +111,31 @@ class Slot:
 
     @property
     def checkpoints(self) -> list[Checkpoint]:
-        """Checkpoints on its path, shortest first."""
+        """Checkpoints along its path, shortest first."""
         return [checkpoint for node in self.path for checkpoint in node.checkpoints]
 
     def checkpoint_at(self, length: int) -> Checkpoint | None:
-        """Return the checkpoint at this length, if there is one."""
+        """Return the checkpoint at this length, or None."""
         return next((one for one in self.checkpoints if one.length == length), None)
 
 
 class Rent(NamedTuple):
-    """Seconds that an idle cell costs others."""
+    """Seconds that an idle cell costs other sequences."""
 
     decode: float
     """Per decoded token."""
     prefill: float
     """Per prompt token."""
     token: float
-    """Seconds to compute a prompt token again."""
+    """Seconds to compute a prompt token again, for comparison."""
 
     def of_call(self, n_decoded: int, n_read: int) -> float:
-        """Return the rent of a cell for a call with these numbers of reply and prompt tokens."""
+        """Return the rent of a cell for a call with this many decoded and prompt tokens."""
         return n_decoded * self.decode + n_read * self.prefill
 
     @classmethod
     def of(cls, plan: LoadPlan) -> Self | None:
-        """Return the rent for a load; None if attention skips the cells of other sequences."""
+        """Return the rent for a plan; None if attention skips the cells of other sequences."""
         if plan.flash_attention or plan.forecast is None:
             return None
         forecast = plan.forecast
@@ -143,7 +143,7 @@ class Rent(NamedTuple):
 
 
 class PrefixCache:
-    """The slots of a backend and the tree of their tokens."""
+    """The slots of a backend, and the tree of their tokens."""
 
     def __init__(self, backend: Backend) -> None:
         self.stats = CacheStats()
@@ -157,26 +157,26 @@ class PrefixCache:
 
     @property
     def has_free_slot(self) -> bool:
-        """Whether there is a slot for another request."""
+        """Whether a slot is free for another request."""
         return any(not slot.busy for slot in self.slots)
 
     @property
     def cells(self) -> int:
-        """Total cells of the backend."""
+        """Total number of cells in the backend."""
         return self._backend.context
 
     def cells_of_busy(self) -> int:
-        """Return the number of cells that running requests hold; others can be evicted."""
+        """Return how many cells running requests hold; all others can be evicted."""
         seen = {id(node): node for slot in self.slots if slot.busy for node in slot.path}
         return sum(len(node.tokens) for node in seen.values())
 
-    # Looking up.
+    # Lookup.
 
     def best(self, tokens: Sequence[int], limit: int, adapters: AdapterSet = ()) -> tuple[Slot | None, int]:
         """Return the slot with the longest reusable prefix of the first `limit` tokens, and its length.
 
-        Among equals, prefers a free slot that ends there, which can be taken over. (None, 0) if there is
-        none.
+        Among equals, prefers free slots, then slots that end there and can be taken over. Returns (None, 0)
+        if nothing is reusable.
         """
         best: tuple[int, bool, bool, int] = (0, False, False, 0)
         source: Slot | None = None
@@ -188,7 +188,7 @@ class PrefixCache:
         return source, best[0]
 
     def _shared(self, tokens: Sequence[int], adapters: AdapterSet) -> Iterator[tuple[Slot, int]]:
-        """Yield slots that begin like `tokens`, and the number of shared tokens."""
+        """Yield each slot that shares a prefix with `tokens`, and the length of that prefix."""
         reached: dict[int, int] = {}
         ahead = list(self._root(adapters).children)
         while ahead:
@@ -227,10 +227,10 @@ class PrefixCache:
         whole: bool = False,
         spent: Slot | None = None,
     ) -> tuple[Slot, int]:
-        """Return a slot for a sequence, marked as busy, and the number of its cached tokens.
+        """Return a slot for a sequence, marked as busy, and the number of tokens that it has cached.
 
-        At least one token is left to compute (the cache holds no logits), unless `whole`. spent: a slot that
-        is useful only for its common prefix with this sequence. Requires a free slot.
+        At least one token is left to compute unless `whole`, since the cache holds no logits. spent: a slot
+        that is useful only for its common prefix with this sequence. Requires a free slot.
         """
         spent = None if spent is None or spent.busy else spent
         source, n = self.best(tokens, len(tokens) - (not whole), adapters)
@@ -248,7 +248,7 @@ class PrefixCache:
             copies = target is not None and self._backend.can_copy(source.id, source.length)
             if n == source.length and (spent in (None, source) or not copies):
                 return source, n
-            # A copy may evict another slot, which may lose more than truncating this slot.
+            # Copying may evict another slot, which may lose more tokens than truncating this one.
             lost = source.length if target is None else 0 if target is spent else target.length
             if source is spent or source.length - n < lost or not copies:
                 if not self.truncate(source, n):
@@ -260,7 +260,7 @@ class PrefixCache:
         return target, target.length
 
     def _least_needed(self, *, keep: Slot | None = None, spent: Slot | None = None) -> Slot | None:
-        """Return the free slot to reuse: the spent slot, an empty slot, or the least recently used."""
+        """Return the free slot to reuse: the spent slot, else an empty one, else the least recently used."""
         free = [slot for slot in self.slots if not slot.busy and slot is not keep]
         return min(free, key=lambda slot: (slot is not spent, slot.length > 0, slot.last_used), default=None)
 
@@ -299,15 +299,15 @@ class PrefixCache:
             tip.children.append(slot.tip)
 
     def charge(self, n_decoded: int, n_read: int) -> None:
-        """Charge idle slots for a call of so many tokens; clear slots that cost more than they are worth."""
+        """Charge idle slots for a call with this many tokens; clear those that cost more than their worth."""
         if self.rent is not None:
             self._n_read += n_read
             self._charge(self.rent, self.rent.of_call(n_decoded, n_read), 0.0)
 
     def make_way(self, n_decoded: int, n_read: int) -> None:
-        """Clear idle slots that will cost more than their worth in calls with these numbers of tokens.
+        """Clear idle slots that will cost more than they are worth in calls with this many tokens.
 
-        Best done before the calls: the last cell in use counts, and cells do not move.
+        Best done before the calls: the cost depends on the last cell in use, and cells do not move.
         """
         if self.rent is not None:
             self._charge(self.rent, 0.0, self.rent.of_call(n_decoded, n_read))
@@ -325,7 +325,7 @@ class PrefixCache:
                 self._vacate(slot)
 
     def release(self, slot: Slot) -> None:
-        """Free the slot of a finished request; its tokens stay for prompts with the same beginning."""
+        """Free a finished request's slot, keeping its tokens for prompts that begin with them."""
         slot.busy = False
         self._touch(slot)
         if slot.approximate or slot.forgotten:
@@ -339,7 +339,7 @@ class PrefixCache:
     def truncate(self, slot: Slot, length: int) -> bool:
         """Cut a slot to its first `length` tokens.
 
-        Returns False if the backend cannot: the slot is unchanged, or empty if rewinding failed.
+        Returns False if the backend cannot; the slot is then unchanged, or empty if rewinding failed.
         """
         if length >= slot.length:
             return True
@@ -360,7 +360,7 @@ class PrefixCache:
         slot.approximate, slot.chat = False, None
 
     def forget(self, chat: str) -> None:
-        """Clear the slots of a conversation; busy slots when their requests end."""
+        """Clear a chat's slots; busy ones are cleared when their requests end."""
         for slot in self.slots:
             if slot.chat == chat and slot.busy:
                 slot.forgotten = True
@@ -368,7 +368,7 @@ class PrefixCache:
                 self.clear(slot)
 
     def evict(self) -> bool:
-        """Clear the least recently used free slot; False if all are empty."""
+        """Clear the least recently used free slot; return False if all are empty."""
         idle = [slot for slot in self.slots if not slot.busy and slot.length]
         if not idle:
             return False
@@ -380,7 +380,7 @@ class PrefixCache:
 
     @property
     def checkpoints(self) -> list[Checkpoint]:
-        """All checkpoints."""
+        """All checkpoints in the tree."""
         nodes = {id(node): node for slot in self.slots for node in slot.path}
         return [checkpoint for node in nodes.values() for checkpoint in node.checkpoints]
 
@@ -398,17 +398,17 @@ class PrefixCache:
         self._add_checkpoint(slot.tip, taken)
 
     def _add_checkpoint(self, node: Node, taken: Checkpoint) -> None:
-        """Keep a checkpoint within a node; drop others to stay within the memory limit."""
+        """Keep a checkpoint within a node, dropping others to stay within the memory limit."""
         limit = self._backend.checkpoint_bytes
         node.checkpoints = sorted([*node.checkpoints, taken], key=lambda one: one.length)
         while sum(one.n_bytes for one in self.checkpoints) > limit:
             self._drop_checkpoint(keep=taken)
 
     def _drop_checkpoint(self, keep: Checkpoint) -> None:
-        """Drop the most dispensable checkpoint: of the least recently used slot, where they lie densest.
+        """Drop the most dispensable checkpoint: in the least recently used slot, where they are densest.
 
-        An edit recomputes the tokens from the checkpoint to it; the more tokens follow, the less that
-        matters.
+        After an edit, the tokens from the last checkpoint to the edit are recomputed. The more tokens follow,
+        the less that matters.
         """
         kept: set[int] = set()
         found: list[tuple[Node, Checkpoint, float]] = []
@@ -424,15 +424,15 @@ class PrefixCache:
         node, one, _ = min(found, key=lambda entry: entry[2])
         node.checkpoints.remove(one)
 
-    # A sliding window.
+    # Sliding window.
 
     def shift(
         self, tokens: Sequence[int], adapters: AdapterSet = (), *, least: int
     ) -> tuple[Slot, int] | None:
-        """Remove tokens that `tokens` lacks from the middle of a slot, if that reuses `least` tokens or more.
+        """Remove tokens that `tokens` lacks from the middle of a slot, if at least `least` become reusable.
 
-        Returns the slot, marked as busy, and the position of the gap: cells after it were moved, so they are
-        approximate and never shared. None: nothing was done.
+        Returns the slot, marked as busy, and the position of the gap, or None if nothing was done. Cells
+        after the gap were moved, so they are approximate and never shared.
         """
         slot, start = self.best(tokens, len(tokens) - 1, adapters)
         if slot is None or slot.busy or not 0 < start < slot.length:
@@ -455,7 +455,7 @@ class PrefixCache:
         slot.approximate = slot.busy = True
         return slot, start
 
-    # A state from elsewhere.
+    # Saved states.
 
     def restore(
         self,
@@ -464,9 +464,10 @@ class PrefixCache:
         checkpoint: Checkpoint | None = None,
         adapters: AdapterSet = (),
     ) -> bool:
-        """Fill a free slot with a saved state of `tokens`; False if the backend refuses it.
+        """Fill a free slot with a saved state of `tokens`.
 
-        checkpoint: a checkpoint within the tokens.
+        Returns False if there is no free slot or the backend refuses the state. checkpoint: one within the
+        tokens.
         """
         if not self.has_free_slot:
             return False
@@ -500,14 +501,14 @@ class PrefixCache:
         upper = Node(node.start, node.tokens[: at - node.start], node.parent, node.n_slots, children=[node])
         upper.checkpoints = [one for one in node.checkpoints if one.length <= at]
         node.checkpoints = [one for one in node.checkpoints if one.length > at]
-        if node in node.parent.children:  # an approximate node is not, nor is its upper half
+        if node in node.parent.children:  # approximate nodes and their upper halves are not
             node.parent.children[node.parent.children.index(node)] = upper
         node.tokens = node.tokens[at - node.start :]
         node.start, node.parent = at, upper
         return upper
 
     def _detach(self, slot: Slot, above: Node) -> None:
-        """Remove a slot from the nodes below `above`; drop nodes that no slot holds any more."""
+        """Remove a slot from the nodes below `above`, dropping nodes that no slot holds any more."""
         node = slot.tip
         while node is not above:
             assert node.parent is not None
@@ -520,7 +521,7 @@ class PrefixCache:
 
 
 def _find(tokens: Sequence[int], pattern: Sequence[int], start: int) -> int | None:
-    """Return the index of `pattern` in `tokens` from `start` on; None if absent or too short."""
+    """Return the index of `pattern` in `tokens`, at or after `start`; None if it is absent or too short."""
     if len(pattern) < _PATTERN:
         return None
     for at in range(start, len(tokens) - len(pattern) + 1):
@@ -530,7 +531,7 @@ def _find(tokens: Sequence[int], pattern: Sequence[int], start: int) -> int | No
 
 
 def common_prefix(left: Sequence[object], right: Sequence[object]) -> int:
-    """Return the length of the common prefix of two lists or texts, by binary search over slices."""
+    """Return the length of two lists' or strings' common prefix, by binary search over slices."""
     low, high = 0, min(len(left), len(right))
     while low < high:
         middle = (low + high + 1) // 2

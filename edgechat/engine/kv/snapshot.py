@@ -1,4 +1,4 @@
-"""Snapshot of an engine for front ends: plain values, nothing native."""
+"""Snapshot of an engine for front ends: plain values, no native objects."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ import msgspec
 from edgechat.engine.types import Source
 
 Kind = Literal["pinned", "shared", "own", "kept"]
-"""pinned: a chat's system prompt and first turn, which stay when its window moves; shared: common beginning
-of several chats; own: cells of a running request or the inspected chat; kept: cells of others, evicted when
-cells run short."""
+"""pinned: a chat's system prompt and first turn, which stay when its window moves; shared: a prefix that
+several chats have in common; own: cells of a running request or of the inspected chat; kept: all other cells,
+evicted when cells run short.
+"""
 KINDS: tuple[Kind, ...] = ("pinned", "shared", "own", "kept")
 MOST_RUNS = 256
-"""Limit of runs in a snapshot; beyond that, small runs are merged."""
+"""Maximum runs in a snapshot; beyond that, small runs are merged."""
 
 
 class CacheStats(msgspec.Struct):
-    """Counters of the prefix cache since the load."""
+    """Counters of the prefix cache since the model was loaded."""
 
     hits: int = 0
-    """Requests with a cached prefix."""
+    """Requests that found a cached prefix."""
     misses: int = 0
     reused_tokens: int = 0
     evictions: int = 0
@@ -36,7 +37,7 @@ class CacheStats(msgspec.Struct):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Run of cells with consecutive tokens."""
+    """A run of cells with consecutive tokens."""
 
     start: int
     """Position of the first token."""
@@ -45,32 +46,32 @@ class Run(msgspec.Struct, frozen=True):
     """Number of sequences that hold the cells."""
     kind: Kind
     parts: int = 1
-    """Number of runs that were merged into this run."""
+    """Number of runs that were merged into this one."""
 
 
 class SlotState(msgspec.Struct, frozen=True):
-    """Non-empty sequence of the cache."""
+    """A non-empty sequence in the cache."""
 
     id: int
     chat: str | None
     length: int
     busy: bool
-    """Whether a request runs in it."""
+    """Whether a request is running in it."""
     approximate: bool
     """Whether cells were moved by a shift."""
 
 
 class CacheMap(msgspec.Struct, frozen=True, kw_only=True):
-    """Cells of the model's cache; cells outside of runs are free."""
+    """The cells of the model's cache; those outside any run are free."""
 
     cells: int
     used: int
     """Total length of all runs."""
     runs: tuple[Run, ...]
-    """Runs of a slot are consecutive."""
+    """The runs of each slot are consecutive."""
     slots: tuple[SlotState, ...]
     n_slots: int
-    """Number of slots, including empty slots."""
+    """Number of slots, including empty ones."""
     stats: CacheStats
 
     def of_kind(self, kind: Kind) -> int:
@@ -84,7 +85,7 @@ class CacheMap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DraftCache(msgspec.Struct, frozen=True):
-    """Cells of the draft model's cache."""
+    """The cells of the draft model's cache."""
 
     cells: int
     used: int
@@ -102,26 +103,26 @@ class SourceState(msgspec.Struct, frozen=True):
 
     source: Source
     acceptance: float | None
-    """Recent acceptance rate of tokens after accepted tokens; None before the first draft."""
+    """Recent acceptance rate of tokens that follow accepted ones; None before the first draft."""
     speedup: float
-    """Predicted speed with its drafts relative to plain decoding; at least 1."""
+    """Predicted speed with its drafts, relative to plain decoding; at least 1."""
 
 
 class DraftingState(msgspec.Struct, frozen=True, kw_only=True):
     """State of speculative decoding."""
 
     sources: tuple[SourceState, ...]
-    """Empty without drafters."""
+    """Empty if there are no drafters."""
     lengths: tuple[int, ...]
     """Tokens drafted per stream in the last step that could draft."""
     step_seconds: float
-    """C(1): seconds of a step of one token; 0 before the first step."""
+    """C(1): seconds for a one-token step; 0 before the first step."""
     costs: tuple[tuple[int, float], ...]
-    """Pairs (n, C(n) / C(1)): relative cost of n tokens in one step."""
+    """Pairs (n, C(n) / C(1)): the relative cost of n tokens in one step."""
     speedup: float
-    """Speed of the last steps relative to plain decoding."""
+    """Speed of the last steps, relative to plain decoding."""
     purse: float
-    """Loss budget: tokens that drafts may lose before drafting is paused."""
+    """Loss budget: how many tokens drafts may lose before drafting is paused."""
     why_off: str
     """Why drafting is off; '' if it is on."""
 
@@ -134,17 +135,17 @@ class SchedulerState(msgspec.Struct, frozen=True, kw_only=True):
     settling: bool
     """Whether a chat is being prewarmed."""
     chunk_tokens: int
-    """Prompt tokens that the next call may hold if there are no streams."""
+    """Maximum prompt tokens in the next call if there are no streams."""
     step_seconds: float
-    """Seconds of a call of one token; 0 before the first call."""
+    """Seconds for a one-token call; 0 before the first call."""
     prompt_token_seconds: float
     """Seconds per prompt token; 0 before the first prompt."""
     batches: tuple[int, ...] = ()
-    """Number of calls since the load that computed one sequence, two sequences, and so on."""
+    """Number of calls, since the model was loaded, that computed one sequence, two sequences and so on."""
 
 
 class StatesOnDisk(msgspec.Struct, frozen=True):
-    """Saved states of chats of all models."""
+    """Saved chat states, of all models."""
 
     count: int
     n_bytes: int
@@ -160,6 +161,6 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     drafting: DraftingState
     work: SchedulerState
     on_disk: StatesOnDisk | None
-    """None if nothing is saved to disk or counted yet."""
+    """None if nothing is saved to disk, or not counted yet."""
     memory_bytes: int
-    """Resident memory of the worker."""
+    """Resident memory of the worker, in bytes."""

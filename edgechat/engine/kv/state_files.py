@@ -1,8 +1,8 @@
-"""Files of saved KV states: their format and their folder, for front ends too, without an engine or numpy.
+"""Files of saved KV states: their format and folder. Usable by front ends, without an engine or numpy.
 
-A state is `<chat>.state`. A file being written has the writing process in its name, so that leftovers of dead
-processes are recognized; it is renamed once complete. Programs keep their own conversations: the ids of their
-states are hashes of the first messages. The format:
+A state is `<chat>.state`. While it is being written, its name contains the writing process, so that leftovers
+of dead processes are recognized; it is renamed once complete. Programs that use the API keep their own
+conversations, so the ids of their states are hashes of the first messages. The format:
 
 magic, version, fingerprint, number of tokens, bytes of state,
     tokens and bytes of the checkpoint                            little endian
@@ -10,11 +10,12 @@ CRC-32 of that                                                    verifies the h
 the tokens                                                        4 bytes each
 the state
 the checkpoint                                                    0 bytes if there is none
-CRC-32 of all before
+CRC-32 of everything above
 
-The checksum is against accidents, of which CRC-32 misses one in 4 billion: an attacker who can write into the
-folder could compute any other as well. It is the fastest: 6.9 GB/s, SHA-256 2.0 (with CPU instructions that
-small machines lack), BLAKE2b 1.4; measured on 200 MB with an AMD EPYC.
+The checksum guards against accidents, of which CRC-32 misses one in 4 billion; an attacker who can write into
+the folder could compute any other checksum as well. It is the fastest, at 6.9 GB/s compared with 2.0 for
+SHA-256 (with CPU instructions that small machines lack) and 1.4 for BLAKE2b, measured on 200 MB with an AMD
+EPYC.
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ _TOKEN = 4
 _NOFOLLOW, _NONBLOCK = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
 _BLOCK = 1 << 20
-"""Bytes that are read or written, and hashed, at once: fits into the processor's cache."""
+"""Bytes that are read or written, and hashed, at a time; they fit into the processor's cache."""
 _SYNC = 64 << 20
-"""Bytes between two calls of fsync, which bounds the time that stopping takes."""
+"""Bytes between calls of fsync, which bounds how long stopping takes."""
 
 
 class StateRefused(Exception):
-    """A file cannot be used; the message says why. broken: it is damaged and can be removed."""
+    """A file cannot be used; the message says why. broken: whether it is damaged and can be removed."""
 
     def __init__(self, why: str, *, broken: bool = False) -> None:
         super().__init__(why)
@@ -64,31 +65,31 @@ class StateRefused(Exception):
 
 
 class WriteStopped(Exception):
-    """The state is no longer wanted."""
+    """The state is no longer needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateHeader:
-    """Sizes in a file's header."""
+    """The sizes in a file's header."""
 
     tokens: int
     """Number of tokens."""
     size: int
     """Bytes of the state."""
     cut_tokens: int = 0
-    """Tokens of the checkpoint; 0 without a checkpoint."""
+    """Tokens up to the checkpoint; 0 without one."""
     cut_size: int = 0
-    """Bytes of the checkpoint."""
+    """Bytes of the checkpoint; 0 without one."""
 
     @property
     def file_size(self) -> int:
-        """Bytes of the whole file."""
+        """Size of the whole file in bytes."""
         return _HEAD.size + _CRC.size + _TOKEN * self.tokens + self.size + self.cut_size + _CRC.size
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cut:
-    """Checkpoint that takes an uncuttable state back to its first `length` tokens."""
+    """A checkpoint after the first `length` tokens of a state that cannot be cut."""
 
     length: int
     state: npt.NDArray[np.uint8]
@@ -110,11 +111,11 @@ def key_of(fingerprint: bytes) -> bytes:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[int]:
-    """Open a file for reading. Raises OSError; StateRefused unless it is a regular file.
+    """Open a file for reading. Raises OSError, or StateRefused unless it is a regular file.
 
-    The file is removed if the body raises StateRefused with `broken`.
+    The file is removed if the body raises StateRefused with `broken` set.
     """
-    # A link would lead out of the folder, and opening a pipe would wait for its writer.
+    # Following a link would leave the folder, and opening a pipe would wait for a writer.
     fd = os.open(path, os.O_RDONLY | _NOFOLLOW | _NONBLOCK | _BINARY)
     status = os.fstat(fd)
     broken = False
@@ -133,7 +134,7 @@ def opened(path: Path) -> Iterator[int]:
 
 @contextlib.contextmanager
 def created(path: Path) -> Iterator[int]:
-    """Create a new file, readable only by the user. Raises OSError."""
+    """Create a new file that only the user can read. Raises OSError."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o600)
     try:
         yield fd
@@ -144,13 +145,13 @@ def created(path: Path) -> Iterator[int]:
 def read_head(fd: int, key: bytes, *, at_most: int) -> StateHeader:
     """Read the header of a file of at most `at_most` bytes.
 
-    Raises OSError; StateRefused unless it is intact, has this key and matches the file's size.
+    Raises OSError, or StateRefused unless the header is intact, has this key and matches the file's size.
     """
     return _head(os.read(fd, _HEAD.size + _CRC.size), os.fstat(fd).st_size, key, at_most)
 
 
 def read_tokens(fd: int, key: bytes, *, at_most: int) -> tuple[StateHeader, npt.NDArray[np.uint32]]:
-    """Read the header and the tokens, which are not verified. Raises as `read_head` does."""
+    """Read the header and the tokens, without verifying the tokens. Raises the same errors as `read_head`."""
     import numpy as np
 
     head = read_head(fd, key, at_most=at_most)
@@ -163,7 +164,8 @@ def read_tokens(fd: int, key: bytes, *, at_most: int) -> tuple[StateHeader, npt.
 def read(fd: int, key: bytes, *, at_most: int, wanted: Callable[[], bool]) -> SavedState:
     """Read and verify a whole file of at most `at_most` bytes.
 
-    Raises OSError, MemoryError; StateRefused if it is damaged; WriteStopped once it is no longer `wanted`.
+    Raises OSError, MemoryError, StateRefused if the file is damaged, or WriteStopped once `wanted` returns
+    False.
     """
     import numpy as np
 
@@ -192,7 +194,7 @@ def write(
     *,
     wanted: Callable[[], bool],
 ) -> None:
-    """Write a file and flush it to disk. Raises OSError; WriteStopped once it is no longer `wanted`."""
+    """Write a file and flush it to disk. Raises OSError, or WriteStopped once `wanted` returns False."""
     import numpy as np
 
     cut_tokens, cut_state = (cut.length, cut.state) if cut is not None else (0, np.empty(0, np.uint8))
@@ -224,7 +226,7 @@ def _head(raw: bytes, file_size: int, key: bytes, at_most: int) -> StateHeader:
     head = StateHeader(*sizes)
     # Checked before anything is allocated.
     if head.file_size != file_size:
-        raise StateRefused(f"it should have {head.file_size} bytes and has {file_size}", broken=True)
+        raise StateRefused(f"it should have {head.file_size} bytes but has {file_size}", broken=True)
     if head.cut_tokens > head.tokens or (head.cut_size and not head.cut_tokens):
         raise StateRefused("its checkpoint does not match its tokens", broken=True)
     if file_key != key:
@@ -264,21 +266,26 @@ def _blocks(*arrays: npt.NDArray[np.uint8]) -> Iterator[memoryview]:
 _CHAT = re.compile(r"[0-9a-f]{8,64}", re.ASCII)
 _STATE = re.compile(r"([0-9a-f]{8,64})\.state", re.ASCII)
 _DRAFT = re.compile(r"([0-9a-f]{8,64})\.(\d{1,10})-(\d{1,15})-\d{1,15}\.part", re.ASCII)
-"""Chat, pid and start time (milliseconds since 1970) of the writing process, sequence number."""
+"""Groups: the chat, and the pid and start time (milliseconds since 1970) of the writing process. A sequence
+number follows.
+"""
 _drafts = itertools.count()
 HASHED_ID = 64
-"""Digits of ids that are hashes; ids of stored chats have fewer."""
+"""Number of digits in ids that are hashes; ids of stored chats have fewer."""
 UNUSED_DAYS = 30
 """Days after which an unused state with a hashed id is removed."""
 
 
 def folder() -> Path:
-    """Return the folder, which may not exist. Raises FolderError."""
+    """Return the folder's path; the folder may not exist. Raises FolderError."""
     return paths.cache_dir() / "states"
 
 
 def made_folder() -> Path:
-    """Create the folder if necessary, readable only by the user. Raises FolderError, OSError."""
+    """Create the folder if necessary, readable only by the user, and return its path.
+
+    Raises FolderError or OSError.
+    """
     path = folder()
     path.mkdir(mode=0o700, exist_ok=True)
     if os.name == "posix" and path.stat().st_mode & 0o077:
@@ -287,7 +294,7 @@ def made_folder() -> Path:
 
 
 def path_of(chat: str) -> Path:
-    """Return the path of a chat's state. Raises FolderError; ValueError for a malformed id."""
+    """Return the path of a chat's state. Raises FolderError, or ValueError for a malformed id."""
     check_id(chat)
     return folder() / f"{chat}.state"
 
@@ -299,16 +306,16 @@ def check_id(chat: str) -> None:
 
 
 def draft_of(chat: str) -> Path:
-    """Return a new temporary path, unique to this process and call. Raises as `path_of` does."""
+    """Return a new temporary path, unique to this process and call. Raises the same errors as `path_of`."""
     owner = this_process()
     name = f"{chat}.{owner.pid}-{round(owner.started * 1000)}-{next(_drafts)}.part"
     return path_of(chat).with_name(name)
 
 
 def forget(chat: str) -> None:
-    """Remove the files of a chat. Raises ValueError, and FolderError if a file cannot be removed.
+    """Remove the files of a chat. Raises ValueError, or FolderError if a file cannot be removed.
 
-    An engine with this chat must forget it as well, or may write it again.
+    An engine with this chat must forget it as well, or it may write the files again.
     """
     state = path_of(chat)
     leftovers = [e.path for e in _entries() if e.name.startswith(f"{chat}.") and _is_left_over(e.name)]
@@ -323,9 +330,9 @@ def forget(chat: str) -> None:
 
 
 def prune(keep: Callable[[str], bool]) -> int:
-    """Remove states of chats that `keep` rejects, long unused states of programs, and leftovers.
+    """Remove states of chats that `keep` rejects, long-unused states of programs, and leftovers.
 
-    Returns the number of removed files; those that cannot be removed stay. Raises FolderError.
+    Returns the number of files removed; files that cannot be removed are left in place. Raises FolderError.
     """
     oldest = time.time() - UNUSED_DAYS * 86_400
     unwanted = [
@@ -338,9 +345,9 @@ def prune(keep: Callable[[str], bool]) -> int:
 
 
 def evict(limit: int, *, keep: str | None = None) -> None:
-    """Remove the least recently used states until the rest takes at most `limit` bytes.
+    """Remove the least recently used states until the rest take at most `limit` bytes.
 
-    keep: chat whose state is never removed. Removes leftovers of dead processes, too. Raises FolderError.
+    keep: a chat whose state is never removed. Also removes leftovers of dead processes. Raises FolderError.
     """
     found = states()
     total = sum(stat.st_size for _, _, stat in found)
@@ -356,13 +363,13 @@ def evict(limit: int, *, keep: str | None = None) -> None:
 
 
 def usage() -> tuple[int, int]:
-    """Return the number of states and their bytes. Raises FolderError."""
+    """Return the number of states and their total size in bytes. Raises FolderError."""
     sizes = [stat.st_size for _, _, stat in states()]
     return len(sizes), sum(sizes)
 
 
 def states() -> list[tuple[str, str, os.stat_result]]:
-    """Return chat, path and status of each state. Raises FolderError."""
+    """Return the chat, path and file status of each state. Raises FolderError."""
     found = []
     for entry in _entries():
         if (match := _STATE.fullmatch(entry.name)) is not None:
@@ -390,7 +397,7 @@ def _is_left_over(name: str) -> bool:
 
 
 def _unlink(path: str) -> bool:
-    """Remove a file; False if it is still there."""
+    """Remove a file; return False if it is still there."""
     try:
         os.unlink(path)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 """Store of KV states on disk, so that old chats continue without prefill.
 
-The states are a cache: an unusable state counts as missing. Several processes may use the folder at once:
-files appear complete, by renaming, and may vanish at any time.
+The states are a cache: an unusable state counts as missing. Several processes may use the folder at once.
+Files appear complete, by being renamed, and may vanish at any time.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 MOST = 4 << 30
-"""Default limit in bytes for all files; a tenth of the free disk space if that is less."""
+"""Default limit in bytes for all files, or a tenth of the free disk space if that is less."""
 PRIOR_BANDWIDTH = 400e6
-"""Assumed bytes per second of a disk before any state was read."""
+"""Assumed read speed of a disk in bytes per second, before any state was read."""
 COUNT_INTERVAL = 5.0
-"""Seconds between two counts of the files."""
+"""Seconds between counts of the files."""
 _PRIOR_WEIGHT = 64e6
-"""Bytes read that weigh as much as the prior."""
+"""After this many bytes, the measured speed weighs as much as the assumed one."""
 
 
 def worth_saving(
@@ -53,7 +53,7 @@ def worth_saving(
 
 
 def done_future(result: _T) -> Future[_T]:
-    """Return a finished future."""
+    """Return a future that is already done."""
     done: Future[_T] = Future()
     done.set_result(result)
     return done
@@ -61,19 +61,19 @@ def done_future(result: _T) -> Future[_T]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnownState:
-    """Tokens and sizes of a readable state."""
+    """The tokens and sizes of a readable state."""
 
     chat: str
     tokens: npt.NDArray[np.uint32]
     size: int
     """Bytes of the state."""
     cut: int = 0
-    """Tokens up to its checkpoint; 0 without a checkpoint."""
+    """Tokens up to its checkpoint; 0 without one."""
 
 
 @dataclass(slots=True, eq=False)
 class _Write:
-    """State to write. `state` is None once it has been written or is no longer wanted."""
+    """A state to write. `state` is None once it has been written or is no longer needed."""
 
     known: KnownState
     state: npt.NDArray[np.uint8] | None
@@ -89,7 +89,7 @@ class _Write:
 
 
 class KVStateStore:
-    """States of chats with one model, written and read in a separate thread. Must be closed.
+    """Saved states of the chats with one model, written and read in a separate thread. Must be closed.
 
     Problems with the disk or a file are logged, not raised. A malformed chat id (not 8 to 64 hexadecimal
     digits) raises ValueError.
@@ -99,9 +99,8 @@ class KVStateStore:
         """Store at most `limit` bytes for all models together. Opens nothing yet.
 
         limit: 0 stores and reads nothing; None: `MOST`, or a tenth of the free space at each write.
-        fingerprint: identifies everything that a state depends on. Called in the thread; if it raises
-        OSError,
-            nothing is stored.
+        fingerprint: identifies everything that a state depends on. A function is called in the thread; if it
+        raises OSError, nothing is stored.
         """
         self.limit = limit
         self._read_bytes, self._read_seconds = _PRIOR_WEIGHT, _PRIOR_WEIGHT / PRIOR_BANDWIDTH
@@ -119,7 +118,7 @@ class KVStateStore:
 
     @property
     def bandwidth(self) -> float:
-        """Measured bytes per second of reading and verifying states."""
+        """Measured speed of reading and verifying states, in bytes per second."""
         return self._read_bytes / self._read_seconds
 
     def save(
@@ -131,11 +130,11 @@ class KVStateStore:
         *,
         mark: Sequence[int] = (),
     ) -> Future[bool]:
-        """Write the state of a chat, replacing an earlier state; False if it was not written.
+        """Write the state of a chat, replacing an earlier one; the future is False if it was not written.
 
         That happens if it exceeds the limit, if a later `save`, `forget` or `close` comes first, or if the
-        disk is full. Least recently used states make room for it. The array must not be used afterwards.
-        Tokens are below 2**32. mark: numbers that are no tokens; only calls with the same mark find and load
+        disk is full. The least recently used states make room for it. Do not use the array afterwards. Tokens
+        must be below 2**32. mark: numbers that are not tokens; only calls with the same mark find and load
         the state.
         """
         import numpy as np
@@ -156,17 +155,17 @@ class KVStateStore:
     def load(self, chat: str, *, mark: Sequence[int] = ()) -> Future[SavedState | None]:
         """Read and verify the state of a chat; None if there is no usable state with this mark.
 
-        Damaged files are removed, files of other models are not.
+        Damaged files are removed, but not files of other models.
         """
         state_files.check_id(chat)
         return self._submit(lambda: _unmarked(self._load(chat), list(mark)), None)
 
     def find(self, tokens: Sequence[int], *, whole: bool, mark: Sequence[int] = ()) -> FoundState | None:
-        """Return the state of any chat with the longest common prefix with a prompt; None if there is none.
+        """Return the state, of any chat, with the longest common prefix with a prompt; None if there is none.
 
-        whole: only states that are entirely a prefix of the prompt, or up to their checkpoint. Includes
-        states yet to be written. The state may turn out to be damaged. Waits for the fingerprint if there is
-        a file.
+        whole: only consider states that are a prefix of the prompt, in full or up to their checkpoint.
+        Includes states yet to be written. The state may turn out to be damaged. Waits for the fingerprint if
+        there is a file.
         """
         if self.limit == 0:
             return None
@@ -196,7 +195,7 @@ class KVStateStore:
             _log_problem(chat, "removed", error)
 
     def usage(self) -> StatesOnDisk | None:
-        """Return the last count of all states; the thread counts again in the background."""
+        """Return the last count of all states, which the thread updates in the background."""
         now = time.monotonic()
         if now - self._counted >= COUNT_INTERVAL:
             self._counted = now
@@ -204,9 +203,9 @@ class KVStateStore:
         return self._usage
 
     def close(self, timeout: float = 5.0) -> None:
-        """Wait up to `timeout` seconds for pending work, and drop the rest.
+        """Wait up to `timeout` seconds for pending work, then drop the rest.
 
-        A running write may delay the end of the process by the time to write 64 MB.
+        A running write may delay the end of the process for as long as it takes to write 64 MB.
         """
         last = self._submit(lambda: True, True)
         self._thread.shutdown(wait=False)
@@ -227,7 +226,7 @@ class KVStateStore:
             self._drop(write)
 
     def _drop(self, write: _Write | None) -> None:
-        """Free the array so that it is not written. The caller holds the lock."""
+        """Free the array so that it is not written. The caller must hold the lock."""
         if write is not None:
             write.state = None
             if self._queued.get(write.chat) is write:
@@ -282,7 +281,7 @@ class KVStateStore:
                 state_files.write(
                     fd, key, write.known.tokens, state, write.cut, wanted=lambda: write.is_wanted
                 )
-            # Under the lock: `forget` either finds the file or prevents it.
+            # Under the lock, so that `forget` either finds the file or prevents it.
             with self._lock:
                 if not write.is_wanted:
                     raise WriteStopped
@@ -333,13 +332,13 @@ _Version = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class FoundState:
-    """Saved state with a common prefix with a prompt."""
+    """A saved state that shares a prefix with a prompt."""
 
     chat: str
     shared: int
-    """Usable tokens of the prompt."""
+    """Number of the prompt's tokens that can be used."""
     tokens: int
-    """Tokens of the state."""
+    """Number of tokens in the state."""
     size: int
     """Bytes of the state."""
 
@@ -353,7 +352,7 @@ class StateIndex:
     def states(self, key: Callable[[], bytes], at_most: int) -> list[KnownState]:
         """Return the readable states with this key, of at most `at_most` bytes.
 
-        key: called only if there is a file; its exceptions are passed on.
+        key: called only if there is a file; its exceptions propagate.
         """
         try:
             files = state_files.states()
@@ -370,9 +369,9 @@ class StateIndex:
 
 
 def best_of(states: Iterable[KnownState], tokens: Sequence[int], *, whole: bool) -> FoundState | None:
-    """Return the state that shares the most tokens with a prompt, the smallest among equals, if any.
+    """Return the state that shares the most tokens with a prompt, the smallest among equals, or None.
 
-    whole: only states whose tokens are all shared, or all up to the checkpoint.
+    whole: only consider states whose tokens are all shared, or all up to the checkpoint.
     """
     import numpy as np
 

@@ -1,5 +1,5 @@
 """Scheduling: what to compute next, in batches sized by measured costs, and what happens between turns.
 
-Takes requests with their tokens, returns batches for the backend. Read `scheduler.py` first, then
+Takes requests with their tokens and returns batches for the backend. Read `scheduler.py` first, then
 `chat_cache.py`.
 """

@@ -1,37 +1,40 @@
-"""Cost model of decode calls, learnt from the calls themselves, to size the next chunk of a prompt."""
+"""Cost model of decode calls, learned from the calls themselves, to size the next chunk of a prompt."""
 
 from __future__ import annotations
 
 CALL_LIMIT = 0.25
-"""Maximum seconds of a call that cannot be interrupted or that streams wait for ..."""
+"""Maximum seconds for a call that cannot be interrupted or that streams wait for; see also STEPS."""
 STEPS = 3
-"""... or the time of this many calls of only the streams, if that is longer: during prefill, streams keep at
-least a third of their speed, and the prompt gets the other two thirds."""
+"""A call may also take as long as this many calls with only the streams, if that is longer. So during
+prefill, streams keep at least a third of their speed, and the prompt gets the other two thirds.
+"""
 LONE_LIMIT = 10.0
-"""Maximum seconds of an interruptible call without streams: what an interruption may waste. The call ends
-after the current operation, one of some hundred."""
+"""Maximum seconds for an interruptible call without streams, which are wasted if it is interrupted. The call
+ends after the current operation, one of several hundred.
+"""
 
 _AIM = 0.9
-"""Share of the limit to aim at, as calls sometimes take longer than predicted."""
+"""Share of the limit to aim for, since calls sometimes take longer than predicted."""
 _ALIKE = 1.5
-"""Ratio of sizes within which the previous size is kept, if changing it takes time."""
+"""Ratio of sizes within which the previous size is kept, if changing it costs time."""
 _FIRST_CHUNK = 16
 _GROWTH = 4
 _LEAST_CHUNK = 4
-"""Tokens of the smallest chunk beside streams, and of the smallest chunk to learn the slope from."""
+"""Tokens in the smallest chunk alongside streams, and in the smallest from which to learn the slope."""
 _TILE = 64
-"""Tokens that attention computes at once; fewer tokens cost as much."""
+"""Tokens that attention computes at once; fewer tokens cost just as much."""
 _FULL = 4 * _TILE
-"""Tokens of a chunk with full speed: the threads' shares of all heads are whole tiles."""
+"""Tokens in a chunk computed at full speed: each thread's share of the heads is then in whole tiles."""
 _LEAST_LONE = 2 * _TILE
-"""Smaller chunks are computed at 0.9 of full speed, and deep in a prompt at 0.7."""
+"""Smaller chunks reach only 0.9 of full speed, or 0.7 deep in a prompt."""
 
 
 class CallCost:
-    """Affine model of the seconds of a call: a(streams) + slope * (prompt tokens).
+    """Affine model of the seconds that a call takes: a(streams) + slope * (prompt tokens).
 
-    Each call reads the weights once, and a few rows cost more each than many rows, so a(streams) is kept by
-    number of streams, separate from the slope. Every call is observed, so both follow the depth of the cache.
+    Each call reads the weights once, and each row costs more if there are few, so a(streams) is recorded for
+    each number of streams, separately from the slope. Every call is observed, so both follow the depth of the
+    cache.
     """
 
     def __init__(self) -> None:
@@ -46,12 +49,12 @@ class CallCost:
     def expect(self, seconds: float, graph: float = 0.0) -> None:
         """Set the predicted seconds per prompt token, to size the first interruptible call.
 
-        graph: additional seconds of a call whose number of tokens differs from the previous call's.
+        graph: additional seconds for a call whose number of tokens differs from the previous call's.
         """
         self._expected, self._graph = seconds, graph
 
     def observe(self, n_streams: int, n_prompt: int, seconds: float) -> None:
-        """Learn from a call with one token of each of `n_streams` streams and `n_prompt` prompt tokens."""
+        """Learn from a call with one token for each of `n_streams` streams and `n_prompt` prompt tokens."""
         self._owed = max(self._owed - seconds, 0.0)
         before, self._before = self._before, n_streams + n_prompt
         if not n_prompt:
@@ -66,8 +69,8 @@ class CallCost:
     def note_interruption(self, seconds: float) -> None:
         """Record that a call was interrupted after `seconds`.
 
-        The same time is then spent in uninterruptible calls, so that interruptions slow prompts down but
-        never stop them.
+        The same amount of time is then spent in uninterruptible calls, so that interruptions slow prompts
+        down but never stop them.
         """
         self._owed += seconds
 
@@ -77,7 +80,7 @@ class CallCost:
         return not self._owed
 
     def lone_tokens(self) -> int:
-        """Return the maximum tokens of an interruptible call without streams."""
+        """Return the maximum tokens for an interruptible call without streams."""
         seconds = self._expected if self._slope is None else self._slope
         if not seconds:
             return _LEAST_LONE
@@ -85,7 +88,7 @@ class CallCost:
         return max(n_tokens - n_tokens % (_FULL if n_tokens >= _FULL else _TILE), _LEAST_LONE)
 
     def prompt_tokens(self, n_streams: int = 0) -> int:
-        """Return the maximum prompt tokens of the next call, beside one token of each stream."""
+        """Return the maximum prompt tokens for the next call, in addition to one token per stream."""
         most = self._largest * _GROWTH
         if self._slope is None:
             return most
@@ -98,19 +101,19 @@ class CallCost:
         return self._size
 
     def stream_seconds(self, n_streams: int = 1) -> float:
-        """Return the seconds of a call of `n_streams` or the nearest number seen; 0 before the first call."""
+        """Return the seconds for `n_streams`, or the nearest number seen; 0 before the first call."""
         if not self._streams:
             return 0.0
         return self._streams[min(self._streams, key=lambda number: abs(number - n_streams))]
 
     @property
     def token_seconds(self) -> float:
-        """Seconds per prompt token, as predicted until measured; 0 while unknown."""
+        """Seconds per prompt token, predicted until measured; 0 while unknown."""
         return self._slope or self._expected or 0.0
 
 
 def _even(n_tokens: int) -> int:
-    """Round down to a number of rows that kernels compute efficiently, a multiple of 16 or 4."""
+    """Round down to a number of rows that kernels compute efficiently: a multiple of 16 or 4."""
     for rows in (16, 4):
         if n_tokens >= 2 * rows:
             return n_tokens - n_tokens % rows
@@ -118,7 +121,7 @@ def _even(n_tokens: int) -> int:
 
 
 def _follow(old: float | None, new: float) -> float:
-    """Return a moving average that adapts faster to slower calls, and to the end of a stall."""
+    """Return a moving average that adapts faster to slower calls, and when a stall ends."""
     if old is None:
         return new
     weight = 0.5 if new > old or new < old / 2 else 0.2

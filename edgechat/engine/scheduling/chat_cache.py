@@ -1,9 +1,9 @@
 """Cache of chats between turns: prewarming, saving, restoring and dropping.
 
-Prewarming: a template rarely renders a longer chat as the old text plus more (thinking is stripped, the
-system prompt moves, old turns leave the window), so after a reply the cache does not match the next prompt.
-In idle time, the common beginning of all possible next prompts is computed in the background; a new turn
-interrupts that at any chunk and continues from there.
+Prewarming: templates rarely render a longer chat as the old text plus more (thinking is stripped, the system
+prompt moves, old turns leave the window), so after a reply the cache does not match the next prompt. While
+the engine is idle, the common prefix of all possible next prompts is computed in the background. A new turn
+can interrupt that at any chunk and continue from there.
 """
 
 from __future__ import annotations
@@ -32,50 +32,50 @@ _LOG = logging.getLogger(__name__)
 _CHATS = 32
 """Number of chats whose last turn is remembered; beyond that, the oldest is saved to disk."""
 WORTH_READING = 32
-"""Tokens that reading a saved state must gain over the cache in memory."""
+"""How many more tokens a saved state must have than the cache in memory to be worth reading."""
 LEAVE_SECONDS = 0.25
-"""Seconds of prefill that saving must spare, for a chat that is closed ..."""
+"""Seconds of prefill that saving must avoid when a chat is closed."""
 PREWARMED_SECONDS = 2.0
-"""... and for a prewarmed chat, which may continue at any moment."""
+"""Seconds of prefill that saving must avoid for a prewarmed chat, which may continue at any moment."""
 
 
 @dataclass(slots=True)
 class CachedChat:
-    """Last turn of a chat."""
+    """The last turn of a chat."""
 
     request: ChatRequest
     reply: Message
     saved: list[int]
     """Tokens whose state is on disk."""
     slot: Slot | None
-    """Slot of the turn ..."""
+    """The turn's slot."""
     tip: Node | None
-    """... and its tip; if the slot has another tip now, its content has changed."""
+    """The slot's tip after the turn. If the tip differs now, the slot's content has changed."""
     to_prewarm: bool
     adapters: AdapterSet = ()
     next_prompt: Future[list[int]] | None = None
-    """Common beginning of all possible next prompts, [] if unknown; None before it was requested."""
+    """Common prefix of all possible next prompts, [] if unknown; None before it is requested."""
 
     @property
     def spent(self) -> Slot | None:
-        """The slot, if it was not reused since."""
+        """The slot, if it has not been reused since."""
         return self.slot if self.slot is not None and self.slot.tip is self.tip else None
 
 
 @dataclass(slots=True, eq=False)
 class _Saving:
-    """State to be written to disk."""
+    """A state to be written to disk."""
 
     chat: str
     cached: CachedChat
     least_seconds: float
-    """Seconds of prefill that it must spare."""
+    """Seconds of prefill that saving must avoid."""
     writing: Future[bool] | None = None
     """None while the next prompt is being prepared."""
     slot: Slot | None = None
-    """Slot whose state is being written ..."""
+    """The slot whose state is being written."""
     tip: Node | None = None
-    """... and its tip at that time."""
+    """The slot's tip when writing began."""
 
     @property
     def is_written(self) -> bool:
@@ -87,7 +87,7 @@ class _Saving:
 
 
 class ChatCache:
-    """Chats of an engine, from the end of one turn to the beginning of the next."""
+    """The chats of an engine, from the end of one turn to the beginning of the next."""
 
     def __init__(
         self,
@@ -98,8 +98,9 @@ class ChatCache:
         cache_policy: CachePolicy,
         states: KVStateStore | None,
     ) -> None:
-        """next_prompt: returns the common beginning of all possible next prompts of a chat, given its last
-        request, the reply and the cells of the context; [] if unknown.
+        """next_prompt: returns the common prefix of all possible next prompts of a chat, or [] if unknown.
+
+        It is given the chat's last request, the reply and the number of cells in the context.
         """
         self._scheduler = scheduler
         self._backend = backend
@@ -113,13 +114,13 @@ class ChatCache:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to do for any chat."""
+        """Whether there is nothing left to do for any chat."""
         unprepared = any(saving.writing is None for saving in self._saving)
         return not (self._leaving or unprepared or self._next_to_prewarm())
 
     @property
     def is_waiting(self) -> bool:
-        """Whether all that remains to do waits for the disk or a prepared prompt."""
+        """Whether all remaining work waits for the disk or for a prompt being prepared."""
         chat = self._next_to_prewarm()
         prepared = self._chats[chat].next_prompt if chat is not None else None
         prepares = prepared is not None and not prepared.done()
@@ -127,17 +128,17 @@ class ChatCache:
 
     @property
     def chats(self) -> dict[str, ChatRequest]:
-        """Last request of each remembered chat, most recent last."""
+        """The last request of each remembered chat, most recent last."""
         return {chat: cached.request for chat, cached in self._chats.items()}
 
     def on_disk(self) -> StatesOnDisk | None:
         """Return the last count of the states on disk; None before the first count."""
         return self._states.usage() if self._states is not None else None
 
-    # A turn begins and ends.
+    # Beginning and end of a turn.
 
     def begin(self, sequence: Sequence) -> None:
-        """Queue a turn, after reading a saved state with a common prefix if worthwhile.
+        """Queue a turn, after reading a saved state with a common prefix if that is worthwhile.
 
         Raises ValueError for a malformed chat id.
         """
@@ -153,7 +154,7 @@ class ChatCache:
         self._preparation.wait_for(state, sequence.request, then, sequence, reads=found)
 
     def end(self, request: ChatRequest, reply: Message, slot: Slot | None, adapters: AdapterSet = ()) -> None:
-        """Remember a finished turn and its slot; the chat is prewarmed in idle time."""
+        """Remember a finished turn and its slot; the chat is prewarmed when the engine is idle."""
         chat = request.chat
         if chat is None or request.priority == "background" or not (reply.content or reply.calls):
             return
@@ -167,7 +168,7 @@ class ChatCache:
             del self._chats[oldest]
 
     def _interrupt(self, chat: str | None) -> None:
-        """Stop prewarming a chat. Computed tokens stay in the cache."""
+        """Stop prewarming a chat. Tokens already computed stay in the cache."""
         if chat is None:
             return
         if (cached := self._chats.get(chat)) is not None:
@@ -179,7 +180,7 @@ class ChatCache:
     # Idle time.
 
     def poll(self) -> list[Event]:
-        """Continue saving, and prewarm a chat if no request runs or waits."""
+        """Continue saving, and prewarm a chat if no request is running or waiting."""
         chat = self._next_to_prewarm()
         if chat is not None and self._scheduler.is_idle and not self._preparation.n_waiting:
             self._prewarm(chat)
@@ -204,14 +205,14 @@ class ChatCache:
                 self._scheduler.add(_prewarming(cached, tokens))
 
     def _next_prompt(self, cached: CachedChat) -> Future[list[int]]:
-        """Return the common beginning of all possible next prompts, prepared in the background."""
+        """Return the common prefix of all possible next prompts, prepared in the background."""
         if cached.next_prompt is None:
             work = partial(self._prepare_next, cached.request, cached.reply, self._scheduler.cells)
             cached.next_prompt = self._preparation.submit(work)
         return cached.next_prompt
 
     def prewarmed(self, sequence: Sequence) -> list[Event]:
-        """Finish prewarming a chat: the cache holds the beginning of its next prompt."""
+        """Finish prewarming a chat: the cache now holds the beginning of its next prompt."""
         chat = sequence.request.chat
         assert chat is not None
         self._scheduler.remove(sequence, keep_cache=True)
@@ -219,7 +220,7 @@ class ChatCache:
         n_cached = sequence.n_cached or 0
         return [Prewarmed(sequence.id, len(sequence.tokens), len(sequence.tokens) - n_cached)]
 
-    # The disk.
+    # Disk.
 
     def persist(self, chat: str | None) -> None:
         """Save the state of a chat (None: of all chats) to disk; `poll` returns Persisted when done."""
@@ -231,7 +232,7 @@ class ChatCache:
         self._leaving.append((chat, list(self._saving)))
 
     def forget(self, chat: str) -> None:
-        """Delete the cache of a chat."""
+        """Delete a chat's cache, in memory and on disk."""
         self._interrupt(chat)
         for sequence in self._scheduler.sequences:
             if sequence.request.chat == chat:
@@ -243,7 +244,7 @@ class ChatCache:
             self._states.forget(chat)
 
     def _save(self, chat: str, least_seconds: float) -> None:
-        """Save the cached part of the chat's next prompt, if that spares enough time."""
+        """Save the cached part of a chat's next prompt, if that avoids enough prefill."""
         cached = self._chats.get(chat)
         if self._states is not None and cached is not None:
             self._saving.append(_Saving(chat, cached, least_seconds))
@@ -267,13 +268,13 @@ class ChatCache:
         ]
 
     def _write(self, saving: _Saving, tokens: list[int]) -> Future[bool] | None:
-        """Start writing a state; None if that is not worthwhile or impossible."""
+        """Start writing a state; return None if that is impossible or not worthwhile."""
         chat, cached = saving.chat, saving.cached
         slot, n = self._scheduler.cache.best(tokens, len(tokens), cached.adapters)
         if self._states is None or slot is None or slot.busy:
             return None
         if n < slot.length and slot is not cached.spent:
-            return None  # the slot of another chat with the same beginning, which would be cut
+            return None  # the slot belongs to another chat with the same beginning, and would be cut
         unsaved = n - common_prefix(cached.saved, tokens[:n])
         if unsaved * self._scheduler.cost.token_seconds < saving.least_seconds:
             return None
@@ -291,14 +292,14 @@ class ChatCache:
         return self._states.save(chat, cached.saved, state, cut, mark=mark_of(cached.adapters))
 
     def _first_cut(self, slot: Slot) -> Cut | None:
-        """Return the first useful checkpoint: other chats share the system prompt and tools."""
+        """Return the first useful checkpoint, for other chats with the same system prompt and tools."""
         for one in slot.checkpoints:
             if WORTH_READING <= one.length < slot.length:
                 return Cut(one.length, self._backend.save_checkpoint(one))
         return None
 
     def _found(self, sequence: Sequence, mark: tuple[int, ...]) -> str | None:
-        """Return the chat whose saved state has the most of a prompt, if reading it is worthwhile."""
+        """Return the chat whose saved state covers most of a prompt, if reading it is worthwhile."""
         if self._states is None:
             return None
         limit = len(sequence.tokens) - 1
@@ -308,7 +309,7 @@ class ChatCache:
         found = self._states.find(sequence.tokens, whole=not self._backend.capabilities.cuts, mark=mark)
         if found is None or found.shared < here + WORTH_READING:
             return None
-        # The whole state must be read, which was found worthwhile when it was saved.
+        # The whole state must be read; when it was saved, that was found to be worthwhile.
         spared = found.shared - here
         if 2 * spared < found.tokens and not self._is_faster_read(found.size, spared):
             return None
@@ -321,7 +322,7 @@ class ChatCache:
         return worth_saving(size, tokens, seconds_per_token=seconds, bandwidth=bandwidth)
 
     def _take(self, sequence: Sequence, _: ChatRequest, state: Future[SavedState | None]) -> list[Event]:
-        """Restore a state, and queue the turn that waited for it."""
+        """Restore a saved state and queue the turn that waited for it."""
         try:
             saved = state.result()
             if saved is not None:

@@ -1,8 +1,8 @@
-"""Media encoding in the background: the encoder and decoding take turns.
+"""Media encoding in the background: the encoder and the engine take turns.
 
-An encoder takes seconds, up to a minute on a processor. Its thread pauses between operations while the engine
-decodes, so streams go on, and cancelling a request ends its encoding. Embeddings are cached, so that prompts
-can be computed again without encoding.
+Encoding takes seconds, or up to a minute on a CPU. The encoder's thread pauses between operations while the
+engine decodes, so that streams continue, and cancelling a request ends its encoding. Embeddings are cached,
+so that prompts can be computed again without encoding.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from edgechat.engine.scheduling.preparation import fault
 
 Key = tuple[int, ...]
 _MOST_BYTES = 512 << 20
-"""Limit for cached embeddings."""
+"""Maximum bytes of cached embeddings."""
 
 
 class MediaEncoding:
-    """The encoder of images and sounds, with its embeddings. Used by the engine's thread."""
+    """The encoder of images and audio, with its embeddings. Used by the engine's thread."""
 
     def __init__(
         self, encoder: MediaEncoder | None, held: Callable[[Key], AbstractContextManager[Media]]
     ) -> None:
-        """held: provides the media for a key within a context."""
+        """held: returns a context manager that provides the media for a key."""
         self._encoder = encoder
         self._held = held
         self._made: OrderedDict[Key, tuple[Media, Embeddings]] = OrderedDict()
@@ -37,11 +37,11 @@ class MediaEncoding:
         self._running: Key | None = None
         self._stopped = False
         self._decodes = False
-        """Whether it is the engine's turn, or the engine asks for it."""
+        """Whether it is the engine's turn, or the engine is asking for it."""
         self._paused = False
 
     def made(self, key: Key) -> tuple[Media, Embeddings] | None:
-        """Return media and their embeddings, if cached."""
+        """Return media and their embeddings, if cached; otherwise None."""
         with self._turns:
             found = self._made.get(key)
             if found is not None:
@@ -49,12 +49,12 @@ class MediaEncoding:
             return found
 
     def failure(self, key: Key) -> EdgechatError | None:
-        """Return and forget why media could not be encoded."""
+        """Return the error that prevented media from being encoded, if any, and forget it."""
         with self._turns:
             return self._failed.pop(key, None)
 
     def want(self, keys: Collection[Key]) -> None:
-        """Start encoding the first missing key; stop encoding if its key is no longer wanted."""
+        """Start encoding the first missing key; stop a running encoding if its key is no longer wanted."""
         with self._turns:
             self._failed = {key: error for key, error in self._failed.items() if key in keys}
             if self._running is not None:
@@ -117,7 +117,7 @@ class MediaEncoding:
             self._turns.notify_all()
 
     def _between(self) -> bool:
-        """Yield to the engine if it asks for its turn; return whether to go on."""
+        """Let the engine take its turn if it asks for it; return whether to continue encoding."""
         with self._turns:
             if self._decodes:
                 self._paused = True

@@ -1,7 +1,8 @@
 """Background work that requests wait for: rendering and tokenizing, grammars, saved states.
 
-An untrusted template may hang for seconds, and a long text takes a tenth of a second: a thread beside the one
-that decodes prepares prompts, in the order in which requests arrive, and skips those cancelled meanwhile.
+An untrusted template may hang for seconds, and a long text takes a tenth of a second to tokenize. So a thread
+prepares prompts while another decodes, in the order in which requests arrive, and skips those that have been
+cancelled.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Job:
     sequence: Sequence | None
     """None if the request has no sequence yet."""
     reads: str | None
-    """Chat whose saved state is being read, if any."""
+    """The chat whose saved state is being read, if any."""
 
 
 class Preparation:
@@ -66,17 +67,17 @@ class Preparation:
         *,
         reads: str | None = None,
     ) -> None:
-        """Let a request wait for a future; `ready` returns its job once that is done."""
+        """Make a request wait for a future; `ready` returns its job once the future is done."""
         self._jobs.append(Job(request, future, then, sequence, reads))
 
     def ready(self) -> list[Job]:
-        """Remove and return jobs that are done."""
+        """Remove and return the jobs that are done."""
         done = [job for job in self._jobs if job.future.done()]
         self._jobs = [job for job in self._jobs if job not in done]
         return done
 
     def give_up(self, request_id: str) -> Job | None:
-        """Remove and return the job of a request, if there is one."""
+        """Cancel a request's job, if there is one, and return it."""
         job = next((job for job in self._jobs if job.request.id == request_id), None)
         if job is not None:
             self._jobs.remove(job)
@@ -99,14 +100,14 @@ class Preparation:
 
 
 def explained(error: Exception) -> EdgechatError:
-    """Return the error that ends a request: EngineError for a ValueError; else see `fault`."""
+    """Return the error that ends a request: EngineError for a ValueError, otherwise see `fault`."""
     if isinstance(error, ValueError):
         return EngineError(f"The request is not valid: {error}")
     return fault(error)
 
 
 def fault(error: Exception) -> EdgechatError:
-    """Return the error that ends a request; internal errors are logged with their traceback."""
+    """Return the error that ends a request, logging internal errors with their traceback."""
     if isinstance(error, EdgechatError):
         return error
     _LOG.error("internal error", exc_info=error)

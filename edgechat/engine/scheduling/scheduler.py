@@ -1,8 +1,8 @@
 """Scheduler: decides which sequences run, in which slots, and what the next batch computes.
 
-A batch starts with one pending token of every running sequence, so that no stream waits, and is filled with
-chunks of prompts up to the limit of a call's cost. Background sequences run while nothing else waits.
-Sequences with different sets of LoRA adapters take turns: a call uses one set.
+A batch starts with one pending token from every running sequence, so that no stream waits, and is filled with
+chunks of prompts up to the cost limit of a call. Background sequences run while nothing else waits. Sequences
+with different sets of LoRA adapters take turns, since a call uses a single set.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from edgechat.engine.scheduling.call_cost import CallCost
 from edgechat.engine.scheduling.sequence import Sequence
 
 _HEADROOM = 32
-"""Free cells for each sequence to grow, required before another sequence joins."""
+"""Free cells that each sequence needs for growth before another one joins."""
 _REPLY = 200
-"""Expected tokens of a reply."""
+"""Expected tokens in a reply."""
 _WORTH_WAITING = 64
-"""Shared tokens for which a sequence waits until another sequence has computed them."""
+"""Shared tokens that make it worth waiting until another sequence has computed them."""
 _LEAST_APART = 32
-"""Tokens that may always lie between a checkpoint and a boundary: they cost about as much as a call."""
+"""Tokens that may always lie between a checkpoint and a boundary; they cost about as much as a call."""
 TURN = 4
-"""Calls before sequences with another set of adapters have their turn.
+"""Calls before sequences with another set of adapters get their turn.
 
-llama.cpp plans its buffers again for each change.
+llama.cpp plans its buffers again at each change.
 """
 SHIFT_SECONDS = 1.0
 """Seconds of prefill that a shift must save, since its result is approximate."""
 _LEAST_SHIFTED = 64
-"""... or tokens, while their cost is unknown."""
+"""Tokens that a shift must save while their cost is unknown."""
 
 Planned = list[tuple[Sequence, BatchPart]]
 
 
 class Scheduler:
-    """Waiting and running sequences of a backend."""
+    """The waiting and running sequences of a backend."""
 
     def __init__(self, backend: Backend) -> None:
         self.cost = CallCost()
@@ -49,20 +49,20 @@ class Scheduler:
         self.running: list[Sequence] = []
         self._backend = backend
         self.cells = backend.context
-        """Usable cells: fewer than the backend's context once that ran out of cells earlier."""
+        """Usable cells; fewer than the backend's context if it has run out of cells before."""
         self.batches = [0] * backend.n_seq_max
-        """Number of calls that computed one sequence, two sequences, and so on."""
+        """Number of calls that computed one sequence, two sequences and so on."""
         self.is_encoded: Callable[[Sequence, MediaRun], bool] = lambda _sequence, _run: True
-        """Whether media of a sequence are encoded; until then the sequence waits."""
+        """Whether a sequence's media are encoded; until then the sequence waits."""
         self._prompts_turn = self._media_turn = False
         self._turns: list[AdapterSet] = []
-        """Sets of adapters of running sequences: it is the first set's turn ..."""
+        """Adapter sets of the running sequences; it is the first one's turn."""
         self._turn_left = TURN
-        """... for this many more calls."""
+        """Number of calls left in this turn."""
         self._n_streams = 0
-        """Number of running streams, whether part of the next call or not."""
+        """Number of running streams, whether or not they are part of the next call."""
         self._crowded = False
-        """The backend had no room for all running sequences: none joins before one ends."""
+        """Whether the backend had no room for all running sequences; none joins before one ends."""
 
     @property
     def is_idle(self) -> bool:
@@ -75,11 +75,11 @@ class Scheduler:
         return [*self.running, *self.waiting]
 
     def find(self, request_id: str) -> Sequence | None:
-        """Return the sequence of a request, if there is one."""
+        """Return a request's sequence, if there is one."""
         return next((seq for seq in self.sequences if seq.generates and seq.id == request_id), None)
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence after others of its priority."""
+        """Queue a sequence behind others of its priority."""
         if sequence.in_background:
             self.waiting.append(sequence)
             return
@@ -87,7 +87,7 @@ class Scheduler:
         self.waiting.insert(ahead, sequence)
 
     def plan(self) -> Planned:
-        """Admit waiting sequences, and return the next batch, [] if there is nothing to do."""
+        """Admit waiting sequences and return the next batch; [] if there is nothing to do."""
         self._admit()
         able = [seq for seq in self.running if not self._waits_for_media(seq)]
         active = [seq for seq in able if not seq.in_background] or able
@@ -106,7 +106,7 @@ class Scheduler:
         return self._within_cache(planned + self._chunks(prompts, len(streams)))
 
     def _with_equal_adapters(self, sequences: list[Sequence]) -> list[Sequence]:
-        """Return the sequences of the set of adapters whose turn it is."""
+        """Return the sequences that use the adapters whose turn it is."""
         sets = list(dict.fromkeys(seq.adapters for seq in sequences))
         if len(sets) <= 1:
             return sequences
@@ -126,7 +126,7 @@ class Scheduler:
         return run is not None and not self.is_encoded(sequence, run)
 
     def media(self) -> list[tuple[Sequence, MediaRun]]:
-        """Return images and sounds that running sequences have yet to compute, in order of need."""
+        """Return the images and sounds that running sequences have yet to compute, most urgent first."""
         return [
             (seq, run)
             for seq in sorted(self.running, key=lambda seq: seq.in_background)
@@ -135,9 +135,9 @@ class Scheduler:
         ]
 
     def _chunks(self, prompts: list[Sequence], n_streams: int) -> Planned:
-        """Return the chunks of prompts in the next batch, beside `n_streams` streams.
+        """Return the chunks of prompts in the next batch, alongside `n_streams` streams.
 
-        The shortest prompt, if it is not the first, gets half of the tokens: it need not wait for a long
+        If the shortest prompt is not the first, it gets half of the tokens: it need not wait for a long
         prompt, and the long prompt does not starve.
         """
         if not prompts:
@@ -161,7 +161,7 @@ class Scheduler:
         return not self._n_streams and self._backend.interruption is not None and self.cost.may_interrupt
 
     def interruptible(self, planned: Planned) -> Interruption | None:
-        """Return the interruption to decode a batch with; None if the call must not be interrupted."""
+        """Return the interruption to use while decoding a batch; None if the call must not be interrupted."""
         streams = any(sequence.n_pending == 1 for sequence, _ in planned)
         return self._backend.interruption if not streams and self._can_interrupt() else None
 
@@ -182,7 +182,7 @@ class Scheduler:
             self.waiting.extendleft(reversed(held_back))
 
     def _can_join(self, sequence: Sequence) -> bool:
-        """Return whether there is a slot and room for a sequence, after preempting background sequences."""
+        """Return whether a sequence gets a slot and cells, preempting background sequences if necessary."""
         while not (self.cache.has_free_slot and (not self.running or self._has_room(sequence))):
             in_background = [seq for seq in self.running if seq.in_background]
             if sequence.in_background or not in_background:
@@ -191,7 +191,7 @@ class Scheduler:
         return True
 
     def _has_room(self, sequence: Sequence) -> bool:
-        """Return whether a sequence fits beside running sequences (idle slots can be evicted)."""
+        """Return whether a sequence fits alongside the running ones (idle slots can be evicted)."""
         source, n = self.cache.best(sequence.tokens, len(sequence.tokens) - 1, sequence.adapters)
         shared = n if source is not None and source.busy else 0
         growing = sum(seq.n_pending + _HEADROOM for seq in self.running)
@@ -210,14 +210,14 @@ class Scheduler:
         )
 
     def _n_shared(self, ahead: Sequence, sequence: Sequence) -> int:
-        """Return how many tokens a sequence can reuse after `ahead` has computed its prompt."""
+        """Return how many tokens a sequence can reuse once `ahead` has computed its prompt."""
         n = min(common_prefix(ahead.tokens, sequence.tokens), len(sequence.tokens) - 1)
         if self._backend.capabilities.cuts:
             return n
         return max((latest for _, latest in ahead.checkpoints if latest <= n), default=0)
 
     def _seat(self, sequence: Sequence) -> None:
-        """Assign the slot with the most reusable tokens to a sequence."""
+        """Assign a sequence the slot with the most reusable tokens."""
         slot, n = self._shifted(sequence) or self.cache.seat(
             sequence.tokens, sequence.adapters, whole=not sequence.generates, spent=sequence.spent
         )
@@ -225,13 +225,16 @@ class Scheduler:
         slot.chat = sequence.request.chat
         self.cache.make_way(_REPLY if sequence.generates else 0, len(sequence.tokens) - n)
         if self._backend.checkpoint_bytes:
-            self.cache.checkpoint(slot)  # at the end of a reply whose question may be edited
+            self.cache.checkpoint(slot)  # at the end of a reply, since its question may be edited
             sequence.checkpoints = checkpoints_of(sequence.boundaries, slot.length, len(sequence.tokens))
         if sequence.n_cached is None:
             sequence.n_cached = min(n, sequence.n_prompt)
 
     def _shifted(self, sequence: Sequence) -> tuple[Slot, int] | None:
-        """Shift cells after the window moved, instead of computing them again; return slot and length."""
+        """If the window moved, shift cells instead of computing them again.
+
+        Returns the slot and its length, or None if nothing was shifted.
+        """
         if not (sequence.dropped and sequence.generates and self._backend.capabilities.shifts):
             return None
         seconds = self.cost.token_seconds
@@ -256,7 +259,7 @@ class Scheduler:
         return ([], prompts[:1]) if self._prompts_turn else (oldest, [])
 
     def _part(self, sequence: Sequence, size: int) -> tuple[Sequence, BatchPart]:
-        """Return the next tokens of a sequence, at most `size`, or media as a whole."""
+        """Return a sequence's next tokens, at most `size` of them; media stay whole."""
         assert sequence.slot is not None
         start = sequence.slot.length
         run = sequence.next_media
@@ -291,7 +294,7 @@ class Scheduler:
         return planned
 
     def spare(self, wanted: int) -> int:
-        """Return the number of free cells without eviction, up to `wanted`."""
+        """Return the number of cells that are free without eviction, up to `wanted`."""
         return min(self.cells - self.cache.cells_used, wanted)
 
     def _youngest(self) -> Sequence:
@@ -299,7 +302,7 @@ class Scheduler:
         return next((seq for seq in self.running[::-1] if seq.in_background), self.running[-1])
 
     def computed(self, planned: Planned) -> None:
-        """Record that the backend computed a batch; drafted tokens count once they are accepted."""
+        """Record that the backend computed a batch. Drafted tokens only count once they are accepted."""
         self.batches[min(len(planned), len(self.batches)) - 1] += 1
         n_tokens = sum(len(part.tokens) for _, part in planned)
         n_decoded = sum(part.n_logits for _, part in planned)
@@ -323,7 +326,7 @@ class Scheduler:
             sequence.checkpoints = sequence.checkpoints[1:]
 
     def accept_draft(self, sequence: Sequence, drafted: Seq[int], n_accepted: int) -> None:
-        """Keep the first `n_accepted` drafted tokens, and roll back the rest."""
+        """Keep the first `n_accepted` drafted tokens and roll back the rest."""
         slot = sequence.slot
         assert slot is not None
         n_rejected = len(drafted) - n_accepted
@@ -333,7 +336,7 @@ class Scheduler:
         self.cache.extend(slot, drafted[:n_accepted])
 
     def interrupted(self, planned: Planned, n_kept: Seq[int | None]) -> None:
-        """Record how many tokens of each part an interrupted call has cached; None: the sequence is lost."""
+        """Record how many tokens of each part an interrupted call cached; None: the sequence is lost."""
         for (sequence, part), n in zip(planned, n_kept, strict=True):
             slot = sequence.slot
             assert slot is not None
@@ -343,7 +346,7 @@ class Scheduler:
                 self.cache.extend(slot, part.tokens[:n])
 
     def _lost(self, slot: Slot) -> None:
-        """Clear a slot whose content is invalid, to be computed again for the same chat."""
+        """Clear a slot with invalid contents, but keep it assigned to its chat."""
         chat = slot.chat
         self.cache.clear(slot)
         slot.chat = chat
@@ -351,8 +354,9 @@ class Scheduler:
     def make_room(self, planned: Planned) -> None:
         """Evict a slot or preempt the youngest sequence, after the backend had no room for a batch.
 
-        No room for a single sequence means that the backend has fewer cells than stated. With several, it may
-        not: llama.cpp does not free cells outside of an attention window while sequences share them.
+        If there is no room for a single sequence, the backend has fewer cells than stated. With several
+        sequences, that need not be so: llama.cpp does not free cells outside an attention window while
+        sequences share them.
         """
         if self.cache.evict():
             return
@@ -364,10 +368,10 @@ class Scheduler:
         self.cells = min(self.cells, self.cache.cells_used + needed) - 1
 
     def preempt(self, sequence: Sequence) -> None:
-        """Take the slot of a sequence and put it back into the queue; it only loses time."""
+        """Take away a sequence's slot and put the sequence back in the queue. It only loses time."""
         self.running.remove(sequence)
         assert sequence.slot is not None
-        if not sequence.in_background:  # a prewarmed chat's cells stay: its next turn may want them
+        if not sequence.in_background:  # a prewarmed chat's cells stay, since its next turn may need them
             self.cache.clear(sequence.slot)
         self._release(sequence)
         if sequence.in_background:
@@ -380,7 +384,10 @@ class Scheduler:
         self.waiting.appendleft(sequence)
 
     def remove(self, sequence: Sequence, *, keep_cache: bool) -> None:
-        """Remove a sequence. keep_cache: later prompts with the same beginning may reuse its slot."""
+        """Remove a sequence.
+
+        keep_cache: whether later prompts with the same beginning may reuse its slot.
+        """
         if sequence in self.running:
             self.running.remove(sequence)
             self._crowded = False
@@ -398,11 +405,11 @@ class Scheduler:
 
 
 def checkpoints_of(boundaries: Seq[int], start: int, end: int) -> tuple[tuple[int, int], ...]:
-    """Return where to take checkpoints of a prompt computed from `start` on, as (first, latest) positions.
+    """Return where to take checkpoints in a prompt computed from `start` on, as (first, latest) positions.
 
-    One checkpoint lies before the last boundary. As few as possible lie before that, such that after an edit
-    at any boundary, the tokens between checkpoint and boundary are at most a quarter of those to compute
-    anyway, or cost no more than a call. So short calls need not end at boundaries.
+    One checkpoint is at the last boundary. There are as few as possible before it, such that after an edit at
+    any boundary, the tokens from the checkpoint to the boundary are at most a quarter of those that
+    must be computed anyway, or cost no more than a call. So short calls need not end at boundaries.
     """
     ahead = [at for at in boundaries if at > start]
     chosen, covered = [(at, at) for at in ahead[-1:]], 0

@@ -20,7 +20,7 @@ class Draft:
     confidence: list[int] = field(default_factory=list)
     """Confidence class of each token (see `speculative/estimates.py`)."""
     distributions: list[Distribution] | None = None
-    """Distributions the tokens were drawn from; None if they are guesses of the target's choice."""
+    """Distributions that the tokens were drawn from; None if they are guesses at the target's choice."""
 
     def cut(self, length: int) -> None:
         """Keep only the first `length` tokens."""
@@ -32,7 +32,7 @@ class Draft:
 
 @dataclass(slots=True)
 class Tally:
-    """Counters of verified drafts and their tokens, and seconds of steps that could draft."""
+    """Counters of verified drafts and their tokens, and the seconds of steps that could draft."""
 
     drafts: int = 0
     drafted: int = 0
@@ -41,7 +41,7 @@ class Tally:
     plain_seconds: float = 0.0
     """Estimated seconds for the same tokens without drafts."""
     won: dict[Source, float] = field(default_factory=dict)
-    """Net gain of drafts, in units of the cost of a step of one token."""
+    """Net gain from drafts, in units of the cost of a one-token step."""
 
     def stats(self) -> SpeculationStats | None:
         """Return the statistics for the reply; None if nothing was drafted."""
@@ -57,14 +57,14 @@ class Tally:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """Request with its tokens.
+    """A request with its tokens.
 
     `tokens` are the prompt and the tokens generated so far; those not in the slot are pending. So prefill,
-    decode and recovery after a preemption are the same: computing pending tokens.
+    decode and recovery from preemption are the same operation: computing pending tokens.
     """
 
     generates: ClassVar[bool] = False
-    """Whether a reply is generated; else the tokens are only computed into the cache (prewarming)."""
+    """Whether a reply is generated; if not, the tokens are only computed into the cache (prewarming)."""
 
     request: ChatRequest
     tokens: list[int]
@@ -74,13 +74,13 @@ class Sequence:
     adapters: AdapterSet = ()
     """LoRA adapters to compute it with."""
     boundaries: tuple[int, ...] = ()
-    """Positions where later prompts may diverge, the start of the generation prompt last."""
+    """Positions where later prompts may diverge; the last is the start of the generation prompt."""
     media: tuple[MediaRun, ...] = ()
     """Images and sounds among the tokens."""
     checkpoints: tuple[tuple[int, int], ...] = ()
-    """Checkpoints to take: first and latest length of the slot for each."""
+    """Checkpoints to take: the first and the last slot length at which to take each."""
     dropped: int = 0
-    """Number of turns that the prompt leaves out."""
+    """Number of turns left out of the prompt."""
     spent: Slot | None = None
     """Slot of an earlier turn, useful only for its common prefix with this sequence."""
     slot: Slot | None = None
@@ -92,7 +92,7 @@ class Sequence:
     first_token: float = 0.0
     last_token: float = 0.0
     n_first: int = 0
-    """Tokens of the first step that generated tokens."""
+    """Number of tokens from the first step that generated any."""
     draft: Draft | None = None
     """Drafted tokens in the current batch."""
     tally: Tally = field(default_factory=Tally)
@@ -109,17 +109,17 @@ class Sequence:
 
     @property
     def n_generated(self) -> int:
-        """Number of tokens generated so far, without an end token."""
+        """Number of tokens generated so far, excluding an end token."""
         return len(self.tokens) - self.n_prompt
 
     @property
     def constrained_reply(self) -> list[int]:
-        """The tokens generated so far if they follow a grammar; else [], since nothing needs them."""
+        """The tokens generated so far if they follow a grammar; otherwise [], since nothing needs them."""
         return self.tokens[self.n_prompt :] if self.sampler.constraint is not None else []
 
     @property
     def is_complete(self) -> bool:
-        """Whether its grammar allows nothing more."""
+        """Whether its grammar allows no further tokens."""
         constraint = self.sampler.constraint
         return constraint is not None and constraint.is_complete(self.constrained_reply)
 
@@ -137,12 +137,12 @@ class Sequence:
 
     @property
     def n_candidates(self) -> int:
-        """Number of highest logits needed for sampling; 0: all."""
+        """How many of the highest logits sampling needs; 0: all."""
         return 0 if self.request.logprobs is not None else self.sampler.n_candidates
 
     @property
     def n_pending(self) -> int:
-        """Number of tokens to compute before the next can be sampled."""
+        """Number of tokens to compute before the next one can be sampled."""
         return len(self.tokens) - (self.slot.length if self.slot else 0)
 
     def note_tokens(self, n_tokens: int, now: float) -> None:

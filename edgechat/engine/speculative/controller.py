@@ -1,15 +1,16 @@
-"""Draft controller: chooses draft lengths for the best expected tokens per second, and learns from each step.
+"""Draft controller: chooses draft lengths for the most expected tokens per second, and learns from each step.
 
-A step of k drafted tokens yields 1 + a1 + a1 a2 + ... tokens, where a are the chances of acceptance, and
-takes C(streams + k) plus the time of drafting. Lengths are compared by their tokens minus the tokens that the
-same time would yield at the current pace, which maximizes a ratio of sums (Dinkelbach 1967, "On Nonlinear
+A step with k drafted tokens yields 1 + a1 + a1 a2 + ... tokens, where a1, a2 ... are chances of acceptance,
+and takes C(streams + k) plus the drafting time. Lengths are compared by their tokens minus the tokens that
+the same time would yield at the current pace, which maximizes a ratio of sums (Dinkelbach 1967, "On Nonlinear
 Fractional Programming"). All costs are in units of C(1).
 
-A loss budget, the purse, caps slowdown: losing steps draw from it, winning steps refill it up to a limit, and
-each step adds half a percent. Nothing is drafted while it is empty, so wrong estimates cost a few tokens and
-half a percent, whatever draft and machine do. Gains of other replies must not be lost by a single reply: each
-reply has its own limit per source. Prefill of the draft model is accounted separately: it is done if the rest
-of a reply is likely to gain 1.5 times its cost, or from a fund of a few tokens and a quarter of a percent.
+A loss budget, the purse, bounds the slowdown: losing steps draw from it, winning steps refill it up to a
+limit, and each step adds half a percent. Nothing is drafted while it is empty. So wrong estimates cost at
+most a few tokens and half a percent, whatever the draft and the machine do. A single reply must not lose what
+other replies have gained, so each reply has its own limit per source. Prefill of the draft model is budgeted
+separately: it is done if the rest of the reply is likely to gain 1.5 times its cost, or else from a fund of a
+few tokens and a quarter of a percent.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from edgechat.planner.plan import LoadPlan
 _ALLOWANCE = 0.005
 _FIRST_PURSE = 6.0
 _FULL_PURSE = 8.0
-_PROBE = 3.0  # minimum purse for a step that explores
-_FIRST_LOSS, _LOSS = 2.0, 0.01  # maximum loss of a reply by one source: at first, and per token
-_MARGIN = 0.02  # required gain of a draft, as a share of a plain step
+_PROBE = 3.0  # minimum purse for an exploring step
+_FIRST_LOSS, _LOSS = 2.0, 0.01  # maximum loss from one source in a reply: at first, and per token
+_MARGIN = 0.02  # required gain from a draft, as a share of a plain step
 _EXPLORE_EVERY, _EXPLORE_EVERY_IF_RICH = 48, 12
-"""Number of steps from one exploring step to the next; fewer with a full purse."""
-SURE_OF_GAIN = 1.5  # required ratio of expected gain to cost of the draft model's prefill
-_FUND, _FUNDING = 12.0, 0.0025  # for prefill that may not pay: its size, and the share that a step adds
+"""Number of steps between exploring steps; smaller with a full purse."""
+SURE_OF_GAIN = 1.5  # required ratio of expected gain to cost, for prefill of the draft model
+_FUND, _FUNDING = 12.0, 0.0025  # for prefill that may not pay off: size, and share that a step adds
 _REFERENCE = 64  # steps with drafts after which a plain step is due as a reference
 _PACE = 0.97
 _FADE_EVERY = 256
@@ -48,16 +49,16 @@ _FADE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class DraftOffer:
-    """Possible draft for a stream."""
+    """A draft that could be made for a stream."""
 
     source: Source
     chances: Sequence[float]
-    """Chance of each token to be accepted if all previous tokens are."""
+    """Chance that each token is accepted if all tokens before it are."""
 
 
 @dataclass(slots=True)
 class Rounds:
-    """Work of a drafter in a step: each round computes a token of each of its drafts."""
+    """A drafter's work in a step. Each round computes one token of each of its drafts."""
 
     n: int = 0
     seconds: float = 0.0
@@ -68,7 +69,7 @@ _NO_ROUNDS: Mapping[Source, Rounds] = {}
 
 @dataclass(slots=True)
 class DraftChoice:
-    """Draft to make for a stream."""
+    """The draft to make for a stream."""
 
     source: Source
     length: int
@@ -78,16 +79,16 @@ class Controller:
     """Chooses draft lengths and learns from each step."""
 
     def __init__(self, cost: StepCost, round_cost: float = 0.1) -> None:
-        """round_cost: initial cost per token of drafters that compute, in units of C(1)."""
+        """round_cost: initial cost per token for drafters that compute, in units of C(1)."""
         self.cost = cost
         self.round_costs: dict[Source, float] = {
             source: round_cost for source in LONGEST_DRAFT if source != "ngram"
         }
-        """Cost of a drafter per token of a draft, in units of C(1)."""
+        """Cost per drafted token of each drafter that computes, in units of C(1)."""
         self.acceptance: dict[Source, Acceptance] = {source: Acceptance(source) for source in LONGEST_DRAFT}
         self.purse = _FIRST_PURSE
         self.optimistic = False
-        """Whether this step explores: it uses optimistic estimates."""
+        """Whether this step explores, using optimistic estimates."""
         self._fund = _FUND
         self._decision_cost = 0.0
         self._streams = 1
@@ -97,11 +98,14 @@ class Controller:
 
     @property
     def speedup(self) -> float:
-        """Tokens per second relative to plain decoding, in recent steps."""
+        """Tokens per second in recent steps, relative to plain decoding."""
         return self._made / self._spent
 
     def begin(self, n_streams: int, depth: float) -> bool:
-        """Begin a step of `n_streams`; return whether it may draft. depth: tokens in their cache."""
+        """Begin a step with `n_streams` streams and return whether it may draft.
+
+        depth: average number of their tokens in the cache.
+        """
         self.cost.at_depth(depth)
         self._streams = n_streams
         self._steps += 1
@@ -113,29 +117,29 @@ class Controller:
         return self.purse > 0 and self._since_plain < _REFERENCE
 
     def may_lose(self, won: float, n_tokens: int) -> bool:
-        """Return whether a source may draft for a reply of `n_tokens`.
+        """Return whether a source may still draft for a reply of `n_tokens`.
 
-        won: net gain of the source in this reply, in units of C(1).
+        won: the source's net gain in this reply, in units of C(1).
         """
         return won > -(_FIRST_LOSS + _LOSS * n_tokens)
 
     def chances(self, classes: Sequence[int], source: Source) -> list[float]:
-        """Return the chances of tokens with known confidence."""
+        """Return the acceptance chances of tokens with known confidence."""
         rates = self.acceptance[source]
         return [rates.of_class(class_index, optimistic=self.optimistic) for class_index in classes]
 
     def prospects(self, source: Source, start: int = 0) -> list[float]:
-        """Return the chances of tokens yet to be drafted, from position `start` on."""
+        """Return the acceptance chances of tokens yet to be drafted, from position `start` on."""
         rates = self.acceptance[source]
         return [
             rates.at_position(at, optimistic=self.optimistic) for at in range(start, LONGEST_DRAFT[source])
         ]
 
     def choose(self, offers: Sequence[Sequence[DraftOffer]], most: int) -> list[DraftChoice | None]:
-        """Choose a draft for each stream from its offers, with `most` tokens in total.
+        """Choose a draft for each stream from its offers, with at most `most` tokens in total.
 
-        Each stream takes its best offer. Then the batch takes the likeliest tokens of all offers, as many as
-        pay off: the chances of a stream's tokens decrease, so they are taken in order.
+        Each stream takes its best offer. Then the batch takes the most likely tokens from all offers, as
+        many as pay off. A stream's chances decrease from token to token, so its tokens are taken in order.
         """
         chosen = [max(options, key=self._value_alone, default=None) for options in offers]
         gains = [
@@ -168,22 +172,23 @@ class Controller:
         return any(value - price * n > now for n, value in enumerate(values[len(chances) + 1 :], 1))
 
     def is_worth_adding(self, source: Source, chances: Sequence[float], n_beside: int, longest: int) -> bool:
-        """Return whether to add a token with the last of these chances, before it is drawn."""
+        """Return whether to add a token, before it is drawn; its chance is the last of `chances`."""
         ahead = self.prospects(source, len(chances))
         values = self._values([*chances, *ahead][:longest], n_beside)
         before, price = values[len(chances) - 1], self._price(source)
         return any(value - price * n > before for n, value in enumerate(values[len(chances) :]))
 
     def worth_verifying(self, chances: Sequence[float], n_beside: int) -> int:
-        """Return how many drafted tokens to verify, for drafts whose tokens may influence that."""
+        """Return how many drafted tokens are worth verifying; not for tokens drawn at random."""
         values = self._values(chances, n_beside)
         return values.index(max(values))
 
     def reading_budget(self, price: float, left: float, read: float) -> float:
-        """Return how much prefill the draft model may do now, out of `price` to catch up with a stream.
+        """Return how much prefill the draft model may do now; catching up with a stream costs `price`.
 
-        All in units of C(1). left: expected remaining tokens of the reply. read: limit per step. Spending is
-        free if it is likely to be won back; else it comes from a small fund.
+        All values are in units of C(1). left: expected remaining tokens of the reply. read: limit per step.
+        Prefill that is likely to pay off is only subject to that limit; otherwise it is paid from a small
+        fund.
         """
         if self.expected_gain("model") * left >= SURE_OF_GAIN * price:
             return read
@@ -195,7 +200,7 @@ class Controller:
         return spent
 
     def expected_gain(self, source: Source, *, optimistic: bool = False) -> float:
-        """Return the expected speedup by drafts of this source, minus 1.
+        """Return the expected speedup from this source's drafts, minus 1.
 
         optimistic: return an upper estimate.
         """
@@ -217,8 +222,8 @@ class Controller:
     ) -> float:
         """Learn from a step that yielded `n_made` tokens in `seconds` of decoding and verifying.
 
-        rounds: work of drafters. deciding: seconds spent on decisions. Returns the additional cost over a
-        plain step, in units of C(1).
+        rounds: the drafters' work. deciding: seconds spent on decisions. Returns the additional cost compared
+        with a plain step, in units of C(1).
         """
         self.cost.observe(n_rows, seconds)
         if self.cost.level > 0:
@@ -243,7 +248,7 @@ class Controller:
         return spent - plain
 
     def observe_undecided(self, n_streams: int, seconds: float) -> None:
-        """Learn from a plain step without a decision about drafts."""
+        """Learn from a plain step for which no decision about drafts was made."""
         self._streams = n_streams
         self.observe(n_streams, n_streams, seconds, deciding=self._decision_cost * self.cost.level)
 
@@ -251,7 +256,7 @@ class Controller:
 
     @property
     def _pace(self) -> float:
-        """Tokens per C(1) of time: of plain decoding, or of recent steps if that is more."""
+        """Tokens per C(1) of time, in plain decoding or in recent steps, whichever is more."""
         return max(1.0, self.speedup) * self._streams / self.cost.ratio(self._streams)
 
     def _price(self, source: Source) -> float:
@@ -268,7 +273,7 @@ class Controller:
         return max(ratio(self._streams + n) - self.cost.ratio(self._streams), 0.0) if n else 0.0
 
     def _drafting(self, offers: Sequence[DraftOffer | None], lengths: Sequence[int]) -> float:
-        """Return the cost of drafting: streams draft together, in as many rounds as the longest draft."""
+        """Return the cost of drafting: streams share rounds, as many as the longest draft needs."""
         rounds: dict[Source, int] = {}
         for offer, n in zip(offers, lengths, strict=True):
             if offer is not None:
@@ -289,31 +294,31 @@ class Controller:
 
 _FILE = "speculation.json"
 _PLACES = 32
-_MOST_READ = 1 << 20  # maximum bytes of the file: several times its normal size
+_MOST_READ = 1 << 20  # maximum file size in bytes: several times its normal size
 _MOST_ROUND_COST = 10.0
-_PAUSE = 5.0  # seconds between two writes
+_PAUSE = 5.0  # seconds between writes
 
 
 class AcceptanceRates(msgspec.Struct, frozen=True):
-    """Acceptance of the drafts of a source."""
+    """Acceptance counts for one source's drafts."""
 
     by_class: AcceptanceCounts
     by_position: AcceptanceCounts
 
 
 class DraftRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Estimates learnt in one place: a model, its draft and a machine."""
+    """Estimates learned for one place: a model, its draft and a machine."""
 
     place: str
     shapes: dict[int, Shape] = {}
     round_costs: dict[Source, float] = {}
     rates: dict[Source, AcceptanceRates] = {}
     when: float = 0.0
-    """In seconds since 1970."""
+    """Seconds since 1970."""
 
 
 class DraftHistory:
-    """File of estimates learnt earlier with the same model, draft and machine."""
+    """A file of estimates learned earlier with the same model, draft and machine."""
 
     def __init__(self, plan: LoadPlan) -> None:
         machine = plan.where.machine if plan.where else f"{plan.threads} threads"
@@ -341,7 +346,7 @@ class DraftHistory:
                     controller.acceptance[source].start_with(rates.by_class, rates.by_position)
 
     def save(self, controller: Controller) -> None:
-        """Save a controller's estimates, unless just done. Takes a millisecond or two."""
+        """Save a controller's estimates, unless that was just done. Takes a millisecond or two."""
         now = time.time()
         if abs(now - self._written) < _PAUSE:
             return

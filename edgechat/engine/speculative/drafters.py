@@ -1,4 +1,4 @@
-"""Drafters: a small model, the target's own draft head, and n-grams of the conversation."""
+"""Drafters: a small model, the target's own draft head, and n-grams from the conversation."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from edgechat.engine.speculative.estimates import class_of_match, class_of_proba
 from edgechat.engine.types import LONGEST_DRAFT, Source
 from edgechat.planner.plan import LoadPlan
 
-_TOP_TOKENS = 10  # tokens over which a drafter's confidence is computed
+_TOP_TOKENS = 10  # tokens from which a drafter's confidence is computed
 
 
 @dataclass(slots=True)
 class DraftRequest:
-    """Draft to be made in rounds."""
+    """A draft to be made in rounds."""
 
     stream: Stream
     draft: Draft
     most: int
     is_worth_adding: Callable[[Sequence[int]], bool]
-    """Whether a token is worth verifying after others, by the confidence classes of all."""
+    """Whether a token is worth verifying after the others, given the confidence classes of all."""
     is_worth_drafting: Callable[[Sequence[int]], bool]
     """Whether to draft another token after tokens of these classes."""
 
 
 class RoundDrafter(ABC):
-    """Drafter that computes the logits for one token of each draft at a time."""
+    """A drafter that computes the logits for one token of each draft at a time."""
 
     source: Source
 
@@ -48,7 +48,7 @@ class RoundDrafter(ABC):
 
     @abstractmethod
     def _fitting_batch(self, requests: Sequence[DraftRequest]) -> list[DraftRequest]:
-        """Return the requests that can be drafted for in one call."""
+        """Return the requests that can be handled in one call."""
 
     @abstractmethod
     def _compute(self, growing: Sequence[DraftRequest]) -> Logits | None:
@@ -61,7 +61,7 @@ class RoundDrafter(ABC):
     def draft(self, requests: Sequence[DraftRequest]) -> int:
         """Draft for several streams at once, one token per round. Returns the number of rounds.
 
-        Each draft grows up to its limit, or while `is_worth_drafting`. Raises DecodeFailed.
+        Each draft grows up to its limit, for as long as `is_worth_drafting` is true. Raises DecodeFailed.
         """
         growing = self._fitting_batch(requests)
         rounds = 0
@@ -78,15 +78,15 @@ class RoundDrafter(ABC):
         return rounds
 
     def _continues(self, request: DraftRequest) -> bool:
-        """Return whether a draft goes on: nothing follows an end token."""
+        """Return whether to continue a draft; nothing follows an end token."""
         tokens = request.draft.tokens
         ends = self._vocabulary.is_end(tokens[-1])
         return len(tokens) < request.most and not ends and request.is_worth_drafting(request.draft.confidence)
 
     def _draft_token(self, request: DraftRequest, row: Logits) -> bool:
-        """Sample the next token of a draft from its logits, as the target does.
+        """Sample the next token of a draft from its logits, as the target would.
 
-        Returns False if it is not worthwhile. This is decided by confidence before a token is drawn:
+        Returns False if that is not worthwhile. Confidence decides this before a token is drawn, since
         discarding drawn tokens would change the distribution.
         """
         sampler, draft = request.stream.sampler, request.draft
@@ -95,7 +95,7 @@ class RoundDrafter(ABC):
         try:
             reply = [*request.stream.constrained_reply, *draft.tokens]
             distribution = sampler.distribution(row, recent, reply)
-        except SchemaError:  # the target will raise it, too, or has better logits
+        except SchemaError:  # the target will raise it as well, or has better logits
             return False
         confidence = class_of_probability(
             float(distribution[1].max()) if len(distribution[0]) > 1 else _confidence(row)
@@ -113,24 +113,24 @@ class RoundDrafter(ABC):
 
 
 def _confidence(row: Logits) -> float:
-    """Return the probability of the likeliest token among the ten likeliest."""
+    """Return the probability of the most likely token among the ten most likely."""
     highest = row[top_ids(row, _TOP_TOKENS)].astype(np.float64)
     return float(1 / np.exp(highest - highest[0]).sum())
 
 
 @dataclass(slots=True)
 class _StreamState:
-    """Part of a stream in the small model's cache."""
+    """The part of a stream that is in the small model's cache."""
 
     slot: Slot
     n_read: int
-    """Number of tokens of the stream in its cache ..."""
+    """Number of the stream's tokens in the cache."""
     drafted: list[int] = field(default_factory=list)
-    """... and drafted tokens after them."""
+    """Drafted tokens that follow them in the cache."""
 
 
 class ModelDrafter(RoundDrafter):
-    """Small model beside the target, with its own cache."""
+    """A small model that runs alongside the target, with its own cache."""
 
     source: Source = "model"
 
@@ -139,12 +139,12 @@ class ModelDrafter(RoundDrafter):
         super().__init__(backend.vocabulary, n_vocab)
         self.cache = PrefixCache(backend)
         self.longest = backend.context
-        """Maximum tokens of a stream."""
+        """Maximum tokens in a stream."""
         self._backend = backend
         self._states: dict[Stream, _StreamState] = {}
 
     def warm_up(self, token: Sequence[int], *, whole: bool) -> float:
-        """Decode one token several times and return the shortest time: the first calls meet cold pages.
+        """Decode one token several times and return the shortest time, since the first calls meet cold pages.
 
         whole: decode a full batch first. Raises DecodeFailed or CacheFull.
         """
@@ -161,14 +161,17 @@ class ModelDrafter(RoundDrafter):
         return min(seconds)
 
     def n_behind(self, stream: Stream) -> int:
-        """Return the number of tokens of a stream that it has not read yet."""
+        """Return how many of a stream's tokens it has not read yet."""
         state = self._states.get(stream)
         if state is None:
             return len(stream.tokens) - self.cache.best(stream.tokens, len(stream.tokens) - 1)[1]
         return len(stream.tokens) - state.n_read - common_prefix(state.drafted, stream.tokens[state.n_read :])
 
     def read(self, stream: Stream, n_tokens: int) -> bool:
-        """Read up to `n_tokens` more tokens of a stream, except the last; False if there is no room."""
+        """Read up to `n_tokens` more tokens of a stream, except the last one.
+
+        Returns False if there is no room.
+        """
         state = self._state_of(stream)
         if state is None:
             return False
@@ -213,7 +216,7 @@ class ModelDrafter(RoundDrafter):
         return BatchPart(state.slot.id, start, unread or request.draft.tokens[-1:], 1)
 
     def _state_of(self, stream: Stream) -> _StreamState | None:
-        """Return the state of a stream, its cache cut to the stream's tokens; None without a free slot."""
+        """Return a stream's state, with the cache cut to the stream's tokens; None if no slot is free."""
         state = self._states.get(stream)
         if state is None:
             if not self.cache.has_free_slot:
@@ -231,7 +234,7 @@ class ModelDrafter(RoundDrafter):
         return state
 
     def _decode(self, parts: Sequence[BatchPart]) -> Logits | None:
-        """Decode a batch; None if there is no room for it even after eviction."""
+        """Decode a batch; return None if there is no room for it even after eviction."""
         n_decoded = sum(part.n_logits for part in parts)
         self.cache.charge(n_decoded, sum(len(part.tokens) for part in parts) - n_decoded)
         while True:
@@ -242,13 +245,13 @@ class ModelDrafter(RoundDrafter):
                     return None
 
     def forget(self, stream: Stream) -> None:
-        """Release the slot of a stream; its cache stays for the next turn."""
+        """Release a stream's slot; its cache is kept for the next turn."""
         state = self._states.pop(stream, None)
         if state is not None:
             self.cache.release(state.slot)
 
     def forget_chat(self, chat: str) -> None:
-        """Delete the cache of a conversation."""
+        """Delete a chat's cache."""
         self.cache.forget(chat)
 
     def close(self) -> None:
@@ -259,7 +262,10 @@ class ModelDrafter(RoundDrafter):
 def load_draft(
     plan: LoadPlan | None, target: Backend, open_backend: Callable[[LoadPlan], Backend]
 ) -> tuple[ModelDrafter | None, str]:
-    """Return the drafter, or None and the reason: chats work without a draft model."""
+    """Load the draft model and return its drafter, or None and the reason.
+
+    Chats also work without a draft model. The reason is '' if the plan has none.
+    """
     if plan is None:
         return None, ""
     try:
@@ -267,7 +273,7 @@ def load_draft(
     except EdgechatError as error:
         return None, f"The draft model {plan.model_name} is not used. {error.message}"
     problem = target.vocabulary.misfit(backend.vocabulary)
-    # It computes one token at a time, and may have to go back over several calls.
+    # It computes one token per call, so undoing a draft may take it back over several calls.
     if not problem and (not backend.rolls_back or backend.capabilities.recomputes):
         problem = "its state cannot undo a rejected draft"
     if not problem and backend.context < target.context:
@@ -281,13 +287,13 @@ def load_draft(
 
 
 class HeadDrafter(RoundDrafter):
-    """Draft head of the target, which uses the target's hidden states."""
+    """The target's draft head, which uses the target's hidden states."""
 
     def __init__(self, backend: Backend, head: DraftHead) -> None:
         super().__init__(backend.vocabulary, backend.vocabulary.size)
         self.source: Source = head.kind
         self.longest = head.longest
-        """Maximum tokens of a draft."""
+        """Maximum tokens in a draft."""
         self._backend = backend
         self._head = head
 
@@ -303,7 +309,7 @@ class HeadDrafter(RoundDrafter):
         return min(seconds)
 
     def is_ready(self, stream: Stream) -> bool:
-        """Return whether it can draft for a stream, of which all but the last token are computed."""
+        """Return whether it can draft for a stream: the head must have received all tokens but the last."""
         return stream.slot is not None and self._head.can_draft(stream.slot.id, len(stream.tokens) - 1)
 
     def _fitting_batch(self, requests: Sequence[DraftRequest]) -> list[DraftRequest]:
@@ -325,19 +331,19 @@ class HeadDrafter(RoundDrafter):
         """Do nothing: its state belongs to the target's cache."""
 
 
-_LONG_PATTERN, _SHORT_PATTERN = 4, 2  # tokens of the patterns that are searched for, in this order
+_LONG_PATTERN, _SHORT_PATTERN = 4, 2  # lengths of the patterns that are searched for, in this order
 _MATCHES_TRIED = 8  # number of matches compared, latest first
 _LONGEST_MATCH = 32
 
 
 class NgramDrafter:
-    """Prompt lookup (Saxena 2023): drafts the tokens after an earlier occurrence of the last tokens."""
+    """Prompt lookup (Saxena 2023): drafts what followed an earlier occurrence of the last tokens."""
 
     def __init__(self) -> None:
         self._texts: dict[Stream, tuple[array[int], bytearray]] = {}
 
     def draft(self, stream: Stream, most: int) -> Draft | None:
-        """Return a draft of up to `most` tokens; None without an earlier match."""
+        """Return a draft of up to `most` tokens; None if there is no earlier match."""
         tokens, raw = self._text(stream)
         match = self._match(tokens, raw, _LONG_PATTERN) or self._match(tokens, raw, _SHORT_PATTERN)
         if match is None:
@@ -354,7 +360,7 @@ class NgramDrafter:
         return tokens, raw
 
     def _match(self, tokens: array[int], raw: bytearray, size: int) -> tuple[int, int] | None:
-        """Return the end of the longest recent match of the last `size` tokens, and its length."""
+        """Return where the longest recent match of the last `size` tokens ends, and its length."""
         width = tokens.itemsize
         pattern = raw[-size * width :]
         if len(tokens) <= size:
@@ -380,7 +386,7 @@ class NgramDrafter:
 
 
 def _common_suffix(tokens: Sequence[int], one: int, other: int) -> int:
-    """Return the number of equal tokens before two positions."""
+    """Return how many tokens before two positions are equal."""
     n = 0
     while n < min(one, _LONGEST_MATCH) and tokens[one - 1 - n] == tokens[other - 1 - n]:
         n += 1

@@ -1,15 +1,17 @@
-"""Estimates that decide about drafts: how often drafted tokens are accepted, and what a step costs.
+"""Estimates for decisions about drafts: how often drafted tokens are accepted, and what a step costs.
 
-Acceptance is learnt by confidence and position. Confidence comes in classes: for a drafter that computes, of
-its token's probability; for n-grams, of the length of the match. Counts fade, so that a conversation that
-turns from prose to code is followed, and what is seldom tried becomes unknown and is tried again.
+Acceptance is learned by confidence and by position. Confidence is divided into classes: by the token's
+probability for drafters that compute, and by the length of the match for n-grams. Counts fade, so that the
+estimates follow a conversation that turns from prose to code. What is seldom tried becomes uncertain, and is
+tried again.
 
-C(n) is the cost of a decode call of n rows: one for each stream, and its drafts. The curve is jagged (kernels
-change at 4 and 8 rows), differs by quantization and is nearly flat on a GPU. Its shape, C(n) over C(1),
-decides, and stays while the machine is now faster, now slower. So level and shape are two unknowns, and each
-step shows only the sum of their logarithms: a Kalman filter (Kalman 1960) tells which of them a surprise is
-due to. Before anything is observed, the shape is a Brownian motion in log n around what the planner's probe
-of the kernels predicts: an observation of one n says something about its neighbours.
+C(n) is the cost of a decode call with n rows: one for each stream and one for each drafted token. The curve
+is jagged (kernels change at 4 and 8 rows), differs by quantization and is nearly flat on a GPU. Decisions
+depend on its shape, C(n) / C(1), which stays the same while the machine gets faster or slower. Level and
+shape are therefore two unknowns, but each step shows only the sum of their logarithms: a Kalman filter
+(Kalman 1960) estimates which of them a surprise is due to. Before anything is observed, the shape is a
+Brownian motion in log n around the prediction of the planner's kernel probe, so that an observation of one n
+also says something about its neighbors.
 """
 
 from __future__ import annotations
@@ -31,11 +33,11 @@ CLASSES: dict[Source, int] = dict.fromkeys(LONGEST_DRAFT, len(_PROBABILITIES) + 
     "ngram": len(_MATCH_LENGTHS) + 1
 }
 
-_FADING = 0.993  # factor of a count with each new observation: about the last 140 matter
+_FADING = 0.993  # factor for a count at each new observation: about the last 140 matter
 _PRIOR = {"model": 0.6, "mtp": 0.7, "eagle3": 0.7, "ngram": 0.5}
 _MATCH_PRIORS = (0.3, 0.3, 0.4, 0.5, 0.6, 0.75, 0.85, 0.9, 0.95)
-"""By class of a match: after a long match, text is being copied."""
-_PRIOR_N = 4.0  # weight of the prior in observations
+"""By class of the match; after a long match, text is being copied."""
+_PRIOR_N = 4.0  # weight of the prior, in observations
 
 
 def class_of_probability(probability: float) -> int:
@@ -44,19 +46,19 @@ def class_of_probability(probability: float) -> int:
 
 
 def class_of_match(length: int) -> int:
-    """Return the class of a token after a match of `length` tokens."""
+    """Return the class of a token that follows a match of `length` tokens."""
     return bisect(_MATCH_LENGTHS, length)
 
 
 class AcceptanceCounts(msgspec.Struct):
-    """Verified and accepted tokens, by class or position."""
+    """Counts of verified and accepted tokens, by class or position."""
 
     tried: list[float]
     stood: list[float]
 
 
 class Acceptance:
-    """Acceptance rates of the drafts of one source."""
+    """Acceptance rates of one source's drafts."""
 
     def __init__(self, source: Source) -> None:
         self.source: Source = source
@@ -64,7 +66,7 @@ class Acceptance:
         self.by_position = _no_counts(LONGEST_DRAFT[source])
 
     def start_with(self, by_class: AcceptanceCounts, by_position: AcceptanceCounts) -> None:
-        """Start with saved counts at reduced weight."""
+        """Start with saved counts, at reduced weight."""
         for counts, stored in ((self.by_class, by_class), (self.by_position, by_position)):
             if len(stored.tried) != len(counts.tried) or len(stored.stood) != len(counts.stood):
                 continue
@@ -74,15 +76,15 @@ class Acceptance:
                     counts.tried[index], counts.stood[index] = weight * tried, weight * stood
 
     def of_class(self, index: int, *, optimistic: bool = False) -> float:
-        """Return the chance of a token of this class to be accepted if all previous tokens are.
+        """Return the chance that a token of this class is accepted if all tokens before it are.
 
-        optimistic: return an upper estimate, the higher the fewer observations there are.
+        optimistic: return an upper estimate, which is higher the fewer observations there are.
         """
         prior = _MATCH_PRIORS[index] if self.source == "ngram" else self._overall
         return _rate(self.by_class, index, prior, optimistic)
 
     def at_position(self, position: int, *, optimistic: bool = False) -> float:
-        """Return the same for a token yet to be drafted, at this position of the draft."""
+        """Return the chance for a token yet to be drafted at this position of the draft; see `of_class`."""
         return _rate(
             self.by_position, min(position, LONGEST_DRAFT[self.source] - 1), self._overall, optimistic
         )
@@ -123,32 +125,32 @@ def _count(counts: AcceptanceCounts, at: int, stood: bool) -> None:
 
 
 LARGEST = 32
-"""Rows; larger calls are extrapolated."""
+"""Largest number of rows to learn from; larger calls are extrapolated."""
 
-# All in logarithms; 0.1 is about ten percent.
+# All in logarithms, where 0.1 is about ten percent.
 _NOISE = 0.08  # of a step
 _DRIFT = 0.04  # of the level, per step
-_CHANGE = 0.002  # of the shape, per step: the cache grows
-_SHAPE_DEVIATION, _ROW_DEVIATION = 0.4, 0.2  # of the first guess: C(e n) over C(n), and of each n
-_REMEMBERED = 0.05  # of a shape learnt in another session
+_CHANGE = 0.002  # of the shape, per step, since the cache grows
+_SHAPE_DEVIATION, _ROW_DEVIATION = 0.4, 0.2  # of the first guess: of C(e n) / C(n), and of each n by itself
+_REMEMBERED = 0.05  # of a shape learned in another session
 _UNKNOWN_LEVEL = 10.0
 _OUTLIER = 4.0  # standard deviations beyond which a surprise is due to the level: the machine is busy
 
 _FIRST_DEPTH = 512
 _DEPTHS = 8  # ranges of the cache's depth: up to 512 tokens, 1024, 2048 ...
 
-_GUESSED_SLOPE = 0.5  # cost of each additional row over C(1), while unknown
+_GUESSED_SLOPE = 0.5  # cost of each additional row relative to C(1), while unknown
 _LEAST_SLOPE = 0.01
 
 Vector = npt.NDArray[np.float64]
 
 
 Ratios = tuple[float, ...]
-"""C(n) over C(1), for n from 1 to `LARGEST`."""
+"""C(n) / C(1), for n from 1 to `LARGEST`."""
 
 
 def expected_shapes(forecast: Forecast | None) -> tuple[Ratios, ...]:
-    """Return a first guess of the curve at each depth of the cache."""
+    """Return the first guess of the curve at each depth of the cache."""
     rows = np.arange(1, LARGEST + 1)
     if forecast is None or not forecast.calls or forecast.calls[0] <= 0:
         return (tuple((1 + _GUESSED_SLOPE * (rows - 1)).tolist()),) * _DEPTHS
@@ -163,14 +165,14 @@ class Shape(msgspec.Struct, frozen=True):
 
     ratio: Ratios
     doubt: tuple[float, ...]
-    """Standard deviation of its logarithm."""
+    """Standard deviation of each ratio's logarithm."""
 
 
 class StepCost:
-    """Cost of steps in seconds."""
+    """Estimates what steps cost, in seconds."""
 
     def __init__(self, expected: Sequence[Ratios] = expected_shapes(None)) -> None:
-        """expected: a first guess of the curve at each depth."""
+        """expected: the first guess of the curve at each depth."""
         self._expected = expected
         self._filters: dict[int, _Filter] = {}
         self._depth = 0
@@ -178,23 +180,23 @@ class StepCost:
 
     @property
     def level(self) -> float:
-        """Current seconds of a step of one row; 0 before the first step."""
+        """Current seconds for a step with one row; 0 before the first step."""
         return self._filter.level
 
     @property
     def shapes(self) -> dict[int, Shape]:
-        """Learnt estimates by depth."""
+        """The learned estimates, by depth."""
         return {depth: filter_.shape() for depth, filter_ in self._filters.items() if filter_.level}
 
     def start_with(self, shapes: dict[int, Shape]) -> None:
-        """Start with saved estimates at reduced confidence."""
+        """Start with saved estimates, at reduced confidence."""
         for depth, shape in shapes.items():
             if 0 <= depth < _DEPTHS and _is_sound(shape):
                 self._filters[depth] = _Filter.remembered(shape, self.level)
         self._filter = self._filters.get(self._depth, self._filter)
 
     def at_depth(self, tokens: float) -> None:
-        """Set the number of tokens in the cache for the next steps."""
+        """Set the number of cached tokens for the next steps."""
         depth = max(0, math.ceil(math.log2(max(tokens, 1) / _FIRST_DEPTH)))
         depth = min(depth, _DEPTHS - 1)
         if depth == self._depth:
@@ -206,7 +208,7 @@ class StepCost:
         self._filter.restart(level)
 
     def seconds(self, n: int) -> float:
-        """Return the seconds of a step of n rows."""
+        """Return the seconds for a step with n rows."""
         return self.level * self.ratio(n)
 
     def ratio(self, n: int) -> float:
@@ -222,13 +224,13 @@ class StepCost:
         return self.ratio(n) * math.exp(-math.sqrt(max(self._filter.spread[at, at], 0.0)))
 
     def observe(self, n: int, seconds: float) -> None:
-        """Learn from a step of n rows."""
+        """Learn from a step with n rows."""
         if 0 < n <= LARGEST and seconds > 0:
             self._filter.observe(n, seconds)
 
 
 class _Filter:
-    """Logarithms of the level (index 0) and the shape (index n) with their covariance."""
+    """Logarithms of the level (index 0) and the shape (index n), with their covariance."""
 
     def __init__(self, mean: Vector, spread: npt.NDArray[np.float64]) -> None:
         self.mean, self.spread = mean, spread
@@ -256,14 +258,14 @@ class _Filter:
         return filter_
 
     def nearby(self, change: Vector) -> _Filter:
-        """Return a first estimate for another depth. change: expected change of the logarithms."""
+        """Return a first estimate for another depth. change: expected change in the logarithms."""
         filter_ = _Filter(self.mean + np.concatenate([[0.0], change]), self.spread.copy())
         filter_.level = self.level
         filter_.spread[2:, 2:] += np.diag(np.full(LARGEST - 1, _REMEMBERED**2))
         return filter_
 
     def restart(self, level: float) -> None:
-        """Take over the level of another depth."""
+        """Take over the level from another depth."""
         if level > 0:
             self.mean[0], self.level = math.log(level), level
             self.spread[0, :] = self.spread[:, 0] = 0.0

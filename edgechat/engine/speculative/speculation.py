@@ -1,4 +1,4 @@
-"""Speculation in the engine's step: drafts are added to a planned batch, and verified after decoding."""
+"""Speculation in the engine's steps: drafts are added to a planned batch and verified after decoding."""
 
 from __future__ import annotations
 
@@ -28,18 +28,16 @@ from edgechat.engine.types import LONGEST_DRAFT, Source
 from edgechat.planner.plan import NGRAMS, OWN_LAYERS, LoadPlan
 
 _LOG = logging.getLogger(__name__)
-_READ_INLINE = 32  # tokens that the draft model reads while drafting; more are read ahead in several steps
+_READ_INLINE = 32  # tokens that the draft model reads while drafting; more are read ahead over several steps
 _READ_AHEAD = 256  # tokens that it reads ahead per step
-_FIRST_REPLY_LENGTH = 200.0  # expected tokens of a reply before the first reply has ended
-OVERHEAD = 0.005  # share of the time that decisions may take if no draft pays
-_MEASURE_EVERY = 8  # only every eighth skipped step is measured, since learning takes time, too
-_LONGEST_SKIP = 64.0  # steps; decisions that took longer were interrupted by the system
+_FIRST_REPLY_LENGTH = 200.0  # expected tokens in a reply, before the first reply has ended
+OVERHEAD = 0.005  # maximum share of the time spent on decisions while no draft pays off
+_MEASURE_EVERY = 8  # only every eighth skipped step is measured, since learning also takes time
+_LONGEST_SKIP = 64.0  # steps; a decision that would require more was interrupted by the system
 
 
 @dataclass(slots=True)
 class _Attempt:
-    """Attempt to draft for a stream."""
-
     stream: Stream
     source: Source
     n_drafted: int
@@ -48,8 +46,6 @@ class _Attempt:
 
 @dataclass(slots=True)
 class _Step:
-    """Current step."""
-
     n_streams: int
     n_rows: int
     began: float
@@ -67,7 +63,7 @@ class _Step:
 
 
 class Speculation:
-    """Drafters of an engine and their use in each step."""
+    """The drafters of an engine and their use in each step."""
 
     def __init__(
         self,
@@ -95,7 +91,7 @@ class Speculation:
         self._read_cost = controller.round_costs["model"] / 8
 
     def warm_up(self, token: Sequence[int], seconds: float, *, whole: bool) -> None:
-        """Measure the cost per token of each drafter, relative to the target's `seconds`."""
+        """Measure each drafter's cost per token, relative to the target's `seconds`."""
         self.controller.cost.observe(1, seconds)
         costs = self.controller.round_costs
         if self._head is not None:
@@ -123,7 +119,7 @@ class Speculation:
 
     @property
     def drafts(self) -> bool:
-        """Whether there is a drafter and its drafts can be rolled back."""
+        """Whether there is a drafter, and its drafts can be rolled back."""
         return self._has_drafter and bool(self.sources) and self._backend.rolls_back > 0
 
     @property
@@ -132,7 +128,7 @@ class Speculation:
 
     @property
     def present(self) -> tuple[Source, ...]:
-        """Usable sources with a drafter."""
+        """The usable sources that have a drafter."""
         of_head: dict[Source, object] = {self._head.source: self._head} if self._head is not None else {}
         drafters: dict[Source, object] = {"model": self._model, **of_head, "ngram": self._ngram}
         usable = self.sources if self.drafts else frozenset()
@@ -140,13 +136,13 @@ class Speculation:
 
     @property
     def draft_cache(self) -> PrefixCache | None:
-        """Cache of the draft model, if there is one."""
+        """The draft model's cache, if there is one."""
         return self._model.cache if self._model is not None else None
 
     def draft(self, planned: Planned) -> Planned:
-        """Append drafts to the streams of a batch where that pays off.
+        """Append drafts to the streams in a batch where that pays off.
 
-        Only for batches without prompts: a call with a prompt takes long enough.
+        Batches with prompts get no drafts: a call with a prompt takes long enough.
         """
         self._step = None
         too_many = len(planned) > 1 and self._backend.rolls_back_alone
@@ -169,11 +165,10 @@ class Speculation:
         return planned
 
     def _is_stream(self, stream: Stream, part: BatchPart) -> bool:
-        """Return whether a part is the next token of a reply, without a checkpoint due after it."""
+        """Return whether a part is the next token of a reply, with no checkpoint due after it."""
         return part.n_logits == 1 and len(part.tokens) == 1 and not stream.checkpoints
 
     def _max_drafted(self, planned: Planned) -> int:
-        """Return the maximum number of drafted tokens in this batch."""
         n = len(planned)
         rows = min(self._backend.n_outputs_max, self._backend.n_batch, LARGEST) - n
         return min(rows, self._scheduler.spare(n + rows) - n)
@@ -185,7 +180,7 @@ class Speculation:
             self._offers(stream, ngram, limit)
             for stream, ngram, limit in zip(streams, ngrams, limits, strict=True)
         ]
-        if self._model is None:  # it may have been dropped a moment ago
+        if self._model is None:  # the draft model may have been dropped a moment ago
             offers = [[offer for offer in stream if offer.source != "model"] for stream in offers]
         chosen = self.controller.choose(offers, most)
         drafts: list[Draft | None] = [None] * len(streams)
@@ -201,7 +196,7 @@ class Speculation:
                 drafts[at] = ngram
             elif choice.source != "ngram":
                 drafts[at] = draft = Draft(choice.source)
-                # A confident draft may exceed the chosen length, as far as there is room for all.
+                # A confident draft may exceed the chosen length, if there is room for all.
                 longest = min(limits[at], self._longest(choice.source), choice.length + more)
                 pays = partial(self._pays, choice.source, n_beside=n_chosen - choice.length, longest=longest)
                 to_add = partial(pays, self.controller.is_worth_adding)
@@ -216,7 +211,6 @@ class Speculation:
         return [self._append_draft(pair, draft, step) for pair, draft in zip(planned, drafts, strict=True)]
 
     def _limit(self, stream: Stream) -> int:
-        """Return the maximum number of drafted tokens for a stream."""
         limit = min(self._backend.rolls_back, self._scheduler.cells - len(stream.tokens) - 1)
         if stream.request.max_tokens is not None:
             limit = min(limit, stream.request.max_tokens - stream.n_generated - 1)
@@ -237,7 +231,7 @@ class Speculation:
         offers: list[DraftOffer] = []
         if ngram is not None:
             offers.append(DraftOffer("ngram", self.controller.chances(ngram.confidence, "ngram")))
-        may = limit > 0 and not stream.media and self._may_draft("model", stream)  # it sees no images
+        may = limit > 0 and not stream.media and self._may_draft("model", stream)  # it cannot see images
         if self._model is not None and may and self._is_ready(self._model, stream):
             offers.append(DraftOffer("model", self.controller.prospects("model")[:limit]))
         head = self._head
@@ -252,13 +246,12 @@ class Speculation:
         return source in self.sources and self.controller.may_lose(won, stream.n_generated)
 
     def _longest(self, source: Source) -> int:
-        """Return the maximum length of a source's drafts."""
         if self._head is not None and source == self._head.source:
             return min(LONGEST_DRAFT[source], self._head.longest)
         return LONGEST_DRAFT[source]
 
     def _is_ready(self, model: ModelDrafter, stream: Stream) -> bool:
-        """Return whether the draft model has read the stream; let it read on if worthwhile."""
+        """Return whether the draft model has read the stream; let it continue reading if worthwhile."""
         if len(stream.tokens) + LONGEST_DRAFT["model"] >= model.longest:
             return False
         behind = model.n_behind(stream)
@@ -313,7 +306,7 @@ class Speculation:
     def _cut_unprofitable(self, drafts: list[Draft | None]) -> None:
         """Cut drafts to the tokens that are worth verifying.
 
-        Except for drawn tokens: the choice of tokens to verify must not depend on their values.
+        Drafts with drawn tokens are not cut: the choice of tokens to verify must not depend on their values.
         """
         for draft in drafts:
             if draft is not None and draft.source != "ngram" and draft.distributions is None:
@@ -336,7 +329,7 @@ class Speculation:
         return stream, BatchPart(part.seq, part.start, tokens, len(tokens), part.n_candidates)
 
     def _drop(self, drafter: RoundDrafter, error: Exception) -> None:
-        """Go on without a broken drafter."""
+        """Continue without a broken drafter."""
         if drafter is self._model:
             _LOG.warning("the draft model is no longer used: %s", error)
             self.close()
@@ -351,7 +344,7 @@ class Speculation:
 
     @property
     def why_off(self) -> str:
-        """Why the drafters cannot be used; '' if they can or there are none."""
+        """Why the drafters cannot be used; '' if they can, or if there are none."""
         if self._backend.rolls_back or not self._has_drafter:
             return ""
         return "Drafting is not possible: the model cannot undo a rejected draft."
@@ -394,7 +387,7 @@ class Speculation:
             stream.tally.plain_seconds += plain / step.n_streams
 
     def _share(self, taken: float, step: _Step) -> None:
-        """Record the net gain of each stream's draft, with its share of the cost of all drafts."""
+        """Record each stream's net gain from its draft, after its share of the cost of all drafts."""
         worth = self.controller.cost.ratio(step.n_streams) / step.n_streams
         n_drafted = sum(max(one.n_drafted, 1) for one in step.attempts)
         for one in step.attempts:
@@ -402,17 +395,17 @@ class Speculation:
             won[one.source] = won.get(one.source, 0.0) + worth * one.n_stood - share
 
     def gave_up(self) -> None:
-        """Forget a step that found no room: it is planned again, without drafts for a while."""
+        """Forget a step for which there was no room; it is planned again, without drafts for a while."""
         self._step = None
         self._to_skip = max(self._to_skip, 16.0)
 
     def ended(self, stream: Stream) -> None:
-        """Learn the length of a finished reply, and forget it."""
+        """Learn the length of a finished reply, then forget its stream."""
         self._reply_length += 0.2 * (min(stream.n_generated, 10 * _FIRST_REPLY_LENGTH) - self._reply_length)
         self.forget(stream)
 
     def forget_chat(self, chat: str) -> None:
-        """Delete the cache of a conversation."""
+        """Delete a chat's cache."""
         if self._model is not None:
             self._model.forget_chat(chat)
 
@@ -431,12 +424,12 @@ class Speculation:
 def verify(
     sampler: Sampler, rows: Logits, tokens: Sequence[int], draft: Draft, reply_tokens: Sequence[int] = ()
 ) -> list[int]:
-    """Return the next tokens: accepted drafted tokens, then a token of the target.
+    """Return the next tokens: the accepted drafted tokens, then one from the target.
 
     rows: logits [k + 1, n_vocab] after the last of `tokens` and after each drafted token. reply_tokens: the
     reply's tokens, if it follows a grammar. Each token is chosen given all previous tokens, so penalties
-    count drafted tokens, and grammars continue from them. Tokens drawn from a distribution are subject to
-    rejection sampling; guesses are accepted if the sampler chooses the same token. Raises DecodeFailed or
+    count drafted tokens and grammars continue from them. Drafted tokens drawn from a distribution are subject
+    to rejection sampling; guesses are accepted if the sampler chooses the same token. Raises DecodeFailed or
     SchemaError.
     """
     window = max(sampler.sampling.penalty_window, 0)

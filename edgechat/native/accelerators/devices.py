@@ -1,7 +1,7 @@
 """Devices and build of llama.cpp, as reported by ggml in a child process.
 
 Listing devices starts every built-in backend with its drivers, which may crash or hang. So only the child
-calls `inventory`; all others use `read_inventory`.
+calls `inventory`; everything else uses `read_inventory`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TIME_LIMIT = 20.0
 
 
 class NativeDevice(msgspec.Struct, frozen=True):
-    """Device, as listed by ggml."""
+    """A device, as listed by ggml."""
 
     name: str
     """llama.cpp's name: 'CPU', 'CUDA0', 'Vulkan1', 'MTL0'."""
@@ -42,7 +42,7 @@ class NativeDevice(msgspec.Struct, frozen=True):
 
 
 class Build(msgspec.Struct, frozen=True):
-    """Build of llama.cpp."""
+    """A build of llama.cpp."""
 
     version: str
     """Version of llama-cpp-python."""
@@ -58,36 +58,34 @@ class Build(msgspec.Struct, frozen=True):
     mmap: bool
     mlock: bool
     system_info: str
-    """llama.cpp's line about itself."""
+    """llama.cpp's description of itself."""
     unloaded: tuple[str, ...] = ()
-    """Installed backend modules that did not load, because their driver is missing or too old."""
+    """Installed backend modules that did not load because their driver is missing or too old."""
 
 
 class DeviceInventory(msgspec.Struct, frozen=True):
-    """Answer of the child."""
+    """The build and devices of llama.cpp, as found by the child."""
 
     build: Build
     devices: tuple[NativeDevice, ...]
 
 
 class _Question(msgspec.Struct, frozen=True):
-    """Request to the child."""
-
     rpc: tuple[str, ...] = ()
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """Answer of the child; without an inventory, the reason for refusing a server."""
+    """The child's answer: an inventory, or the reason for refusing a server."""
 
     inventory: DeviceInventory | None = None
     refused: str = ""
 
 
 def read_inventory(limit: float = TIME_LIMIT, rpc: tuple[str, ...] = ()) -> DeviceInventory:
-    """Ask a child for the inventory, with the devices of these RPC servers (host:port).
+    """Ask a child for the inventory, including the devices of these RPC servers (host:port).
 
-    The free memory is reduced by the child's own drivers, as in a worker. Raises ChildFailed within `limit`
-    seconds, and ServerRefused.
+    The free memory excludes what the child's own drivers take, as in a worker. Raises ChildFailed within
+    `limit` seconds, or ServerRefused.
     """
     question = msgspec.msgpack.encode(_Question(servers.check(rpc)))
     try:
@@ -100,7 +98,7 @@ def read_inventory(limit: float = TIME_LIMIT, rpc: tuple[str, ...] = ()) -> Devi
 
 
 def main() -> None:
-    """Answer with the inventory."""
+    """Answer the parent's request with the inventory."""
 
     def encoded(question: bytes) -> bytes:
         try:
@@ -113,7 +111,7 @@ def main() -> None:
 
 
 def inventory(rpc: tuple[str, ...] = ()) -> DeviceInventory:
-    """Return the inventory; loads llama.cpp and starts its backends.
+    """Load llama.cpp, start its backends and return the inventory.
 
     rpc: servers whose devices are listed as GPUs. Raises ServerRefused.
     """
@@ -142,7 +140,7 @@ def inventory(rpc: tuple[str, ...] = ()) -> DeviceInventory:
 
 
 def features_of(system_info: str) -> tuple[str, ...]:
-    """Return the features of the CPU backend in 'CPU : AVX = 1 | FMA = 1 | CUDA : ARCHS = 890 | '."""
+    """Return the CPU backend's features from 'CPU : AVX = 1 | FMA = 1 | CUDA : ARCHS = 890 | '."""
     features: list[str] = []
     backend = ""
     for part in system_info.split("|"):
@@ -155,7 +153,7 @@ def features_of(system_info: str) -> tuple[str, ...]:
 
 
 class _Props(ctypes.Structure):
-    """struct ggml_backend_dev_props, with five capabilities at the end."""
+    """struct ggml_backend_dev_props, which ends with five capabilities."""
 
     _fields_ = (
         ("name", ctypes.c_char_p),
@@ -170,7 +168,7 @@ class _Props(ctypes.Structure):
 
 
 def _devices(addresses: tuple[str, ...]) -> tuple[NativeDevice, ...]:
-    """Return the devices, only of these RPC servers: earlier ones may be gone."""
+    """Return the devices, except those of other RPC servers: earlier ones may be gone."""
     from edgechat.native import ggml
 
     devices: list[NativeDevice] = []
@@ -196,7 +194,7 @@ def _devices(addresses: tuple[str, ...]) -> tuple[NativeDevice, ...]:
 
 
 def _version(name: str) -> str:
-    """Return the result of a function without arguments; '?' if this ggml has no such function."""
+    """Return the result of a function without arguments; '?' if this ggml does not have it."""
     from edgechat.native import ggml
 
     try:

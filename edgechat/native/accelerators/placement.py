@@ -1,8 +1,8 @@
-"""Translation of LoadParams to llama.cpp's parameters of devices and layers.
+"""Translation of LoadParams to llama.cpp's parameters for devices and layers.
 
-The file stays mapped in any case. A page of a tensor on a device is read once and reclaimed when the kernel
-needs it, so it takes no memory twice (see `params.counted_once`). Metal is the exception: it turns the
-mapping into one buffer from its first tensor to its last, which may include the processor's share.
+The file is always mapped. Pages of a tensor that is on a device are read once and reclaimed when the kernel
+needs memory, so they do not count twice (see `params.counted_once`). Metal is the exception: it turns the
+mapping, from its first tensor to its last, into one buffer, which may include the CPU's share.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class _Override(ctypes.Structure):
 
 
 class Placement:
-    """Arrays for llama.cpp, which reads them during the life of the model."""
+    """Arrays that llama.cpp reads for as long as the model is loaded."""
 
     def __init__(self, load: LoadParams) -> None:
-        """Find the devices. Raises LoadFailed if one is missing, and ServerRefused."""
+        """Find the devices. Raises LoadFailed if one is missing, or ServerRefused."""
         most = int(lib.llama_max_devices())
         if len(load.devices) != len(load.split) or len(load.devices) > most:
             raise LoadFailed(
@@ -36,9 +36,9 @@ class Placement:
                 f"requires one for each, for up to {most}."
             )
         rpc.register(load.rpc)
-        # An empty list differs from none, which means all devices.
+        # An empty list means no devices; a missing list would mean all.
         self._devices = (ctypes.c_void_p * (len(load.devices) + 1))(*ggml.device_handles(load.devices))
-        # llama.cpp divides sums of these numbers by their total, and likewise layer numbers: exact for
+        # llama.cpp divides sums of these numbers, and layer numbers, by their total, which is exact for
         # integers.
         self._split = (ctypes.c_float * most)(*load.split)
         self._overrides = (_Override * 2)()
@@ -70,9 +70,9 @@ _OUTPUT = "_ZNK11llama_model10dev_outputEv"
 
 
 def layer_devices(model: int, n_layers: int) -> tuple[str, ...]:
-    """Return the device of each layer and of the output, as stored by llama.cpp.
+    """Return the device of each layer and, last, of the output, as stored by llama.cpp.
 
-    Empty if this build does not export the (C++) functions for it.
+    Empty if this build does not export the C++ functions for that.
     """
     if not (ggml.exported(_LAYER) and ggml.exported(_OUTPUT)):
         return ()

@@ -1,9 +1,9 @@
-"""llama.cpp's RPC servers and client, on the loopback only: the protocol has no authentication.
+"""llama.cpp's RPC servers and client, on the loopback interface only: the protocol has no authentication.
 
 Devices are called RPC0, RPC1, ... in the order in which a process adds its servers, so each process has one
 list of servers. A server serves one program at a time; others wait in its queue without a response. llama.cpp
-ends the process if a server is missing or stops, hence the check before every load. The server hardly checks
-messages, so its process is confined first (`edgechat.device.remote.lending`).
+ends the process if a server is missing or stops, so servers are checked before every load. A server hardly
+checks messages, so its process is confined first (`edgechat.device.remote.lending`).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from edgechat.base.network import lenders
 NAME = "RPC"
 """Prefix of the devices' names."""
 _PATIENCE = 3.0
-"""Seconds. A free server answers at once, or after freeing the memory of its last client."""
+"""Seconds. A free server answers at once, or after freeing its last client's memory."""
 
 _added: list[str] = []
 _held: Counter[str] = Counter()
 
 
 def check(servers: Iterable[str]) -> tuple[str, ...]:
-    """Return the servers' addresses. Raises ServerRefused for a server that is not on this machine."""
+    """Return the servers' addresses. Raises ServerRefused if a server is not on this machine."""
     addresses: list[str] = []
     for server in servers:
         address = lenders.rpc_address(server)
@@ -39,7 +39,7 @@ def check(servers: Iterable[str]) -> tuple[str, ...]:
 
 
 def register(servers: Sequence[str]) -> None:
-    """Add the devices of these servers to llama.cpp, after checking that each is free.
+    """Add the devices of these servers to llama.cpp, after checking that each server is free.
 
     Raises ServerRefused if one is not, or if this process already has other servers.
     """
@@ -63,7 +63,7 @@ def register(servers: Sequence[str]) -> None:
 
 
 def hold(servers: Sequence[str]) -> None:
-    """Record that a model of this process uses the servers, which serve no other program until `release`."""
+    """Record that a model in this process occupies the servers until `release`."""
     _held.update(check(servers))
 
 
@@ -75,7 +75,7 @@ def release(servers: Sequence[str]) -> None:
 def wait(devices: Iterable[int]) -> None:
     """Wait until RPC devices have finished their work; other devices are skipped.
 
-    ggml waits only until everything is sent, as computing has no response. Servers answer in order, so any
+    ggml only waits until everything is sent, since computing has no response. Servers answer in order, so any
     request will do.
     """
     from edgechat.native import ggml
@@ -86,7 +86,7 @@ def wait(devices: Iterable[int]) -> None:
 
 
 def _function(name: bytes) -> Any:
-    """Return the address of a function of the RPC backend. Raises ServerRefused."""
+    """Return the address of one of the RPC backend's functions. Raises ServerRefused."""
     from edgechat.native import ggml
 
     registry = ggml.call("ggml_backend_reg_by_name", ctypes.c_void_p, ctypes.c_char_p(b"RPC"))
@@ -101,7 +101,7 @@ def _function(name: bytes) -> Any:
 
 
 def _check_connection(server: str) -> None:
-    """Connect, send nothing, and wait for the server to hang up: then it is running and free."""
+    """Connect, send nothing and wait for the server to hang up, which shows that it is running and free."""
     host, _, port = server.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=_PATIENCE) as connection:
@@ -113,7 +113,7 @@ def _check_connection(server: str) -> None:
             hint="It serves one program at a time. Close the other program, or start a second server.",
         ) from error
     except ConnectionResetError:
-        return  # hangs up, too
+        return  # it hung up, too
     except OSError as error:
         raise ServerRefused(
             f"No llama.cpp server answers at {server}: {error.strerror or error}.",
@@ -125,7 +125,7 @@ def serve(port: int, devices: Sequence[str], threads: int, cache: Path | None) -
     """Serve on 127.0.0.1 until the process ends; return if the port cannot be opened.
 
     devices: llama.cpp's names. cache: folder for large tensors, which are then sent only once. Raises
-    ServerRefused, LoadFailed.
+    ServerRefused or LoadFailed.
     """
     from edgechat.native import ggml
 

@@ -1,4 +1,4 @@
-"""libmtmd as llama-cpp-python binds it. Importing this raises BackendMissing in a build without it."""
+"""libmtmd as bound by llama-cpp-python. Importing this raises BackendMissing if the build lacks it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from edgechat.base.errors import BackendMissing
 
 try:
     import llama_cpp.mtmd_cpp as lib
-except (OSError, RuntimeError, AttributeError) as error:  # no file, not loadable, another version
+except (OSError, RuntimeError, AttributeError) as error:  # missing, not loadable, or of another version
     raise BackendMissing(
-        f"This llama-cpp-python supports neither pictures nor sounds: {error}.",
-        hint="Build it anew: pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python",
+        f"This llama-cpp-python supports neither images nor audio: {error}.",
+        hint="Rebuild it: pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python",
     ) from error
 
 library = lib._libmtmd

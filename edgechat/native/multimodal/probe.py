@@ -1,8 +1,8 @@
-"""Facts about a projector, found by a child process, which a damaged file may end.
+"""Facts about a projector, found by a child process, since a damaged file may crash it.
 
 libmtmd asserts where shapes do not match, so a header that passes the bounded reader may still end the
-process that loads it. The child lets libmtmd build its encoder without weights, as for a picture of the usual
-size: a projector that survives this loads and encodes.
+process that loads it. The child lets libmtmd build its encoder without weights, as for an image of the usual
+size: a projector that survives this will load and encode.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from edgechat.base.process.ask import ChildFailed, answer, ask
 from edgechat.native.breakdown import StdMap, StdMapNode, nodes
 
 TIME_LIMIT = 20.0
-"""Seconds. Without weights, a processor answers in 0.3; GPU drivers may take several."""
+"""Seconds. Without weights, a CPU answers in 0.3; GPU drivers may take several."""
 
 _SYMBOL = "_Z21mtmd_get_memory_usagePKc19mtmd_context_params"
 _MOST_DEVICES = 64
@@ -31,17 +31,15 @@ _MIB = 2**20
 
 
 class ProjectorFacts(msgspec.Struct, frozen=True):
-    """Inputs and memory of a projector."""
+    """A projector's inputs and memory use."""
 
     sees: bool
     hears: bool
     memory: dict[str, int]
-    """Bytes of weights and compute buffers by device: 'CPU', 'CUDA0', ..."""
+    """Bytes of weights and compute buffers, by device: 'CPU', 'CUDA0', ..."""
 
 
 class _ProbeQuestion(msgspec.Struct, frozen=True):
-    """Request to the child."""
-
     path: str
     device: str
     max_tokens: int
@@ -49,7 +47,7 @@ class _ProbeQuestion(msgspec.Struct, frozen=True):
 
 
 class _ProbeAnswer(msgspec.Struct, frozen=True):
-    """Answer of the child, or the reason for having none."""
+    """The child's answer, or the reason there is none."""
 
     facts: ProjectorFacts | None = None
     error: str = ""
@@ -63,10 +61,10 @@ def probe(
 ) -> ProjectorFacts:
     """Ask a child about a projector with these parameters (see `Projector`).
 
-    The weights need not be there: a header extended to the size of its file is enough. Their memory is taken
-    for a moment nevertheless; if a device has less, the child ends as with a damaged file. portable: avoid
-    libmtmd's C++ interface, which reads the weights. Raises LoadFailed for a file that libmtmd refuses or
-    that ends the child, and BackendMissing.
+    The weights need not be present: a header extended to the size of its file is enough. Memory for them is
+    still taken for a moment; if a device has too little, the child ends as with a damaged file. portable: do
+    not use libmtmd's C++ interface, so that the weights are read. Raises LoadFailed for a file that libmtmd
+    refuses or that ends the child, and BackendMissing.
     """
     question = msgspec.msgpack.encode(_ProbeQuestion(str(path), device, max_tokens, portable))
     try:
@@ -86,7 +84,7 @@ def _unloadable(path: Path, reason: str) -> LoadFailed:
 
 
 def main() -> None:
-    """Answer for one projector."""
+    """Answer the parent's question about one projector."""
 
     def encoded(question: bytes) -> bytes:
         try:
@@ -99,7 +97,7 @@ def main() -> None:
 
 
 def has_map() -> bool:
-    """Return whether libmtmd's own account can be read: a std::map in libstdc++'s layout."""
+    """Return whether libmtmd's own account of its memory is readable: a std::map in libstdc++'s layout."""
     from edgechat.native.multimodal.library import library
 
     return sys.platform == "linux" and hasattr(library, _SYMBOL)
@@ -116,7 +114,7 @@ def _facts(question: _ProbeQuestion) -> ProjectorFacts:
     path = question.path.encode()
     params = parameters(device=question.device, max_tokens=question.max_tokens)
     memory = _from_map(path, params) if has_map() and not question.portable else {}
-    if not memory:  # also if that was refused, as it gives no reason
+    if not memory:  # even if that was refused, since it gives no reason
         logs.last_errors.clear()
         with logs.recording() as lines:
             projector = lib.mtmd_init_from_file(path, None, params)
@@ -137,7 +135,7 @@ class _DeviceNode(StdMapNode):
 
 
 def _from_map(path: bytes, params: object) -> dict[str, int]:
-    """Return libmtmd's own account, exact to the byte, or nothing if it refuses. Its few nodes are leaked."""
+    """Return libmtmd's own account, exact to the byte; empty if it refuses. Its few nodes are leaked."""
     from edgechat.native import ggml
     from edgechat.native.multimodal.library import lib, library
 
@@ -154,9 +152,9 @@ def _from_map(path: bytes, params: object) -> dict[str, int]:
 
 
 def _from_log(lines: Iterable[str], device: str) -> dict[str, int]:
-    """Return the memory according to libmtmd's log of loading a projector, rounded to 0.01 MiB.
+    """Return the memory use from libmtmd's log of loading a projector, rounded to 0.01 MiB.
 
-    libmtmd repeats the size of the file for each encoder, and that of buffers whenever they grow.
+    libmtmd repeats the file's size for each encoder, and a buffer's size whenever it grows.
     """
     from edgechat.native import ggml
 

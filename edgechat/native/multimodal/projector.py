@@ -1,11 +1,11 @@
-"""A projector (mmproj), which turns pictures and sounds into embeddings of its text model.
+"""A projector (mmproj), which turns images and audio into embeddings for its text model.
 
-A prompt becomes chunks of text, pictures and sounds. The cost of an encoder grows with the patches, that of
-its attention with their square. In F16 on two cores of an EPYC, in seconds:
+A prompt becomes chunks of text, images and audio. An encoder's cost grows with the number of patches, that of
+its attention with the square of the number. In F16 on two cores of an EPYC, in seconds:
 
-    SigLIP 400M (Gemma 3: 4,096 patches for any picture)                                 50
-    Qwen3-VL-4B's, by pixels of a side: 256; 512; 768; 1024; 1472                        1.4; 6; 16; 40; 130
-    SigLIP 93M (SmolVLM2), each tile of 512 x 512 pixels, of up to 17                    1.7
+    SigLIP 400M (Gemma 3: 4,096 patches for any image)                                   50
+    Qwen3-VL-4B's, by side length in pixels: 256; 512; 768; 1024; 1472                   1.4; 6; 16; 40; 130
+    SigLIP 93M (SmolVLM2), per tile of 512 x 512 pixels, of up to 17                     1.7
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PART_SECONDS = 30
 
 
 class Medium:
-    """Picture or sound for libmtmd, which calls both bitmaps; `id` is a hash of the contents."""
+    """An image or a sound for libmtmd, which calls both bitmaps; `id` is a hash of the contents."""
 
     what: ClassVar[str]
 
@@ -47,7 +47,7 @@ class Medium:
 
     @property
     def pointer(self) -> lib.mtmd_bitmap_p:
-        """Pointer of libmtmd to the bitmap. Raises ValueError after close()."""
+        """Pointer to the bitmap, from libmtmd. Raises ValueError after close()."""
         if not self._pointer:
             raise ValueError("the bitmap is closed")
         return self._pointer
@@ -60,14 +60,15 @@ class Medium:
 
 
 class Bitmap(Medium):
-    """A picture."""
+    """An image."""
 
     what = "picture"
 
     def __init__(self, width: int, height: int, rgb: bytes | None) -> None:
-        """Copy the pixels, three bytes each, row by row. Without pixels, it serves for counting only.
+        """Copy the pixels, three bytes each, row by row.
 
-        Raises BadRequest for an impossible size.
+        Without pixels (None), the bitmap can only be used to count tokens. Raises BadRequest for an
+        impossible size.
         """
         if not (0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE and width * height <= MAX_PIXELS):
             raise BadRequest(
@@ -82,15 +83,15 @@ class Bitmap(Medium):
 
 
 class Waveform(Medium):
-    """A sound at the rate of the projector."""
+    """A sound at the projector's sample rate."""
 
     what = "sound"
 
     def __init__(self, pcm: bytes, rate: int) -> None:
         """Copy the samples (32-bit floats), adding silence if there are too few.
 
-        Preprocessors cut sounds every 30 seconds, and fail or return nothing if the rest has only a few
-        frames, so it gets at least half a second.
+        Preprocessors cut sounds every 30 seconds, and fail or return nothing if only a few frames remain, so
+        the remainder is extended to at least half a second.
         """
         n = len(pcm) // SAMPLE_BYTES
         if not 0 < n <= MAX_SECONDS * rate or len(pcm) % SAMPLE_BYTES:
@@ -112,29 +113,29 @@ def _hash(shape: bytes, contents: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TextChunk:
-    """Tokens of text, including those that a model expects around pictures and sounds."""
+    """Text tokens, including those that a model expects around images and sounds."""
 
     tokens: tuple[int, ...]
 
 
 class MediaChunk:
-    """Picture or sound, or a part of one, that `Projector.encode` turns into `n_tokens` embeddings.
+    """An image or a sound, or part of one, that `Projector.encode` turns into `n_tokens` embeddings.
 
-    It remains useful after its contents are released: stored embeddings are decoded by its positions.
+    It remains useful after its contents are released: its positions are needed to decode stored embeddings.
     """
 
     def __init__(self, native: lib.mtmd_input_chunk_p, *, causal: bool, mrope: bool) -> None:
-        """Copy a chunk out of its list."""
+        """Copy a chunk from its list."""
         self.id = (lib.mtmd_input_chunk_get_id(native) or b"").decode()
-        """Id of the bitmap it was made of; '' for counting."""
+        """Id of the bitmap that it was made from; '' when counting tokens."""
         self.part = 0
-        """Number of the chunk within that bitmap."""
+        """Index of the chunk within that bitmap."""
         self.n_tokens = int(lib.mtmd_input_chunk_get_n_tokens(native))
-        """Cells of the KV cache."""
+        """Number of cells in the KV cache."""
         self.n_positions = int(lib.mtmd_input_chunk_get_n_pos(native))
-        """Advance of the position: fewer than `n_tokens` with M-RoPE."""
+        """How far the position advances: less than `n_tokens` with M-RoPE."""
         self.causal = causal
-        """False: its tokens attend to each other, and need one micro-batch."""
+        """If False, its tokens attend to each other and must be in one micro-batch."""
         self.what = "sound" if _is_sound(native) else "picture"
         first, second = (_positions(native, start, self.n_tokens) for start in (0, 1))
         n_numbers = 4 if mrope else 1
@@ -143,16 +144,16 @@ class MediaChunk:
 
     @property
     def pointer(self) -> lib.mtmd_input_chunk_p:
-        """Pointer of libmtmd to the chunk. Raises ValueError after close()."""
+        """Pointer to the chunk, from libmtmd. Raises ValueError after close()."""
         if not self._pointer:
             raise ValueError("the contents of the chunk have been released")
         return self._pointer
 
     def positions(self, start: int) -> npt.NDArray[np.int32]:
-        """Return the positions of its embeddings from `start` on: [1 or, with M-RoPE, 4; n_tokens].
+        """Return its embeddings' positions from `start` on: [1, n_tokens], or [4, n_tokens] with M-RoPE.
 
-        The four are time, row, column and unused. All embeddings of an M-RoPE picture have the same time,
-        `start`; those of a sound increase in all four, like tokens.
+        The four are time, row, column and an unused number. All embeddings of an M-RoPE image have the same
+        time, `start`; those of a sound increase in all four, like tokens.
         """
         return self._first + start * self._step
 
@@ -164,7 +165,7 @@ class MediaChunk:
 
 
 def _positions(native: lib.mtmd_input_chunk_p, start: int, n: int) -> npt.NDArray[np.int32]:
-    """Return time, row, column and the unused number of each embedding, [4, n]."""
+    """Return time, row, column and the unused number for each embedding [4, n]."""
     if _is_sound(native):
         return np.tile(np.arange(start, start + n, dtype=np.int32), (4, 1))
     found = (lib.mtmd_decoder_pos * n)()
@@ -183,11 +184,11 @@ Chunk = TextChunk | MediaChunk
 
 
 class Cancelled(Exception):
-    """Early end of an encoding."""
+    """The encoding was stopped early."""
 
 
 class Projector:
-    """A loaded projector; its model must outlive it. Encodes one picture or sound at a time."""
+    """A loaded projector, which encodes one image or sound at a time. Its model must outlive it."""
 
     def __init__(
         self,
@@ -199,10 +200,10 @@ class Projector:
         min_tokens: int = 0,
         max_tokens: int = 0,
     ) -> None:
-        """Load `path`, whose header must be checked before: a damaged one may end the process (see probe.py).
+        """Load `path`. Its header must be checked first: a damaged one may end the process (see probe.py).
 
-        device: llama.cpp's name of an accelerator; empty: the processor. min_tokens, max_tokens: limits for
-        each picture in models that take any size; 0: the model's own. Raises OutOfMemory, and LoadFailed with
+        device: llama.cpp's name for an accelerator; empty: the CPU. min_tokens, max_tokens: limits for each
+        image in models that take any size; 0: the model's own. Raises OutOfMemory, or LoadFailed with
         llama.cpp's error.
         """
         ggml.start()
@@ -224,7 +225,7 @@ class Projector:
         self.sees = bool(lib.mtmd_support_vision(self._pointer))
         self.hears = bool(lib.mtmd_support_audio(self._pointer))
         self.sample_rate = int(lib.mtmd_get_audio_sample_rate(self._pointer))
-        """Rate of the sounds that it takes; -1 if it does not hear."""
+        """Sample rate of the audio that it takes; -1 if it takes none."""
         self.uses_mrope = model.uses_mrope
         self._n_embd = int(llama.llama_model_n_embd_inp(model.pointer))
         try:
@@ -234,7 +235,7 @@ class Projector:
             raise
 
     def _check_marks(self) -> None:
-        """Raise LoadFailed if the text model lacks the tokens around pictures."""
+        """Raise LoadFailed if the text model lacks the tokens that surround images."""
         if not self.sees:
             return
         with closing(Bitmap(64, 64, None)) as blank:
@@ -247,28 +248,31 @@ class Projector:
                 marks += chunk.tokens
         if min(marks, default=0) < 0:
             raise LoadFailed(
-                f"The model has no tokens for pictures: {self.name} belongs to another one.",
+                f"The model has no tokens for pictures: {self.name} belongs to another model.",
                 hint=_OTHER_FILE,
             )
 
     @property
     def pointer(self) -> lib.mtmd_context_p:
-        """Pointer of libmtmd to the projector. Raises ValueError after close()."""
+        """Pointer to the projector, from libmtmd. Raises ValueError after close()."""
         if not self._pointer:
             raise ValueError("the projector is closed")
         return self._pointer
 
     def tokenize(self, parts: Sequence[str | Medium], *, bos: bool, special: bool) -> list[Chunk]:
-        """Return the chunks of a prompt: text as tokens, a picture or sound as one or several chunks.
+        """Return the chunks of a prompt: text as tokens, and each image or sound as one or more chunks.
 
-        Tokens that the model expects around media are part of the text. special: whether texts may contain
-        special tokens. Pictures are scaled here, which takes 0.1 seconds for 16 megapixels, and sounds become
-        spectrograms. The caller closes the chunks. Raises BadRequest for media that the model cannot take.
+        Tokens that the model expects around media become part of the text. special: whether texts may contain
+        special tokens. Images are scaled here, which takes 0.1 seconds for 16 megapixels, and sounds become
+        spectrograms. The caller must close the chunks. Raises BadRequest for media that the model cannot
+        take.
         """
         for part in parts:
             if isinstance(part, Medium) and not (self.sees if isinstance(part, Bitmap) else self.hears):
                 sense = "sees" if isinstance(part, Bitmap) else "hears"
-                raise BadRequest(f"{self.name} takes no {part.what}s.", hint=f"Use a model that {sense}.")
+                raise BadRequest(
+                    f"{self.name} does not accept {part.what}s.", hint=f"Use a model that {sense}."
+                )
         texts = [_text(part, special) if isinstance(part, str) else None for part in parts]
         native = (lib.mtmd_input_part * len(parts))()
         for one, part, text in zip(native, parts, texts, strict=True):
@@ -293,7 +297,7 @@ class Projector:
 
     def _copied(self, native: lib.mtmd_input_chunk_p) -> Chunk:
         if lib.mtmd_input_chunk_get_type(native) != lib.MTMD_INPUT_CHUNK_TYPE_TEXT:
-            # If a picture's tokens attend to each other, it needs one whole micro-batch.
+            # If an image's tokens attend to each other, it needs one whole micro-batch.
             causal = not lib.mtmd_decode_use_non_causal(self.pointer, native)
             return MediaChunk(native, causal=causal, mrope=self.uses_mrope)
         count = ctypes.c_size_t()
@@ -305,11 +309,11 @@ class Projector:
     ) -> npt.NDArray[np.float32]:
         """Return the embeddings of a chunk [n_tokens, n_embd].
 
-        between: called in this thread after operations of the encoder, whenever `every` seconds have passed;
-        it may compute anything except with this projector, such as a batch of other sequences. If it returns
-        False, the encoding ends with Cancelled; an exception ends it too. A single operation is not
-        interrupted: attention takes 0.05 seconds for 512 x 512 pixels, 1.1 for SigLIP 400M and 1.4 for 1024 x
-        1024, and `max_tokens` limits it. Raises DecodeFailed if llama.cpp fails, or computes NaN.
+        between: called in this thread after operations of the encoder, whenever `every` seconds have passed.
+        It may compute anything except with this projector, such as a batch of other sequences. If it returns
+        False, encoding ends with Cancelled; an exception ends it, too. A single operation is not interrupted:
+        attention takes 0.05 seconds for 512 x 512 pixels, 1.1 for SigLIP 400M and 1.4 for 1024 x 1024, and
+        `max_tokens` limits it. Raises DecodeFailed if llama.cpp fails or computes NaN.
         """
         self._between, self._every, self._left_at = between, every, time.monotonic()
         self._failure = None
@@ -332,7 +336,7 @@ class Projector:
         return embeddings
 
     def _operation(self, _tensor: int, ask: bool, _user: object) -> bool:
-        """Tell llama.cpp whether to stop after an operation, then whether to continue."""
+        """Answer `cb_eval`: before an operation, whether to pause after it; after it, whether to continue."""
         if self._between is None:
             return False
         if ask or self._failure is not None:
@@ -357,7 +361,7 @@ class Projector:
 def parameters(
     *, device: str = "", threads: int = 1, min_tokens: int = 0, max_tokens: int = 0
 ) -> lib.mtmd_context_params:
-    """Return libmtmd's parameters for those of a `Projector`."""
+    """Return libmtmd's parameters, given those of a `Projector`."""
     params: lib.mtmd_context_params = lib.mtmd_context_params_default()
     params.use_gpu, params.device = bool(device), ctypes.c_void_p(_device(device))
     params.n_threads = threads
@@ -372,10 +376,10 @@ def parameters(
 def _untakable(name: str, parts: Sequence[str | Medium]) -> BadRequest:
     if any(isinstance(part, Bitmap) for part in parts):
         return BadRequest(
-            f"{name} cannot take this picture: {logs.cause()}",
+            f"{name} cannot process this picture: {logs.cause()}",
             hint="Crop it: a picture much longer than wide has nothing left when it is scaled down.",
         )
-    return BadRequest(f"{name} cannot take this sound: {logs.cause()}", hint="Send another part of it.")
+    return BadRequest(f"{name} cannot process this sound: {logs.cause()}", hint="Send another part of it.")
 
 
 def _text(text: str, special: bool) -> lib.mtmd_input_text:
@@ -384,7 +388,10 @@ def _text(text: str, special: bool) -> lib.mtmd_input_text:
 
 
 def _number(ids: Sequence[str], chunks: Sequence[Chunk]) -> None:
-    """Number the chunks of each medium. ids: of all media in order; equal media have equally many."""
+    """Number the chunks of each medium.
+
+    ids: the ids of all media in order; equal media have equally many chunks.
+    """
     media = (chunk for chunk in chunks if isinstance(chunk, MediaChunk))
     for (_, equal), (_, made) in zip(groupby(ids), groupby(media, lambda one: one.id), strict=True):
         run = list(made)
@@ -394,14 +401,14 @@ def _number(ids: Sequence[str], chunks: Sequence[Chunk]) -> None:
 
 
 def _device(name: str) -> int | None:
-    """Return ggml's pointer to a device; None for the processor."""
+    """Return ggml's pointer to a device; None for the CPU."""
     if not name:
         return None
     return ggml.device_handles((name,))[0]
 
 
 def _check_memory(path: Path, device: str) -> None:
-    """Raise OutOfMemory if the weights do not fit: libmtmd does not check its allocations."""
+    """Raise OutOfMemory if the weights do not fit, since libmtmd does not check its allocations."""
     free, where = psutil.virtual_memory().available, "RAM"
     if handle := _device(device):
         free, where = ggml.device_memory(handle), device

@@ -217,7 +217,7 @@ def test_without_it_the_model_is_the_same(opened, head_kind):
 @pytest.mark.parametrize(
     ("kind", "target", "why"),
     [
-        ("eagle3", "glm4_moe", "llama.cpp cannot draft for glm4moe models by EAGLE-3."),
+        ("eagle3", "glm4_moe", "llama.cpp cannot draft for glm4moe models with EAGLE-3."),
         ("gemma4", "qwen35", "Gemma 4's drafter cannot draft for qwen35 models."),
         ("mtp-qwen35", "glm4_moe", "Layers of qwen35 models cannot draft for glm4moe models."),
     ],

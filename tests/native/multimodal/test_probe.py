@@ -134,7 +134,7 @@ def test_what_is_no_projector(tmp_path):
 
 def test_a_build_without_libmtmd(tmp_path, monkeypatch):
     monkeypatch.setenv("MTMD_CPP_LIB", str(tmp_path))
-    with pytest.raises(BackendMissing, match="supports neither pictures") as caught:
+    with pytest.raises(BackendMissing, match="supports neither images") as caught:
         probe(seeing("dense").projector)
     assert "pip install" in (caught.value.hint or "")
 

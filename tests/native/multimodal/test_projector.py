@@ -165,7 +165,7 @@ def test_small_and_narrow_pictures(seer, width, height):
 def test_pictures_of_which_nothing_is_left(width, height):
     """Where both sides are scaled down alike; elsewhere they are stretched."""
     with Seer("dense") as seer:
-        with pytest.raises(BadRequest, match="cannot take this picture") as caught:
+        with pytest.raises(BadRequest, match="cannot process this picture") as caught:
             media(seer, plain("red", width, height))
         assert "Crop it" in (caught.value.hint or "")
     with Seer("mrope") as seer:

@@ -79,9 +79,9 @@ def test_an_encoding_can_be_left_and_cancelled(dense):
 
 
 def test_what_it_does_not_take(dense):
-    with pytest.raises(BadRequest, match="takes no pictures"):
+    with pytest.raises(BadRequest, match="does not accept pictures"):
         dense.chunks(noisy("red"))
-    with Seer("dense") as deaf, pytest.raises(BadRequest, match="takes no sounds"):
+    with Seer("dense") as deaf, pytest.raises(BadRequest, match="does not accept sounds"):
         deaf.chunks(tone("red"))
 
 

@@ -1,8 +1,8 @@
-"""MLX backend: safetensors on the GPU of an Apple processor, or on any processor for tests.
+"""MLX backend: safetensors models on an Apple GPU, or on any processor for tests.
 
-Each sequence has its own caches, so a call computes one sequence and the engine lets them take turns. A copy
-shares its arrays with the original until either continues. MLX is lazy, so logits that nobody needs are never
-computed, and a token can be started before the previous token has been read: see `next_token`.
+Each sequence has its own caches, so a call computes a single sequence and the engine alternates between them.
+A copy shares its arrays with the original until either continues. MLX is lazy: logits that nobody needs are
+never computed, and a token can be started before the previous one has been read (see `next_token`).
 """
 
 # ruff: noqa: D102  (base.py documents the methods of its protocols)
@@ -62,57 +62,57 @@ from edgechat.models.local.files import CONFIG
 from edgechat.native.params import Buffer
 from edgechat.planner.plan import LoadPlan
 
-_SHORT = 32  # tokens that are computed at once although not all of their logits are needed
+_SHORT = 32  # up to this many tokens are computed at once, even if some of their logits are not needed
 _LEAST_CACHE = 64 * 2**20
-_CLEAR_EVERY = 256  # calls after which MLX's cached memory is freed, as in mlx-lm
+_CLEAR_EVERY = 256  # calls between clearings of MLX's memory cache, as in mlx-lm
 
 
 _BELOW_ONE = 1 - 2**-24
 BROKEN = -1
-"""Token that signals invalid logits."""
+"""A token that marks invalid logits."""
 
 
 @dataclass(slots=True)
 class _Predicted:
-    """Token that was decoded ahead of the engine's request."""
+    """A token that was decoded before the engine requested it."""
 
     logits: mx.array
     """The logits after it: [n_vocab]."""
     token: int = BROKEN
-    """Its id, once read."""
+    """Its id; BROKEN until it has been read."""
 
 
 @dataclass(slots=True)
 class _Sequence:
-    """Sequence with its caches; its length excludes the token that was computed ahead."""
+    """A sequence with its caches. Its length excludes a token that was decoded ahead."""
 
     caches: Caches
     predicted: _Predicted | None = None
     run: list[int] = field(default_factory=list)
-    """Tokens of the last call, after the checkpoint of the caches."""
+    """Tokens of the last call that follow the caches' checkpoint."""
 
     @property
     def length(self) -> int:
         return self.caches.length - (self.predicted is not None)
 
     def drop_predicted(self) -> None:
-        """Remove the token that was decoded ahead from the caches."""
+        """Remove from the caches the token that was decoded ahead."""
         if self.predicted is not None:
             self.predicted = None
             self.caches.cut(self.caches.length - 1)
 
 
 class MlxBackend:
-    """MLX model, which computes one sequence at a time."""
+    """An MLX model, which computes one sequence at a time."""
 
     def __init__(self, plan: LoadPlan, on_progress: Callable[[float], None] | None = None) -> None:
-        """Load the plan's folder. Raises LoadFailed, OutOfMemory, ModelFileError."""
+        """Load the model in the plan's folder. Raises LoadFailed, OutOfMemory or ModelFileError."""
         folder = Path(plan.model_path)
-        header = read_model(folder)  # which rejects nonsense
+        header = read_model(folder)  # rejects invalid folders
         on_gpu = bool(plan.devices) and mx.metal.is_available()
         mx.set_default_device(mx.gpu if on_gpu else mx.cpu)
-        if plan.memory:  # a draft's plan is a part of its target's
-            # MLX keeps freed memory for reuse without a limit; the plan allows this much.
+        if plan.memory:  # a draft model's plan is part of its target's plan
+            # MLX keeps freed memory for reuse, by default without limit; the plan allows this much.
             mx.set_cache_limit(max(plan.compute_bytes, _LEAST_CACHE))
         if on_gpu:
             maybe_set_recommended_wired_limit()
@@ -153,7 +153,7 @@ class MlxBackend:
         self._n_calls = 0
 
     def _probe(self) -> int:
-        """Compute a token, and return the width of a row of logits."""
+        """Compute a token and return the width of a row of logits."""
         caches = Caches(self._layers)
         logits = self._model(mx.array([[0]]), cache=caches.all)
         mx.eval(logits)
@@ -163,7 +163,7 @@ class MlxBackend:
     # Computing.
 
     def decode(self, parts: Sequence[BatchPart]) -> Logits:
-        """Raises ValueError for several parts."""
+        """Raises ValueError unless there is exactly one part."""
         (part,) = parts
         with self._computing(part):
             rows = self._rows(part)
@@ -173,9 +173,9 @@ class MlxBackend:
             return np.empty((0, self.vocabulary.size), np.float32)
 
     def next_token(self, part: BatchPart, sampling: Sampling, number: float) -> int:
-        """Start decoding the chosen token before its id is read, so that the GPU works in the meantime.
+        """Start decoding the chosen token before its id is read, so that the GPU stays busy.
 
-        If the engine continues with another token, this one is cut off again.
+        If the engine continues with another token, this one is removed again.
         """
         with self._computing(part):
             row = self._rows(part)[-1].astype(mx.float32)
@@ -195,7 +195,7 @@ class MlxBackend:
         return token
 
     def _rows(self, part: BatchPart) -> mx.array:
-        """Compute a run; return the logits [n, n_vocab] of its last tokens, at least `n_logits`."""
+        """Compute a run and return the logits [n, n_vocab] of its last tokens, at least `n_logits` rows."""
         sequence = self._sequences.setdefault(part.seq, _Sequence(Caches(self._layers)))
         tokens, rows = list(part.tokens), []
         predicted, caches = sequence.predicted, sequence.caches
@@ -205,7 +205,7 @@ class MlxBackend:
         else:
             sequence.drop_predicted()
         n_last = len(tokens)
-        if n_last > _SHORT:  # tokens that may be rolled back are computed at once, after a checkpoint
+        if n_last > _SHORT:  # tokens that might be rolled back are computed in one call, after a checkpoint
             n_last = max(part.n_logits, _SHORT * self._layers.is_recurrent)
         if first := tokens[: len(tokens) - n_last]:
             self._forward(caches, mx.array(first))
@@ -218,7 +218,7 @@ class MlxBackend:
         return mx.concatenate(rows) if len(rows) > 1 else rows[0] if rows else mx.zeros((0, 1))
 
     def _forward(self, caches: Caches, tokens: mx.array) -> mx.array:
-        """Return lazy logits [n, n_vocab] of tokens [n] after those in the caches."""
+        """Return lazy logits [n, n_vocab] for tokens [n] that follow those in the caches."""
         where = {}
         if isinstance(self._model, VlmModel):
             where = self._model.at(caches.places.position(caches.length) + np.arange(len(tokens)))
@@ -250,12 +250,12 @@ class MlxBackend:
 
     @contextmanager
     def _computing(self, part: BatchPart) -> Iterator[None]:
-        """Raise CacheFull for parts that do not fit; if MLX fails, drop the whole sequence."""
+        """Raise CacheFull if the part does not fit; drop the whole sequence if MLX fails."""
         sequence = self._sequences.get(part.seq)
         length, held = (sequence.length, sequence.caches.length) if sequence else (0, 0)
         if part.start != length:
-            raise ValueError(f"position {part.start} is not behind the {length} tokens there")
-        # The token computed ahead is either among these tokens or dropped.
+            raise ValueError(f"position {part.start} does not follow the {length} tokens there")
+        # The token decoded ahead is either among these tokens or dropped.
         if self._used - (held - length) + len(part.tokens) > self.context:
             raise CacheFull
         self._n_calls += 1
@@ -272,7 +272,7 @@ class MlxBackend:
                 hint="Send the message again; if it fails again, try a shorter context or another model.",
             ) from error
 
-    # What is kept.
+    # Cached sequences.
 
     @property
     def _used(self) -> int:
@@ -290,7 +290,10 @@ class MlxBackend:
         return True
 
     def rollback(self, seq: int, count: int) -> bool:
-        """A recurrent state returns to before the call, and the remaining tokens are computed again."""
+        """Roll back a sequence; see `Backend.rollback`.
+
+        A recurrent state goes back to before the call, and the remaining tokens are computed again.
+        """
         sequence = self._sequences[seq]
         length, caches, start = sequence.length - count, sequence.caches, sequence.caches.checkpoint_at
         if not self._layers.is_recurrent:
@@ -318,7 +321,7 @@ class MlxBackend:
         sequence.drop_predicted()
         try:
             uncut = sequence.caches.uncut()
-        except RuntimeError as error:  # MLX's error if memory is short
+        except RuntimeError as error:  # MLX raises this when memory is short
             raise MemoryError from error
         return Checkpoint(uncut.length, uncut.n_bytes, uncut)
 
@@ -339,11 +342,11 @@ class MlxBackend:
         assert isinstance(checkpoint.state, Uncut)
         try:
             return pack_checkpoint(checkpoint.state)
-        except RuntimeError as error:  # as which MLX tells of memory
+        except RuntimeError as error:  # MLX raises this when memory is short
             raise MemoryError from error
 
     def shift(self, seq: int, start: int, stop: int) -> bool:
-        """Always False: the keys include their positions."""
+        """Return False: cached keys depend on their positions."""
         length = self._sequences[seq].length
         if not 0 < start < stop < length:
             raise ValueError(f"tokens {start} to {stop} are not in the middle of {length}")
@@ -355,7 +358,7 @@ class MlxBackend:
             raise MemoryError
         try:
             return pack(sequence.caches.copy(sequence.length))
-        except RuntimeError as error:  # as which MLX tells of memory
+        except RuntimeError as error:  # MLX raises this when memory is short
             raise MemoryError from error
 
     def restore(self, seq: int, state: npt.NDArray[np.uint8], tokens: Sequence[int]) -> bool:
@@ -377,12 +380,12 @@ class MlxBackend:
 
 
 def draw(logits: mx.array, sampling: Sampling, number: float) -> mx.array:
-    """Return the token [] that a number from 0 to 1 selects, or BROKEN.
+    """Return the token [] that a number from 0 to 1 selects, or BROKEN. logits: a row [n_vocab].
 
-    Sampling as in `engine/sampling.py`, as a graph of MLX: fetching a row of logits would end the pipeline in
-    which a GPU computes one token while Python lays out the next. Filters, their order and the random number
-    are the host's, so the token is, too (near-ties aside: here it is computed in 32 bits). logits: a row
-    [n_vocab]. Penalties are not among the filters: they look at tokens that only the host has.
+    This is the sampling in `engine/sampling.py` as an MLX graph: fetching a row of logits would interrupt the
+    pipeline in which the GPU computes one token while Python prepares the next. The filters, their order and
+    the random number are the same as there, and so is the token, except in near-ties, since this computes in
+    32 bits. Penalties are not applied: they depend on tokens that only the CPU has.
     """
     if sampling.temperature <= 0:
         token, highest = logits.argmax(), logits.max()
@@ -393,11 +396,11 @@ def draw(logits: mx.array, sampling: Sampling, number: float) -> mx.array:
 
 
 def _sample(logits: mx.array, sampling: Sampling, number: float) -> tuple[mx.array, mx.array]:
-    """Return a token and the highest logit. Every operation counts here: each is a separate kernel."""
+    """Return a token and the highest logit. Each operation is a separate kernel, so keep them few."""
     highest = logits.max()
     ids, values = _candidates(logits, sampling)
     weights = mx.exp(values - highest)
-    kept: mx.array | None = None  # filters keep a head of the candidates, one at least
+    kept: mx.array | None = None  # filters keep the first candidates, at least one
     if sampling.top_p < 1:
         kept = (mx.cumsum(weights) < sampling.top_p * weights.sum()).sum() + 1
     if sampling.min_p > 0:
@@ -410,13 +413,13 @@ def _sample(logits: mx.array, sampling: Sampling, number: float) -> tuple[mx.arr
         order = mx.argsort(ids)
         ids, chances = ids[order], chances[order]
     reached = mx.cumsum(chances)
-    # Below 1, to which 32 bits would round it: nothing lies beyond the end.
+    # Keep the number below 1, even in 32 bits: there is no token beyond the end.
     at = mx.minimum((reached <= min(number, _BELOW_ONE) * reached[-1]).sum(), len(weights) - 1)
     return (at if ids is None else ids[at]), highest
 
 
 def _candidates(logits: mx.array, sampling: Sampling) -> tuple[mx.array | None, mx.array]:
-    """Return ids and logits of the candidates, likeliest first; ids None: all, in order."""
+    """Return the candidates' ids and logits, most likely first; or None and all logits, in order."""
     n = len(logits)
     if 0 < sampling.top_k < n:
         ids = mx.argpartition(logits, n - sampling.top_k)[n - sampling.top_k :]

@@ -1,13 +1,13 @@
-"""Caches of a sequence: mlx-lm's caches of all layers, cut and copied only if the result is correct.
+"""The caches of a sequence: mlx-lm's caches for all layers, cut and copied only if the result is correct.
 
 mlx-lm's own `trim_prompt_cache` rejects every windowed cache that has wrapped around, and does not tell how
-far others can be cut. Here it is known which tokens a cache still has:
+far others can be cut. This module keeps track of which tokens each cache still holds:
 
 KVCache, QuantizedKVCache    all tokens: any cut is correct
-WindowCache                  the last tokens, more than a window: a cut is correct while the next token's
-                             window is complete
-StateCache                   a state of all tokens: it can only return to a checkpoint, which costs nothing,
-                             since arrays are never modified
+WindowCache                  the last tokens, more than a window: a cut is correct if it leaves the next
+                             token's window complete
+StateCache                   one state for all tokens: it can only return to a checkpoint, which costs
+                             nothing, since arrays are never modified
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from edgechat.engine.backends.base import Places
 from edgechat.planner.estimate.footprint import GROUP
 
 MORE = 32
-"""Tokens that a windowed layer keeps beyond its window, and that can always be cut."""
+"""Tokens that a windowed layer keeps beyond its window, so that this many can always be cut."""
 
 
 class WindowCache(RotatingKVCache):
-    """Ring of the last tokens that is longer than the window; masks only show the window."""
+    """A ring buffer of the last tokens, longer than the window; masks show only the window."""
 
     def __init__(self, window: int) -> None:
         super().__init__(max_size=window + MORE, keep=0)
         self.window = window
 
     def make_mask(self, N: int, window_size: int | None = None, return_array: bool = False) -> Any:
-        """Return the mask for N more tokens; called by mlx-lm's models."""
+        """Return the mask for the next N tokens; called by mlx-lm's models."""
         shown = min(window_size or self.window, self.window)
         return super().make_mask(N, window_size=shown, return_array=return_array)
 
     def take_out(self, n: int) -> None:
-        """Remove the last `n` tokens; the next token's window must remain."""
+        """Remove the last `n` tokens. The next token's window must stay complete."""
         length = self.offset - n
         keys, values = self._arrays
         if length < self.max_size:
             self.keys, self.values = (self._first_tokens(array, length, n) for array in (keys, values))
             self._idx = length
-        elif self._idx == keys.shape[2]:  # in order, and perhaps longer than the ring
+        elif self._idx == keys.shape[2]:  # in order, and possibly longer than the ring
             self._idx -= n
             end = max(self._idx, self.max_size)
             self.keys, self.values = keys[..., :end, :], values[..., :end, :]
@@ -66,10 +66,10 @@ class WindowCache(RotatingKVCache):
         return self.keys, self.values
 
     def _first_tokens(self, array: mx.array, length: int, n: int) -> mx.array:
-        """Return the array of `length` tokens in order, without the last `n`.
+        """Drop the last `n` tokens of an array and return the `length` tokens before them, in order.
 
-        Before the ring is full, mlx-lm uses a token's place as its index: missing first tokens are filled
-        with zeros, since no window reaches there.
+        Until the ring is full, mlx-lm uses a token's position as its index. So tokens missing at the start
+        are replaced by zeros, which no window reaches.
         """
         tokens: mx.array = self._temporal_order(array)[..., :-n, :]
         if (n_missing := length - tokens.shape[2]) > 0:
@@ -79,7 +79,7 @@ class WindowCache(RotatingKVCache):
 
 
 class StateCache(ArraysCache):
-    """Recurrent state of models of mlx-lm and mlx-vlm."""
+    """Recurrent state for models from mlx-lm and mlx-vlm."""
 
     cache: list[Any]
 
@@ -92,12 +92,12 @@ class StateCache(ArraysCache):
         return output, state
 
     def update_window(self, index: int, source: mx.array, width: int, *, lengths: None = None) -> None:
-        """Keep the last columns of a convolution's input."""
+        """Keep the last columns of a convolution's input; called by mlx-vlm's models."""
         self.cache[index] = mx.contiguous(source[:, source.shape[1] - width :])
 
 
 class SeenWhole:
-    """Cache of a layer in a call whose tokens attend to each other in both directions."""
+    """Wraps a layer's cache for a call in which tokens attend to each other in both directions."""
 
     def __init__(self, cache: Any) -> None:
         self._cache = cache
@@ -106,7 +106,7 @@ class SeenWhole:
         return getattr(self._cache, name)
 
     def make_mask(self, N: int, window_size: int | None = None, return_array: bool = False) -> Any:
-        """Return the mask for the N tokens: None, or a window before them."""
+        """Return the mask for the N tokens: None, or one that also shows the window before them."""
         if type(self._cache) is not WindowCache:
             return None
         mask = self._cache.make_mask(N, window_size=window_size, return_array=True)
@@ -118,10 +118,10 @@ _KNOWN = frozenset({KVCache, QuantizedKVCache, WindowCache, StateCache})
 
 
 class CacheLayers:
-    """Kinds of caches of a model's layers."""
+    """The kinds of caches that a model's layers use."""
 
     def __init__(self, model: Any, cache_type: str) -> None:
-        """cache_type: 'f16' is the model's type. Raises LoadFailed for unknown kinds of caches."""
+        """cache_type: 'f16' means the model's own type. Raises LoadFailed for unknown kinds of caches."""
         self._model, self._bits = model, _BITS.get(cache_type)
         self._layout: list[list[tuple[str, tuple[int, ...]]]] = []
         caches = self.make()
@@ -133,17 +133,17 @@ class CacheLayers:
                 hint="Use a GGUF file of the model: --backend llama.cpp",
             )
         self.windows = frozenset(cache.window for cache in caches if type(cache) is WindowCache)
-        """Sizes of windows in tokens."""
+        """Window sizes, in tokens."""
         self.is_recurrent = any(type(cache) is StateCache for cache in caches)
         self.cuts = not (self.windows or self.is_recurrent)
         """Whether a sequence can be cut at any token."""
 
     def learn(self, caches: Caches) -> None:
-        """Record types and shapes of the arrays of non-empty caches."""
+        """Record the types and shapes of the arrays in non-empty caches."""
         self._layout = [_layout(one) for one in caches.all]
 
     def fit(self, caches: Caches) -> bool:
-        """Return whether the arrays of caches have the types and shapes of this model."""
+        """Return whether the arrays in `caches` have this model's types and shapes."""
         return [_layout(one) for one in caches.all] == self._layout
 
     def make(self) -> list[Any]:
@@ -155,7 +155,7 @@ class CacheLayers:
         return [self._edgechat_cache(cache) for cache in caches]
 
     def _edgechat_cache(self, cache: Any) -> Any:
-        kind = type(cache).__name__  # mlx-vlm has copies of mlx-lm's
+        kind = type(cache).__name__  # mlx-vlm has its own copies of mlx-lm's classes
         if kind == "KVCache":
             cache = KVCache()
         elif kind == "RotatingKVCache":
@@ -164,12 +164,12 @@ class CacheLayers:
             return StateCache(len(cache.cache))
         if type(cache) is RotatingKVCache and not cache.keep:
             return WindowCache(cache.max_size)
-        # Windowed layers cannot be quantized in mlx-lm; they are small.
+        # mlx-lm cannot quantize windowed layers; they are small anyway.
         return QuantizedKVCache(GROUP, self._bits) if self._bits and type(cache) is KVCache else cache
 
 
 class Caches:
-    """Caches of one sequence."""
+    """The caches of one sequence."""
 
     def __init__(self, layers: CacheLayers) -> None:
         self.all = layers.make()
@@ -177,9 +177,9 @@ class Caches:
         """Number of tokens."""
         self._layers = layers
         self.held = dict.fromkeys(layers.windows, 0)
-        """Number of last tokens whose keys are still there, by window."""
+        """Number of most recent tokens whose keys are still cached, by window size."""
         self._checkpoint: tuple[int, list[list[Any]]] = (-1, [])
-        """Recurrent states at an earlier length."""
+        """An earlier length, and the recurrent states at that point."""
         self.places = Places()
         """Positions of the tokens."""
 
@@ -193,7 +193,7 @@ class Caches:
         self.length += n
         for window, held in self.held.items():
             size = window + MORE
-            # A longer run is appended, so that its first token finds a whole ring, too.
+            # A longer run is appended, so that its first token also finds a full ring.
             self.held[window] = min(held + 1, size) if n == 1 else min(held, size - 1) + n
 
     def checkpoint(self) -> None:
@@ -209,7 +209,7 @@ class Caches:
         return self._checkpoint[0]
 
     def can_cut(self, length: int) -> bool:
-        """Return whether a cut to `length` tokens gives a correct result."""
+        """Return whether cutting to `length` tokens gives a correct result."""
         n = self.length - length
         if n <= 0:
             return n == 0
@@ -242,7 +242,10 @@ class Caches:
         return Uncut(self.length, dict(self.held), states)
 
     def rewind(self, uncut: Uncut) -> bool:
-        """Cut to the length at which `uncut` was taken; False, with the caches unusable, on failure."""
+        """Return to the length at which `uncut` was taken.
+
+        Returns False, leaving the caches unusable, on failure.
+        """
         kept = [cache for cache in self.all if type(cache) in (WindowCache, StateCache)]
         if self.length < uncut.length or uncut.held.keys() != self.held.keys():
             return False
@@ -251,7 +254,7 @@ class Caches:
         try:
             for cache, state in zip(kept, uncut.states, strict=True):
                 cache.state = _copied(state)
-        except (TypeError, ValueError):  # from a file
+        except (TypeError, ValueError):  # from an invalid file
             return False
         for cache in self.all:
             if type(cache) not in (WindowCache, StateCache):
@@ -264,15 +267,15 @@ class Caches:
         return True
 
     def resume(self, length: int, held: dict[int, int]) -> None:
-        """Record that the layers were filled with saved contents. Raises ValueError if these do not fit."""
+        """Record that the layers hold saved contents. Raises ValueError if these belong to another model."""
         if held.keys() != self.held.keys() or not self._layers.fit(self):
-            raise ValueError("these are of another model")
+            raise ValueError("these belong to another model")
         self.length, self.held = length, held
 
     def copy(self, length: int) -> Caches:
-        """Return caches of the first `length` tokens. Requires `can_cut`.
+        """Return a copy of the caches with the first `length` tokens. Requires `can_cut`.
 
-        They share memory until either sequence continues: arrays are copied on write.
+        Both share memory until either sequence continues: arrays are copied on write.
         """
         caches = Caches(self._layers)
         for one, other in zip(self.all, caches.all, strict=True):
@@ -285,7 +288,7 @@ class Caches:
 
 @dataclass(frozen=True, slots=True)
 class Uncut:
-    """State, at one length, of layers that cannot be cut freely."""
+    """State, at one length, of the layers that cannot be cut freely."""
 
     length: int
     held: dict[int, int]
@@ -299,25 +302,25 @@ class Uncut:
 
 
 def arrays_of(cache: Any) -> list[mx.array]:
-    """Return the arrays of a layer's cache."""
+    """Return the arrays in a layer's cache."""
     leaves: Any = tree_flatten(cache.state)
     return [leaf for _, leaf in leaves if isinstance(leaf, mx.array)]
 
 
 def _contiguous(states: list[Any]) -> list[Any]:
-    """Return contiguous copies of recurrent states: slices would keep the arrays of a whole prompt."""
+    """Return contiguous copies of recurrent states; slices would keep a whole prompt's arrays in memory."""
     return [state if state is None else mx.contiguous(state) for state in states]
 
 
 def _owned(cache: Any) -> Any:
-    """Return the state of a layer in separate arrays."""
+    """Return a layer's state in arrays of its own."""
     if type(cache) is StateCache:
         return _contiguous(cache.cache), cache.left_padding, cache.lengths
     return _copied(cache.state)
 
 
 def _layout(cache: Any) -> list[tuple[str, tuple[int, ...]]]:
-    """Return types and shapes of a layer's arrays, without the number of tokens."""
+    """Return the types and shapes of a layer's arrays, leaving out the number of tokens."""
     per_token = type(cache) is not StateCache
     return [
         (str(array.dtype), array.shape[:-2] + array.shape[-1:] if per_token else array.shape)
@@ -326,7 +329,7 @@ def _layout(cache: Any) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def _copied(state: Any) -> Any:
-    """Return a state with copied arrays: a write to a shared array would change both."""
+    """Return a state with copied arrays; writing to a shared array would change both states."""
     return tree_map(lambda leaf: mx.array(leaf) if isinstance(leaf, mx.array) else leaf, state)
 
 
@@ -335,14 +338,14 @@ _NOT_OURS = (RuntimeError, ValueError, TypeError, KeyError, msgspec.MsgspecError
 
 
 class _Table(msgspec.Struct, frozen=True):
-    """Values of a saved state that are not arrays."""
+    """The values in a saved state that are not arrays."""
 
     length: int
     held: dict[int, int]
     kinds: list[str]
     """Class of each layer's cache; empty for a checkpoint."""
     rest: dict[str, int | None]
-    """Numbers in the layers' states, by place."""
+    """Numbers in the layers' states, by their key from `tree_flatten`."""
 
 
 def size_of(caches: Caches) -> int:
@@ -351,7 +354,7 @@ def size_of(caches: Caches) -> int:
 
 
 def pack(caches: Caches) -> npt.NDArray[np.uint8]:
-    """Return the caches of a sequence as bytes: one safetensors image of all layers' arrays."""
+    """Return a sequence's caches as bytes, in safetensors format."""
     return _packed([_state(one) for one in caches.all], caches.length, caches.held, _kinds(caches))
 
 
@@ -378,7 +381,10 @@ def _unpacked(image: npt.NDArray[np.uint8]) -> tuple[_Table, Any]:
 
 
 def unpack(image: npt.NDArray[np.uint8], caches: Caches, length: int) -> bool:
-    """Fill empty caches with a packed state; False, with the caches unusable, if it is invalid."""
+    """Fill empty caches from a packed state.
+
+    Returns False, leaving the caches unusable, if the state is invalid.
+    """
     try:
         table, states = _unpacked(image)
         if table.length != length or table.kinds != _kinds(caches):
@@ -393,7 +399,7 @@ def unpack(image: npt.NDArray[np.uint8], caches: Caches, length: int) -> bool:
 
 
 def unpack_checkpoint(image: npt.NDArray[np.uint8]) -> Uncut | None:
-    """Return a packed checkpoint; None if it is invalid."""
+    """Return a checkpoint from `pack_checkpoint`'s result; None if that is invalid."""
     try:
         table, states = _unpacked(image)
         return Uncut(table.length, table.held, list(states))
@@ -406,7 +412,7 @@ def _kinds(caches: Caches) -> list[str]:
 
 
 def _state(cache: Any) -> Any:
-    """Return the state of a layer, without spare room in its arrays."""
+    """Return a layer's state, without the spare room in its arrays."""
     if isinstance(cache, KVCache | QuantizedKVCache):
         return (*cache.keys_and_values(), *cache.state[2:])
     return cache.state

@@ -1,4 +1,4 @@
-"""Model folders: weights, loaded by mlx-lm with its errors translated, and the vocabulary."""
+"""Model folders: weights, loaded by mlx-lm with its errors translated, and vocabularies."""
 
 # ruff: noqa: D102  (base.py documents the methods of its protocols)
 
@@ -24,7 +24,7 @@ from edgechat.models.formats.mlx.config import Config, bounded, parse_json
 
 _USE_GGUF = "Use a GGUF file of the model: --backend llama.cpp"
 DOWNLOAD_AGAIN = "Download the model again, or use another model (`edgechat run guide` always works)."
-_PROGRESS_BYTES = 64 * 2**20  # bytes after which progress is reported
+_PROGRESS_BYTES = 64 * 2**20  # bytes between progress reports
 _OUT_OF_MEMORY = re.compile(
     r"std::bad_alloc"
     r"|(?:\[[\w:]*malloc\w*\] )?(?:Unable to allocate \d+ bytes|Resource limit \(\d+\) exceeded"
@@ -33,13 +33,15 @@ _OUT_OF_MEMORY = re.compile(
     r"|\[METAL\] Command buffer execution failed: Insufficient Memory \(\w+:\w+\)"
     r"|cudaMalloc\w*\([^'\"]*\) failed: out of memory"
 )
-"""Messages of MLX, which has no specific exception. Whole messages: names of tensors may contain anything."""
+"""MLX's messages when memory runs out, for which it has no exception. They must match in full, since tensor
+names may contain anything.
+"""
 
 
 def load_folder(folder: Path, name: str, on_progress: Callable[[float], None]) -> Any:
-    """Load a model and its weights. name: its name in messages.
+    """Load a model and its weights without running code from its folder. name: its name in messages.
 
-    No code of the folder is run. Raises LoadFailed or OutOfMemory.
+    Raises LoadFailed or OutOfMemory.
     """
     with load_errors(name):
         model, _ = load_model(folder, lazy=True, trust_remote_code=False)
@@ -54,7 +56,7 @@ def knows(kind: str) -> bool:
 
 
 def read_weights(model: Any, on_progress: Callable[[float], None]) -> None:
-    """Read the weights of a model that was loaded lazily."""
+    """Read the weights of a lazily loaded model."""
     tree: Any = tree_flatten(model.parameters())
     weights: list[mx.array] = [array for _, array in tree]
     total, done, batch = sum(array.nbytes for array in weights), 0, []
@@ -69,14 +71,14 @@ def read_weights(model: Any, on_progress: Callable[[float], None]) -> None:
 
 @contextlib.contextmanager
 def load_errors(name: str) -> Iterator[None]:
-    """Translate errors of MLX and mlx-lm about untrusted files into LoadFailed or OutOfMemory."""
+    """Translate errors from MLX and mlx-lm about untrusted files into LoadFailed or OutOfMemory."""
     try:
         yield
     except (LoadFailed, DecodeFailed):
         raise
     except MemoryError as error:
         raise OutOfMemory(f"There is not enough memory for {name}.") from error
-    except Exception as error:  # a wrong file may cause any exception in mlx-lm
+    except Exception as error:  # an invalid file can cause any exception in mlx-lm
         message = " ".join(str(error).split())[:300] or type(error).__name__
         if _OUT_OF_MEMORY.fullmatch(message):
             raise OutOfMemory(f"There is not enough memory for {name}: {message}") from error
@@ -86,8 +88,8 @@ def load_errors(name: str) -> Iterator[None]:
         ) from error
 
 
-_MOST_PADDING = 128  # maximum difference of two vocabularies' sizes: some are padded
-_LARGEST = 64 * 2**20  # maximum bytes of a tokenizer; the largest have 35 MB
+_MOST_PADDING = 128  # maximum difference in vocabulary size, since some are padded
+_LARGEST = 64 * 2**20  # maximum size of a tokenizer file in bytes; the largest are 35 MB
 _BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
 _ENDS = (
     *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot|>"),
@@ -103,7 +105,7 @@ class _Added(msgspec.Struct):
 
 
 class _TokenizerFile(msgspec.Struct):
-    """The parts of tokenizer.json read here."""
+    """The parts of tokenizer.json that are used here."""
 
     added_tokens: list[_Added] = []
     decoder: Any = None
@@ -114,11 +116,11 @@ _INFILL = (
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
     ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
 )
-"""Fill-in-the-middle tokens of Qwen and CodeGemma; StarCoder and Granite; DeepSeek."""
+"""Fill-in-the-middle tokens: those of Qwen and CodeGemma, of StarCoder and Granite, and of DeepSeek."""
 
 
 class FolderVocabulary:
-    """Vocabulary of a model's folder."""
+    """The vocabulary in a model's folder."""
 
     def __init__(self, folder: Path, size: int, config: Config) -> None:
         """size: width of a row of logits. Raises LoadFailed or ModelFileError."""
@@ -129,12 +131,12 @@ class FolderVocabulary:
             self._tokenizer = Tokenizer.from_buffer(raw)
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # tokenizers has no specific exception, and raises Rust's panics
+        except BaseException as error:  # tokenizers has no exception of its own, and raises Rust panics
             why = " ".join(str(error).split())[:200]
             raise LoadFailed(
                 f"The tokenizer of {config.name} cannot be used: {why}", hint=DOWNLOAD_AGAIN
             ) from error
-        # Settings of the training, in some files.
+        # Some files contain these settings from training.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         tokenizer_config = _read_json(folder / "tokenizer_config.json")
@@ -169,7 +171,7 @@ class FolderVocabulary:
         with self._lock:  # the setting is shared by all threads
             self._tokenizer.encode_special_tokens = not special
             ids: list[int] = self._tokenizer.encode(clean, add_special_tokens=False).ids
-        # Some tokenizers have tokens without a row in the model, such as image tokens.
+        # Some tokenizers have tokens, such as image tokens, that have no row in the model.
         tokens = [token for token in ids if token < self.size]
         if bos and self._adds_bos and self._bos_id is not None and tokens[:1] != [self._bos_id]:
             tokens.insert(0, self._bos_id)
@@ -209,7 +211,7 @@ class FolderVocabulary:
         return None if names is None else (added[names[0]], added[names[1]], added[names[2]])
 
     def misfit(self, other: FolderVocabulary) -> str:
-        """Return why tokens of the other vocabulary differ from this one's; '' if they are the same."""
+        """Return how the other vocabulary's tokens differ from this one's; '' if they are the same."""
         if self._is_byte_level != other._is_byte_level:
             return "its tokenizer is of a different type"
         if self._adds_bos != other._adds_bos or (self._adds_bos and self._bos_id != other._bos_id):
@@ -234,18 +236,18 @@ def _read(path: Path) -> bytes:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """Return the content of an optional file."""
+    """Return the contents of a JSON file; empty if it does not exist."""
     return parse_json(_read(path), path.name) if path.is_file() else {}
 
 
 def _text(value: Any) -> str:
-    """Return the text of a token, which files give as a string or in a table."""
+    """Return the text of a token, given as a string or inside a table."""
     text = value.get("content") if isinstance(value, dict) else value
     return text if isinstance(text, str) else ""
 
 
 def _end_ids(table: Mapping[str, Any]) -> Iterator[int]:
-    """Yield the end tokens of a table: a single token or a list."""
+    """Yield the end tokens that a table lists: a single token or several."""
     ids = table.get("eos_token_id")
     for token in ids if isinstance(ids, list) else [ids]:
         if isinstance(token, int):
@@ -263,7 +265,7 @@ def _decoder_types(decoder: Any) -> set[str]:
 
 
 def _byte_letters() -> dict[str, int]:
-    """Return the byte for each letter of a byte-level vocabulary (GPT-2's table)."""
+    """Return the byte that each character stands for in a byte-level vocabulary (GPT-2's table)."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     rest = [byte for byte in range(256) if byte not in plain]
     letters = {chr(byte): byte for byte in plain}

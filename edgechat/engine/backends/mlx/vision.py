@@ -1,8 +1,9 @@
-"""Models that see: loaded by mlx-vlm, called as mlx-lm's models are, with the processor that cuts images.
+"""Vision models: loaded by mlx-vlm, called like mlx-lm's models, with the processor that cuts images.
 
-The language model is mlx-vlm's, too: it takes embeddings, and positions in three directions. Its caches
-become those of `caches.py`. Supported are the families whose images are shown here as their makers meant it:
-which tokens see each other, at which positions. Their names are those of `models/formats/mlx/vision.py`.
+The language model also comes from mlx-vlm, since it takes embeddings and positions with three components. Its
+caches are replaced by those in `caches.py`. A family is supported if its images are presented here as its
+makers intended: at the right positions, and with the right tokens attending to each other. The families'
+names are those in `models/formats/mlx/vision.py`.
 """
 
 # ruff: noqa: D102  (base.py documents the methods of its protocols)
@@ -34,26 +35,25 @@ from edgechat.models.formats.mlx.config import Config, bounded, parse_json
 from edgechat.planner.plan import LoadPlan
 
 Arrays = Mapping[str, npt.NDArray[np.generic]]
-"""Output of a processor for an image, by mlx-vlm's names."""
+"""A processor's output for an image, by mlx-vlm's names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Peculiarities of the models of a `model_type`."""
+    """What sets apart the models of one `model_type`."""
 
     module: str
-    """mlx-vlm's module with the processor ..."""
+    """mlx-vlm's module that contains the processor."""
     processor: str
-    """... and its class."""
+    """Name of the processor's class."""
     stands_for: str
-    """Placeholder for an image in the processor's text."""
+    """Placeholder for an image in the processor's input text."""
     piece: Callable[[Arrays, int], Arrays]
-    """Returns the pixels for a run of an image's cells, by its index."""
+    """Returns the pixels for one of an image's runs of cells, given the run's index."""
     sees_itself: bool = False
-    """Whether the cells of a run attend to each other in both directions, unless the config says
-    otherwise."""
+    """Whether cells of a run attend to each other in both directions, unless the config says otherwise."""
     turns_thrice: bool = False
-    """M-RoPE: positions consist of time, row and column."""
+    """Whether positions consist of time, row and column (M-RoPE)."""
 
 
 def _of_batch(arrays: Arrays, number: int) -> Arrays:
@@ -89,19 +89,19 @@ FAMILIES: Mapping[str, Family] = {
     "qwen3_vl_moe": Family("qwen3_vl", "Qwen3VLProcessor", _QWEN, _of_patches, turns_thrice=True),
     "smolvlm": Family("smolvlm", "SmolVLMProcessor", "<image>", _of_tiles),
 }
-"""By mlx-vlm's name, which is the `model_type` of config.json."""
+"""By mlx-vlm's name, which is the `model_type` in config.json."""
 
 
 _SIZES = ("size", "crop_size", "max_image_size", "max_soft_tokens")
 _LARGEST = 1 << 13
-"""Maximum side of a resized image in pixels, or its maximum tokens."""
+"""Maximum side of a resized image in pixels, or its maximum number of tokens."""
 _MAX_INDEX = 64 << 20
 _HEARS = {"audio_tower", "embed_audio"}
 Offsets = npt.NDArray[np.int64]
 
 
 class VlmModel:
-    """Model of mlx-vlm."""
+    """A model loaded by mlx-vlm."""
 
     def __init__(self, folder: Path, name: str, kind: str, on_progress: Callable[[float], None]) -> None:
         """kind: `model_type`, a key of FAMILIES. Raises LoadFailed, OutOfMemory or BackendMissing."""
@@ -117,7 +117,7 @@ class VlmModel:
             _check_index(folder)
             model: Any = utils.load_model(folder, lazy=True)
             for part in _HEARS & model.keys():
-                setattr(model, part, None)  # before its weights are read
+                setattr(model, part, None)  # so that its weights are not read
             self._processor = _processor(folder, self.family)
             read_weights(model, on_progress)
             self._model, self._language = model, model.language_model
@@ -129,33 +129,33 @@ class VlmModel:
             self.width, self._dtype = embedded.shape[-1], embedded.dtype
             self._cell = int(self._processor.image_token_id)
             tower = [module for one in _towers(model) for module in one.modules()]
-            # Streams belong to threads: arrays started in this thread cannot be computed in another.
+            # Streams belong to threads: arrays created lazily in this thread cannot be computed in another.
             mx.eval([array for module in tower for array in _arrays_of(module)])
             for module in tower:
                 self._pause_between_layers(module)
         self.layers: list[Any] = list(model.layers)
 
     def make_cache(self) -> list[Any]:
-        """Return empty caches of mlx-vlm's kinds."""
+        """Return empty caches of mlx-vlm's classes."""
         from mlx_vlm.models.cache import make_prompt_cache
 
         caches: list[Any] = make_prompt_cache(self._language)
         return caches
 
     def __call__(self, tokens: mx.array, cache: list[Any], **options: Any) -> mx.array:
-        """Return logits [1, n, n_vocab] of tokens [1, n] after those in the caches."""
+        """Return the logits [1, n, n_vocab] for tokens [1, n] that follow those in the caches."""
         logits: mx.array = self._language(tokens, cache=cache, **options).logits
         return logits
 
     def at(self, positions: Offsets) -> dict[str, mx.array]:
-        """Return the arguments of a call for positions of tokens [n], or of an image's cells [3, n]."""
+        """Return the call arguments for the positions of tokens [n], or of an image's cells [3, n]."""
         if not self.family.turns_thrice:
             return {}
         found = mx.array(np.broadcast_to(positions, (3, positions.shape[-1])), mx.int32)
         return {"position_ids": found[:, None]}
 
     def process(self, image: Any, most_cells: int) -> tuple[list[int | None], Arrays]:
-        """Return the tokens for an image, with None for each of its cells, and the processed pixels."""
+        """Return the tokens for an image, with None for each of its cells, and its processed pixels."""
         options: dict[str, int] = {}
         cutter = self._processor.image_processor
         if self.family.turns_thrice and most_cells:
@@ -166,7 +166,7 @@ class VlmModel:
         arrays = {name: np.array(value) for name, value in made.items() if value is not None}
         tokenizer = self._processor.tokenizer
         ids = [int(one) for one in arrays.pop("input_ids").reshape(-1)]
-        # Tokens at the beginning and end of texts are not part of the image.
+        # The tokens that begin and end every text are not part of the image.
         ids = ids[ids[:1] == [tokenizer.bos_token_id] :]
         ids = ids[: len(ids) - (ids[-1:] == [tokenizer.eos_token_id])]
         return [None if one == self._cell else one for one in ids], arrays
@@ -183,7 +183,7 @@ class VlmModel:
         return np.indices(shape).reshape(3, -1)
 
     def embed(self, n_cells: int, piece: Arrays) -> Embeddings:
-        """Return the embeddings of a run of cells [n_cells, n], followed by those for later layers."""
+        """Return a run's embeddings [n_cells, n]. Each row also includes those for deeper layers."""
         cells = mx.full((1, n_cells), self._cell, mx.int32)
         pixels = {name: mx.array(values) for name, values in piece.items()}
         found = self._model.get_input_embeddings(cells, mask=mx.ones_like(cells), **pixels)
@@ -192,8 +192,8 @@ class VlmModel:
         return np.array(mx.concatenate([row.astype(mx.float32) for row in rows], axis=-1))
 
     def shown(self, embeddings: Embeddings) -> tuple[mx.array, dict[str, mx.array]]:
-        """Return placeholders [1, n] and further arguments of a call, for embeddings of `embed`."""
-        # For cells, Gemma 4's additional embeddings are those of padding, which is 0.
+        """Return placeholder tokens [1, n] and further call arguments for embeddings from `embed`."""
+        # For cells, Gemma 4's additional embeddings are those of the padding token, 0.
         cells = mx.zeros((1, len(embeddings)), mx.int32)
         parts = [
             mx.array(embeddings[:, at : at + self.width]).astype(self._dtype)
@@ -214,10 +214,10 @@ class VlmModel:
 def load_model(
     plan: LoadPlan, config: Config, name: str, on_progress: Callable[[float], None] | None
 ) -> tuple[Any, str]:
-    """Return the model of a plan, and why it lacks vision although the plan has it; '' otherwise.
+    """Load a plan's model; return it, and why it lacks vision although the plan includes it ('' otherwise).
 
-    mlx-vlm loads models with vision and those that mlx-lm does not support; if it fails, mlx-lm is tried.
-    Raises LoadFailed, OutOfMemory, BackendMissing.
+    mlx-vlm loads models with vision, and models that mlx-lm does not support. If it fails, mlx-lm is tried.
+    Raises LoadFailed, OutOfMemory or BackendMissing.
     """
     folder, kind = Path(plan.model_path), str(config.whole.get("model_type"))
     tell, is_known = on_progress or (lambda _progress: None), knows(kind)
@@ -225,7 +225,7 @@ def load_model(
     if kind in FAMILIES and (plan.projector is not None or not is_known):
         try:
             model = VlmModel(folder, name, kind, tell)
-            CacheLayers(model, plan.cache_type)  # which rejects unknown caches
+            CacheLayers(model, plan.cache_type)  # rejects unknown caches
             return model, ""
         except (BackendMissing, LoadFailed) as error:
             if is_known:
@@ -239,7 +239,7 @@ def load_model(
 
 
 class _PausedLayer:
-    """Layer of a tower, computed separately, so that others may compute after it."""
+    """A layer of a vision tower, computed separately so that other work can run after it."""
 
     def __init__(self, layer: Any, model: VlmModel) -> None:
         self._layer, self._model = layer, model
@@ -255,25 +255,28 @@ class _PausedLayer:
 
 
 def _check_index(folder: Path) -> None:
-    """Raise ValueError if the index refers to files outside of the folder."""
+    """Raise ValueError if the index refers to files outside the folder."""
     index = folder / "model.safetensors.index.json"
     listed = parse_json(bounded(index, _MAX_INDEX), index.name).get("weight_map") if index.is_file() else {}
     if not isinstance(listed, dict) or any(Path(str(file)).name != file for file in listed.values()):
-        raise ValueError("its index does not list files of its folder")
+        raise ValueError("its index must only list files in its folder")
 
 
 def _processor(folder: Path, family: Family) -> Any:
-    """Return the image processor. By its own class: mlx-vlm's AutoProcessor would run code of the folder."""
+    """Return the image processor.
+
+    Uses its own class, since mlx-vlm's AutoProcessor would run code from the folder.
+    """
     module = importlib.import_module(f"mlx_vlm.models.{family.module}.processing_{family.module}")
     processor = getattr(module, family.processor).from_pretrained(folder, trust_remote_code=False)
     for size in filter(None, (getattr(processor.image_processor, name, None) for name in _SIZES)):
         if any(not isinstance(one, int) or not 0 < one <= _LARGEST for one in _numbers(size)):
-            raise ValueError(f"pictures cannot be cut to {str(size)[:100]}")
+            raise ValueError(f"images cannot be resized to {str(size)[:100]}")
     return processor
 
 
 def _numbers(size: Any) -> list[Any]:
-    """Return the numbers of a size: a single number, or the values of a table."""
+    """Return the numbers in a size: the size itself, or the values in a table."""
     if isinstance(size, int):
         return [size]
     return [one for one in (size if isinstance(size, dict) else vars(size)).values() if one is not None]
@@ -287,35 +290,35 @@ def _towers(model: Any) -> Iterator[Any]:
 
 
 def _arrays_of(module: Any) -> Iterator[mx.array]:
-    """Yield the direct arrays of a module, including tables that are not weights."""
+    """Yield the arrays held directly by a module, including tables that are not weights."""
     for value in (*module.values(), *vars(module).values()):
         if isinstance(value, mx.array):
             yield value
 
 
 _LONGEST = 200
-"""Maximum aspect ratio: scaled up, a longer image would take gigabytes."""
+"""Maximum aspect ratio: when scaled up, a longer image would take gigabytes."""
 
 
 class MediaReader(Protocol):
-    """Methods of a backend that media need."""
+    """The backend method needed to decode images."""
 
     def read_media(
         self, seq: int, start: int, media: Media, embeddings: Embeddings, offsets: Offsets
     ) -> None:
         """Compute a run of cells at the end of a sequence; see `MediaEncoder.decode`.
 
-        offsets: their positions relative to the next position of the sequence.
+        offsets: the cells' positions relative to the next position in the sequence.
         """
 
 
 class MlxVision:
-    """Vision tower of a loaded model."""
+    """The vision tower of a loaded model."""
 
     sees, hears, sample_rate = True, False, 0
 
     def __init__(self, model: VlmModel, folder: Path, backend: MediaReader, most_cells: int) -> None:
-        """most_cells: maximum tokens of an image; 0: as the processor decides."""
+        """most_cells: maximum tokens per image; 0: the processor decides."""
         self._model, self._backend, self._most_cells = model, backend, most_cells
         self._name, self._cutting = folder.name, threading.Lock()
         self._device, self._owner = mx.default_device(), threading.get_ident()
@@ -325,7 +328,7 @@ class MlxVision:
         pixels = contents
         if max(pixels.width, pixels.height) > _LONGEST * min(pixels.width, pixels.height):
             size = f"{pixels.width}x{pixels.height}"
-            raise BadRequest(f"The image is too long for its width: {size}.", hint="Send a part of it.")
+            raise BadRequest(f"The image is too long for its width: {size}.", hint="Send part of it.")
         image = Image.frombytes("RGB", (pixels.width, pixels.height), pixels.rgb)
         try:
             with self._cutting:  # the tokenizer is not thread-safe
@@ -333,9 +336,11 @@ class MlxVision:
             return list(self._parts(tokens, arrays, digest))
         except BadRequest:
             raise
-        except Exception as error:  # a wrong file may cause any exception in processors
+        except Exception as error:  # an invalid file can cause any exception in processors
             why = " ".join(str(error).split())[:200]
-            raise BadRequest(f"This model cannot take the image: {why}", hint="Send another one.") from error
+            raise BadRequest(
+                f"This model cannot process the image: {why}", hint="Send another one."
+            ) from error
 
     def _parts(
         self, tokens: list[int | None], arrays: Arrays, digest: str
@@ -348,7 +353,7 @@ class MlxVision:
                 continue
             if len(run) > MOST_CELLS:
                 raise BadRequest(
-                    f"The image takes {len(run)} tokens together; {MOST_CELLS} are possible.",
+                    f"The image takes {len(run)} tokens; the limit is {MOST_CELLS}.",
                     hint="Send a smaller image.",
                 )
             piece = self._model.family.piece(arrays, number)
@@ -376,7 +381,7 @@ class MlxVision:
         finally:
             self._model.pause = lambda: None
             if threading.get_ident() != self._owner:
-                mx.clear_streams()  # of this thread, which ends
+                mx.clear_streams()  # this thread's, which is about to end
 
     def decode(self, seq: int, start: int, media: Media, embeddings: Embeddings) -> None:
         assert isinstance(media.piece, dict)
@@ -384,4 +389,4 @@ class MlxVision:
         self._backend.read_media(seq, start, media, embeddings, offsets)
 
     def release(self, media: Media) -> None:
-        """Do nothing: the pixels are arrays."""
+        """Do nothing: the pixels are plain arrays."""

@@ -228,11 +228,11 @@ def test_sizes_that_make_no_sense_leave_the_text(kind, name, key, tmp_path, open
     (folder / f"{name}.json").write_text(json.dumps(content))
     tower = ProjectorPlan(path=str(folder), name="x", vision=True, audio=False)
     if not loading.knows(kind):
-        with pytest.raises(LoadFailed, match="pictures cannot be cut to"):
+        with pytest.raises(LoadFailed, match="images cannot be resized to"):
             load(plan(folder, projector=tower))
         return
     backend = opened(load(plan(folder, projector=tower)))
-    assert "pictures cannot be cut to" in backend.no_vision
+    assert "images cannot be resized to" in backend.no_vision
 
 
 @pytest.mark.parametrize("name", ["../other.safetensors", "/tmp/other.safetensors", 7, ["a"]])
@@ -240,7 +240,7 @@ def test_weights_outside_of_the_folder_are_not_read(name, tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(mlx_family("idefics3"), folder)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
-    with pytest.raises(LoadFailed, match="does not list files of its folder"):
+    with pytest.raises(LoadFailed, match="must only list files in its folder"):
         load(plan(folder))
 
 
