@@ -173,7 +173,7 @@ MAX_BYTES = 8 << 20
 
 def cached_header(listing: RepoListing, choice: ModelChoice) -> ModelHeader | None:
     """Return the cached header of a model, reduced to what `store_header` stores, or None."""
-    data = _read("headers", _header_key(listing, choice))
+    data = _read("headers", _file_key(listing, choice.files))
     if data is None:
         return None
     try:
@@ -188,13 +188,13 @@ def cached_header(listing: RepoListing, choice: ModelChoice) -> ModelHeader | No
 def store_header(listing: RepoListing, choice: ModelChoice, header: ModelHeader) -> ModelHeader:
     """Store a header's shape and return it as `cached_header` will. Raises ModelFileError."""
     data = pack(header)
-    _write("headers", _header_key(listing, choice), data, MAX_HEADERS)
+    _write("headers", _file_key(listing, choice.files), data, MAX_HEADERS)
     return unpack(data, choice.name.rpartition("/")[2])
 
 
 def store_contents(listing: RepoListing, choice: ModelChoice, read_contents: contents.Contents) -> None:
     """Store the contents of an MLX model, for `cached_header`."""
-    _write("headers", _header_key(listing, choice), read_contents.pack(), MAX_HEADERS)
+    _write("headers", _file_key(listing, choice.files), read_contents.pack(), MAX_HEADERS)
 
 
 def cached_start(listing: RepoListing, file: RemoteFile) -> ModelHeader | None:
@@ -228,10 +228,6 @@ def store_listing(hub: str, repo: str, revision: str | None, data: bytes) -> Non
 def mlx_name(listing: RepoListing, choice: ModelChoice) -> str:
     """Return the name of an MLX model on the hub, for messages."""
     return f"{listing.repo}/{choice.name}".rstrip("/")
-
-
-def _header_key(listing: RepoListing, choice: ModelChoice) -> tuple[str, ...]:
-    return _file_key(listing, choice.files)
 
 
 def _file_key(listing: RepoListing, files: Iterable[RemoteFile]) -> tuple[str, ...]:
