@@ -1,8 +1,8 @@
 """Accelerators with their available memory, merged from several sources.
 
-ggml lists the devices on which this build of llama.cpp can compute; the driver (NVML), the kernel (sysfs) and
-torch know cards that it cannot use, and the memory that other programs have taken. A source reports each card
-as a GpuReading; readings are matched by PCI address, or by vendor if a source has none.
+ggml lists the devices on which this build of llama.cpp can compute. The driver (NVML), the kernel (sysfs) and
+torch also know about cards that it cannot use, and about memory taken by other programs. A source reports
+each card as a GpuReading; readings are matched by PCI address, or by vendor if a source has none.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     set_aside: int = 0
     """Bytes of `free` that the firmware has reserved in RAM for this card."""
     device: str | None = None
-    """llama.cpp's name, which only ggml knows."""
+    """llama.cpp's name for the card, which only ggml knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +62,19 @@ class Accelerator:
     name: str
     vendor: Vendor
     devices: tuple[str, ...]
-    """llama.cpp's names of it, best first: 'CUDA0', 'Vulkan0'; empty: this build cannot use it."""
+    """llama.cpp's names for it, best first: 'CUDA0', 'Vulkan0'; empty if this build cannot use it."""
     total: int
-    """Most bytes that a program can allocate; 0 if unknown."""
+    """Maximum bytes that a program can allocate; 0 if unknown."""
     free: int
-    """Bytes that may be taken now, at most `total`, and at most the available RAM if that is shared."""
+    """Bytes that can be allocated now: at most `total`, and at most the available RAM if that is shared."""
     shares_ram: bool
-    """Whether it computes in RAM, which must then be charged once for both."""
+    """Whether its memory is RAM, which must then be counted only once."""
     own: int
-    """Bytes of `free` that take no RAM: all of them, unless it shares the RAM."""
+    """Bytes of `free` that are not in RAM: all of them, unless it shares RAM."""
     pci: str | None
     sources: tuple[Source, ...]
     worker: str = ""
-    """Address of the worker that lends it; empty for a device of this machine."""
+    """Address of the worker that lends it; empty for a device in this machine."""
 
     @property
     def usable(self) -> bool:
@@ -83,12 +83,12 @@ class Accelerator:
 
     @property
     def is_apples(self) -> bool:
-        """Whether it is part of an Apple processor; MLX computes on it too."""
+        """Whether it is the GPU in an Apple processor, which MLX can also use."""
         return self.vendor == "apple" and self.shares_ram
 
 
 def ggml_readings(devices: Iterable[NativeDevice]) -> list[GpuReading]:
-    """Return ggml's devices that hold layers, omitting Vulkan drivers that compute on the CPU."""
+    """Return ggml's devices that can hold layers, omitting Vulkan drivers that compute on the CPU."""
     readings: list[GpuReading] = []
     for device in devices:
         description = device.description.lower()
@@ -113,7 +113,7 @@ def ggml_readings(devices: Iterable[NativeDevice]) -> list[GpuReading]:
 
 
 def merge(readings: Sequence[GpuReading], memory: Memory) -> tuple[Accelerator, ...]:
-    """Return each card once; where sources contradict each other, the first one wins.
+    """Merge the readings of each card; if sources disagree, the first wins.
 
     readings: the most trusted source first. memory: the RAM, for cards that share it.
     """
@@ -134,7 +134,7 @@ def _card_of(reading: GpuReading, cards: list[list[GpuReading]]) -> list[GpuRead
             return card
     for card in cards:
         told_apart = reading.pci and any(known.pci for known in card)
-        # A source, or a backend of ggml, that already listed the card means another one.
+        # If the source, or ggml's backend, has already listed the card, this is another card.
         listed = any(_listed_by(known) == _listed_by(reading) for known in card)
         if card[0].vendor == reading.vendor and not told_apart and not listed:
             return card
@@ -142,16 +142,15 @@ def _card_of(reading: GpuReading, cards: list[list[GpuReading]]) -> list[GpuRead
 
 
 def _listed_by(reading: GpuReading) -> tuple[Source, str]:
-    """Return the source, and for ggml the backend."""
+    """Return a reading's source and, for ggml, its backend."""
     return reading.source, (reading.device or "").rstrip("0123456789")
 
 
 def _accelerator(card: list[GpuReading], memory: Memory) -> Accelerator:
     knowing = [reading for reading in card if reading.total > 0]
     total = knowing[0].total if knowing else 0
-    # Totals may differ in meaning: NVML's whole card against a slice of it, or one heap against all. Where
-    # they
-    # agree, the smallest free figure is right: it includes a program that the others overlook.
+    # Totals may differ in meaning: the whole card or a slice of it, one heap or all. Where they agree, the
+    # smallest free figure is right: it includes a program that the others overlook.
     same = [reading for reading in knowing if abs(reading.total - total) <= _SAME * total]
     free = min([total, *(max(0, reading.free) for reading in same)])
     shares = next((reading.shares_ram for reading in card if reading.shares_ram is not None), False)

@@ -1,8 +1,8 @@
 """Control groups of this process, innermost first, for cgroup v1 and v2.
 
-A limit on any ancestor binds, so every group up to the mount point is listed. In a container, the file system
-may show our own group as its root or hide the names above it; then only the mount point is visible, and it
-binds.
+Limits on ancestors apply too, so every group up to the mount point is listed. In a container, the file system
+may show our own group as its root or hide the names above it. Then only the mount point is visible, and its
+limits apply.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
-"""Escape of mountinfo: \\040 is a space."""
+r"""An escape in mountinfo: \040 is a space."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A control group: its folder, and the version of the files in it."""
+    """A control group: its folder and its cgroup version."""
 
     version: Literal[1, 2]
     folder: Path
@@ -26,7 +26,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class _Mount:
-    """A mounted hierarchy, whose part `top` is visible at the path `point`."""
+    """A mounted hierarchy, whose group `top` is visible at the path `point`."""
 
     version: Literal[1, 2]
     controllers: frozenset[str]
@@ -35,9 +35,9 @@ class _Mount:
 
 
 def groups(controller: str, root: Path = Path("/")) -> list[Group]:
-    """Return the groups that may limit this process for `controller` ("cpu" or "memory"), of both versions.
+    """Return the groups that may limit this process through `controller` ("cpu" or "memory").
 
-    root: folder with /proc and /sys. Empty without control groups.
+    Both cgroup versions are included. Empty without control groups. root: folder with /proc and /sys.
     """
     memberships = _memberships(root)
     result: list[Group] = []
@@ -51,7 +51,7 @@ def groups(controller: str, root: Path = Path("/")) -> list[Group]:
 
 
 def _memberships(root: Path) -> dict[str, PurePosixPath]:
-    """Return the path of our group by controller; version 2 has one path for all, under ''."""
+    """Return our group's path by controller; version 2 has one path for all, under ''."""
     paths: dict[str, PurePosixPath] = {}
     for line in read_text(root / "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
@@ -80,7 +80,7 @@ def _mounts(root: Path) -> list[_Mount]:
 
 def _lineage(mount: _Mount, path: PurePosixPath, root: Path) -> list[Path]:
     point = root / str(mount.point).lstrip("/")
-    # A path with '..' belongs to a group outside of our namespace, which is not visible.
+    # A path with '..' belongs to a group outside our namespace, which is not visible.
     if ".." in path.parts or not path.is_relative_to(mount.top):
         return [point]
     names = path.relative_to(mount.top).parts
@@ -89,7 +89,7 @@ def _lineage(mount: _Mount, path: PurePosixPath, root: Path) -> list[Path]:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a small file of /proc or /sys, or '' if it cannot be read."""
+    """Return the text of a small file in /proc or /sys; '' if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -97,13 +97,13 @@ def read_text(path: Path) -> str:
 
 
 def read_number(path: Path) -> int | None:
-    """Return the number in a file of /sys; None if it is missing, 'max' or not a number."""
+    """Return the number in a /sys file; None if it is missing, 'max' or not a number."""
     text = read_text(path).strip()
     return int(text) if text.isascii() and text.removeprefix("-").isdigit() else None
 
 
 def read_table(path: Path) -> dict[str, int]:
-    """Return the `name number` lines of a file, also in the form 'Name:  number kB' (which stays in kB)."""
+    """Return the numbers in a file by name. Lines are `name number` or 'Name:  number kB' (left in kB)."""
     table: dict[str, int] = {}
     for line in read_text(path).splitlines():
         fields = line.replace(":", " ").split()

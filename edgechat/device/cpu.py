@@ -1,6 +1,6 @@
-"""The processor: its cores, the usable share of them, the number of threads, and instruction sets.
+"""The processor: its cores, which of them are usable, the number of threads, and instruction sets.
 
-Linux provides files in /sys and /proc, macOS sysctl; elsewhere, psutil knows only the numbers of cores.
+Linux provides files in /sys and /proc, macOS sysctl; elsewhere, psutil knows only the number of cores.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Cpu:
     allowed: frozenset[int]
     """Logical CPUs in the affinity mask of this process."""
     quota: float | None = None
-    """Tightest CPU quota of the control groups, in CPUs; None without a limit."""
+    """Tightest CPU quota of any control group, in CPUs; None without a limit."""
 
     @property
     def logical(self) -> int:
@@ -57,7 +57,7 @@ class Cpu:
 
     @property
     def smt(self) -> bool:
-        """Whether some core runs two threads at once."""
+        """Whether any core runs two threads at once."""
         return self.logical > self.physical
 
     @property
@@ -96,7 +96,7 @@ def choose_threads(cpu: Cpu) -> tuple[int, str]:
 
 
 def thread_counts(cpu: Cpu) -> dict[int, str]:
-    """Return the candidates for the fastest number of threads, most likely first, with their meaning."""
+    """Return the candidates for the fastest number of threads, most likely first, with descriptions."""
     allowed = [len(cpu.allowed.intersection(core.cpus)) for core in cpu.usable]
     counts = (
         (choose_threads(cpu)[0], "one for each performance core" if cpu.efficiency else "one for each core"),
@@ -131,7 +131,7 @@ def read_cpu(root: Path = Path("/"), allowed: frozenset[int] | None = None) -> C
 
 
 def parse_list(text: str) -> frozenset[int]:
-    """Return the numbers of a list in the kernel's notation ('0-3,8'); empty if malformed."""
+    """Return the numbers in a list in the kernel's notation ('0-3,8'); empty if malformed."""
     numbers: set[int] = set()
     for part in text.strip().split(","):
         match = re.fullmatch(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", part)
@@ -159,7 +159,7 @@ def _cores(root: Path, online: frozenset[int]) -> tuple[Core, ...]:
 
 
 def _cores_by_cpuinfo(root: Path) -> dict[int, frozenset[int]]:
-    """Return all processors of each logical processor's core, from /proc/cpuinfo on x86."""
+    """Return all processors on each logical processor's core, from /proc/cpuinfo on x86."""
     cores: dict[tuple[str, str], set[int]] = {}
     for block in read_text(root / "proc/cpuinfo").split("\n\n"):
         facts = dict(re.findall(r"^([^:\t]+?)\s*: ?(.*)$", block, re.MULTILINE))
@@ -204,7 +204,7 @@ def _name(root: Path) -> str:
 
 
 def sysctl(*keys: str) -> str:
-    """Return sysctl's lines 'key: value', without keys that this Mac lacks; '' if sysctl cannot be run."""
+    """Return sysctl's 'key: value' lines, without keys that this Mac lacks; '' if sysctl cannot be run."""
     import subprocess
 
     try:
@@ -214,7 +214,7 @@ def sysctl(*keys: str) -> str:
 
 
 def mac_cpu(answer: str) -> Cpu | None:
-    """Parse sysctl's output into the processor of a Mac; None if it says too little.
+    """Parse sysctl's output into a Mac's processor; None if the number of cores is missing.
 
     A Mac with two kinds of cores calls the faster kind perflevel0. There is no affinity and no quota.
     """
@@ -243,9 +243,9 @@ def _portable() -> Cpu:
 
 
 def _numbered(physical: int, logical: int, n_fast: int | None = None) -> tuple[Core, ...]:
-    """Return cores numbered in order, for a system that tells only their number.
+    """Return cores numbered in order, for a system that reports only how many there are.
 
-    Chips with a second thread on some cores have it on the performance cores, which Windows numbers first.
+    If only some cores have a second thread, these are the performance cores, which Windows numbers first.
     """
     physical = min(physical, logical)
     each, doubled = divmod(logical, physical)
@@ -296,11 +296,11 @@ _MAC = {
     "hw.optional.arm.FEAT_I8MM": "MATMUL_INT8",
     "hw.optional.arm.FEAT_SME": "SME",
 }
-# PF_..._AVAILABLE of winnt.h, for IsProcessorFeaturePresent.
+# PF_..._AVAILABLE in winnt.h, for IsProcessorFeaturePresent.
 _WINDOWS = {39: "AVX", 40: "AVX2", 41: "AVX512", 43: "DOTPROD"}
 
 ESSENTIAL = frozenset({"AVX", "AVX2", "F16C", "FMA", "NEON", "DOTPROD"})
-"""Sets without which a build runs at half the speed or less, if the CPU has them."""
+"""If the CPU has one of these, a build that does not use it runs at half the speed or less."""
 
 
 def read_instruction_sets(root: Path = Path("/")) -> tuple[str, ...]:
@@ -325,6 +325,6 @@ def read_instruction_sets(root: Path = Path("/")) -> tuple[str, ...]:
 
 
 def mac_instruction_sets(answer: str) -> tuple[str, ...]:
-    """Parse the output of `sysctl hw.optional` into the instruction sets of a Mac."""
+    """Parse the output of `sysctl hw.optional` into a Mac's instruction sets."""
     present = set(re.findall(r"^([\w.]+): 1$", answer, re.MULTILINE))
     return tuple(dict.fromkeys(name for key, name in _MAC.items() if key in present))

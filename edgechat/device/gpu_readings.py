@@ -1,8 +1,8 @@
 """Sources of GPU readings: the Linux kernel, NVIDIA's driver, torch, and macOS.
 
-The driver's library (NVML) may hang and torch is large, so both are asked in a child process. NVML needs no
-CUDA context: asking costs no memory on the card. The kernel lists a card even without a driver for computing,
-which `edgechat doctor` reports.
+The driver's library (NVML) may hang and torch is large, so a child process queries both. NVML needs no CUDA
+context, so a query takes no memory on the card. The kernel lists a card even without a compute driver, which
+`edgechat doctor` reports.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ TIME_LIMITS = {"nvml": 10.0, "torch": 30.0}
 
 
 class SourceAnswer(msgspec.Struct, frozen=True):
-    """Answer of the child: the cards, or an error."""
+    """The child's answer: the cards, or an error."""
 
     readings: tuple[GpuReading, ...] = ()
     error: str | None = None
 
 
 def read_source(source: Literal["nvml", "torch"]) -> tuple[GpuReading, ...]:
-    """Ask a child for a source's readings; none if it is not installed. Raises ChildFailed."""
+    """Ask a child for a source's readings; () if the source is not installed. Raises ChildFailed."""
     if source == "torch" and not has_torch():
         return ()
     try:
@@ -51,7 +51,7 @@ def read_source(source: Literal["nvml", "torch"]) -> tuple[GpuReading, ...]:
 
 
 def has_torch() -> bool:
-    """Return whether torch is installed, without importing it."""
+    """Return True if torch is installed, without importing it."""
     return not frozen() and importlib.util.find_spec("torch") is not None
 
 
@@ -87,7 +87,7 @@ def _torch_readings() -> list[GpuReading]:
 
 
 def _torch_card(module: Any, index: int, vendor: Vendor) -> GpuReading:
-    """Return a card of torch.cuda or torch.xpu, which have the same interface."""
+    """Return a card from torch.cuda or torch.xpu, which have the same interface."""
     about = module.get_device_properties(index)
     try:
         free, total = module.mem_get_info(index)
@@ -107,12 +107,12 @@ _VENDORS: dict[str, Vendor] = {"0x10de": "nvidia", "0x1002": "amd", "0x8086": "i
 _NAMES = {"nvidia": "NVIDIA GPU", "amd": "AMD GPU", "intel": "Intel GPU"}
 # PCI classes: VGA, 3D and other display controllers; accelerators without a display (AMD Instinct).
 _CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
-# Servers' chips contain many Intel accelerators that are useless here.
+# Server chips contain many Intel accelerators that are useless here.
 _ACCELERATOR = "0x1200"
 
 
 def kernel_readings(root: Path = Path("/")) -> list[GpuReading]:
-    """Return the cards of NVIDIA, AMD and Intel on the PCI bus, ordered by address.
+    """Return the NVIDIA, AMD and Intel cards on the PCI bus, ordered by address.
 
     root: folder with /sys.
     """
@@ -146,14 +146,14 @@ def _kernel_card(folder: Path) -> Iterator[GpuReading]:
 
 
 def _pool(folder: Path, name: str) -> tuple[int, int]:
-    """Return total and free bytes of the pool 'vram' or 'gtt'."""
+    """Return the total and free bytes in the pool 'vram' or 'gtt'."""
     total = read_number(folder / f"mem_info_{name}_total") or 0
     used = read_number(folder / f"mem_info_{name}_used") or 0
     return total, max(0, total - used)
 
 
 def _is_apu(folder: Path) -> bool:
-    """Return whether the card is part of a processor, according to the version of its metrics.
+    """Return True if the card is part of a processor, judging by the format of its metrics.
 
     The kernel's struct metrics_table_header is size (2 bytes), format, content; formats 2 and 3 are for
     processors (kgd_pp_interface.h). Cards before Vega 12 and processors before Renoir have no such file.
@@ -167,14 +167,14 @@ def _is_apu(folder: Path) -> bool:
 
 
 _WSL = "/usr/lib/wsl/lib/libnvidia-ml.so.1"
-"""Windows' driver for Linux (WSL), which the loader does not search by itself."""
+"""The Windows driver for Linux (WSL), which the loader does not find by itself."""
 _MAX_CARDS = 64
 
 
 def _nvidia_readings() -> list[GpuReading]:
-    """Return the cards that the driver knows; none without an NVIDIA driver.
+    """Return the cards that the driver knows; [] without an NVIDIA driver.
 
-    Raises pynvml.NVMLError, in the driver's words, if the driver reports itself broken.
+    Raises pynvml.NVMLError, with the driver's message, if the driver is broken.
     """
     import pynvml
 
@@ -193,7 +193,7 @@ def _nvidia_readings() -> list[GpuReading]:
 
 
 def _nvidia_card(index: int) -> GpuReading | None:
-    """Return a card; None without access. Values that it does not report are unknown."""
+    """Return a card; None if access fails. Values that the driver does not report stay unknown."""
     import pynvml
 
     handle = _ask(pynvml.nvmlDeviceGetHandleByIndex, index)
@@ -227,7 +227,7 @@ _LARGE = 36 * 2**30
 
 
 def mac_readings() -> list[GpuReading]:
-    """Return the GPU of this Mac; nothing elsewhere, or on Macs with Intel processors."""
+    """Return this Mac's GPU; [] on other systems, and on Macs with Intel processors."""
     if platform.system() != "Darwin" or platform.machine() != "arm64":
         return []
     answer = sysctl("machdep.cpu.brand_string", "hw.memsize", "iogpu.wired_limit_mb")
@@ -235,7 +235,7 @@ def mac_readings() -> list[GpuReading]:
 
 
 def mac_gpu(answer: str) -> GpuReading:
-    """Parse sysctl's output into the GPU.
+    """Parse sysctl's output into a Mac's GPU.
 
     Metal may use a share of the RAM: two thirds, or three quarters above 36 GiB, unless iogpu.wired_limit_mb
     is set.
@@ -247,6 +247,6 @@ def mac_gpu(answer: str) -> GpuReading:
 
 
 def metal(ram: int, name: str, limit: int = 0) -> GpuReading:
-    """Return the GPU of a Mac with `ram` bytes; limit: configured limit in bytes, or 0."""
+    """Return the GPU of a Mac with `ram` bytes of memory. limit: configured limit in bytes, or 0."""
     total = limit or (ram * 2 // 3 if ram <= _LARGE else ram * 3 // 4)
     return GpuReading(source="kernel", vendor="apple", name=name, total=total, free=total, shares_ram=True)

@@ -1,4 +1,4 @@
-"""Load of this machine: a speed measured beside other programs says little about the machine.
+"""Machine load: a speed measured while other programs run says little about the machine.
 
 Counters are read before and after some work: the CPU time of its threads and of other programs, and the time
 that threads waited for a CPU. Counters that a system lacks are ignored.
@@ -20,15 +20,15 @@ Disturbance = Literal["busy", "battery", "hot"]
 """busy: other programs were running. battery: the machine ran on battery. hot: heat throttled the CPU."""
 
 _OWN = 0.8
-"""Least share of the time for which computing threads have a CPU on an idle machine."""
+"""Minimum share of the time that computing threads get a CPU on an idle machine."""
 _OTHERS, _LEAST_OTHERS = 0.15, 0.5
-"""Share of all CPUs, or number of CPUs, that other programs may use."""
+"""Share of all CPUs, and number of CPUs: other programs may use the larger of the two."""
 _WAITED = 0.5
-"""Share of the time in which some thread may wait for a CPU."""
+"""Maximum share of the time in which some thread waits for a CPU."""
 _BUSY_NOW = 30.0
-"""Percent of the last ten seconds in which some thread waited for a CPU (`some avg10` on Linux)."""
+"""Maximum percentage of the last ten seconds in which some thread waited for a CPU (Linux's `some avg10`)."""
 _QUEUED = 0.75
-"""Runnable threads per CPU over the last minute, as a fallback."""
+"""Maximum number of runnable threads per CPU over the last minute, as a fallback."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def disturbance(before: LoadSample, after: LoadSample, threads: int | None) -> D
 
 
 def on_battery() -> bool:
-    """Return whether this machine runs on battery power."""
+    """Return True if this machine runs on battery power."""
     if not _may_have_battery():
         return False
     import psutil
@@ -89,7 +89,7 @@ def on_battery() -> bool:
 
 
 def _may_have_battery() -> bool:
-    """Return whether there may be a battery, without importing psutil."""
+    """Return True if there may be a battery, without importing psutil."""
     return sys.platform != "linux" or any(Path("/sys/class/power_supply").glob("BAT*"))
 
 

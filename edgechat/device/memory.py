@@ -1,7 +1,7 @@
-"""Size of the memory, and the available part of it. Swap never counts.
+"""Memory: how much there is, and how much is available. Swap never counts.
 
-Cached pages of files can be reclaimed at once, so they count as free, even those of a model's file: plans
-charge the weights in full, mapped or not.
+Cached file pages can be reclaimed at once, so they count as free, even those of a model's file: plans count
+the weights in full, mapped or not.
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ class Memory:
     available: int
     """Bytes that this process and its children can allocate now without swapping or being killed."""
     bound: str | None = None
-    """The limit below the installed memory, as text: 'the control group /sys/fs/cgroup/a'; None without
-    one."""
+    """What limits memory further, such as 'the control group /sys/fs/cgroup/a'; None if nothing does."""
     limit: int | None = None
     """Bytes that `bound` allows; None without a bound."""
 
 
 def read_memory(root: Path = Path("/"), limits: dict[str, int] | None = None) -> Memory:
-    """Return the current memory of this machine.
+    """Return this machine's current memory.
 
-    root: folder with /proc and /sys. limits: see `resource_limits`; None for this process's.
+    root: folder with /proc and /sys. limits: see `resource_limits`; by default, this process's.
     """
     table = read_table(root / "proc/meminfo")
     if "MemTotal" not in table or "MemAvailable" not in table:
@@ -50,7 +49,7 @@ def read_memory(root: Path = Path("/"), limits: dict[str, int] | None = None) ->
 
 
 def resource_limits() -> dict[str, int]:
-    """Return the limits in bytes that `ulimit` has set on this process, by the name of the option."""
+    """Return the limits in bytes that `ulimit` has set on this process, by option."""
     if sys.platform == "win32":
         return {}
     import resource
@@ -68,10 +67,9 @@ def oom_kills(root: Path = Path("/")) -> int | None:
 
 
 def _left_in(group: Group, root: Path) -> Iterator[tuple[int, str, int]]:
-    """Yield the bytes that a control group leaves, its name and its limit, if it has one."""
-    # Above memory.high a process is not killed but slowed to a crawl. Version 1 includes a group's children
-    # only
-    # in the figures that begin with total_.
+    """Yield the bytes that a control group leaves, its name and its limit, if it has a limit."""
+    # Above memory.high, a process is slowed to a crawl instead of killed. In version 1, only the figures that
+    # begin with total_ include a group's children.
     names, current_name, prefix = ["memory.limit_in_bytes"], "memory.usage_in_bytes", "total_"
     if group.version == 2:
         names, current_name, prefix = ["memory.max", "memory.high"], "memory.current", ""
@@ -86,7 +84,7 @@ def _left_in(group: Group, root: Path) -> Iterator[tuple[int, str, int]]:
 
 
 def _left_of(limits: dict[str, int], root: Path) -> Iterator[tuple[int, str, int]]:
-    """Yield the bytes that resource limits leave, taking our own use for that of a new worker."""
+    """Yield the bytes that resource limits leave, assuming that a new worker uses as much as this process."""
     status = read_table(root / "proc/self/status")
     used = {"ulimit -v": status.get("VmSize", 0), "ulimit -d": status.get("VmData", 0)}
     for name, limit in limits.items():

@@ -1,4 +1,4 @@
-"""Availability of MLX, found without importing it, which would take a second."""
+"""Availability of MLX, checked without importing it, which would take a second."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def missing() -> str:
 
 
 def missing_vision() -> str:
-    """Return why MLX models cannot see, as a sentence with the remedy; '' if they can."""
+    """Return why MLX models cannot see images, as a sentence with the remedy; '' if they can."""
     if importlib.util.find_spec("mlx_vlm") is not None:
         return ""
     if frozen():
-        return "This edgechat was packaged without mlx-vlm, with which MLX models see."
+        return "This edgechat was packaged without mlx-vlm, which MLX models need for images."
     install = f"{sys.executable} -m pip install '{_VISION}'"
-    return f"MLX models see with the Python package mlx-vlm, which is not installed ({install})."
+    return f"For images, MLX models need the Python package mlx-vlm, which is not installed ({install})."
 
 
 def version() -> str:
-    """Return the installed MLX for display: 'mlx 0.32.0, mlx-lm 0.32.2'."""
+    """Return the installed versions of MLX for display: 'mlx 0.32.0, mlx-lm 0.32.2'."""
     import importlib.metadata  # 8 ms, for MLX models only
 
     packages = []

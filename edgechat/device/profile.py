@@ -29,13 +29,13 @@ class DeviceProfile:
     rpc: tuple[str, ...] = ()
     """RPC servers whose devices are included."""
     refused: str = ""
-    """Why the servers of settings.toml are not included, as a sentence; empty if they are."""
+    """Why the servers in settings.toml are not included, as a sentence; empty if they are."""
     mlx: bool = False
     """Whether MLX is installed."""
     card_speeds: Mapping[str, DeviceSpeed] = field(default_factory=dict)
     """Speeds of measured accelerators, by llama.cpp's name."""
     slowed: tuple[Disturbance, ...] = ()
-    """Current disturbances, which plans do not depend on."""
+    """Current disturbances; plans do not depend on them."""
 
     @property
     def free(self) -> int:
@@ -44,14 +44,14 @@ class DeviceProfile:
 
     @property
     def mlx_card(self) -> Accelerator | None:
-        """The accelerator that MLX uses; None: the CPU, if MLX is installed."""
+        """The accelerator that MLX uses; None if MLX uses the CPU or is not installed."""
         return next((card for card in self.accelerators if self.mlx and card.is_apples), None)
 
 
 def probe() -> DeviceProfile:
-    """Examine this machine without starting child processes; takes some milliseconds.
+    """Examine this machine without starting child processes; takes a few milliseconds.
 
-    The result changes with the memory that other programs take.
+    The result changes with the memory that other programs use.
     """
     cpu = read_cpu()
     return DeviceProfile(cpu, read_memory(), cached_speed(cpu), mlx=not missing(), slowed=slowed_now())

@@ -1,4 +1,4 @@
-"""Speed of a device, as measured by `planner/estimate/kernel_probe.py` and stored on disk."""
+"""Speed of a device, as measured by `planner/estimate/kernel_probe_child.py` and stored on disk."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from edgechat.native import amx
 from edgechat.native.params import AttentionKind
 
 ROWS = (1, 2, 4, 8, 16, 64, 512)
-"""Tokens of the measured calls: llama.cpp uses other kernels for more tokens."""
+"""Numbers of tokens in the measured calls: llama.cpp uses different kernels for more tokens."""
 ATTENTION_ROWS = (1, 8, 512)
-"""Tokens of the measured calls of attention: one token, a draft to verify, and a part of a prompt."""
+"""Numbers of tokens in the measured attention calls: one token, a draft to verify, and part of a prompt."""
 _FILE = "speed.json"
 _MAX_ENTRIES = 16
 _MAX_FILE_BYTES = 1 << 20
 """Ten times what edgechat writes."""
 
 Seconds = tuple[float, ...]
-"""One value per number in `ROWS`."""
+"""One value per entry in `ROWS`."""
 
 
 class ThreadTrial(msgspec.Struct, frozen=True, array_like=True):
-    """Times for a number of threads, in seconds."""
+    """Times measured with a number of threads, in seconds."""
 
     threads: int
     decode: float
@@ -39,12 +39,12 @@ class ThreadTrial(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def score(self) -> float:
-        """Geometric mean of both; lower is better."""
+        """Geometric mean of both times; lower is better."""
         return math.sqrt(self.decode * self.prefill)
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """Connection to a device of another machine."""
+    """A connection to a device on another machine."""
 
     up: float
     """Bytes per second to the device."""
@@ -55,22 +55,22 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttentionShape(msgspec.Struct, frozen=True, kw_only=True):
-    """Shape that determines the time of a layer's attention, apart from the tokens it reads."""
+    """The shape that determines how long a layer's attention takes, apart from the tokens it reads."""
 
     heads: int
     kv_heads: int
     keys: int
-    """Channels of a head."""
+    """Channels per head."""
     values: int
 
     def __str__(self) -> str:
-        """Return the name for storage."""
+        """Return the name used in the file."""
         size = f"{self.keys}" if self.keys == self.values else f"{self.keys}:{self.values}"
         return f"{self.heads}/{self.kv_heads} heads of {size}"
 
 
 class AttentionCurve(msgspec.Struct, frozen=True, array_like=True):
-    """Time of one layer's attention in calls of `ATTENTION_ROWS` tokens, in seconds."""
+    """Time for one layer's attention in calls with `ATTENTION_ROWS` tokens, in seconds."""
 
     first: Seconds
     """Time with an empty cache."""
@@ -79,43 +79,43 @@ class AttentionCurve(msgspec.Struct, frozen=True, array_like=True):
 
 
 def attention_name(shape: AttentionShape, cache_type: str, kind: AttentionKind) -> str:
-    """Return the name of a curve among those of a `DeviceSpeed`."""
+    """Return the name of a curve in `DeviceSpeed.attentions`."""
     return f"{shape}, {cache_type}, {kind}"
 
 
 class DeviceSpeed(msgspec.Struct, frozen=True, kw_only=True):
-    """Times of a device for the parts of a call, by number of tokens."""
+    """A device's times for the parts of a call, by number of tokens."""
 
     bandwidth: float
-    """Bytes of weights per second that it reads from its memory."""
+    """Bytes of weights that it reads from its memory per second."""
     kernels: dict[str, Seconds]
-    """By GGML type: seconds per weight, multiplied with all rows of a call, from the cache."""
+    """By GGML type: seconds to multiply one weight in the cache with all rows of a call."""
     attention: Seconds
     """Seconds per floating-point operation of attention."""
     attentions: dict[str, AttentionCurve] = {}
     """By `attention_name`, for the shapes of loaded models; for others, `attention` is an estimate."""
     unmeasured: dict[str, str] = {}
-    """By `AttentionShape`: why its curves could not be measured. No further attempt is made."""
+    """By `AttentionShape`: why its curves could not be measured. They are not measured again."""
     call: float = 0.0
     """Seconds of overhead per call."""
     layer: float = 0.0
     """Seconds of overhead per layer."""
     threads: int = 1
     trials: tuple[ThreadTrial, ...] = ()
-    """The compared numbers of threads."""
+    """The thread counts that were compared."""
     disturbed: bool = False
-    """Whether other programs used much of the CPU during the measurement, so that the machine is faster."""
+    """Whether the measurement is too slow because other programs used much of the CPU."""
     link: Link | None = None
-    """Connection to another machine; None for a device of this one."""
+    """Connection to another machine; None for a device in this one."""
     measured: float = 0.0
     """Time of the measurement in seconds since 1970; 0 for an estimate."""
 
     def knows(self, shape: AttentionShape) -> bool:
-        """Return whether both kinds of attention were measured for a shape, with a cache in f16."""
+        """Return True if both kinds of attention were measured for a shape, with an f16 cache."""
         return all(attention_name(shape, "f16", kind) in self.attentions for kind in get_args(AttentionKind))
 
     def lacks(self, shape: AttentionShape) -> bool:
-        """Return whether a shape was neither measured nor tried in vain."""
+        """Return True if there has been no attempt to measure a shape."""
         return not self.knows(shape) and str(shape) not in self.unmeasured
 
     @property
@@ -135,7 +135,7 @@ class DeviceSpeed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def best_threads(cpu: Cpu, speed: DeviceSpeed | None) -> tuple[int, str]:
-    """Return the number of threads and the reason as a sentence, measured if possible."""
+    """Return the best number of threads, measured if possible, and the reason as a sentence."""
     if speed is None or len(speed.trials) < 2:
         return choose_threads(cpu)
     counts, chosen = thread_counts(cpu), speed.threads
@@ -152,7 +152,7 @@ def best_threads(cpu: Cpu, speed: DeviceSpeed | None) -> tuple[int, str]:
 
 
 def cached_speed(cpu: Cpu, device: str = "") -> DeviceSpeed | None:
-    """Return the stored speed of this CPU, or of an accelerator beside it; None if not measured.
+    """Return the stored speed of this CPU, or of an accelerator used with it; None if not measured.
 
     Takes a millisecond.
     """
@@ -161,7 +161,7 @@ def cached_speed(cpu: Cpu, device: str = "") -> DeviceSpeed | None:
 
 
 def store_speed(speed: DeviceSpeed, cpu: Cpu, device: str = "") -> None:
-    """Store a measurement. Failures are ignored, as it can be measured again."""
+    """Store a measurement. Failures are ignored, because it can be measured again."""
     key = _key(cpu, device)
     others = {name: other for name, other in _read().items() if name != key}
     newest = dict(sorted(others.items(), key=lambda pair: pair[1].measured)[-_MAX_ENTRIES + 1 :])
@@ -171,7 +171,7 @@ def store_speed(speed: DeviceSpeed, cpu: Cpu, device: str = "") -> None:
 
 
 def _read() -> dict[str, DeviceSpeed]:
-    """Return the stored measurements by key; none if the file is unreadable."""
+    """Return the stored measurements by key; {} if the file cannot be read."""
     try:
         data = paths.read_bytes(paths.cache_dir() / _FILE, _MAX_FILE_BYTES)
         return msgspec.json.decode(data, type=dict[str, DeviceSpeed])

@@ -1,4 +1,4 @@
-"""Full examination of this machine from all sources, in parallel children, in about half a second.
+"""Survey: examines this machine with all sources, in parallel child processes, in about half a second.
 
 A failing source is part of the result, not an error: `edgechat doctor` reports it.
 """
@@ -45,7 +45,7 @@ class Survey:
     """None if llama.cpp did not work; then there is a Failure."""
     failures: tuple[Failure, ...] = ()
     amx: str = ""
-    """Why AMX is not used ('ended with SIGSEGV'); empty if it is used, or missing."""
+    """Why AMX is not used ('ended with SIGSEGV'); empty if it is used or not available."""
 
 
 def survey(measure: Callable[[DeviceProfile], DeviceProfile] | None = None) -> Survey:
@@ -55,7 +55,7 @@ def survey(measure: Callable[[DeviceProfile], DeviceProfile] | None = None) -> S
         driver = pool.submit(_query, failures, "nvml", lambda: read_source("nvml"))
         inventory = _query(failures, "llama.cpp", lambda: _inventory(failures))
         from_driver: tuple[GpuReading, ...] = driver.result() or ()
-    # Only now, as the children have returned their memory.
+    # Only now, because the children have freed their memory.
     profile = probe()
     readings = ggml_readings(inventory.devices) if inventory else []
     readings += [*from_driver, *kernel_readings(), *mac_readings()]
@@ -78,7 +78,7 @@ def _inventory(failures: list[Failure]) -> DeviceInventory:
         servers = settings.load().rpc
     try:
         return read_inventory(rpc=servers)
-    except ServerRefused as refused:  # the devices of this machine are there all the same
+    except ServerRefused as refused:  # the devices in this machine still work
         failures.append(Failure("rpc", refused.message))
         return read_inventory()
 
@@ -92,7 +92,7 @@ def _query(failures: list[Failure], source: SurveySource, question: Callable[[],
 
 
 def _is_unclear(readings: list[GpuReading]) -> bool:
-    """Return whether a card's memory is still unknown, so that asking torch is worth some seconds.
+    """Return True if a card's memory is still unknown, so that asking torch is worth a few seconds.
 
     On Windows there may be a card that neither ggml nor NVML has found.
     """

@@ -1,4 +1,4 @@
-"""Engine core: requests are submitted, and each step plans a batch, decodes it and accepts the results."""
+"""Engine core: each step plans a batch for the submitted requests, decodes it and samples tokens."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _NO_LOGITS: Logits = np.empty((0, 0), np.float32)
 
 
 class EngineCore:
-    """One model, many requests. Not thread-safe: one thread submits, cancels and steps."""
+    """Serves many requests with one model. Not thread-safe: call all methods from one thread."""
 
     def __init__(
         self,
@@ -102,19 +102,19 @@ class EngineCore:
         )
         self.constraints = Constraints(backend.vocabulary)
         self.last_usage: Usage | None = None
-        """Usage of the request that finished last."""
+        """Usage of the most recently finished request."""
         marks = template.marks
         self._marks = self._control_tokens((marks.open, marks.close, *marks.skip) if marks else ())
         self._call_marks = self._control_tokens(template.calls.marks)
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to compute, now or after background work."""
+        """Whether there is nothing to compute and nothing waits for background work."""
         return self.scheduler.is_idle and self.chat_cache.is_idle and not self.n_waiting
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nothing can be done until background work is done."""
+        """Whether nothing can be computed until background work finishes."""
         if not self.scheduler.is_idle:
             return self._waits_for_media
         return self.n_waiting > 0 or self.chat_cache.is_waiting
@@ -144,7 +144,7 @@ class EngineCore:
         return Translated(command.request_id, tuple(prompt.tokens), b"")
 
     def _next_prompt(self, request: ChatRequest, reply: Message, cells: int) -> list[int]:
-        """Return the tokens that every possible next turn of a chat begins with, [] if unknown."""
+        """Return the tokens that any next turn of a chat will begin with; [] if unknown."""
         try:
             prompt = self.prompts.next(request, reply, cells)
         except Exception as error:  # the chat works without prewarming
@@ -153,7 +153,7 @@ class EngineCore:
         return prompt.tokens if prompt is not None else []
 
     def _prepare(self, request: ChatRequest, arrived: float) -> tuple[Generation, str | None]:
-        """Return the sequence of a request and the grammar of its reply, if any."""
+        """Return a request's sequence and the grammar for its reply, if any."""
         vocabulary = self.backend.vocabulary
         check_bias(request.sampling, vocabulary.size)
         tools.check(request)
@@ -200,7 +200,7 @@ class EngineCore:
         if not isinstance(sequence, Generation):
             return []
         events = self._finish(sequence, "cancelled")
-        self._want_media()  # there may be no other step
+        self._want_media()  # there may be no further step
         return events
 
     def persist(self, chat: str | None) -> None:
@@ -220,13 +220,13 @@ class EngineCore:
 
     @property
     def n_waiting(self) -> int:
-        """Number of requests that wait for their prompt, their grammar or the disk."""
+        """Number of requests waiting for their prompt, their grammar or the disk."""
         return self.preparation.n_waiting
 
     def warm_up(self, *, whole: bool = False) -> None:
         """Compute one token to page in the weights and measure the cost of a call.
 
-        whole: compute a full batch first, so that accelerators make their late allocations now.
+        whole: compute a full batch first, so that accelerators make their deferred allocations now.
         """
         token = self.backend.vocabulary.tokenize("a", bos=False, special=False)[:1]
         if whole:
@@ -243,10 +243,10 @@ class EngineCore:
         self.speculation.warm_up(token, seconds, whole=whole)
 
     def step(self) -> list[Event]:
-        """Compute one batch and return its events, [] if there is nothing to do.
+        """Compute one batch and return its events; [] if there is nothing to do.
 
-        An internal error fails one request and is logged with its traceback; other requests continue. Without
-        a request to fail, it is raised.
+        An internal error fails one request and is logged with its traceback; other requests continue. If
+        there is no request to fail, it is raised.
         """
         events: list[Event] = []
         try:
@@ -258,7 +258,7 @@ class EngineCore:
         return events
 
     def _advance(self, events: list[Event]) -> None:
-        """Do a step and add its events to `events`."""
+        """Perform a step, appending its events to `events`."""
         events += self._finish_jobs()
         events += self.chat_cache.poll()
         events += self._handle_overflows()
@@ -280,7 +280,7 @@ class EngineCore:
         except DecodeFailed as error:
             events += [event for sequence, _ in planned for event in self._fail(sequence, error)]
             return
-        except Exception:  # the backend's cache of these sequences is undefined
+        except Exception:  # the backend's cache is undefined for these sequences
             sequences = [sequence for sequence, _ in planned]
             for sequence in sequences:
                 sequence.draft = None
@@ -362,13 +362,13 @@ class EngineCore:
         except Interrupted:
             self.scheduler.cost.note_interruption(time.perf_counter() - began)
             raise
-        if not any(sequence.draft for sequence, _ in planned):  # a few rows cost more each than a chunk's
+        if not any(sequence.draft for sequence, _ in planned):  # a row costs more in a draft than in a chunk
             self.scheduler.cost.observe(n_streams, n_prompt, time.perf_counter() - began)
         self.scheduler.computed(planned)
         return logits
 
     def _compute(self, planned: Planned) -> Logits:
-        """Return the logits of the batch, empty if the backend sampled the token itself."""
+        """Return the batch's logits; empty for media, or if the backend sampled the token itself."""
         stream, part = planned[0]
         if self.backend.adapters is not None:
             self.backend.adapters.use(stream.adapters)
@@ -415,7 +415,7 @@ class EngineCore:
                 before = sequence.n_generated
                 events += self._extend_by(sequence, chosen)
                 n_made += max(sequence.n_generated - before, 1)
-            except Exception as error:  # the other streams go on
+            except Exception as error:  # the other streams continue
                 events += self._fail(sequence, fault(error))
             row += part.n_logits
         try:
@@ -425,7 +425,7 @@ class EngineCore:
             self.speculation.stop()
 
     def _sample(self, sequence: Generation, rows: Logits) -> list[int]:
-        """Return the next tokens: accepted drafted tokens, then a sampled token."""
+        """Return the next tokens: the accepted drafted tokens, then a sampled one."""
         draft, sequence.draft = sequence.draft, None
         drawn, sequence.drawn = sequence.drawn, None
         if drawn is not None:
@@ -448,7 +448,7 @@ class EngineCore:
         return events
 
     def _extend(self, sequence: Generation, token: int) -> list[Event]:
-        """Add a sampled token to its sequence; return the events for its text and the end of the reply."""
+        """Add a sampled token to its sequence and return the resulting events."""
         if self.backend.vocabulary.is_end(token):
             return self._finish(sequence, "stop")
         special = token in self._marks and sequence.reply.where is not ReplyPart.ANSWER
@@ -496,7 +496,7 @@ class EngineCore:
         return [Dropped(sequence.id, shorter.dropped)]
 
     def _handle_overflows(self) -> Iterator[Event]:
-        """Shorten or end sequences that no longer fit: the backend turned out to have fewer cells."""
+        """Shorten or end sequences that no longer fit because the backend turned out to have fewer cells."""
         for sequence in self.scheduler.sequences:
             if len(sequence.tokens) <= self.scheduler.cells:
                 continue
@@ -538,7 +538,7 @@ class EngineCore:
                 yield from self._fail(sequence, fault(error))
 
     def _control_tokens(self, marks: tuple[str, ...]) -> frozenset[int]:
-        """Return the control tokens, which have no text, among the tokens of marks."""
+        """Return the control tokens that the marks contain: tokens without text."""
         vocabulary = self.backend.vocabulary
         ids = {token for text in marks for token in vocabulary.tokenize(text, bos=False, special=True)}
         return frozenset(token for token in ids if not vocabulary.piece(token))

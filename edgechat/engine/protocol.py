@@ -1,4 +1,4 @@
-"""Engine protocol: the interface of all engines for front ends, with helpers that implementations share.
+"""Engine protocol: the interface that all engines offer front ends, and helpers for implementations.
 
 Implementations: `edgechat.engine.worker.supervisor.EngineSupervisor` (a worker process) and
 `edgechat.engine.remote.engine.RemoteEngine`. `tests/engine/test_contract.py` tests the contract.
@@ -57,8 +57,8 @@ class Engine(Protocol):
     ) -> AsyncGenerator[RequestEvent, None]:
         """Answer a request: the last event is Finished, unless an EdgechatError is raised.
 
-        Loads the model if necessary, or raises EngineGone if it may not. Leaving the iteration early cancels
-        the request. `close` ends it with reason 'cancelled'.
+        Loads the model if necessary; raises EngineGone instead if `may_load` is False. Leaving the iteration
+        early cancels the request. `close` ends it with reason 'cancelled'.
         """
         ...
 
@@ -75,8 +75,8 @@ class Engine(Protocol):
         """Return embeddings of texts or token lists; None if cancelled.
 
         cut: truncate texts that are too long instead of raising PromptTooLong.
-        query: return scores of the texts as answers to this query instead, from a reranking model.
-        Loads and raises as `stream` does; raises WrongKind, PromptTooLong and NotEmbeddable.
+        query: score the texts as answers to this query instead; requires a reranking model.
+        Loads and raises as `stream` does; also raises WrongKind, PromptTooLong and NotEmbeddable.
         """
         ...
 
@@ -89,34 +89,35 @@ class Engine(Protocol):
         special: bool = False,
         may_load: bool = True,
     ) -> Translated | None:
-        """Return the tokens of a text or of a chat's prompt, or the text of tokens; None if cancelled.
+        """Convert text or a chat's prompt to tokens, or tokens to text; return None if cancelled.
 
-        Loads and raises as `stream` does; raises BadRequest.
+        Loads and raises as `stream` does; also raises BadRequest.
         """
         ...
 
     async def cancel(self, request_id: str) -> None:
-        """Cancel a request, even while the model loads: its stream ends with reason 'cancelled'.
+        """Cancel a request, even while the model is loading: its stream ends with reason 'cancelled'.
 
         Unknown ids are ignored.
         """
         ...
 
     async def persist(self, chat: str | None = None) -> None:
-        """Save the KV state of a chat (None: of all chats) to disk, if worthwhile.
+        """Save a chat's KV state (None: every chat's) to disk, if worthwhile.
 
         Returns when done, or after a timeout. Unknown chats are ignored.
         """
         ...
 
     def forget(self, chat: str) -> None:
-        """Delete the cache of a chat. Unknown chats are ignored; raises ValueError for a malformed id."""
+        """Delete a chat's cache. Unknown chats are ignored; raises ValueError for a malformed id."""
         ...
 
     async def inspect(self, chat: str | None = None) -> Snapshot | ServerLoad | None:
-        """Return a snapshot of the engine with the cache of a chat (None: of the last answered chat).
+        """Return a snapshot of the engine and a chat's cache (None: the most recently answered chat's).
 
-        A remote engine returns its server's load. None if no model is loaded or there is no answer in time.
+        A remote engine returns its server's load. Returns None if no model is loaded or the engine does not
+        answer in time.
         """
         ...
 
@@ -139,11 +140,11 @@ class Engine(Protocol):
         ...
 
     def log_tail(self, n_bytes: int = 4096) -> str:
-        """Return the end of the log, printable; '' without a log."""
+        """Return the end of the log, with only printable characters; '' if there is no log."""
         ...
 
     async def close(self) -> None:
-        """Close the engine. Ends all streams (reason 'cancelled') and loads (EngineClosed)."""
+        """Close the engine, ending all streams (reason 'cancelled') and loads (EngineClosed)."""
         ...
 
 
@@ -155,7 +156,7 @@ def cannot_chat(name: str = "This model") -> WrongKind:
 
 
 def cannot_embed(name: str = "This model", query: str | None = None) -> WrongKind:
-    """Return the error for embeddings, or (with a query) scores, from a model that provides neither."""
+    """Return the error for a model that cannot compute embeddings, or scores if there is a query."""
     if query is None:
         return WrongKind(
             f"{name} is not an embedding model and produces no embeddings.", hint="Choose an embedding model."
@@ -166,10 +167,10 @@ def cannot_embed(name: str = "This model", query: str | None = None) -> WrongKin
 
 
 class EngineUsers:
-    """Use count of an engine, which is unloaded when idle. True while in use."""
+    """Counts an engine's users and unloads it when idle. True while in use."""
 
     def __init__(self, idle_seconds: float, unload: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """unload: called after `idle_seconds` without a user; never if that is 0."""
+        """unload: called after `idle_seconds` without users; never if `idle_seconds` is 0."""
         self._idle_seconds = idle_seconds
         self._unload = unload
         self._n = 0

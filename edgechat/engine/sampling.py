@@ -1,8 +1,8 @@
-"""Sampling for all backends: from a row of logits to a distribution and a token.
+"""Sampling for all backends: turns a row of logits into a distribution, then a token.
 
 Filters run in llama.cpp's order: penalties, top-k, top-p, min-p, temperature; tokens that a grammar forbids
-are removed before top-k. Each filter keeps a head of the tokens sorted by probability, so together they keep
-the shortest head, and only candidates for that head are sorted.
+are removed before top-k. Each filter keeps the likeliest tokens, as many as it allows. Together they keep as
+many as the strictest one, and only the candidates for these are sorted.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from edgechat.engine.types import Sampling
 
 _COLUMNS = 2048
 _BLOCK = 32_768
-"""Logits summed at once: temporary rows of a large vocabulary would page in new memory each time."""
+"""Logits summed at a time: temporary rows of a large vocabulary would page in new memory every time."""
 
 
 class TokenConstraint(Protocol):
-    """Grammar of a reply; `reply` are its tokens so far. Methods raise SchemaError."""
+    """A reply's grammar. `reply` holds the reply's tokens so far. Methods raise SchemaError."""
 
     def mask(self, reply: Sequence[int], /) -> npt.NDArray[np.bool_]:
-        """Return which tokens may come next [n_vocab]."""
+        """Return a mask of the tokens that may come next [n_vocab]."""
         ...
 
     def allows(self, reply: Sequence[int], tokens: Sequence[int], /) -> int:
-        """Return how many of `tokens` may come next, in sequence."""
+        """Return how many of `tokens` may come next, in order."""
         ...
 
     def is_complete(self, reply: Sequence[int], /) -> bool:
-        """Return whether nothing may follow."""
+        """Return True if no token may follow."""
         ...
 
 
 class Sampler:
-    """Sampling of one request, with one random number for each chosen token.
+    """Samples the tokens of one request, with one random number per chosen token.
 
-    The parameters `reply` (the reply's tokens so far) matter only with a constraint.
+    The `reply` parameters (the reply's tokens so far) matter only with a constraint.
     """
 
     def __init__(self, sampling: Sampling, constraint: TokenConstraint | None = None) -> None:
@@ -62,12 +62,12 @@ class Sampler:
 
     @property
     def needs_logits(self) -> bool:
-        """Whether a backend cannot sample on the device: there are penalties, a bias or a grammar."""
+        """Whether penalties, a bias or a grammar prevent the backend from sampling on the device."""
         return _penalises(self.sampling) or bool(self.sampling.bias) or self.constraint is not None
 
     @property
     def n_candidates(self) -> int:
-        """Number of highest logits needed; 0: all."""
+        """How many of the highest logits are needed; 0: all."""
         if self.needs_logits:
             return 0
         return 1 if self.sampling.temperature <= 0 else max(0, self.sampling.top_k)
@@ -78,7 +78,7 @@ class Sampler:
         return self._random_number(0)
 
     def advance(self) -> None:
-        """Discard `number` after a token was drawn with it."""
+        """Discard `number` after drawing a token with it."""
         self._upcoming.popleft()
 
     def distribution(self, logits: Logits, recent: Sequence[int], reply: Sequence[int] = ()) -> Distribution:
@@ -89,7 +89,7 @@ class Sampler:
         """
         logits = self._with_penalties(logits, recent)
         constraint, samples = self.constraint, self.sampling.temperature > 0
-        if constraint is None and samples:  # it checks the logits itself, to read a long row only once
+        if constraint is None and samples:  # `_filtered` checks the logits, so a long row is read only once
             return _filtered(logits, self.sampling)
         likeliest = int(logits.argmax())
         _check(logits[likeliest])
@@ -98,12 +98,12 @@ class Sampler:
         return _allowed(logits, constraint.mask(reply)[: len(logits)], self.sampling)
 
     def _with_penalties(self, logits: Logits, recent: Sequence[int]) -> Logits:
-        """Return logits with bias and penalties applied, or the same row if there are none."""
+        """Return the logits with bias and penalties applied, or the row itself if there are none."""
         window = recent[-self.sampling.penalty_window :] if _penalises(self.sampling) else []
         if not (window or len(self._bias)):
             return logits
         logits = logits.copy()
-        # A draft model may have fewer tokens than its target.
+        # A draft model may have a smaller vocabulary than its target.
         n = int(np.searchsorted(self._biased, len(logits)))
         np.add.at(logits, self._biased[:n], self._bias[:n])
         if window:
@@ -119,7 +119,7 @@ class Sampler:
         return _pick(self.distribution(logits, recent, reply), number)
 
     def allowed(self, reply: Sequence[int], tokens: Sequence[int]) -> int:
-        """Return how many of `tokens` the grammar allows in sequence; all without a grammar."""
+        """Return how many of `tokens` the grammar allows, in order; all of them without a grammar."""
         if self.constraint is None:
             return len(tokens)
         try:
@@ -128,7 +128,7 @@ class Sampler:
             return 0
 
     def predict(self, distribution: Distribution, ahead: int) -> int:
-        """Return the token that `choose` will draw from a distribution, `ahead` tokens after the next."""
+        """Return the token that `choose` would draw from a distribution, `ahead` tokens after the next."""
         return _pick(distribution, self._random_number(ahead))
 
     def draw(self, distribution: Distribution) -> int:
@@ -143,7 +143,7 @@ class Sampler:
         drafted: Distribution,
         reply: Sequence[int] = (),
     ) -> int:
-        """Return `token`, which was drawn from `drafted`, or another token, distributed as by `choose`.
+        """Return `token`, drawn from `drafted`, or a replacement, distributed as if `choose` drew it.
 
         Rejection sampling (Leviathan et al. 2023, "Fast Inference from Transformers via Speculative
         Decoding"): accept with probability p/q, else draw from max(0, p - q).
@@ -164,14 +164,15 @@ class Sampler:
 
 
 def accepts(p: float, q: float, number: float) -> bool:
-    """Return whether to accept a drafted token. p, q: its probability in target and draft; number: 0 to 1."""
+    """Return True if a drafted token is accepted. p, q: its target and draft probability; number: 0 to 1."""
     return number * q < p
 
 
 def _pick(distribution: Distribution, number: float) -> int:
     """Return the token that a number from 0 to 1 selects, with tokens ordered by id.
 
-    Ordered by probability, near-ties would depend on the size of the batch, and results of a seed with them.
+    If they were ordered by probability, the order of near-ties would depend on the batch size, and the same
+    seed could give different results.
     """
     ids, probabilities = distribution
     if len(ids) == 1:
@@ -185,7 +186,7 @@ def _pick(distribution: Distribution, number: float) -> int:
 
 
 def _pick_of_all(logits: Logits, temperature: float, number: float) -> int:
-    """Select a token like `_pick`, but without filters and block by block. Raises DecodeFailed."""
+    """Return a token as `_pick` does, but without filters and block by block. Raises DecodeFailed."""
     highest = logits.max()
     _check(highest)
 
@@ -198,7 +199,7 @@ def _pick_of_all(logits: Logits, temperature: float, number: float) -> int:
     ends = np.array([cumulative(start)[-1] for start in starts]).cumsum()
     wanted = number * ends[-1]
     at = min(int(ends.searchsorted(wanted, side="right")), len(ends) - 1)
-    inside = cumulative(starts[at]) + (ends[at - 1] if at else 0.0)  # its end is ends[at] to the last bit
+    inside = cumulative(starts[at]) + (ends[at - 1] if at else 0.0)  # ends exactly at ends[at]
     return starts[at] + min(int(inside.searchsorted(wanted, side="right")), len(inside) - 1)
 
 
@@ -210,7 +211,7 @@ def _probabilities_of(ids: Ids, distribution: Distribution) -> Probabilities:
 
 
 def _allowed(logits: Logits, mask: npt.NDArray[np.bool_], sampling: Sampling) -> Distribution:
-    """Return the distribution over allowed tokens. Raises SchemaError if the model excludes all of them."""
+    """Return the distribution over allowed tokens. Raises SchemaError if none has any probability."""
     allowed = None
     if np.count_nonzero(mask) > len(logits) // 2:
         logits = np.where(mask, logits, np.float32(-np.inf))
@@ -238,7 +239,7 @@ def _filtered(logits: Logits, sampling: Sampling) -> Distribution:
 
 
 def logprobs(logits: Logits, token: int, others: int) -> tuple[float, list[tuple[int, float]]]:
-    """Return the logprob of a token, and the `others` likeliest tokens with logprobs, before any filter."""
+    """Return a token's logprob and the `others` likeliest tokens with theirs, before any filter."""
     highest = logits.max()
     total = float(highest) + math.log(_total_weight(logits, highest))
     likeliest = top_ids(logits, others) if others > 0 else np.empty(0, np.intp)
@@ -246,7 +247,7 @@ def logprobs(logits: Logits, token: int, others: int) -> tuple[float, list[tuple
 
 
 def check_bias(sampling: Sampling, n_vocab: int) -> None:
-    """Raise BadRequest for a bias of unknown tokens or with infinite values."""
+    """Raise BadRequest if a bias is for an unknown token or is not finite."""
     for token, value in sampling.bias:
         if not 0 <= token < n_vocab:
             raise BadRequest(
@@ -257,7 +258,7 @@ def check_bias(sampling: Sampling, n_vocab: int) -> None:
 
 
 def _keeps_all(sampling: Sampling, n_vocab: int) -> bool:
-    """Return whether tokens are drawn from the whole vocabulary, by temperature alone."""
+    """Return True if no filter applies, so that tokens are drawn from the whole vocabulary."""
     filters = 0 < sampling.top_k < n_vocab or sampling.top_p < 1 or sampling.min_p > 0
     return sampling.temperature > 0 and not filters
 
@@ -268,7 +269,7 @@ def _penalises(sampling: Sampling) -> bool:
 
 
 def _penalise(logits: Logits, window: Sequence[int], sampling: Sampling) -> None:
-    times = Counter(token for token in window if token < len(logits))  # others are of media
+    times = Counter(token for token in window if token < len(logits))  # higher ids are media
     seen = np.fromiter(times, np.intp, len(times))
     counts = np.fromiter(times.values(), np.intp, len(times))
     values = logits[seen]
@@ -279,7 +280,7 @@ def _penalise(logits: Logits, window: Sequence[int], sampling: Sampling) -> None
 def _filtered_ids(logits: Logits, sampling: Sampling) -> tuple[Ids, Probabilities]:
     """Return the ids that all filters keep, and their logits minus the highest logit.
 
-    Ordered by probability, or by id without top-k and top-p.
+    They are ordered by probability, or by id if neither top-k nor top-p applies.
     """
     n_vocab = len(logits)
     if 0 < sampling.top_k < n_vocab:
@@ -333,8 +334,8 @@ def top_ids(logits: Logits, count: int) -> Ids:
     """Return the ids of the `count` largest logits, largest first (all if there are fewer).
 
     A long row is split into strided columns first: the count-th largest of the columns' maxima is a lower
-    bound for the count-th largest logit, and only columns that reach it are examined. After decoding, the
-    processor's caches hold the model's weights, so every numpy function costs microseconds. Raises
+    bound on the count-th largest logit, and only columns that reach it are examined. Few numpy functions are
+    called, because each costs microseconds: after decoding, the CPU caches hold the model's weights. Raises
     DecodeFailed for NaN or infinite logits.
     """
     count = min(count, len(logits))

@@ -1,4 +1,4 @@
-"""Requests, replies and events: typed values without pickle or native types."""
+"""Requests, replies and events: typed values, serialized without pickle and free of native types."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from edgechat.native.params import Buffer
 
 Role = Literal["system", "user", "assistant", "tool"]
 FinishReason = Literal["stop", "length", "context", "cancelled", "tools"]
-"""stop: the model ended the reply, or a stop string came; length: max_tokens; context: the cache is full;
-tools: the model ended the reply, and calls tools."""
+"""stop: the model ended the reply, or a stop string occurred; length: `max_tokens` was reached; context: the
+cache is full; tools: the model ended the reply by calling tools.
+"""
 Overflow = Literal["window", "error"]
-"""If a conversation outgrows the context: leave out its oldest turns, or reject it."""
+"""What to do if a conversation outgrows the context: leave out its oldest turns, or reject it."""
 Priority = Literal["interactive", "background"]
 ToolChoice = Literal["auto", "required"]
 """auto: the model may call tools; required: it must call at least one."""
 Effort = Literal["low", "medium", "high"]
 """How long a model thinks, if its template supports it."""
 Source = Literal["model", "mtp", "eagle3", "ngram"]
-"""What drafts: a small model, the model's own layers, an EAGLE-3 head, or the conversation's n-grams."""
+"""Where drafts come from: a small model, the model's own layers, an EAGLE-3 head, or the chat's n-grams."""
 LONGEST_DRAFT: dict[Source, int] = {"model": 8, "mtp": 8, "eagle3": 8, "ngram": 15}
-"""In tokens: copied text may match for long, computed drafts diverge sooner."""
+"""In tokens. Copied text may match for longer; computed drafts diverge sooner."""
 MediaFile = Image | Sound
-"""Image or sound of a message."""
+"""An image or sound in a message."""
 
 
 class ToolCall(msgspec.Struct, frozen=True):
-    """Tool call by the model. `arguments` is the text of a JSON object, unless the model made a mistake."""
+    """A tool call by the model. `arguments` is a JSON object as text, unless the model made a mistake."""
 
     id: str
     name: str
@@ -40,7 +41,7 @@ class ToolCall(msgspec.Struct, frozen=True):
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """Function that a model may call."""
+    """A function that a model may call."""
 
     name: str
     description: str = ""
@@ -51,16 +52,16 @@ class Tool(msgspec.Struct, frozen=True):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """Message of a chat, as passed to the template."""
+    """A chat message, as passed to the template."""
 
     role: Role
     content: str
     thinking: str = ""
     calls: tuple[ToolCall, ...] = ()
     call_id: str = ""
-    """For role 'tool': the call that `content` is the result of."""
+    """For role 'tool': the id of the call whose result is in `content`."""
     media: tuple[MediaFile, ...] = ()
-    """In the order of their places in `content`; see `edgechat.base.images.image.PLACE`."""
+    """In the order of their placeholders in `content`; see `edgechat.base.images.image.PLACE`."""
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +70,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float = 0.8
     """0 always takes the likeliest token."""
     top_k: int = 40
-    """0 disables the filter, as do top_p 1, min_p 0, repetition_penalty 1 and other penalties of 0."""
+    """0 disables this filter. For top_p and repetition_penalty, 1 does; for the other filters, 0."""
     top_p: float = 0.95
     min_p: float = 0.05
     repetition_penalty: float = 1.0
@@ -80,18 +81,18 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
     """None: a new seed for each request."""
     bias: tuple[tuple[int, float], ...] = ()
-    """Values added to the logits of tokens, before everything else."""
+    """(token, value) pairs: each value is added to the token's logit before anything else."""
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Request for a reply. Ids are never reused: late events of a cancelled request still carry its id."""
+    """A request for a reply. Ids are never reused: late events of a cancelled request still carry its id."""
 
     id: str
     messages: tuple[Message, ...] = ()
     text: str | tuple[int, ...] | None = None
     """Raw prompt instead of messages: no template, no thinking, no window."""
     suffix: str = ""
-    """Text after the reply, which fills the gap between `text` (a plain text) and it."""
+    """Text that comes after the reply, for filling in the middle; `text` must then be a string."""
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = "auto"
     tool: str | None = None
@@ -101,13 +102,16 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     schema: str | None = None
     """JSON schema, as text, for the answer; '{"type": "object"}' is any JSON object."""
     logprobs: int | None = None
-    """Report the logprob of each token of the answer and of this many likeliest tokens; None: neither."""
+    """Report the logprob of each token of the answer, and of this many of the likeliest tokens in its place.
+    None: report neither.
+    """
     sampling: Sampling = Sampling()
     adapters: tuple[AdapterUse, ...] = ()
-    """LoRA adapters, all applied."""
+    """LoRA adapters, applied together."""
     sampling_set: tuple[str, ...] | None = None
-    """Fields of `sampling` that were set explicitly, which are sent to a remote engine; it has its own
-    defaults for the others. None: the fields that differ from our defaults."""
+    """Fields of `sampling` that were set explicitly. Only these are sent to a remote engine, which has its
+    own defaults. None: the fields that differ from our defaults.
+    """
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     think: bool | None = None
@@ -117,39 +121,39 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     date: str | None = None
     """Date for the template (ISO), fixed per chat so that its cached prefix survives midnight."""
     chat: str | None = None
-    """Id of the conversation, for prewarming and saving its state to disk. None: neither."""
+    """Id of the conversation, for prewarming and saving its state to disk. None: do neither."""
     overflow: Overflow = "window"
     priority: Priority = "interactive"
-    """Background requests run only while no other request waits."""
+    """Background requests run only while no other request is waiting."""
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Token counts of a request. `cached_tokens` of the prompt did not have to be computed."""
+    """A request's token counts. Of the prompt's tokens, `cached_tokens` did not have to be computed."""
 
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
     dropped_turns: int = 0
-    """Turns left out because they do not fit into the context."""
+    """Turns left out because they did not fit into the context."""
     shifted_tokens: int = 0
-    """Cached tokens that were moved by a shift and are approximate."""
+    """Cached tokens that a context shift has moved, which makes them approximate."""
 
 
 class Timings(msgspec.Struct, frozen=True):
-    """Timings of a request, measured in the worker. Rates are tokens per second, 0 if nothing was timed."""
+    """A request's timings, measured in the worker. Rates are tokens per second; 0 if nothing was timed."""
 
     ttft_ms: float
     """Time from the request's arrival to its first token."""
     prompt_tps: float
     decode_tps: float
-    """Rate of the tokens after the first step, which may yield several drafted tokens."""
+    """Decoding rate after the first step, which may yield several drafted tokens."""
 
 
 class SpeculationStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Draft statistics of a request."""
+    """A request's draft statistics."""
 
     drafted_tokens: int
-    """Verified drafted tokens."""
+    """Drafted tokens that were verified."""
     accepted_tokens: int
     mean_length: float
     """Mean number of tokens in a draft."""
@@ -161,7 +165,7 @@ class Difference(msgspec.Struct, frozen=True):
     """A buffer whose size differs from the plan."""
 
     name: str
-    """llama.cpp's name of its type."""
+    """llama.cpp's name for its type."""
     what: Literal["weights", "cache", "compute"]
     planned: int
     """Bytes."""
@@ -179,34 +183,34 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     train_context: int
     can_switch_thinking: bool
     has_tools: bool = False
-    """Whether the template supports tools; other models are told about them in a message."""
+    """Whether the template supports tools; if not, a message tells the model about them."""
     has_effort: bool = False
     """Whether the template supports `Effort`."""
     sees: bool = False
-    """Whether messages may have images."""
+    """Whether the model accepts images."""
     hears: bool = False
-    """Whether messages may have sounds."""
+    """Whether the model accepts sounds."""
     no_vision: str = ""
-    """Why it does neither although a projector is available; else ''."""
+    """Why it accepts neither although a projector is available; else ''."""
     template: Literal["own", "chatml"]
     """chatml: the file has no template, so the most common template is used."""
     load_ms: float
     embedding: int = 0
-    """Dimensions of an embedding model, 1 for a reranking model (neither can chat); 0 for others."""
+    """Dimensions of an embedding model; 1 for a reranking model. 0 for models that can chat."""
     memory_bytes: int = 0
     """Resident memory of the worker after loading."""
     buffers: tuple[Buffer, ...] = ()
     """Buffers allocated by llama.cpp; empty if unknown."""
     differences: tuple[Difference, ...] = ()
-    """Deviations of the buffers from the plan."""
+    """Buffers whose size differs from the plan."""
     drafters: tuple[str, ...] = ()
-    """Names of drafters: a model's name, 'n-grams'."""
+    """Names of the drafters, such as a model's name or 'n-grams'."""
     no_draft: str = ""
     """Why there is no drafter or a requested drafter is missing; else ''."""
 
 
 class ErrorInfo(msgspec.Struct, frozen=True):
-    """An error for the pipe: class name, message and hint."""
+    """An error to send through the pipe: class name, message and hint."""
 
     kind: str
     message: str
@@ -232,14 +236,15 @@ class CachePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Prewarm: compute the beginning of the next turn in idle time."""
     settle_on_battery: bool = True
     disk_bytes: int | None = None
-    """Limit for the states of chats on disk; 0 saves none, None: 4 GiB or a tenth of the free space."""
+    """Limit on saved chat states. 0 saves none; None: 4 GiB, or a tenth of the free space if that is less."""
     grammars: bool = False
-    """Prepare for schemas while the model loads; else the first request with a schema waits for that, and for
-    up to 0.7 s all other requests, too."""
+    """Prepare for schemas while the model loads. Otherwise the first request with a schema waits for this,
+    and all other requests may be delayed by up to 0.7 s.
+    """
 
 
 class Embed(msgspec.Struct, frozen=True, tag=True):
-    """Compute an embedding of each text or token list, or (with a query) its score as an answer to that.
+    """Compute an embedding of each text or token list, or its score as an answer to `query`, if set.
 
     Only for embedding and reranking models.
     """
@@ -253,18 +258,18 @@ class Embed(msgspec.Struct, frozen=True, tag=True):
 
 
 MOST_CHARACTERS = 2**20
-"""Limit for a text to translate: more than contexts hold, and tokenized within about a second."""
+"""Maximum length of text to translate: more than contexts hold, and tokenized within about a second."""
 MOST_WITH_MARKS = 2**15
-"""... if control tokens are parsed, which takes quadratic time for many of them."""
+"""The same if control tokens are parsed, which takes quadratic time if there are many."""
 MOST_TOKENS = 2**17
-"""Limit for tokens to translate."""
+"""Maximum number of tokens to translate."""
 
 Translatable = str | tuple[int, ...] | ChatRequest
-"""A text, tokens, or a chat, which stands for its prompt."""
+"""Text, tokens, or a chat request, which stands for its prompt."""
 
 
 class Translate(msgspec.Struct, frozen=True, tag=True):
-    """Tokenize a text or the prompt of a chat, or detokenize tokens."""
+    """Tokenize text or a chat's prompt, or detokenize tokens."""
 
     request_id: str
     what: Translatable
@@ -278,14 +283,14 @@ class Translate(msgspec.Struct, frozen=True, tag=True):
 
 
 class Dropped(msgspec.Struct, frozen=True, tag=True):
-    """Number of the oldest turns (after pinned ones) that are not sent because they do not fit."""
+    """How many of the oldest turns, after pinned ones, are not sent because they do not fit."""
 
     request_id: str
     turns: int
 
 
 class Prefill(msgspec.Struct, frozen=True, tag=True):
-    """Progress of prefill: `done` of `total` tokens are in the cache, all of them in the last event.
+    """Prefill progress: `done` of `total` tokens are in the cache; all of them in the last event.
 
     `cached` tokens did not have to be computed.
     """
@@ -297,7 +302,7 @@ class Prefill(msgspec.Struct, frozen=True, tag=True):
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
-    """Natural logarithms of the probabilities of a token and of alternatives, before any filter."""
+    """Natural log probabilities of a token and of alternatives, before any filter."""
 
     token: bytes
     logprob: float
@@ -306,7 +311,7 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Delta(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """More text: whole characters, never part of a stop string. `tokens` counts the reply so far."""
+    """More text: whole characters, never part of a stop string. `tokens` counts the reply's tokens so far."""
 
     request_id: str
     text: str
@@ -317,7 +322,7 @@ class Delta(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class ToolCallBegun(msgspec.Struct, frozen=True, tag=True):
-    """Beginning of a tool call; `call` has the arguments known so far."""
+    """The beginning of a tool call; `call` holds the arguments known so far."""
 
     request_id: str
     call: ToolCall
@@ -325,7 +330,7 @@ class ToolCallBegun(msgspec.Struct, frozen=True, tag=True):
 
 
 class ToolCallArguments(msgspec.Struct, frozen=True, tag=True):
-    """More of the last call's arguments, which may stay incomplete if the reply ends early."""
+    """More of the last call's arguments, which may remain incomplete if the reply ends early."""
 
     request_id: str
     text: str
@@ -346,7 +351,7 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """Failure of a request, or (without request_id) of the load."""
+    """Failure of a request, or of the load if `request_id` is None."""
 
     request_id: str | None
     error: ErrorInfo
@@ -361,13 +366,13 @@ class Persisted(msgspec.Struct, frozen=True, tag=True):
 class Embedded(msgspec.Struct, frozen=True, tag=True):
     """Answer to Embed: a vector of length 1 (or 0) for each text, as little-endian 32-bit floats.
 
-    With a query: a single number for each text, higher for better answers.
+    With a query: a single number per text, higher for better answers.
     """
 
     request_id: str
     vectors: tuple[bytes, ...]
     tokens: int
-    """Total of all texts."""
+    """Total for all texts."""
 
 
 class Translated(msgspec.Struct, frozen=True, tag=True):
@@ -379,9 +384,9 @@ class Translated(msgspec.Struct, frozen=True, tag=True):
 
 
 class Prewarmed(msgspec.Struct, frozen=True, tag=True):
-    """Sent some time after Finished: the cache holds the `tokens` that the chat's next turn begins with.
+    """Sent some time after Finished: the cache holds the first `tokens` tokens of the chat's next turn.
 
-    `computed` of them were not cached before.
+    Of these, `computed` were not cached before.
     """
 
     request_id: str
@@ -390,5 +395,5 @@ class Prewarmed(msgspec.Struct, frozen=True, tag=True):
 
 
 RequestEvent = Dropped | Prefill | Delta | ToolCallBegun | ToolCallArguments | Finished
-"""Events of a request for front ends; Failed is raised as an exception."""
+"""Request events that front ends receive; Failed is raised as an exception instead."""
 Event = RequestEvent | Failed | Persisted | Prewarmed | Embedded | Translated

@@ -217,5 +217,5 @@ async def test_options_without_effect_are_refused_and_settings_told(raw):
     settings.change("threads", 2)
     asked = await run("run", "desk/m", "Hi", "--ctx", "2048", "--lora", "off")
     assert asked.stdout == "Hi\n"
-    for told in ("threads in settings.toml has no effect", "--ctx holds where"):
+    for told in ("threads in settings.toml has no effect", "--ctx applies only if"):
         assert asked.stderr.count(told) == 1

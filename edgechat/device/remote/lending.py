@@ -1,11 +1,12 @@
-"""The worker's side: an RPC server in a sandbox, with answers to heartbeats from the same process.
+"""The worker's side: an RPC server in a sandbox, in a process that also answers heartbeats.
 
 The server computes in a thread, so an answered heartbeat shows that the process is running. The process ends
-when its standard input ends, when its parent is gone, or when heartbeats cease. Linux offers a sandbox
-without privileges: with landlock (5.13, more in each version:
-https://docs.kernel.org/userspace-api/landlock.html), the process reads only programs, libraries and devices,
-writes only below one folder, listens on one port and connects nowhere. Kernels without landlock give it a
-separate user namespace; other systems offer nothing.
+when its standard input ends, when its parent is gone, or when heartbeats cease.
+
+Linux offers a sandbox that needs no privileges. With landlock (since 5.13, more in each version:
+https://docs.kernel.org/userspace-api/landlock.html), the process can only read programs, libraries and
+devices, write below one folder, and use one port. Without landlock it gets a separate user namespace. On
+other systems there is no sandbox.
 """
 
 from __future__ import annotations
@@ -46,18 +47,19 @@ from edgechat.native.accelerators import rpc
 
 _LOG = logging.getLogger(__name__)
 _SILENCE = 60.0
-"""Seconds without a heartbeat, after the first one, until the user counts as gone: a cut network leaves
-sshd waiting for hours."""
+"""Seconds without a heartbeat, after the first one, until the user counts as gone: if the network fails, sshd
+waits for hours.
+"""
 _START_SECONDS = 30.0
 _CACHE_BYTES, _CACHE_SHARE = 32 << 30, 0.2
-"""Limits of the tensors on disk: bytes, and share of the free disk."""
+"""Limits on the tensor cache: in bytes, and as a share of the free disk space."""
 _TRIM_SECONDS = 10.0
 
 
 def serve(offer: Offer, pipes: tuple[BinaryIO, BinaryIO], *, cached: bool = True) -> NoReturn:
     """Serve an offer and announce it on the outgoing pipe, until the incoming pipe ends.
 
-    offer: its port 0 stands for any free one. cached: store large tensors on disk, and confine the process.
+    offer: port 0 means any free port. cached: whether to store large tensors on disk and confine the process.
     """
     incoming, outgoing = pipes
     cache = _cache_folder() if cached else None
@@ -78,7 +80,7 @@ def serve(offer: Offer, pipes: tuple[BinaryIO, BinaryIO], *, cached: bool = True
 
 
 def main() -> None:
-    """Serve the offer in the first line, in a child process that measures this machine."""
+    """Serve the offer in the first line of input, as a child process that measures this machine."""
     incoming, outgoing = spawn.adopt_pipe()
     if line := incoming.readline(MOST_BYTES):
         serve(msgspec.json.decode(line, type=Offer), (incoming, outgoing), cached=False)
@@ -105,7 +107,7 @@ def _free_port(port: int) -> int:
 
 
 def _await(port: int) -> None:
-    """Wait until the server listens; it sees a client that leaves at once."""
+    """Wait until the server listens, by connecting to it."""
     deadline = time.monotonic() + _START_SECONDS
     while True:
         try:
@@ -180,7 +182,7 @@ def _resident() -> int:
 
 
 def _cache_folder() -> Path:
-    """Return the folder of tensors, trimmed. Raises FolderError."""
+    """Return the tensor cache folder, trimmed. Raises FolderError."""
     folder = paths.cache_dir() / "tensors"
     folder.mkdir(mode=0o700, exist_ok=True)
     trim(folder)
@@ -217,7 +219,7 @@ _ALL_OF_FIRST = (1 << 13) - 1
 _OF_FILES = _EXECUTE | _WRITE | _READ | _TRUNCATE | _IOCTL
 _BIND, _CONNECT = 1, 2
 _SCOPES = 3
-"""Scopes: abstract sockets and signals of other processes."""
+"""Scopes: no connections to abstract sockets of other processes, and no signals to them."""
 _READABLE = (
     *("/usr", "/lib", "/lib32", "/lib64", "/opt", "/nix/store", "/run/opengl-driver", "/sys", "/dev"),
     *("/etc/ld.so.cache", "/etc/OpenCL", "/etc/vulkan", "/etc/localtime", "/proc/self", "/proc/sys"),
@@ -245,7 +247,7 @@ class _Port(ctypes.Structure):
 
 
 def confine(writable: Path, port: int) -> str:
-    """Confine this thread and those it starts from now on; return the means as text, '' for none.
+    """Confine this thread and those it starts from now on; return the means used, as text ('' if none).
 
     writable: the only folder that may be written to. port: the only port to listen on.
     """
@@ -279,7 +281,7 @@ def _landlock(libc: ctypes.CDLL, version: int, writable: Path, port: int) -> boo
         for path, access in allowed:
             _allow(libc, ruleset, path, access & files)
         if version >= 4:
-            rule = _Port(_BIND | _CONNECT, port)  # it checks whether it listens
+            rule = _Port(_BIND | _CONNECT, port)  # connecting lets the process check that it listens
             libc.syscall(_ADD, ruleset, _PORT, ctypes.byref(rule), 0)
         return bool(libc.syscall(_RESTRICT, ruleset, 0) == 0)
     finally:
@@ -287,7 +289,7 @@ def _landlock(libc: ctypes.CDLL, version: int, writable: Path, port: int) -> boo
 
 
 def _readable() -> Iterator[Path]:
-    """Yield the paths that libraries and drivers read, and those of this program."""
+    """Yield the paths that libraries and drivers read, and this program's own paths."""
     here: Iterable[str] = (sys.prefix, sys.base_prefix, sys.executable, *sys.path)
     package = str(Path(__file__).parents[3])
     for name in dict.fromkeys((*_READABLE, *here, package)):

@@ -11,21 +11,21 @@ import msgspec
 from edgechat.device.speed import DeviceSpeed
 
 CPU = "CPU"
-"""llama.cpp's name of the processor as a device."""
+"""llama.cpp's name for the processor as a device."""
 MOST_BYTES = 1 << 16
-"""Bytes of the longest line."""
+"""Maximum length of a line, in bytes."""
 MOST_TRANSFER = 64 << 20
-"""Most bytes of one transfer."""
+"""Maximum bytes per transfer."""
 
 
 class LentDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A device of the worker's RPC server, in the order of the server's list."""
+    """A device of the worker's RPC server. Devices are listed in the server's order."""
 
     name: str
-    """llama.cpp's name there: 'CUDA0', 'CPU'."""
+    """llama.cpp's name on the worker: 'CUDA0', 'CPU'."""
     description: str
     total: int
-    """Most bytes that are lent."""
+    """Maximum bytes lent."""
     free: int
     speed: DeviceSpeed | None = None
     """None if not measured."""
@@ -38,19 +38,19 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, tag="offer"):
     llama_cpp: str
     """Version of llama-cpp-python."""
     ggml: str
-    """'0.25.3 (0c1e57098)': the only reliable version of the RPC protocol."""
+    """ggml's version, such as '0.25.3 (0c1e57098)': nothing else identifies the RPC protocol reliably."""
     port: int
-    """Port of the RPC server, on that machine's loopback."""
+    """Port of the RPC server, on the worker's loopback interface."""
     cpu: str
     """Name of the processor."""
     threads: int
     devices: tuple[LentDevice, ...]
     sandbox: str = ""
-    """Means of confining the server, as text; empty for none."""
+    """How the server is confined, as text; empty if it is not."""
 
 
 class WorkerRefusal(msgspec.Struct, frozen=True, tag="refusal"):
-    """Reason why a worker lends nothing."""
+    """Why a worker lends nothing."""
 
     message: str
     hint: str = ""
@@ -59,7 +59,7 @@ class WorkerRefusal(msgspec.Struct, frozen=True, tag="refusal"):
 
 
 class Pong(msgspec.Struct, frozen=True, tag="pong"):
-    """Answer to a ping, which shows that the server's process is running."""
+    """Answer to a Ping or a Transfer, which shows that the server's process is running."""
 
     number: int
     free: tuple[int, ...] = ()
@@ -75,13 +75,13 @@ class Ping(msgspec.Struct, frozen=True, tag="ping"):
 
 
 class Transfer(msgspec.Struct, frozen=True, tag="transfer"):
-    """Bytes to measure the link."""
+    """A transfer that measures the link."""
 
     number: int
     up: int = 0
     """Bytes after this line, to be discarded."""
     down: int = 0
-    """Bytes to follow the answer."""
+    """Bytes that follow the answer."""
 
 
 FromWorker = Offer | WorkerRefusal | Pong

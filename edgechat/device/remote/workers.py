@@ -1,8 +1,8 @@
 """The user's side of remote workers: ssh with a tunnel to the RPC server, a heartbeat, and open connections.
 
 llama.cpp's client waits forever for a server that hangs, and ends its process when the connection breaks. So
-the heartbeat decides: a worker that does not answer is lost, ssh is killed, and the tunnel with it. Each
-worker of this process is connected once, until it is lost or the process ends.
+the heartbeat decides: a worker that does not answer is lost, and ssh is killed, which closes the tunnel. This
+process connects to each worker once, until the worker is lost or the process ends.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ from edgechat.device.speed import Link
 _LOG = logging.getLogger(__name__)
 _BEAT = 1.0
 _SILENCE = 5.0
-"""Seconds without an answer until a worker is lost, plus the link's time for the bytes in the way."""
+"""Seconds without an answer until a worker is lost, plus the time the link needs for `_IN_THE_WAY`."""
 _IN_THE_WAY = 8 << 20
-"""Bytes of the RPC connection that may delay a heartbeat, in buffers of ssh and the system."""
+"""Bytes of RPC traffic that may delay a heartbeat, in the buffers of ssh and the system."""
 _START_SECONDS = 120.0
 """Seconds; the first start on a machine measures its speed."""
 _PORTS, _TRIES = range(20_000, 30_000), 4
 _PINGS = 9
 _FIRST_TRANSFER, _LAST_TRANSFER, _LONG_ENOUGH = 1 << 18, 1 << 25, 0.25
-"""Bytes, bytes, seconds: transfers grow fourfold until one takes this long."""
+"""Bytes, bytes and seconds: transfers grow fourfold until one takes long enough."""
 _EXIT_SECONDS = 5.0
 _MOST_DEVICES = 16
 _NOT_FOUND, _SSH_FAILED = 127, 255
-"""Exit codes of a shell that does not find the command, and of ssh itself."""
+"""Exit codes of a shell that cannot find the command, and of ssh itself."""
 
 
 class Tunnel:
-    """Connection to a worker."""
+    """A connection to a worker."""
 
     offer: Offer
     link: Link
@@ -69,7 +69,7 @@ class Tunnel:
         """Connect, start the worker there, and measure the link. Raises WorkerRefused."""
         self.host = host
         self.lost = ""
-        """Why it is lost, as the predicate of a sentence; empty while it answers."""
+        """Why the worker was lost, as the predicate of a sentence; empty while it answers."""
         self.free: tuple[int, ...] = ()
         """Free bytes of each device in the last answer."""
         self._answers: dict[int, Pong] = {}
@@ -91,11 +91,11 @@ class Tunnel:
 
     @property
     def address(self) -> str:
-        """Address of the RPC server on this machine."""
+        """The tunnel's address on this machine, which leads to the RPC server."""
         return f"127.0.0.1:{self._port}"
 
     def close(self) -> None:
-        """End ssh, and the worker with it. May be called again."""
+        """End ssh, and with it the worker. May be called repeatedly."""
         self._ended = True
         self._process.kill()
         self._process.wait()
@@ -132,7 +132,7 @@ class Tunnel:
         raise self._not_started()
 
     def _first(self) -> FromWorker | None:
-        """Return the worker's first message; None if it, or ssh, ends instead."""
+        """Return the worker's first message; None if the worker or ssh ends instead."""
         timer = threading.Timer(_START_SECONDS, self._process.kill)
         timer.start()
         try:
@@ -140,12 +140,12 @@ class Tunnel:
             return msgspec.json.decode(line, type=FromWorker) if line else None
         except msgspec.DecodeError as error:
             self.close()
-            raise self._refused("answers with something else than `edgechat worker`") from error
+            raise self._refused("did not answer like `edgechat worker`") from error
         finally:
             timer.cancel()
 
     def _not_started(self) -> WorkerRefused:
-        """Return the error if ssh ends before the worker has sent anything."""
+        """Return the error for ssh ending before the worker has sent anything."""
         code, reason = self._process.returncode, self._last_line()
         name, where = self.host.host, " ".join(self.host.destination)
         if code == _NOT_FOUND:
@@ -155,7 +155,7 @@ class Tunnel:
             )
             return WorkerRefused(f"{self.host.address} has no command {self.host.program}.", hint=hint)
         if code == _SSH_FAILED:
-            hint = f"Try whether ssh connects without a question: ssh -o BatchMode=yes {where} true"
+            hint = f"Check that ssh connects without a prompt: ssh -o BatchMode=yes {where} true"
             return WorkerRefused(f"ssh cannot connect to {self.host.address}: {reason}.", hint=hint)
         return self._refused(f"did not start a worker: {reason}")
 
@@ -185,7 +185,7 @@ class Tunnel:
                     self._answers = {answer.number: answer}
                     self._changed.notify_all()
         except (OSError, ValueError, msgspec.DecodeError):
-            why = "sent something that is no answer"
+            why = "sent an invalid answer"
         self._lose(why)
 
     def _lose(self, why: str) -> None:
@@ -208,7 +208,7 @@ class Tunnel:
         return self._number
 
     def _await(self, number: int, seconds: float) -> None:
-        """Wait for an answer. Raises TimeoutError, also if the worker is lost."""
+        """Wait for an answer. Raises TimeoutError if there is none, or if the worker is lost."""
         with self._changed:
             done = self._changed.wait_for(lambda: self.lost or number in self._answers, seconds)
         if self.lost or not done:
@@ -228,7 +228,7 @@ class Tunnel:
             time.sleep(_BEAT)
 
     def _measured_link(self) -> Link:
-        """Measure the shortest of some round trips, and a long enough transfer each way."""
+        """Measure the shortest of several round trips, and a long enough transfer each way."""
         times = [self._seconds(Ping(self._next())) for _ in range(_PINGS)]
         round_trip = min(times)
         return Link(
@@ -282,23 +282,23 @@ def _free_port() -> int:
 
 
 _AGAIN = 300.0
-"""Seconds after a loss without a new connection: the worker would be lost again soon."""
+"""Seconds to wait before reconnecting to a lost worker, which would soon be lost again."""
 _NOTICED = 3.0
-"""Seconds in which the loss of a worker that ended an engine is noticed."""
+"""Seconds within which a lost worker is noticed after an engine that used it has died."""
 
 _connecting = threading.Lock()
-"""Held for seconds."""
+"""Held while connecting, which takes seconds."""
 _lock = threading.Lock()
-"""Guards the following dictionaries; held briefly, as the front end's event loop needs it too."""
+"""Guards the following dictionaries; held briefly, because the front end's event loop needs it too."""
 _tunnels: dict[str, Tunnel] = {}
 _lost: dict[str, tuple[float, str]] = {}
 """Time and reason (a sentence) of lost workers, by their address as typed."""
 _hosts: dict[str, str] = {}
-"""Worker's address by its past or present address on this machine."""
+"""A worker's address as typed, by its past or present address on this machine."""
 
 
 def parsed(address: str) -> SshHost:
-    """Return the machine at an address. Raises WorkerRefused."""
+    """Parse a worker's address. Raises WorkerRefused."""
     host = ssh_host(address)
     if host is None:
         raise WorkerRefused(ssh_refusal(address), hint=SSH_HINT)
@@ -315,7 +315,7 @@ class LostWorker:
 
 
 def connect(address: str) -> Tunnel | LostWorker:
-    """Return the worker, connecting if necessary. Raises WorkerRefused; takes seconds."""
+    """Return the connection to a worker, connecting if necessary. Raises WorkerRefused; takes seconds."""
     host = parsed(address)
     if not host.is_loopback and (reason := offline_by() or settings.load().offline):
         by = reason if isinstance(reason, str) else "settings.toml"
@@ -355,7 +355,7 @@ def worker_addresses(servers: Iterable[str]) -> tuple[str, ...]:
 def why_lost(servers: Sequence[str], *, wait: bool = False) -> str:
     """Return why one of these RPC servers is a lost worker, as a sentence; '' if none is.
 
-    wait: an engine that used them has died, and the reason may take seconds to appear.
+    wait: whether to wait for the reason, which may appear seconds after an engine that used them has died.
     """
     deadline = time.monotonic() + (_NOTICED if wait and any(server in _hosts for server in servers) else 0.0)
     while True:

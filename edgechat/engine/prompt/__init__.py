@@ -1,5 +1,5 @@
-"""Prompts: from the messages of a request to tokens.
+"""Prompts: turn a request's messages and tools into tokens.
 
-Takes messages and tools, returns tokens; only the template's own text becomes control tokens. Read
-`prompts.py` first, then `template.py` and `control_tokens.py`.
+Only the template's own text becomes control tokens. Read `prompts.py` first, then `template.py` and
+`control_tokens.py`.
 """

@@ -1,9 +1,9 @@
-"""Control tokens: only the template's own text becomes control tokens.
+"""Control tokens: ensures that only the template's own text becomes control tokens.
 
-A message with `<|im_end|>` would end its turn, and the rest of the message could forge other turns. So before
-a chat is rendered, a character that no text contains is inserted into every such mark (`guard`). The template
-passes it through, and a stretch between two control tokens with that character is tokenized as plain text
-(`tokens`). Texts without marks are unchanged.
+A message containing `<|im_end|>` would end its turn, and the rest of the message could forge other turns. So
+before a chat is rendered, a character that occurs in no text is inserted into every such mark (`guard`). The
+template passes it through, and text with that character between two control tokens is tokenized as plain
+text (`tokens`). Text without marks is unchanged.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.prompt.media_tokens import MediaTokens
 
 _PROSE = re.compile(r"[\w\s.,;:!?'\"()-]*")
-"""No control token consists of only these characters."""
+"""No control token consists only of these characters."""
 _SLICE = 4096
-"""Characters. llama.cpp takes quadratic time for texts with many control tokens, so they are split."""
+"""In characters. llama.cpp takes quadratic time for text with many control tokens, so it is split."""
 
 
 class ControlTokens:
-    """Control tokens of a vocabulary, and the guard against messages that contain them."""
+    """A vocabulary's control tokens, and the guard against messages that contain them."""
 
     def __init__(self, vocabulary: Vocabulary, media: MediaTokens | None = None) -> None:
         """media: for models with vision or audio."""
         self._vocabulary = vocabulary
         self.media = media or MediaTokens()
-        # A private-use character, random in each process, so that nobody can put it into a text.
+        # A private-use character, random in each process, so that nobody can put it into a message.
         self._break = chr(random.SystemRandom().randrange(0xF0000, 0xFFFFE))
         self._strips: dict[str, tuple[bool, bool]] = {}
 
@@ -58,7 +58,7 @@ class ControlTokens:
         return sorted(text[::-1] for text in self._texts)
 
     def guard(self, value: Any) -> Any:
-        """Return a string, or lists and dicts of strings (including keys), with all marks broken up."""
+        """Return a string, or lists and dicts of strings (keys included), with all marks broken up."""
         if isinstance(value, str):
             return self._guarded(value)
         if isinstance(value, dict):
@@ -71,7 +71,7 @@ class ControlTokens:
         if _PROSE.fullmatch(text) or not self._texts:
             return text
         places = {at + 1 for at, _ in self._marks(text)}
-        # Parts of marks at the ends, which the template's text could complete.
+        # Partial marks at either end, which the template's text could complete.
         stripped = text.rstrip()
         start = len(text) - len(text.lstrip())
         for n in range(2, self._lengths[0]):
@@ -85,7 +85,7 @@ class ControlTokens:
         return self._break.join(text[a:b] for a, b in itertools.pairwise(cuts))
 
     def _marks(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield start and end of each control token in a text, of the longest if several begin there."""
+        """Yield the start and end of each control token in `text`; the longest, if several start together."""
         for match in self._firsts.finditer(text):
             start = match.start()
             for length in self._lengths:
@@ -94,9 +94,9 @@ class ControlTokens:
                     break
 
     def tokens(self, text: str, *, bos: bool, most: int | None = None) -> list[int]:
-        """Return the ids of a rendered text; see `Vocabulary.tokenize`.
+        """Return the token ids of rendered text; see `Vocabulary.tokenize`.
 
-        most: stop once there are more tokens.
+        most: stop once there are more tokens than this.
         """
         ids: list[int] = []
         for before, run in self.media.stretches(text):
@@ -108,7 +108,7 @@ class ControlTokens:
         return ids
 
     def _stretches(self, text: str) -> Iterator[tuple[str, bool]]:
-        """Split a text before control tokens; yield (stretch, whether to parse control tokens in it)."""
+        """Split text before control tokens; yield each stretch and whether to parse control tokens in it."""
         if len(text) <= _SLICE and self._break not in text:
             yield text, True
             return
@@ -131,13 +131,13 @@ class ControlTokens:
             yield text[begun:], True
 
     def _stripped(self, plain: str, before: str, behind: str) -> str:
-        """Strip white space that the control tokens around a text swallow in some vocabularies."""
+        """Strip whitespace that the surrounding control tokens swallow in some vocabularies."""
         if before and self._swallows(before)[1]:
             plain = plain.lstrip()
         return plain.rstrip() if behind and self._swallows(behind)[0] else plain
 
     def _swallows(self, mark: str) -> tuple[bool, bool]:
-        """Return whether a control token swallows white space (before, after) it."""
+        """Return whether a control token swallows whitespace before it, and whether after it."""
         if mark not in self._strips:
 
             def same(left: str, right: str) -> bool:
@@ -149,7 +149,7 @@ class ControlTokens:
 
 
 def _begins_one_of(texts: list[str], begins: str, n: int) -> bool:
-    """Return whether a text among the sorted texts is longer than n and begins with these n characters."""
+    """Return True if one of the sorted texts starts with `begins`, of length `n`, and is longer."""
     at = bisect_left(texts, begins)
     at += at < len(texts) and texts[at] == begins
     return len(begins) == n and at < len(texts) and texts[at].startswith(begins)

@@ -1,7 +1,8 @@
-"""Tokens of images and sounds in prompts. Each file is decoded and cut once, and remembered by its content.
+"""Media tokens: the tokens for images and sounds in prompts.
 
-In a rendered prompt, a file is a mark: its digest between two characters that no text contains. So images and
-sounds pass through templates as text, and the text is split at the marks when it is tokenized.
+Each file is decoded and cut into parts once, and remembered by its content. In a rendered prompt, a mark
+stands for the file: its digest between two characters that no text contains. So images and sounds pass
+through templates as text, which is split at the marks when it is tokenized.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from edgechat.engine.types import MediaFile, Message
 
 _RUNS = 8192
 _REMEMBERED = 256
-"""Files whose tokens are remembered ..."""
+"""Maximum number of files whose tokens are remembered."""
 MOST_MEDIA = 128
-"""Most images and sounds of a request."""
+"""Maximum number of images and sounds in a request."""
 _CUT = 16
-"""... and whose cut contents are kept for the encoder: some 10 MB each."""
+"""Maximum number of parts kept for the encoder, some 10 MB each."""
 
 Decode = Callable[[MediaFile, int], Pixels | Samples]
-"""Decodes a file, sounds at a sample rate."""
+"""Decodes a file, given a sample rate for sounds."""
 
 
 def decoded(file: MediaFile, rate: int) -> Pixels | Samples:
@@ -44,28 +45,28 @@ def decoded(file: MediaFile, rate: int) -> Pixels | Samples:
 
 
 class MediaTokens:
-    """The images and sounds of a model's prompts. Thread-safe."""
+    """Images and sounds in a model's prompts. Thread-safe."""
 
     def __init__(
         self, encoder: MediaEncoder | None = None, decode: Decode = decoded, *, why_not: str = ""
     ) -> None:
-        """encoder: None rejects images and sounds. why_not: the reason, as a sentence."""
+        """encoder: if None, images and sounds are rejected. why_not: the reason, as a sentence."""
         self._why_not = why_not
         self._encoder = encoder
         self._decode = decode
-        # Private-use characters beyond those of ControlTokens, random in each process.
+        # A private-use character beyond those of ControlTokens, random in each process.
         self._mark = chr(random.SystemRandom().randrange(0x100000, 0x10FFFE))
         self._marks = re.compile(f"{self._mark}([0-9a-f]{{32}}){self._mark}")
         self._tokens: OrderedDict[str, tuple[int, ...]] = OrderedDict()
         self._files: OrderedDict[tuple[int, ...], MediaFile] = OrderedDict()
-        """File of each run of media ids."""
+        """The file that each run of media ids belongs to."""
         self._cut: OrderedDict[tuple[int, ...], Media] = OrderedDict()
         self._lock = threading.Lock()
 
     def marked(self, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """Cut all images and sounds, and return the messages with marks in their texts.
+        """Cut all images and sounds into parts, and return the messages with marks in their place.
 
-        Raises BadRequest if the model does not support them; MediaError.
+        Raises MediaError; BadRequest if there are too many or the model does not support them.
         """
         if sum(len(message.media) for message in messages) > MOST_MEDIA:
             raise BadRequest(
@@ -94,7 +95,7 @@ class MediaTokens:
         self._cut_file(file)
 
     def _able(self, file: MediaFile) -> MediaEncoder:
-        """Return the encoder if it supports a file. Raises BadRequest."""
+        """Return the encoder. Raises BadRequest if it does not support the file."""
         is_image, encoder = isinstance(file, Image), self._encoder
         if encoder is not None and (encoder.sees if is_image else encoder.hears):
             return encoder
@@ -105,7 +106,7 @@ class MediaTokens:
         )
 
     def _cut_file(self, file: MediaFile) -> None:
-        """Decode and cut an image or a sound, and remember its parts."""
+        """Decode an image or sound, cut it into parts and remember them."""
         encoder = self._able(file)
         parts = encoder.cut(self._decode(file, encoder.sample_rate), file.digest)
         tokens: list[int] = []
@@ -131,7 +132,7 @@ class MediaTokens:
                 self._tokens.popitem(last=False)
 
     def stretches(self, text: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Split a rendered text at its marks; yield pairs (text, tokens of the file after it)."""
+        """Split rendered text at its marks; yield pairs of text and the tokens of the file after it."""
         at = 0
         for mark in self._marks.finditer(text):
             yield text[at : mark.start()], self._tokens.get(mark[1], ())
@@ -139,7 +140,7 @@ class MediaTokens:
         yield text[at:], ()
 
     def count(self, text: str) -> int:
-        """Return the number of tokens of all images and sounds in a text."""
+        """Return the number of tokens for all images and sounds in `text`."""
         if self._mark not in text:
             return 0
         return sum(len(tokens) for _, tokens in self.stretches(text))
@@ -150,9 +151,9 @@ class MediaTokens:
 
     @contextmanager
     def held(self, ids: Sequence[int]) -> Iterator[Media]:
-        """Keep the media of a run of ids within the context; cut them again if they were released.
+        """Yield the media with these ids and keep it until exit; cut its file again if it was released.
 
-        Raises BadRequest, MediaError.
+        Raises BadRequest and MediaError.
         """
         assert self._encoder is not None
         key = key_of(ids)

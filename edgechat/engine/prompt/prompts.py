@@ -1,4 +1,4 @@
-"""Prompts: from the messages of a request to tokens, and the common beginning of all next prompts."""
+"""Prompts: turn a request's messages into tokens, and find what all possible next prompts begin with."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from edgechat.engine.prompt.window import ContextWindow, whole, window_of
 from edgechat.engine.types import ChatRequest, Message
 
 _MOST = 4
-"""Multiple of the context up to which texts are tokenized to the end, to know how many tokens must leave."""
+"""Text is tokenized up to this multiple of the context, to know how many tokens must be dropped."""
 _RUN = 3
-"""Distance in tokens of control tokens between the same two messages."""
+"""Control tokens at most this many tokens apart lie between the same two messages."""
 _DISTANCES = tuple(2**n for n in range(20, 5, -1))
-"""Distances in tokens from the end of a text; each is half of the previous, so that an edit recomputes at
-most twice as much as needed."""
+"""Distances from the end of a prompt, in tokens. Each is half of the previous one, so that an edit recomputes
+at most twice as much as needed.
+"""
 _NEAR = 4096
-"""Characters that can be tokenized a dozen times without noticeable delay."""
+"""Number of characters that can be tokenized a dozen times without noticeable delay."""
 
 # Beginnings of a question that could merge with the end of the text before it.
 _FIRSTS = ("a", "1", "\n", " ", "A", ",", "\n\n", "  ", "\t", ".", ":", "(", "]", "'", "_", "中", "é", "😀")
@@ -35,21 +36,20 @@ _FIRSTS = ("a", "1", "\n", " ", "A", ",", "\n\n", "  ", "\t", ".", ":", "(", "]"
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Tokens that a reply, or prewarming for the next turn, begins with."""
+    """The tokens that a reply begins with, or that are prewarmed for the next turn."""
 
     tokens: list[int]
     boundaries: tuple[int, ...]
-    """Where later prompts may diverge: numbers of tokens before messages and, last, before the generation
-    prompt."""
+    """Positions where later prompts may diverge: before messages and, last, before the generation prompt."""
     dropped: int
-    """Turns left out."""
+    """Number of turns left out."""
     thinking: bool
-    """Whether the prompt already opens the thought."""
+    """Whether the prompt already opens the model's thought."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """Rendered window of messages."""
+    """A rendered window of messages."""
 
     window: ContextWindow
     messages: list[Message]
@@ -58,7 +58,7 @@ class _Draft:
 
 
 class Prompts:
-    """Prompts of one model. Thread-safe."""
+    """Makes the prompts for one model. Thread-safe."""
 
     def __init__(
         self, template: ChatTemplate, vocabulary: Vocabulary, media: MediaTokens | None = None
@@ -73,9 +73,9 @@ class Prompts:
         self._lock = threading.Lock()
 
     def of(self, request: ChatRequest, cells: int) -> Prompt:
-        """Return the prompt of a request, for a context of `cells` tokens.
+        """Return the prompt for a request, in a context of `cells` tokens.
 
-        Raises TemplateError, SwitchUnknown, BadRequest, MediaError, PromptTooLong.
+        Raises TemplateError, SwitchUnknown, BadRequest, MediaError and PromptTooLong.
         """
         with self._lock:
             if request.text is not None:
@@ -87,7 +87,7 @@ class Prompts:
             return self._prompt(request, draft)
 
     def _plain(self, text: str | tuple[int, ...], suffix: str, cells: int) -> Prompt:
-        """Return the prompt of a raw text, in which control tokens are parsed, or of tokens."""
+        """Return the prompt for tokens, or for raw text in which control tokens are parsed."""
         if suffix:
             tokens = self._infill(text, suffix, cells)
         elif isinstance(text, str):
@@ -103,10 +103,10 @@ class Prompts:
                 f"{self._vocabulary.size - 1}."
             )
         if not tokens:
-            raise BadRequest("The prompt is empty.", hint="Give a text, or at least one token, to continue.")
+            raise BadRequest("The prompt is empty.", hint="Send text, or at least one token, to continue.")
         if len(tokens) >= cells:
             raise _too_long(str(len(tokens)), cells, "The text")
-        # If the same prompt comes again, only the last token is computed.
+        # If the same prompt is sent again, only the last token is computed.
         return Prompt(tokens, self._boundaries(tokens, len(tokens) - 1), dropped=0, thinking=False)
 
     def _infill(self, text: str | tuple[int, ...], suffix: str, cells: int) -> list[int]:
@@ -133,8 +133,8 @@ class Prompts:
     def next(self, request: ChatRequest, reply: Message, cells: int) -> Prompt | None:
         """Return the common beginning of all possible next prompts after `reply`.
 
-        It ends before the generation prompt, and holds unless the next question is so long that turns leave.
-        None if the template rejects the chat or it does not fit.
+        It ends before the next question, and stays valid unless that question is so long that turns must be
+        dropped. Returns None if the template rejects the chat or the chat does not fit.
         """
         # After a call, its result comes next.
         question = Message("tool", "a", call_id=reply.calls[0].id) if reply.calls else Message("user", "a")
@@ -158,8 +158,8 @@ class Prompts:
     def shorter(self, request: ChatRequest, cells: int, dropped: int, generated: int) -> Prompt | None:
         """Return a prompt with more than `dropped` turns left out, for a reply that has filled the context.
 
-        The prompt and the `generated` tokens then take 3/4 of the cells, or 7/8 at most. None if no more
-        turns can or may leave, or if that would not suffice.
+        The prompt and the `generated` tokens then take about 3/4 of the cells, at most 7/8. Returns None if
+        no more turns can or may be left out, or if that would not suffice.
         """
         if request.overflow == "error":
             return None
@@ -189,7 +189,7 @@ class Prompts:
     def _window(
         self, request: ChatRequest, messages: Sequence[Message], cells: int, *, exact: bool = False
     ) -> ContextWindow:
-        """Return the window of `messages`. exact: use exact sizes, not upper bounds."""
+        """Return the window for `messages`. exact: use exact sizes, not upper bounds."""
         if request.overflow == "error":
             return whole(len(messages))
         if sum(len(text) for message in messages for text in texts_of(message)) > TEXT_LIMIT:
@@ -197,27 +197,27 @@ class Prompts:
         added = self._sizes.overhead(request.think)
         fixed = added.prompt(messages) + self._sizes.tools(request.tools)
         if not exact:
-            # No token is empty, so a text of few bytes is known to fit without tokenizing it.
+            # No token is empty, so a few bytes of text are known to fit without tokenizing them.
             most = [(msg.role, self._most(msg) + added.message * (1 + len(msg.calls))) for msg in messages]
             if fixed + sum(size for _, size in most) <= cells * 3 // 4:
                 return window_of(most, cells, fixed=fixed)
         return window_of(self._sizes.of(messages, added, cells), cells, fixed=fixed)
 
     def _most(self, message: Message) -> int:
-        """Return an upper bound for the tokens of a message's texts and media."""
+        """Return an upper bound on the tokens in a message's text and media."""
         n_text = n_bytes(message.thinking) + sum(n_bytes(text) for text in texts_of(message))
         return n_text + self._media.count(message.content)
 
     def _fit(
         self, request: ChatRequest, messages: Sequence[Message], window: ContextWindow, cells: int, most: int
     ) -> _Draft:
-        """Render a window, leaving out further turns while it has more than `most` tokens."""
+        """Render a window, leaving out more turns while it has more than `most` tokens."""
         while True:
             kept = [messages[at] for at in window.kept]
             size = sum(n_bytes(text) for message in kept for text in texts_of(message))
             around = len(kept) * self._sizes.overhead(request.think).message // 2
             if size > min(LONGEST_PIECE * cells, TEXT_LIMIT) or around > cells:
-                # Rejected before rendering, which may take long.
+                # Reject it before rendering, which may take long.
                 raise _too_long(f"more than {max(around, size // LONGEST_PIECE)}", cells)
             text = self._render(request, kept)
             if n_bytes(text) > LONGEST_PIECE * cells:
@@ -255,11 +255,11 @@ class Prompts:
         )
 
     def _begun(self, text: str, begun: Message) -> str:
-        """Return the text that a reply which has begun adds to a rendered chat."""
+        """Return the text that a partial reply adds to a rendered chat."""
         marks = self._template.marks
         thought: str = self.control_tokens.guard(begun.thinking)
         answer: str = self.control_tokens.guard(begun.content)
-        if marks is None or text.rstrip().endswith(marks.close):  # there is no thought, or an empty one
+        if marks is None or text.rstrip().endswith(marks.close):  # the thought is missing or empty
             return answer
         is_open = text.rstrip().endswith(marks.open)
         if thought:
@@ -270,7 +270,7 @@ class Prompts:
         return (marks.skip[-1] if marks.skip else "") + answer
 
     def _is_thinking(self, messages: Sequence[Message], text: str) -> bool:
-        """Return whether a rendered chat ends within a thought."""
+        """Return True if a rendered chat ends within a thought."""
         marks = self._template.marks
         if marks is None or begins_answer(messages):
             return False
@@ -313,7 +313,7 @@ class Prompts:
         return index + common_prefix(draft.tokens[index:], rest)
 
     def _ending(self, request: ChatRequest) -> tuple[str | None, str]:
-        """Return the end of a rendered chat with and without generation prompt; (None, '') if it varies.
+        """Return a rendered chat's end with and without the generation prompt; (None, '') if it varies.
 
         Probed once with short chats, since rendering a long chat may take longer than tokenizing it.
         """
@@ -333,7 +333,7 @@ class Prompts:
         return asks[begins:], answers[begins:]
 
     def _before_question(self, draft: _Draft, begins: int) -> int:
-        """Return the number of tokens that stay the same for any question that begins at a character."""
+        """Return the number of tokens that stay the same for any question starting at character `begins`."""
         index, at = self._anchor(draft, begins)
         before, behind = draft.text[at:begins], draft.text[begins + 1 :]
         firsts = _FIRSTS if len(before) <= _NEAR else _FIRSTS[:4]
@@ -344,10 +344,10 @@ class Prompts:
         return index + len(stable)
 
     def _anchor(self, draft: _Draft, limit: int) -> tuple[int, int]:
-        """Return the index of the last control token that ends at or before a character, and where it begins.
+        """Return the index of the last control token that ends by character `limit`, and where it starts.
 
-        Tokenizers split texts at control tokens first, so text after a control token can be tokenized without
-        the text before it. (0, 0) if there is none.
+        Tokenizers split text at control tokens first, so the text after one can be tokenized without the text
+        before it. Returns (0, 0) if there is none.
         """
         at = len(draft.text)
         for index in range(len(draft.tokens) - 1, 0, -1):
@@ -362,7 +362,7 @@ class Prompts:
         return 0, 0
 
     def _control(self, token: int) -> str:
-        """Return the text of a control token, '' for other tokens."""
+        """Return a control token's text; '' for other tokens."""
         if self._vocabulary.piece(token):
             return ""
         return self._vocabulary.piece(token, special=True).decode("utf-8", "replace")
@@ -371,6 +371,6 @@ class Prompts:
 def _too_long(tokens: str, cells: int, what: str = "The conversation") -> PromptTooLong:
     return PromptTooLong(
         f"{what} has {tokens} tokens, and the context is {cells} tokens long.",
-        hint="Shorten it or start a new chat. A longer context, if the model has one: --ctx, or context in "
-        "settings.toml.",
+        hint="Shorten it or start a new chat. For a longer context, if the model supports it, use --ctx or "
+        "context in settings.toml.",
     )

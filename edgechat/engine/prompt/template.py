@@ -1,4 +1,4 @@
-"""Chat template of a model: renders messages to prompt text, within limits on time and size."""
+"""Chat templates: render messages to prompt text, within limits on time and size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from edgechat.engine.tool_calls.tools import template_tool
 from edgechat.engine.types import Effort, Message, Tool
 
 TEXT_LIMIT = 16 * 2**20
-"""Most characters of a prompt."""
+"""Maximum length of a prompt, in characters."""
 
 # For files without a template: the most common format.
 CHATML = (
@@ -36,9 +36,9 @@ _EFFORT = "reasoning_effort"
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Marks of a model family that open and close a thought and may surround answers.
+    """The marks that open and close a model family's thoughts, and may surround its answers.
 
-    They are searched for in the text of a reply, with control tokens rendered.
+    They are searched for in the reply's text, with control tokens rendered as text.
     """
 
     sign: str
@@ -69,7 +69,7 @@ def template_process() -> RestartingChild:
 
 
 class ChatTemplate:
-    """A template and the process that renders it, restarted after an overrun."""
+    """A template and the process that renders it, which is restarted after an overrun."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class ChatTemplate:
         """
         self.source = source or CHATML
         self.is_own = bool(source)
-        # Models that do not know ChatML's end token may write it out.
+        # Models that do not know ChatML's end token may write it as text.
         self.stop = (*stop, *(() if source else ("<|im_end|>",)))
         self._system = system
         self.marks = next((family for family in FAMILIES if family.sign in self.source), None)
@@ -147,7 +147,7 @@ class ChatTemplate:
         return answer.text
 
     def _with_system(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Return messages with the model's default system prompt, unless they have a system prompt."""
+        """Return messages with the model's default system prompt, unless they already have one."""
         if not self._system or any(message.role == "system" for message in messages):
             return messages
         if self._accepts_system():
@@ -168,7 +168,7 @@ class ChatTemplate:
         return self._takes_system
 
     def _accepts_later_system(self) -> bool:
-        """Return whether the template renders later system messages in place."""
+        """Return True if the template renders later system messages in place."""
         if self._takes_later_system is None:
             chat = [
                 Message("user", "xyzzy"),
@@ -185,7 +185,7 @@ class ChatTemplate:
         return self._takes_later_system
 
     def _ask(self, request: Render) -> Rendered:
-        """Return the answer. Raises TemplateError if the process exceeded a limit or died."""
+        """Return the process's answer. Raises TemplateError if the process exceeded a limit or died."""
         try:
             answer = self._process.ask(msgspec.msgpack.encode(request))
         except ChildLost as lost:
@@ -205,8 +205,8 @@ def _rejected(error: str, line: int | None) -> TemplateError:
             hint="Some models do not accept a system prompt, or require strictly alternating turns.",
         )
     return TemplateError(
-        f"The model's chat template failed on these messages, in its line {line}: {error}",
-        hint="The template does not expect such messages, or has a fault; a newer copy of the model may have "
+        f"The model's chat template failed on these messages in line {line}: {error}",
+        hint="The template does not expect such messages, or has a bug; a newer copy of the model may have "
         "a better one.",
     )
 
@@ -219,14 +219,14 @@ def _overrun(what: str) -> TemplateError:
 
 
 def has_later_rules(messages: Sequence[Message]) -> bool:
-    """Return whether a system message follows other messages."""
+    """Return True if a system message follows a message with another role."""
     return any(
         after.role == "system" and before.role != "system" for before, after in itertools.pairwise(messages)
     )
 
 
 def begins_reply(messages: Sequence[Message]) -> bool:
-    """Return whether the last message begins the reply: at least its thought."""
+    """Return True if the last message begins the reply, or at least its thought."""
     last = messages[-1] if messages else None
     if last is None or last.role != "assistant" or last.calls:
         return False
@@ -234,5 +234,5 @@ def begins_reply(messages: Sequence[Message]) -> bool:
 
 
 def begins_answer(messages: Sequence[Message]) -> bool:
-    """Return whether the last message begins the answer, after any thought."""
+    """Return True if the last message begins the answer, after any thought."""
     return begins_reply(messages) and bool(messages[-1].content)

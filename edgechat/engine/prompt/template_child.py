@@ -1,8 +1,8 @@
 """Child process that renders chat templates.
 
-A template is untrusted code. The sandbox shields other objects from it, but nothing inside a process can
-limit the memory of `'a' * 300000000` or the time of a nested loop, so it runs in a separate process, which
-`template.py` watches and kills.
+A template is untrusted code. The sandbox keeps it from reaching other objects, but nothing inside a process
+can limit the memory that `'a' * 300000000` takes or the time that a nested loop takes. So it runs in a
+separate process, which `template.py` watches and kills if it exceeds the limits.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import msgspec
 from edgechat.base.process import child, spawn
 
 MEMORY_LIMIT = 512 * 2**20
-"""Memory limit of the process in bytes; honest templates take 30 MB."""
+"""Memory limit of the process in bytes; well-behaved templates take 30 MB."""
 TIME_LIMIT = 3.0
-"""Seconds for one rendering; honest templates take milliseconds."""
+"""Seconds for one rendering; well-behaved templates take milliseconds."""
 
 
 class Render(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class Rendered(msgspec.Struct, frozen=True):
 
 
 def render(request: Render) -> Rendered:
-    """Render in the immutable sandbox; all errors of the template are returned as text."""
+    """Render in the immutable sandbox; errors in the template are returned as text."""
     try:
         return Rendered(_compiled(request.template, request.date).render(**request.variables))
     except Exception as error:
@@ -55,7 +55,7 @@ class _RefusedError(ValueError):
 
 
 def _line_of(error: Exception) -> int | None:
-    """Return the innermost line of the template that an error comes from."""
+    """Return the innermost template line in an error's traceback."""
     lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if _is_template(frame)]
     return lines[-1] if lines else getattr(error, "lineno", None)
 
@@ -117,7 +117,7 @@ def _raise(message: str) -> None:
 
 
 def main() -> None:
-    """Answer Render with Rendered until the parent is gone."""
+    """Answer each Render with a Rendered until the parent exits."""
     pipes = spawn.adopt_pipe()
     child.limit_memory(MEMORY_LIMIT)
     _environment(None)

@@ -1,4 +1,4 @@
-"""Token counts of messages and of what a template adds to them, and the tokens of a text for clients."""
+"""Token counts of messages and of what a template adds; conversion between text and tokens for clients."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from edgechat.engine.types import (
 )
 
 LONGEST_PIECE = 512
-"""Bytes; all tokens of all vocabularies are shorter, which gives a lower bound for tokens of a text."""
+"""In bytes. All tokens in all vocabularies are shorter, which gives a lower bound on token counts."""
 _USUAL = 8
-"""Bytes; tokens of nearly all texts are shorter on average."""
+"""In bytes. Nearly all text has shorter tokens on average."""
 _SLICE = 16_384
-"""Characters."""
+"""In characters."""
 MOST_REMEMBERED = 16_384
-"""Texts whose token counts are remembered, in some 3 MB; a chat of 300,000 tokens has fewer messages."""
+"""Number of remembered token counts, some 3 MB; even a chat of 300,000 tokens has fewer messages."""
 _TOOLS_REMEMBERED = 16
 _MOST_ADDED = 65_536
-"""Limit for the tokens of a short chat with tools; honest templates add hundreds."""
+"""Maximum tokens of a short chat with tools; well-behaved templates add hundreds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +41,15 @@ class Overhead:
     """Tokens that a template adds."""
 
     alone: int
-    """Per prompt without a system prompt, for which some templates have a default."""
+    """Per prompt without a system prompt; some templates then add a default one."""
     ruled: int
     """Per prompt with a system prompt."""
     message: int
     keeps_thinking: bool
-    """Whether thoughts of earlier turns are part of the prompt."""
+    """Whether thoughts from earlier turns are part of the prompt."""
 
     def prompt(self, messages: Sequence[Message]) -> int:
-        """Return the overhead of a prompt of these messages, except `message` for each of them."""
+        """Return the overhead of a prompt with these messages, not counting `message` for each of them."""
         return self.ruled if messages and messages[0].role == "system" else self.alone
 
 
@@ -58,7 +58,7 @@ _UNKNOWN = Overhead(alone=64, ruled=64, message=8, keeps_thinking=False)
 
 
 class TokenEstimate:
-    """Estimates the tokens of messages from their texts and the template's overhead."""
+    """Estimates the tokens in messages from their texts and the template's overhead."""
 
     def __init__(self, render: Callable[..., str], vocabulary: Vocabulary, control: ControlTokens) -> None:
         """render: `ChatTemplate.render`."""
@@ -70,10 +70,10 @@ class TokenEstimate:
         self._tools: OrderedDict[tuple[Tool, ...], int] = OrderedDict()
 
     def of(self, messages: Sequence[Message], added: Overhead, cells: int) -> list[tuple[Role, int]]:
-        """Return role and tokens of each message; for messages that cannot fit, a lower bound beyond `cells`.
+        """Return each message's role and token count; if it cannot fit, a lower bound above `cells`.
 
-        The first two messages, which leave last, and the newest are counted until the context is full. Older
-        messages will not be sent: unless counted before, they are estimated from their bytes.
+        The first two messages, which are dropped last, and the newest are counted until the context is full.
+        Older messages will not be sent, so they are estimated from their bytes unless counted before.
         """
         order = (*range(len(messages))[:2], *range(len(messages) - 1, 1, -1))
         sizes = [0] * len(messages)
@@ -108,7 +108,7 @@ class TokenEstimate:
         return self._vocabulary.tokenize(text, bos=False, special=False)
 
     def _n_rendered(self, text: str) -> int:
-        """Return the number of tokens of a short rendered chat. Raises TemplateError."""
+        """Return the number of tokens in a short rendered chat. Raises TemplateError."""
         count = len(self._control.tokens(text, bos=False, most=_MOST_ADDED))
         if count > _MOST_ADDED:
             raise TemplateError(f"The model's chat template adds more than {_MOST_ADDED} tokens to a chat.")
@@ -162,10 +162,9 @@ class TokenEstimate:
 
 
 def at_least(text: str, cells: int, tokens: Callable[[str], Sequence[int]]) -> int:
-    """Return a lower bound for the tokens of a text if that exceeds `cells`, else 0.
+    """Return a lower bound on the tokens in `text` if that exceeds `cells`, else 0.
 
-    Only the beginning of a text that cannot fit is tokenized: all of it may take seconds. tokens: tokenizes a
-    text.
+    Only the beginning of a text that cannot fit is tokenized (by `tokens`), since all of it may take seconds.
     """
     size = n_bytes(text)
     if size > LONGEST_PIECE * cells:
@@ -173,14 +172,14 @@ def at_least(text: str, cells: int, tokens: Callable[[str], Sequence[int]]) -> i
     count = start = 0
     while size > _USUAL * cells and start < len(text):
         count += len(tokens(text[start : start + _SLICE]))
-        if count > 2 * cells:  # twice: a slice may end in the middle of tokens
+        if count > 2 * cells:  # twice as many, because slices may cut tokens
             return count // 2
         start += _SLICE
     return 0
 
 
 def texts_of(message: Message) -> Iterator[str]:
-    """Yield the texts of a message that are part of every prompt: all but its thinking."""
+    """Yield the texts of a message that every prompt includes: all but its thinking."""
     yield message.content
     for call in message.calls:
         yield call.name
@@ -188,12 +187,12 @@ def texts_of(message: Message) -> Iterator[str]:
 
 
 def n_bytes(text: str) -> int:
-    """Return the number of bytes of a text."""
+    """Return the length of `text` in UTF-8 bytes."""
     return len(text.encode("utf-8", "replace"))
 
 
 def translate(vocabulary: Vocabulary, command: Translate) -> Translated:
-    """Return the tokens of a text, or the text of tokens. Raises BadRequest.
+    """Convert text to tokens, or tokens to text. Raises BadRequest.
 
     Not for chats, which need a template.
     """

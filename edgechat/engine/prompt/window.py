@@ -1,13 +1,13 @@
-"""Sliding window: which messages of a conversation are sent once the context cannot hold them all.
+"""Sliding window: decides which messages are sent once the context cannot hold them all.
 
 The system prompt and the first turn stay. When the conversation exceeds a high-water mark, the oldest turns
-after them leave at once, down to a low-water mark. In between, messages are only appended, so the prompt's
-prefix, and with it the cache, stays valid.
+after them are dropped together, down to a low-water mark. In between, messages are only appended, so the
+prompt's prefix and the cache stay valid.
 
-The window is stateless: the turns that have left are computed from the conversation's history alone. So it is
-the same after a restart, and a turn that has left never comes back.
+The window is stateless: the dropped turns are computed from the conversation's history alone. So it is the
+same after a restart, and a dropped turn never comes back.
 
-Only sizes in tokens matter here, not texts.
+Only token counts matter here, not text.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from itertools import pairwise
 from edgechat.engine.types import Role
 
 MOST_TOKENS = 2**40
-"""Limit for one message; larger sizes are an error."""
+"""Maximum tokens in one message; higher counts are an error."""
 _BYTES_PER_TOKEN = 4
 
 
 @dataclass(frozen=True, slots=True)
 class ContextWindow:
-    """The part of a conversation that is sent: its head and its turns, except a run of old turns."""
+    """The part of a conversation that is sent: its head and its turns, except a run of old ones."""
 
     head: int
-    """Number of messages before the first turn; they never leave."""
+    """Number of messages before the first turn; they are never dropped."""
     turns: tuple[range, ...]
     """Indices of the messages of each turn."""
     sizes: tuple[int, ...]
-    """Tokens of each turn."""
+    """Token count of each turn."""
     first: int
-    """The turn that leaves first: 1 if the first turn is pinned, else 0."""
+    """Index of the first turn to drop: 1 if the first turn is pinned, else 0."""
     dropped: int
-    """Number of turns that have left, from `first` on."""
+    """Number of turns dropped, starting at `first`."""
     current: int
-    """The turn of the last user message: neither it nor later turns can leave."""
+    """Index of the last turn with a user message: neither it nor later turns can be dropped."""
     tokens: int
-    """Tokens of all that is sent."""
+    """Number of tokens sent."""
 
     @property
     def kept(self) -> list[int]:
@@ -50,7 +50,7 @@ class ContextWindow:
         return [*range(self.head), *(at for turn in turns for at in turn)]
 
     def narrower(self, by: int = 1) -> ContextWindow | None:
-        """Leave out another turn, and more until `by` tokens are saved; None if no turn can leave."""
+        """Return a window with at least one further turn dropped, to save `by` tokens; None if impossible."""
         start = self.first + self.dropped
         if start >= self.current:
             return None
@@ -71,10 +71,10 @@ def window_of(messages: Sequence[tuple[Role, int]], cells: int, *, fixed: int = 
 
     fixed: tokens of the prompt that belong to no message.
 
-    Turns leave when a reply takes the conversation over 3/4 of the cells, or a question over 7/8, until it
-    takes at most half. The caller checks whether that suffices: if the current turn and pinned messages are
-    too long themselves, `tokens` exceeds 7/8 and nothing more can leave. The first turn is pinned if it and
-    the head take at most a quarter. Raises ValueError for invalid sizes.
+    Turns are dropped when a reply takes the conversation over 3/4 of the cells, or a question over 7/8,
+    until it takes at most half. The caller checks whether that suffices: if the current turn and pinned
+    messages are too long themselves, `tokens` exceeds 7/8 and nothing more can be dropped. The first turn
+    is pinned if it and the head take at most a quarter. Raises ValueError for invalid sizes.
     """
     if cells < 1 or not all(0 <= size <= MOST_TOKENS for size in (fixed, *(size for _, size in messages))):
         raise ValueError("the cells of a context are 1 or more, and sizes are numbers of tokens")
@@ -99,9 +99,9 @@ def window_of(messages: Sequence[tuple[Role, int]], cells: int, *, fixed: int = 
 
 
 def turns_of(roles: Sequence[Role]) -> tuple[range, ...]:
-    """Return the messages of each turn: a user message with the replies, calls and results that follow it.
+    """Return the message indices of each turn: a user message with the replies, calls and results after it.
 
-    Whatever the order of the messages, each belongs to one turn, or to the head, the system messages at the
+    Whatever their order, each message belongs to one turn, or to the head: the system messages at the
     beginning. A reply without a question, such as a greeting, belongs to the first turn; a later system
     message begins the turn of the question that follows it.
     """
@@ -118,7 +118,7 @@ def turns_of(roles: Sequence[Role]) -> tuple[range, ...]:
 
 
 def guessed_tokens(n_bytes: int) -> int:
-    """Return an estimate of the tokens of a text, without a vocabulary."""
+    """Estimate the number of tokens in `n_bytes` of text, without a vocabulary."""
     return -(-n_bytes // _BYTES_PER_TOKEN)
 
 

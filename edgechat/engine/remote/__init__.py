@@ -1,5 +1,5 @@
-"""Engines on other servers: chat completions over HTTP in place of a worker's pipe.
+"""Remote engines: chat completions over HTTP instead of a worker's pipe.
 
-A ChatRequest comes in, the same events as a worker's go out. `engine` is the Engine; `request` makes the body
-of a request, `reply` reads the chunks of the answer. Begin with `engine`.
+Takes a ChatRequest; returns the same events as a worker. Read `engine.py` first, then `request.py` (request
+bodies) and `reply.py` (chunks of the reply).
 """

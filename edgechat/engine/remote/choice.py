@@ -1,4 +1,4 @@
-"""NAME/MODEL: which remote engine is meant, its plan, and the engine."""
+"""Remote choice: finds the server that a model name NAME/MODEL refers to; returns its plan and engine."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest, without_effec
 from edgechat.settings import Settings
 
 ASSUMED_CONTEXT = 8192
-"""Tokens, of a server that does not tell how long its context is."""
+"""In tokens, for a server that does not report its context."""
 
 
 def remote_plan(model: str, settings: Settings, request: PlanRequest = DEFAULT_REQUEST) -> LoadPlan | None:
-    """Return the plan of a model NAME/MODEL; None if it is a file, or NAME no remote. Nothing is asked.
+    """Return the plan for a model NAME/MODEL; None for a file, or if NAME is not a remote. Sends nothing.
 
-    request: its context is assumed where the server does not tell; None: as settings.toml says, else 8192.
-    Raises OptionWithoutEffect.
+    request: its context is assumed if the server does not report one. If that is None, the context from
+    settings.toml is assumed, else 8192. Raises OptionWithoutEffect.
     """
     found = split_remote(model, settings.remotes)
     if found is None:
@@ -34,7 +34,7 @@ def remote_plan(model: str, settings: Settings, request: PlanRequest = DEFAULT_R
     remote = HostedModel(server=name, id=id, kind=server.kind or "openai", url=root_of(server.url))
     notes = without_effect(request, settings, ("context",), one_line(remote.name, 100), "another server")
     if request.context is not None:
-        notes = (*notes, "--ctx holds where the server does not tell its own.")
+        notes = (*notes, "--ctx applies only if the server does not report its own context.")
     speed = measured_speeds().get(remote.name)
     return LoadPlan(
         model_path="",
@@ -62,9 +62,9 @@ def remote_engine(
     on_note: Callable[[str], None],
     on_state: Callable[[EngineState], None] | None = None,
 ) -> RemoteEngine:
-    """Return the engine of such a plan, not yet connected. Raises RemoteDenied if its remote was removed.
+    """Return an engine for a remote plan, not yet connected. Raises RemoteDenied if its remote was removed.
 
-    Where the plan has a program, the engine starts it, and ends it when it is idle.
+    If the plan has a program, the engine starts it, and ends it when idle.
     """
     assert plan.remote is not None
     if plan.program is not None:

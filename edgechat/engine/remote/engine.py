@@ -1,7 +1,7 @@
-"""An Engine that is a model of another server, spoken to by chat completions over HTTP.
+"""Remote engine: a model on another server, used through chat completions over HTTP.
 
-`start` asks the server what it is and whether it has the model; a request posts the whole conversation. The
-server keeps its own cache, so there is nothing to prewarm, to save or to inspect here.
+`start` asks the server what it is and whether it has the model; each request posts the whole conversation.
+The server keeps its own cache, so there is nothing to prewarm, save or inspect here.
 """
 
 # ruff: noqa: D102  (`Engine` documents its methods)
@@ -55,30 +55,30 @@ T = TypeVar("T")
 
 _COMPLETIONS = "/v1/chat/completions"
 _LOOK_SECONDS, _NO_LOOK_SECONDS = 2.0, 60.0
-"""Between two looks at a server's metrics, and at those that were not there."""
+"""Seconds between queries for a server's metrics: if it has them, and if not."""
 _TOKENIZERS = ("llama-server", "vllm", "edgechat")
 """Servers with /tokenize and /detokenize."""
 
 
 class RemoteHost(Protocol):
-    """Where a remote engine finds its server."""
+    """Provides the server of a remote engine."""
 
     async def open(self, on_progress: Callable[[float], None]) -> RemoteServer:
-        """Return the server once it can be reached. Cancelling this gives it up; raises LoadFailed."""
+        """Return the server once it is reachable. Raises LoadFailed; cancelling this stops the attempt."""
 
     async def close(self) -> None:
-        """The server is not needed any more, until it is opened again."""
+        """Release the server until it is opened again."""
 
     @property
     def log_path(self) -> Path | None:
-        """Its log, if it is here."""
+        """The server's log, if it is on this machine."""
 
     def log_tail(self, n_bytes: int) -> str:
-        """Return the end of the log, printable; '' if there is none."""
+        """Return the end of the log, with only printable characters; '' if there is no log."""
 
 
 class RunningHost:
-    """A server that somebody else runs: where settings.toml says."""
+    """A server that already runs, at the URL in settings.toml."""
 
     log_path: Path | None = None
 
@@ -89,14 +89,14 @@ class RunningHost:
         return self._server
 
     async def close(self) -> None:
-        """It runs on."""
+        """Do nothing: the server keeps running."""
 
     def log_tail(self, n_bytes: int) -> str:
         return ""
 
 
 class _Stop:
-    """Ends what a request waits for, one thing at a time, from another task."""
+    """Lets another task end whatever a request is waiting for."""
 
     def __init__(self) -> None:
         self._is_ended = False
@@ -108,7 +108,7 @@ class _Stop:
             self._waiting.reschedule(asyncio.get_running_loop().time())
 
     async def unless(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """Return what some work results in; None if it was ended before."""
+        """Return the result of `work`; None if it was ended first."""
         if self._is_ended:
             work.close()
             return None
@@ -126,8 +126,8 @@ class _Stop:
 class RemoteEngine:
     """An `Engine` on another server.
 
-    A server that edgechat starts itself is a `RemoteHost` of its own: `open` starts it and returns its URL on
-    loopback, `close` ends it, with the engine, and when the model is unloaded.
+    If edgechat starts the server itself, the `RemoteHost` starts it on a loopback port in `open` and ends it
+    in `close`, when the engine is closed or the model is unloaded.
     """
 
     def __init__(
@@ -139,10 +139,10 @@ class RemoteEngine:
         on_state: Callable[[EngineState], None] | None = None,
         on_note: Callable[[str], None] = lambda _note: None,
     ) -> None:
-        """`plan`: of `engine.remote.choice.remote_plan`; its `remote` says which model of which server.
+        """plan: from `engine.remote.choice.remote_plan`; its `remote` names the server and the model.
 
-        idle_seconds: after which the host is closed if nothing is asked; 0: never. `on_note` is told what the
-        server has no field for.
+        idle_seconds: the host is closed after this time without requests; 0: never. on_note: called with
+        notices about settings that the server has no field for.
         """
         assert plan.remote is not None
         self.plan = plan
@@ -159,7 +159,7 @@ class RemoteEngine:
         self._lock = asyncio.Lock()
         self._closed = False
         self._stops: dict[object, _Stop] = {}
-        """What ends requests, by their ids, and starts."""
+        """A `_Stop` for each request in progress, by id, and for each start."""
         self._seen: ServerLoad | None = None
         self._next_look = 0.0
         self._users = EngineUsers(idle_seconds, self.unload)
@@ -198,7 +198,7 @@ class RemoteEngine:
     async def _answer(
         self, request: ChatRequest, client: RemoteClient, stop: _Stop
     ) -> AsyncGenerator[RequestEvent, None]:
-        """Ask, with fewer turns each time that the server finds the conversation too long."""
+        """Send the request, with fewer turns each time the server finds the conversation too long."""
         if not self._remote.chats:
             raise cannot_chat(self._remote.name)
         self._note_unsupported(request)
@@ -209,7 +209,7 @@ class RemoteEngine:
                     async for event in events:
                         yield event
                 return
-            except PromptTooLong:  # nothing has come yet
+            except PromptTooLong:  # no event has arrived yet
                 n_dropped, messages = without_oldest(request.messages)
                 if request.overflow == "error" or not n_dropped:
                     raise
@@ -279,19 +279,19 @@ class RemoteEngine:
     ) -> Translated:
         remote = self._remote
         if isinstance(what, ChatRequest) or remote.kind not in _TOKENIZERS:
-            raise BadRequest(f"{remote.name} does not tell its tokens ({KINDS[remote.kind]}).")
+            raise BadRequest(f"{remote.name} does not report its tokens ({KINDS[remote.kind]}).")
         if isinstance(what, tuple):
             told = await client.post("/detokenize", {"model": remote.id, "tokens": what})
             text = _field(told, "content", "prompt", "text")
             if not isinstance(text, str):
-                raise client.failed("does not tell the text of tokens")
+                raise client.failed("did not return the text of the tokens")
             return Translated(request_id, what, text.encode("utf-8", "replace"))
         asked = {"llama-server": "content", "vllm": "prompt"}.get(remote.kind, "content")
         flags = {"add_special": bos, "parse_special": special} if asked == "content" else {}
         told = await client.post("/tokenize", {"model": remote.id, asked: what, **flags})
         tokens = _field(told, "tokens")
         if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
-            raise client.failed("does not tell the tokens of a text")
+            raise client.failed("did not return the tokens of the text")
         return Translated(request_id, tuple(tokens), b"")
 
     async def cancel(self, request_id: str) -> None:
@@ -299,13 +299,13 @@ class RemoteEngine:
             self._stops[request_id].end()
 
     async def persist(self, chat: str | None = None) -> None:
-        """Do nothing: the server has the KV states."""
+        """Do nothing: the server keeps the KV states."""
 
     def forget(self, chat: str) -> None:
         check_id(chat)
 
     async def inspect(self, chat: str | None = None) -> ServerLoad | None:
-        """Return how busy the server is, as of the last seconds: no server tells what is in its cache."""
+        """Return the server's load, at most a few seconds old; no server reports what is in its cache."""
         client, now = self._client, time.monotonic()
         if client is None or self.state is not EngineState.READY:
             return None
@@ -350,7 +350,7 @@ class RemoteEngine:
     ) -> RemoteClient | None:
         """Return the connection for a request; None if the engine is closed."""
         if not may_load and self.state is not EngineState.READY:
-            raise EngineGone("The engine was gone before the request came to it.")
+            raise EngineGone("The engine was gone before it received the request.")
         try:
             return await self._ready(on_progress)
         except EngineClosed:
@@ -373,7 +373,7 @@ class RemoteEngine:
             return client
 
     async def _connected(self, on_progress: Callable[[float], None]) -> RemoteClient:
-        """Connect, and learn what the model can do. Raises LoadFailed, ModelNotFound and their like."""
+        """Connect, and find out what the model can do. Raises LoadFailed, ModelNotFound and the like."""
         began = time.perf_counter()
         on_progress(0.0)
         remote = self._remote
@@ -409,7 +409,7 @@ class RemoteEngine:
 
     @contextlib.contextmanager
     def _stoppable(self, key: object) -> Iterator[_Stop]:
-        """Yield what `cancel` and `close` end."""
+        """Yield a `_Stop` that `cancel` and `close` can use."""
         stop = self._stops[key] = _Stop()
         try:
             yield stop
@@ -417,7 +417,7 @@ class RemoteEngine:
             del self._stops[key]
 
     async def _retire(self) -> None:
-        """Connect anew for the next request, after one has failed; the others keep their connections."""
+        """Make the next request reconnect after a failure; other requests keep their connections."""
         if self._client is not None:
             self._retired.append(self._client)
         self._client, self._seen, self._next_look = None, None, 0.0
@@ -441,7 +441,7 @@ class RemoteEngine:
 
 
 async def _next(pieces: AsyncGenerator[list[bytes], None]) -> list[bytes]:
-    """Return the next lines; none at the end."""
+    """Return the next lines; [] at the end."""
     try:
         return await anext(pieces)
     except StopAsyncIteration:

@@ -1,10 +1,10 @@
-"""From the lines of a streamed chat completion to the events of a request.
+"""Remote reply: turns the lines of a streamed chat completion into a request's events.
 
     data: {"choices": [{"delta": {"content": "Hel"}, "finish_reason": null}]}
     data: {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 2}}
     data: [DONE]
 
-Nothing that it says is believed beyond its type: counts are bounded, times are measured here.
+The server's values are not trusted: counts are bounded, and times are measured here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MOST_RATE = 1e7
 _MOST_IN_PIECE = 16
 _LEAST_PIECES, _LEAST_SECONDS = 8, 0.1
 _THINK = FAMILIES[-1]
-"""The marks that most models' thoughts have in the text, where a server does not take them apart."""
+"""The marks around most models' thoughts, for servers that leave them in the text."""
 
 
 class _FunctionPart(msgspec.Struct, frozen=True):
@@ -93,15 +93,15 @@ _CHUNKS = msgspec.json.Decoder(_Chunk)
 
 
 class RemoteReply:
-    """One answer as it comes: `feed` takes its lines, `finish` ends it."""
+    """A reply as it arrives: `feed` takes its lines, `finish` ends it."""
 
     def __init__(self, request: ChatRequest, client: RemoteClient, dropped: int = 0) -> None:
-        """`dropped`: turns of the conversation that the request has left out already."""
+        """dropped: number of turns already left out of the request."""
         self.is_over = False
-        """Whether what comes now does not belong to the answer."""
+        """Whether the reply has ended, so that further lines are ignored."""
         self._request = request
         self._client = client
-        self._text = Reply(request.stop, _THINK)  # Transformers sends the stop string, too
+        self._text = Reply(request.stop, _THINK)  # Transformers includes the stop string
         self._begun = time.perf_counter()
         self._first = self._last = 0.0
         self._tokens = 0
@@ -115,9 +115,9 @@ class RemoteReply:
         self._dropped = dropped
 
     def feed(self, line: bytes) -> list[RequestEvent]:
-        """Return the events of a line. Raises EdgechatError for one that is an error, or not valid."""
+        """Return the events from a line. Raises EdgechatError if it is an error message or invalid."""
         if self.is_over or not line.startswith((b"data:", b"error:")):
-            return []  # comments, names of events, and the empty lines between them
+            return []  # comments, event names and empty lines
         data = line.partition(b":")[2].strip()
         if data == b"[DONE]":
             self.is_over = True
@@ -125,24 +125,24 @@ class RemoteReply:
         try:
             chunk = _CHUNKS.decode(data)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-            raise self._client.failed("sends what is no answer of a model") from error
+            raise self._client.failed("sent an invalid reply") from error
         if chunk.error is not None or line.startswith(b"error:"):
             raise self._failure(data)
         return list(self._events(chunk))
 
     def finish(self) -> list[RequestEvent]:
-        """Return the last events. Raises EdgechatError if the answer has no end."""
+        """Return the last events. Raises EdgechatError if the reply was cut off."""
         if not self.is_over and self._reason is None:
             raise self._client.broken("closed the connection in the middle of its answer")
         return [*self._texts(self._text.finish()), self._finished(self._finish_reason)]
 
     def cancelled(self) -> Finished:
-        """Return the end of an answer that nobody waits for any more."""
+        """Return the event that ends a cancelled reply."""
         return self._finished("cancelled")
 
     @property
     def is_timed(self) -> bool:
-        """Whether it was long enough for its speed to mean something."""
+        """Whether the reply was long enough for a meaningful speed."""
         return self._tokens >= _LEAST_PIECES and self._last - self._first >= _LEAST_SECONDS
 
     def _failure(self, data: bytes) -> EdgechatError:
@@ -196,12 +196,12 @@ class RemoteReply:
         name, arguments = call.function.name or "", call.function.arguments or ""
         known_index, known_id = self._call
         is_other = call.index != known_index or (call.id or known_id) != known_id
-        # Without any ids a name behind arguments is another call's: some servers send each call whole.
+        # Without ids, a name that follows arguments begins another call: some servers send each call whole.
         is_next = bool(name) and not (call.id or known_id) and self._has_arguments
         is_new = self._calls == 0 or is_other or is_next
         if is_new:
             if not name or len(name) > _MOST_NAME or not name.isprintable():
-                raise self._client.failed("calls a tool without a name")
+                raise self._client.failed("sent a tool call without a name")
             most = self._request.most_calls or _MOST_CALLS
             if self._calls >= most:
                 self.is_over, self._reason = True, "tool_calls"
@@ -209,7 +209,7 @@ class RemoteReply:
             yield from self._texts(self._text.finish() if self._calls == 0 else ())
             self._calls += 1
             self._call, self._has_arguments = (call.index, call.id), False
-            # Ours: a server may use the same ids in every answer.
+            # A new id, because a server may use the same ids in every reply.
             begun = ToolCall(f"call_{uuid.uuid4().hex[:24]}", name, "")
             yield ToolCallBegun(self._request.id, begun, self._tokens)
         if arguments:
@@ -237,7 +237,7 @@ class RemoteReply:
         prompt = _count(told.get("prompt_tokens"))
         cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else 0
         cached = min(cached or _count(self._timings.get("cache_n")), prompt)
-        # Each piece is a token at least: a server that counts fewer is wrong.
+        # Each piece has at least one token: a server that counts fewer is wrong.
         written = max(_count(told.get("completion_tokens")), self._tokens)
         return Usage(prompt, cached, written, self._dropped)
 
@@ -249,7 +249,7 @@ class RemoteReply:
 
     def _finished(self, reason: FinishReason) -> Finished:
         usage, told = self._usage_now, self._timings
-        # Thoughts that were not shown are not timed, and drafts bring no more than so many tokens in a piece.
+        # Hidden thoughts are not timed, and a piece has only so many tokens, even with drafts.
         n_timed = min(usage.completion_tokens - self._n_hidden, _MOST_IN_PIECE * self._tokens) - 1
         seconds = self._last - self._first
         return Finished(

@@ -1,4 +1,4 @@
-"""From a ChatRequest to the body of a chat completion, in the dialect of a server."""
+"""Remote request: turns a ChatRequest into the body of a chat completion, in a server's dialect."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _KNOWN: Mapping[RemoteKind, tuple[str, ...]] = {
     "tgi": _OPENAI,
     "openai": _OPENAI,
 }
-"""The parameters of sampling that a server has a field for."""
+"""The sampling parameters that each kind of server has a field for."""
 _NAMES: Mapping[tuple[RemoteKind, str], str] = {
     ("llama-server", "repetition_penalty"): "repeat_penalty",
     ("lmstudio", "repetition_penalty"): "repeat_penalty",
@@ -45,18 +45,18 @@ _BY_TEMPLATE = ("vllm", "sglang", "llama-server", "transformers", "edgechat")
 
 
 def body_of(request: ChatRequest, model: HostedModel) -> dict[str, Any]:
-    """Return the body of the request. Reads the files of media.
+    """Return the body for a request. Reads its media files.
 
-    Raises BadRequest for what the server has no field for, ImageError, and SwitchUnknown.
+    Raises ImageError, SwitchUnknown, and BadRequest for anything the server does not support.
     """
     if request.text is not None or request.suffix:
-        raise BadRequest(f"{model.name} is asked by messages; it completes no plain text here.")
+        raise BadRequest(f"{model.name} accepts only messages, not plain text to complete.")
     if request.adapters:
         raise BadRequest(
-            f"LoRA adapters are for models of this machine, and {model.name} is on a server.",
-            hint="Leave them out: /lora off, or without --lora.",
+            f"LoRA adapters require a model on this machine, and {model.name} is on a server.",
+            hint="Leave them out: use /lora off, or omit --lora.",
         )
-    if model.kind == "transformers":  # which ignores them, and says so in its log alone
+    if model.kind == "transformers":  # which ignores them, and only logs that
         _refuse_ignored(request, model)
     body: dict[str, Any] = {
         "model": model.id,
@@ -67,7 +67,7 @@ def body_of(request: ChatRequest, model: HostedModel) -> dict[str, Any]:
         **_thinking(request, model),
     }
     if request.max_tokens is not None:
-        # OpenAI's own models know the newer name alone, most other servers the older one.
+        # OpenAI's own models know only the newer name, most other servers only the older one.
         body["max_completion_tokens" if model.kind == "openai" else "max_tokens"] = request.max_tokens
     if request.stop:
         body["stop"] = list(request.stop)
@@ -76,10 +76,10 @@ def body_of(request: ChatRequest, model: HostedModel) -> dict[str, Any]:
         if request.tool_choice == "required":
             named = {"type": "function", "function": {"name": request.tool}}
             body["tool_choice"] = named if request.tool else "required"
-            if model.kind == "vllm":  # whose arguments are any JSON otherwise
+            if model.kind == "vllm":  # which otherwise accepts any JSON as arguments
                 for tool in body["tools"]:
                     tool["function"]["strict"] = True
-            if request.tool and model.kind == "llama-server":  # which takes an object for "auto"
+            if request.tool and model.kind == "llama-server":  # which takes an object to mean "auto"
                 body["tools"] = [_tool(tool) for tool in request.tools if tool.name == request.tool]
                 body["tool_choice"] = "required"
         if request.most_calls == 1:
@@ -101,21 +101,21 @@ def body_of(request: ChatRequest, model: HostedModel) -> dict[str, Any]:
 def _refuse_ignored(request: ChatRequest, model: HostedModel) -> None:
     named = {
         "JSON schemas": request.schema is not None,
-        "calls that are required": bool(request.tools) and request.tool_choice == "required",
-        "probabilities of tokens": request.logprobs is not None,
+        "required tool calls": bool(request.tools) and request.tool_choice == "required",
+        "token probabilities": request.logprobs is not None,
     }
     if asked := [name for name, is_set in named.items() if is_set]:
         raise BadRequest(
-            f"{model.name} has no {' and no '.join(asked)} ({KINDS[model.kind]}).",
+            f"{model.name} does not support {' or '.join(asked)} ({KINDS[model.kind]}).",
             hint="Leave that out, or use --engine vllm or a GGUF file.",
         )
 
 
 def without_oldest(messages: Sequence[Message]) -> tuple[int, tuple[Message, ...]]:
-    """Return how many turns are left out, and the other messages: half of those that can leave, the oldest.
+    """Drop the older half of the turns that can be dropped; return how many, and the remaining messages.
 
-    The system prompt, the first turn and the last one stay, as in `edgechat.engine.prompt.window`. How many
-    tokens they have is known to the server alone.
+    The system prompt, the first turn and the last one stay, as in `edgechat.engine.prompt.window`. Only the
+    server knows how many tokens they have.
     """
     turns = turns_of([message.role for message in messages])
     n_dropped = (len(turns) - 1) // 2
@@ -124,13 +124,13 @@ def without_oldest(messages: Sequence[Message]) -> tuple[int, tuple[Message, ...
 
 
 def unsupported(request: ChatRequest, model: HostedModel) -> tuple[str, ...]:
-    """Return the parameters of sampling that are set, and that the server has no field for."""
+    """Return the sampling parameters that are set but that the server has no field for."""
     known = _KNOWN[model.kind]
     return tuple(name for name in _given(request) if name not in known)
 
 
 def _given(request: ChatRequest) -> dict[str, Any]:
-    """Return the parameters of sampling that someone has set: for the others, the server's defaults hold."""
+    """Return the sampling parameters that were set; the server's defaults apply to the others."""
     values, usual = msgspec.structs.asdict(request.sampling), Sampling()
     named = request.sampling_set
     names = [
@@ -145,7 +145,7 @@ def _given(request: ChatRequest) -> dict[str, Any]:
 
 def _sampling(request: ChatRequest, model: HostedModel) -> dict[str, Any]:
     if request.sampling.bias:
-        raise BadRequest(f"{model.name} gets no biases of tokens, which only its own tokenizer numbers.")
+        raise BadRequest(f"{model.name} does not accept token biases: only the server knows its token ids.")
     known = _KNOWN[model.kind]
     given = {name: value for name, value in _given(request).items() if name in known}
     return {_NAMES.get((model.kind, name), name): value for name, value in given.items()}
@@ -183,19 +183,19 @@ def _message(message: Message, model: HostedModel) -> dict[str, Any]:
     if message.calls:
         sent["tool_calls"] = list(map(_call, message.calls))
         sent["content"] = content or None
-    if message.thinking and model.kind in _BY_TEMPLATE:  # for templates that show earlier thoughts of a round
+    if message.thinking and model.kind in _BY_TEMPLATE:  # for templates that show earlier thoughts in a turn
         sent["reasoning_content"] = message.thinking
     return sent
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    """Return an earlier call; many servers refuse a conversation whose arguments are no JSON object."""
+    """Return an earlier call. Its arguments become a JSON object, which many servers require."""
     function = {"name": call.name, "arguments": arguments_text(call.arguments)}
     return {"id": call.id, "type": "function", "function": function}
 
 
 def _parts(message: Message, model: HostedModel) -> Iterator[dict[str, Any]]:
-    """Yield the parts of a message with images: texts, and each image where it belongs."""
+    """Yield the parts of a message with media: text, and each file where it belongs."""
     texts = message.content.split(PLACE, len(message.media))
     unplaced = len(message.media) - (len(texts) - 1)
     for file in message.media[:unplaced]:
@@ -213,7 +213,7 @@ def _media(file: MediaFile, model: HostedModel) -> dict[str, Any]:
     try:
         data = base64.b64encode(read_bytes(path, _MOST_MEDIA)).decode()
     except OSError as error:
-        raise ImageError(f"A file of the question cannot be read: {error.strerror}.") from error
+        raise ImageError(f"A file in the question cannot be read: {error.strerror}.") from error
     if isinstance(file, Image):
         url = f"data:image/{_TYPES.get(kind, kind)};base64,{data}"
         return {"type": "image_url", "image_url": {"url": url}}

@@ -1,4 +1,4 @@
-"""A server that edgechat starts itself: a program of another maker, on a free port of loopback."""
+"""Started host: a third-party server program that edgechat runs on a free loopback port."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from edgechat.planner.plan import API_KEY, PORT, ProgramPlan
 from edgechat.settings import RemoteServer
 
 START_SECONDS, SILENT_SECONDS = 3600.0, 600.0
-"""Until a program is ready, and until it says anything new meanwhile: it may download and compile."""
+"""Seconds for a program to become ready, and for silence in its log: it may download and compile."""
 _POLL_SECONDS = 0.25
 _ASK_SECONDS = 5.0
 _SHOWN_LINES = 8
@@ -30,7 +30,7 @@ _MOST_TAIL = 16384
 
 
 class StartedHost:
-    """A `RemoteHost` whose server is started when it is needed, and ends with `close` or edgechat."""
+    """A `RemoteHost` that starts its server when needed, and ends it on `close` or when edgechat ends."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class StartedHost:
         start_seconds: float = START_SECONDS,
         silent_seconds: float = SILENT_SECONDS,
     ) -> None:
-        """name: of the model, by which the time of a start is remembered."""
+        """name: the model's name, under which the startup time is recorded."""
         self.log_path: Path | None = None
         self._plan = plan
         self._start_seconds, self._silent_seconds = start_seconds, silent_seconds
@@ -49,9 +49,9 @@ class StartedHost:
         self._server: RemoteServer | None = None
 
     async def open(self, on_progress: Callable[[float], None]) -> RemoteServer:
-        """Return the server once it lists its models; `on_progress` is called while it is waited for.
+        """Return the server once it lists its models, calling `on_progress` while waiting.
 
-        Starts the program unless it runs. Raises LoadFailed, with the end of its log.
+        Starts the program unless it is running. Raises LoadFailed with the end of the program's log.
         """
         if self._server is not None and await self._still_answers(self._server):
             return self._server
@@ -86,7 +86,7 @@ class StartedHost:
             await program.close()
 
     def log_tail(self, n_bytes: int) -> str:
-        """Return the end of the program's log, printable."""
+        """Return the end of the program's log, with only printable characters and the API key masked."""
         text = tail(self.log_path, n_bytes) if self.log_path is not None else ""
         key = self._server.key if self._server is not None else None
         return text.replace(key, "…") if key else text
@@ -125,7 +125,9 @@ class StartedHost:
                 if (written := self._log_size()) != size:
                     size, heard = written, now
                 if now - heard > self._silent_seconds:
-                    raise self._failed(server, f"is not ready, and has said nothing for {now - heard:.0f} s")
+                    raise self._failed(
+                        server, f"is not ready, and has written nothing for {now - heard:.0f} s"
+                    )
                 if now - began > self._start_seconds:
                     raise self._failed(server, f"was not ready after {now - began:.0f} s")
                 await asyncio.sleep(_POLL_SECONDS)
@@ -151,10 +153,10 @@ class StartedHost:
 
 
 async def _is_ready(client: RemoteClient) -> bool:
-    is_transformers = client.server.kind == "transformers"  # whose list fails without a cache of the hub
+    is_transformers = client.server.kind == "transformers"  # whose list needs a Hugging Face cache
     try:
         listed = await client.get("/health" if is_transformers else "/v1/models", seconds=_ASK_SECONDS)
-    except EdgechatError:  # it does not listen yet, or still loads
+    except EdgechatError:  # it is not listening yet, or still loading
         return False
     if is_transformers:
         return True

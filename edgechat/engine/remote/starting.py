@@ -1,4 +1,4 @@
-"""What a program that edgechat starts is doing, in a line: its own log, condensed."""
+"""Startup status: one line about a program that edgechat is starting, condensed from its log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edgechat.models.remote.model import KINDS
 from edgechat.planner.plan import LoadPlan
 
 LOG_BYTES = 8192
-"""Of the end of the log, that `Starting.line` needs."""
+"""Bytes at the end of the log that `Starting.line` needs."""
 _STAGES = (
     (r"Downloading|Fetching \d+ files", "downloading"),
     (
@@ -23,14 +23,14 @@ _STAGES = (
     (r"KV cache size|Warming up done", "making room for the cache"),
     (r"Starting vLLM server|Application startup complete|server is listening", "nearly ready"),
 )
-"""What stands in the logs of vLLM, SGLang, Transformers and llama-server, and what it means."""
+"""Patterns in the logs of vLLM, SGLang, Transformers and llama-server, and what they mean."""
 _STAGE = re.compile("|".join(f"(?P<s{at}>{sign})" for at, (sign, _) in enumerate(_STAGES)))
 _SHARE = re.compile(r"\b(\d{1,3})%(?= Completed|\|)")
-"""A bar of tqdm."""
+"""A tqdm progress bar."""
 
 
 class Starting:
-    """One start, from now on."""
+    """Reports on the start of a program, timed from now on."""
 
     def __init__(self, plan: LoadPlan) -> None:
         assert plan.remote is not None
@@ -40,7 +40,7 @@ class Starting:
         self._stage = ""
 
     def line(self, log: str) -> str:
-        """Return what is shown, of the end of the log: 'Starting vLLM: compiling, 12 s (35 s last time)'."""
+        """Return the status, given the end of the log: 'Starting vLLM: compiling, 12 s (35 s last time)'."""
         self._stage = _stage(log) or self._stage
         said = f": {self._stage}" if self._stage else ""
         usual = f" ({self._usual:.0f} s last time)" if self._usual else ""
@@ -48,7 +48,7 @@ class Starting:
 
 
 def _stage(log: str) -> str:
-    """Return the last stage that a log tells; '' if none."""
+    """Return the latest stage in a log; '' if there is none."""
     told = list(_STAGE.finditer(log))
     if not told:
         return ""

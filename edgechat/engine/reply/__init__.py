@@ -1,5 +1,5 @@
-"""Replies: text, thinking and tool calls from tokens, and grammars that a reply must follow.
+"""Replies: split tokens into text, thinking and tool calls, and enforce grammars.
 
-Takes the bytes of tokens, returns pieces of text and calls. Read `generation.py` first, then `reply.py` and
+Takes the bytes of tokens; returns pieces of text and calls. Read `generation.py` first, then `reply.py` and
 `grammar.py`.
 """

@@ -1,4 +1,4 @@
-"""Constraints: which tokens may come next in a reply that follows a grammar, computed by llguidance.
+"""Constraints: find which tokens may come next in a reply that follows a grammar, using llguidance.
 
 Grammars are compiled in a thread, after a child process has compiled them safely.
 """
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _REMEMBERED = 256  # grammars whose outcome is remembered: programs send the same grammar repeatedly
 _STACK = 64 * 2**20  # bytes, for the thread that compiles; the child process has less
 _POSITION = re.compile(r"at (\d+)\(\d+\)")
-_LONGEST_EXPLANATION = 200  # characters of what llguidance says about a schema
-# Otherwise llguidance would tokenize forced text, in only one of the ways that the model may use.
+_LONGEST_EXPLANATION = 200  # characters quoted from llguidance's message about a schema
+# Otherwise llguidance would tokenize forced text itself, and forbid the model's other ways to write it.
 _OPTIONS = '%llguidance {"no_forcing": true}\n'
 
 
@@ -39,8 +39,9 @@ class Constraint:
     """A grammar and its state in a reply. Methods raise SchemaError if the grammar turns out too complex.
 
     Results depend only on the reply's tokens: the matcher advances over new tokens and rolls back over
-    removed tokens, so rejected drafts need no care. Checking a token takes 10 us; a mask of a vocabulary of
-    152,000 tokens takes 5 to 300 us, and 2 ms inside a string with a pattern or limited length.
+    removed tokens, so rejected drafts need no special handling. Checking a token takes 10 us; a mask of a
+    vocabulary of 152,000 tokens takes 5 to 300 us, and 2 ms inside a string with a pattern or limited
+    length.
     """
 
     def __init__(self, matcher: LLMatcher, n_vocab: int, ends: Seq[int]) -> None:
@@ -52,7 +53,7 @@ class Constraint:
         self._bits = np.zeros((n_vocab + 32) // 32, np.uint32)  # one more token: see `_new_tokenizer`
 
     def mask(self, reply_tokens: Seq[int]) -> npt.NDArray[np.bool_]:
-        """Return the tokens that may follow [n_vocab]. Tokens that end the reply are ignored."""
+        """Return a mask of the tokens that may follow [n_vocab]. End tokens in `reply_tokens` are ignored."""
         self._advance_to(reply_tokens)
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         self._check()
@@ -60,14 +61,14 @@ class Constraint:
         return bits.view(np.bool_)
 
     def allows(self, reply_tokens: Seq[int], tokens: Seq[int]) -> int:
-        """Return how many of `tokens` may follow the reply so far, in sequence."""
+        """Return how many of `tokens` may follow the reply so far, in order."""
         self._advance_to(reply_tokens)
         n_allowed = int(self._matcher.validate_tokens(list(tokens)))
         self._check()
         return n_allowed
 
     def is_complete(self, reply_tokens: Seq[int]) -> bool:
-        """Return whether nothing may follow."""
+        """Return True if no token may follow."""
         self._advance_to(reply_tokens)
         return bool(self._matcher.is_stopped())
 
@@ -90,7 +91,8 @@ class Constraint:
 class Constraints:
     """Compiles constraints for a vocabulary in background threads.
 
-    New grammars, which a child process tries first, wait for each other; known grammars do not wait for them.
+    New grammars, which a child process tries first, are compiled one after another; known grammars do not
+    wait for them.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -100,14 +102,14 @@ class Constraints:
         self._valid: dict[bytes, None] = {}
         self._errors: dict[bytes, ErrorInfo] = {}
         self._lock = threading.Lock()
-        """Held while the tokenizer is made."""
+        """Held while the tokenizer is created."""
         self._closed = False
         self._executors: dict[str, ThreadPoolExecutor] = {}
 
     def prepare(self) -> None:
         """Create the tokenizer shared by all constraints; does nothing without llguidance.
 
-        Half of this, up to 0.7 s, holds Python's global lock, whatever the thread.
+        For half of that time, up to 0.7 s, it holds the GIL and blocks all other threads.
         """
         if not _is_missing():
             wait([self._executor("grammars").submit(self._tokenizer)])  # errors recur with the first request
@@ -137,7 +139,7 @@ class Constraints:
         if name not in self._executors:
             self._executors[name] = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
             before = threading.stack_size(_STACK)
-            try:  # the executor starts its thread with the first work
+            try:  # the executor starts its thread with its first task
                 self._executors[name].submit(lambda: None).result()
             finally:
                 threading.stack_size(before)
@@ -157,7 +159,7 @@ class Constraints:
         return constraint
 
     def _compile(self, grammar: str) -> Constraint:
-        # A new matcher for each request: copies share a lexer, whose memory grows with their texts.
+        # A new matcher for each request: copies share a lexer, whose memory grows with their text.
         import llguidance
 
         tokenizer = self._tokenizer()
@@ -167,7 +169,7 @@ class Constraints:
         return Constraint(matcher, self._vocabulary.size, tokenizer.eos_tokens)
 
     def _compile_in_child(self, grammar: str) -> None:
-        """Compile a grammar where it may hang or crash. Raises SchemaError."""
+        """Compile a grammar in the child process, where hangs and crashes do no harm. Raises SchemaError."""
         try:
             if self._closed:
                 raise EngineError("The engine is shutting down.")

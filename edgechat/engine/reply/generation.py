@@ -31,13 +31,13 @@ from edgechat.engine.types import (
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Generation(Sequence):
-    """Sequence with a reply that is being generated."""
+    """A sequence whose reply is being generated."""
 
     generates: ClassVar[bool] = True
 
     reply: Reply
     logprobs: Logprobs | None = None
-    """Logprobs of its tokens, if requested."""
+    """Logprobs of the reply's tokens, if requested."""
     drawn: int | None = None
     """The next token, if the backend sampled it."""
     pieces: list[Piece] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Generation(Sequence):
         return self._events(shown)
 
     def finish(self, reason: FinishReason) -> list[Event]:
-        """Return events for text that was held back, at the end of the reply."""
+        """End the reply; return events for text that was held back."""
         return self._events(self.reply.finish(cut=reason != "stop"))
 
     def _events(self, shown: list[Shown]) -> list[Event]:
@@ -89,17 +89,17 @@ class Generation(Sequence):
 
 
 PlacedLogprobs = tuple[int, TokenLogprobs]
-"""Number of characters of the answer before a token, and the token."""
+"""A token's position in the answer, in characters, and its logprobs."""
 
 
 class Logprobs:
-    """Logprobs of the tokens of a reply, returned with the text that they begin.
+    """Logprobs of a reply's tokens, returned with the text in which the tokens begin.
 
     Thoughts, calls and text that is never shown (marks, text after a stop string) have no logprobs.
     """
 
     def __init__(self, vocabulary: Vocabulary, others: int) -> None:
-        """others: number of the likeliest tokens to return with each token."""
+        """others: how many of the likeliest tokens to return with each token."""
         self._vocabulary = vocabulary
         self._others = others
         self._computed: deque[TokenLogprobs] = deque()
@@ -124,9 +124,9 @@ class Logprobs:
         self._n_answer = reply.n_answer
         if reply.in_call:
             return
-        if reply.n_calls > self._n_calls:  # they were tokens of a call
+        if reply.n_calls > self._n_calls:  # these were tokens of a call
             self._n_calls = reply.n_calls
-            while self._ready and self._ready[-1][0] >= reply.n_shown:  # white space before it
+            while self._ready and self._ready[-1][0] >= reply.n_shown:  # whitespace before the call
                 self._ready.pop()
         elif reply.where is ReplyPart.ANSWER:
             self._ready += self._undecided
@@ -143,7 +143,7 @@ class Logprobs:
 
 
 def reply_of(request: ChatRequest, template: ChatTemplate, *, thinking: bool) -> Reply:
-    """Return the empty reply to a request. thinking: the prompt already opens the thought."""
+    """Return the empty reply to a request. thinking: whether the prompt already opens the thought."""
     if request.text is not None:
         return Reply(request.stop)
     calls = None

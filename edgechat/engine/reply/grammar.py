@@ -1,6 +1,6 @@
 """Grammar of a reply: a thought if the model thinks, then the answer or calls that the request demands.
 
-Grammars are written in llguidance's dialect of Lark. Thoughts and the strings of JSON values are free; every
+Grammars are written in llguidance's dialect of Lark. Thoughts and strings in JSON values are free; every
 token of an answer follows its schema.
 """
 
@@ -30,16 +30,18 @@ from edgechat.engine.tool_calls.tools import (
 from edgechat.engine.types import ChatRequest, Tool
 
 _WHITE_SPACE = r"\x20|\x0A(\x20{0,16}|\x09{0,8})"
-"""Between parts of a JSON value: a space or a line's indentation. Small models would write endless space."""
+"""Between parts of a JSON value: a space, or a line break with indentation. Without limits, small models
+would write endless whitespace.
+"""
 _FORMATS = frozenset(
     ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
 )
-"""Formats of strings that can be enforced."""
+"""String formats that can be enforced."""
 MOST_CALLS = 16
-"""Calls in a reply, for families that support several."""
+"""Maximum number of calls in a reply, for families that support several."""
 _XML_KEY = re.compile(r"[^<>\n]{1,200}")
 _GEMMA_KEY = re.compile(r"[\w.$@-]{1,200}")
-_NESTED = 8  # levels of objects whose schemas are followed; deeper ones may have any value
+_NESTED = 8  # levels of objects whose schemas are enforced; deeper ones may have any value
 _GEMMA_RULES = {
     "string": "gemma_text",
     "integer": "GEMMA_INTEGER",
@@ -88,14 +90,14 @@ def grammar_of(
 
 
 def json_rule(schema: str) -> str:
-    """Return the expression for a JSON value of a schema. Raises SchemaError."""
-    # The key for options of llguidance, which requests may not set.
+    """Return the expression for a JSON value that follows a schema. Raises SchemaError."""
+    # llguidance takes its options from this key, which requests may not set.
     options = {"x-guidance": {"whitespace_pattern": _WHITE_SPACE}}
     return "%json " + json.dumps(_without_unknown_formats(schema_in(schema)) | options)
 
 
 def _without_unknown_formats(part: Any) -> Any:
-    """Return a part of a schema without formats that cannot be enforced; these are annotations."""
+    """Return a part of a schema without unenforceable formats, which are only annotations."""
     if isinstance(part, list):
         return [_without_unknown_formats(item) for item in part]
     if not isinstance(part, dict):
@@ -111,7 +113,7 @@ def reply_grammar(body: str, vocabulary: Vocabulary, marks: Marks | None, *, thi
     """Return the grammar of a whole reply.
 
     body: Lark rules with `answer` as the top rule; rule names that begin with `reply_` are reserved.
-    marks: the template's marks of thoughts, if any. thinking: the prompt already opens the thought.
+    marks: the template's marks for thoughts, if any. thinking: whether the prompt already opens the thought.
     """
     if marks is None:
         return f"start: answer\n{body}\n"
@@ -128,11 +130,11 @@ def reply_grammar(body: str, vocabulary: Vocabulary, marks: Marks | None, *, thi
 
 
 def _thinking_rule(close: str, vocabulary: Vocabulary) -> str:
-    """Return the rule of an open thought: any text, then the closing mark."""
+    """Return the rule for an open thought: any text, then the closing mark."""
     first, *rest = _rule_items(close, vocabulary)
     if first.startswith('"'):
         return f"reply_thought: reply_open {' '.join(rest)}\nreply_open[suffix={first}]: /(?s:.*)/"
-    # The mark spelled out in letters would close the thought, too, but only for readers of the text.
+    # Exclude the mark spelled out as text: whoever reads the text would take the thought as closed.
     text = re.escape(close).replace("/", r"\/")
     return (
         f"reply_thought: REPLY_TEXT? {' '.join((first, *rest))}\n"
@@ -141,7 +143,7 @@ def _thinking_rule(close: str, vocabulary: Vocabulary) -> str:
 
 
 def literal(text: str, vocabulary: Vocabulary) -> str:
-    """Return the expression for a text, in which control tokens are named by their numbers."""
+    """Return the expression for `text`, with control tokens given by their numbers."""
     return " ".join(_rule_items(text, vocabulary))
 
 
@@ -173,7 +175,7 @@ def calls_grammar(
 ) -> str:
     """Return Lark rules, with `answer` as the top rule, for a reply that calls tools.
 
-    tool: require exactly one call, of this tool; otherwise, several calls are allowed if the family supports
+    tool: require exactly one call, to this tool; otherwise, several calls are allowed if the family supports
     them. alternative: expression for an answer instead of calls. optional: allow any text before the calls,
     or instead of them. Raises SchemaError.
     """
@@ -194,7 +196,7 @@ def calls_grammar(
 
 
 class _CallRules:
-    """Lark rules for the calls of a family."""
+    """Lark rules for a family's calls."""
 
     def __init__(self, family: Format, vocabulary: Vocabulary) -> None:
         self._family = family
@@ -208,13 +210,13 @@ class _CallRules:
         return literal(text, self._vocabulary)
 
     def add(self, tool: Tool, rule: str) -> str:
-        """Add the rule for a call of a tool, without the opening mark; return its name."""
+        """Add the rule for a call to a tool, without the opening mark; return its name."""
         self.rules.append(f"{TOOL_COMMENT}{tool.name}")
         self.rules.append(f"{rule}: {self._call(tool, rule)}")
         return rule
 
     def delimiters(self) -> tuple[str, str, str]:
-        """Return what stands before the first call, between calls (empty: one call only) and after them."""
+        """Return what precedes the first call, separates calls ('': only one call) and follows the last."""
         family = self._family
         if family.name in ("llama", "harmony"):
             return "", "", ""
@@ -249,7 +251,7 @@ class _CallRules:
         return f"CALL_TEXT? | call_begun {' '.join(rest)} {calls}"
 
     def _add_text(self, *excluded: str, start: str = "") -> None:
-        """Add the terminal for a text that matches none of the patterns."""
+        """Add the terminal for text that matches none of the patterns."""
         anything = f"/{start}(?s:.*)/" if start else "/(?s:.+)/"
         escaped = [pattern.replace("/", r"\/") for pattern in excluded]
         self.rules.append(" & ".join([f"CALL_TEXT: {anything}", *(f"~/{pattern}/" for pattern in escaped)]))
@@ -277,7 +279,7 @@ class _CallRules:
             return f'"\\n" {start} {arguments} "}}" "\\n" {mark(family.close)}'
         return f'{start} {arguments} "}}"'
 
-    # Qwen's tags: texts as they are, of any length, other values as JSON.
+    # Qwen's tags: strings as plain text of any length, other values as JSON.
 
     def _xml_call(self, tool: Tool, schema: dict[str, Any], rule: str) -> str:
         check_top_level(tool, schema)
@@ -334,7 +336,7 @@ class _CallRules:
         return _GEMMA_RULES.get(kind, "gemma_any")
 
     def _gemma_object(self, schema: dict[str, Any], rule: str, depth: int) -> str:
-        """Return the expression for an object. Each key has two rules: as the first key, and after others."""
+        """Return an object's expression. Each key has two rules: as the first key, and after other keys."""
         required = schema.get("required")
         required_keys = (
             set(required)

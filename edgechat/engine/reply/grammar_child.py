@@ -1,7 +1,7 @@
 """Child process that compiles grammars first: a hostile schema may take hours, all memory or the stack.
 
-llguidance limits most of its work, but not all: patterns that must match at the same time are computed
-endlessly, and a long chain of references overflows the stack. Grammars that compile here in time are compiled
+llguidance limits most of its work, but not all: patterns that must match at the same time can keep it busy
+forever, and a long chain of references overflows the stack. Grammars that compile here in time are compiled
 again by the worker.
 """
 
@@ -21,7 +21,7 @@ TIME_LIMIT = 3.0
 MEMORY_LIMIT = 768 * 2**20
 """Memory limit of the process in bytes; normal grammars take 30 to 80 MB."""
 TOOL_COMMENT = "// of the tool "
-"""Comment before the rules of a tool's calls, by which errors find the tool's name."""
+"""Comment before the rules for a tool's calls; error messages get the tool's name from it."""
 _CONTROL_TOKEN = re.compile(r"<\[\d+\]>")
 _END, _CONTROL = 256, 257  # in a vocabulary of bytes; one control token stands for all
 
@@ -29,7 +29,7 @@ _END, _CONTROL = 256, 257  # in a vocabulary of bytes; one control token stands 
 def limits() -> Any:
     """Return llguidance's limits for one grammar: 70 ms to compile, 15 ms per token, 50 MB.
 
-    Strings with limits take the memory: 11,000 characters of a string with a longer maxLength exhaust it.
+    Strings with a length limit take the most memory: it is exhausted after 11,000 characters.
     """
     import llguidance
 
@@ -51,7 +51,7 @@ class Tokens:
     is_tokenizer_wrapper = True
 
     def __init__(self, tokens: list[bytes], end: int) -> None:
-        """tokens: their bytes; those of control tokens begin with 0xff, which no text contains."""
+        """tokens: the bytes of each token. Control tokens begin with 0xff, which no text contains."""
         self.tokens = tokens
         self.eos_token_id = end
         self.special_token_ids: list[int] = []
@@ -62,7 +62,7 @@ class Tokens:
 
 
 def main() -> None:
-    """Answer each grammar with its error, or nothing, until the parent ends."""
+    """Answer each grammar with its error, or nothing if it is valid, until the parent exits."""
     pipes = spawn.adopt_pipe()
     child.limit_memory(MEMORY_LIMIT)
     child.serve(pipes, _answer, seconds=int(TIME_LIMIT) + 2)

@@ -1,4 +1,4 @@
-"""Reply text: from the bytes of tokens to text without stop strings, with thinking and calls split off."""
+"""Reply text: turns the bytes of tokens into text without stop strings, and splits off thinking and calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Shown = Piece | ToolCall | ArgumentsText
 
 
 class ReplyPart(Enum):
-    """Part of the reply that the next character belongs to."""
+    """The part of a reply that its next character belongs to."""
 
     START = "start"
     THINKING = "thinking"
@@ -25,10 +25,10 @@ class ReplyPart(Enum):
 
 
 class Reply:
-    """Text of a growing reply.
+    """The text of a growing reply.
 
-    The possible beginning of a mark or a stop string is held back until it is decided, so that shown text is
-    never taken back. Stop strings end the answer, but neither thinking nor a call.
+    Text that may begin a mark or a stop string is held back until this is clear, so that shown text is never
+    taken back. Stop strings end the answer, but not thinking or a call.
     """
 
     def __init__(
@@ -40,22 +40,22 @@ class Reply:
         thinking: bool = False,
         calls: Splitter | None = None,
     ) -> None:
-        """ends: stop strings that were not requested, such as the template's end of a message.
+        """ends: stop strings that were not requested, such as the template's end-of-message mark.
 
-        thinking: the prompt already opens the thought. calls: splits calls off the answer.
+        thinking: whether the prompt already opens the thought. calls: splits calls off the answer.
         """
         self.stopped = False
         self.stop_text: str | None = None
         """The requested stop string that ended the answer, if any."""
         self.n_shown = 0
-        """Characters of the answer returned so far."""
+        """Number of characters of the answer returned so far."""
         self._asked = tuple(text for text in stop if text)
         self._stop = self._asked + tuple(text for text in ends if text)
         self._marks = marks
         self._calls = calls
         self._buffer = ""
         self._undecided = ""
-        """End of the answer that may be the beginning of a stop string."""
+        """End of the answer that may begin a stop string."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         if marks is None:
             self.where = ReplyPart.ANSWER
@@ -64,7 +64,7 @@ class Reply:
 
     @property
     def n_answer(self) -> int:
-        """Characters of the answer so far, including those held back."""
+        """Number of characters of the answer so far, including those held back."""
         outside = 0 if self.where is ReplyPart.THINKING else len(self._buffer)
         in_calls = self._calls.n_held if self._calls is not None else 0
         return self.n_shown + len(self._undecided) + in_calls + outside
@@ -90,7 +90,7 @@ class Reply:
         return self._drain(final=False)
 
     def finish(self, *, cut: bool = False) -> list[Shown]:
-        """End the reply and return what was held back. cut: it ends at a limit."""
+        """End the reply and return what was held back. cut: whether a limit ended it."""
         self._buffer += self._decoder.decode(b"", final=True)
         shown = self._drain(final=True)
         if self._calls is not None and not self.stopped:
@@ -113,7 +113,7 @@ class Reply:
         return shown
 
     def _skip_marks(self, *, final: bool) -> None:
-        """Skip white space and marks before a thought or an answer."""
+        """Skip whitespace and marks before a thought or an answer."""
         assert self._marks is not None
         self._buffer = self._buffer.lstrip()
         marks = self._marks.skip + ((self._marks.open,) if self.where is ReplyPart.START else ())
@@ -142,7 +142,7 @@ class Reply:
         return self._answer_text(text) if self._calls is None else self._split_answer(self._calls.feed(text))
 
     def _split_answer(self, items: list[Item]) -> list[Shown]:
-        """Return what can be shown of parts of an answer, up to its end."""
+        """Return what can be shown from these parts of an answer, up to its end."""
         assert self._calls is not None
         shown: list[Shown] = []
         for item in items:
@@ -161,7 +161,7 @@ class Reply:
         return shown
 
     def _answer_text(self, text: str, *, final: bool = False) -> list[Shown]:
-        """Return what can be shown of an answer that continues with `text`."""
+        """Return what can be shown of an answer once it continues with `text`."""
         if self.stopped:
             return []
         text = self._undecided + text

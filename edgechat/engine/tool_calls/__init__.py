@@ -1,1 +1,1 @@
-"""Tool calls: the tools of a request, the calls in a reply, and both in the history of a chat."""
+"""Tool calls: a request's tools, the calls in a reply, and both in a chat's history."""

@@ -1,4 +1,4 @@
-r"""Call formats of the model families: what a call looks like, how it is read, which one a template speaks.
+r"""Call formats: what each model family's calls look like, how to parse them, and which one a template uses.
 
     format    models                            a call, as the model writes it
     hermes    Hermes, Qwen2.5, Qwen3            <tool_call>\n{"name": …, "arguments": {…}}\n</tool_call>
@@ -9,15 +9,15 @@ r"""Call formats of the model families: what a call looks like, how it is read, 
               Devstral, Magistral
     gemma     Gemma 4                           <|tool_call>call:NAME{key:<|"|>text<|"|>,…}<tool_call|>
     harmony   gpt-oss                           <|channel|>commentary to=functions.NAME …<|message|>{…}
-    generic   all others                        as hermes; a system message tells them the tools, and how
+    generic   all others                        as hermes; a system message describes tools and format
 
-Which one a model uses is read off its chat template. Some forget the marks (Qwen2.5-Coder always does): what
-they write then, JSON in a fenced block of code, bare at the beginning of an answer or behind another family's
-mark, is a call where it names one of the request's tools and arguments follow.
+A model's chat template shows which format it uses. Some models forget the marks (Qwen2.5-Coder always does).
+They write JSON in a fenced code block, at the beginning of an answer, or after another family's mark. That is
+a call if it names one of the request's tools and arguments follow.
 
-Calls are untrusted text of bounded size. `parse_x` reads a complete call, `parse_x_head` the beginning of one
-whose arguments are incomplete. They take header and body of the call and the types of the tools' parameters,
-and return None if the text is no call.
+Calls are untrusted text of bounded size. `parse_x` reads a complete call, `parse_x_head` the beginning of a
+call with incomplete arguments. They take the call's header and body and the types of the tools' parameters,
+and return None if the text is not a call.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ import msgspec
 from edgechat.engine.tool_calls.scan import Kinds, is_shallow
 
 QUOTE = '<|"|>'
-"""Around texts in the calls of Gemma 4."""
+"""Encloses strings in Gemma 4's calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedCall:
-    """Parsed call. `arguments` is the text of a JSON object, perhaps incomplete."""
+    """A parsed call. `arguments` is a JSON object as text, possibly incomplete."""
 
     name: str
     arguments: str
@@ -50,11 +50,11 @@ _OBJECT = r'\s*(?=\{\s*["}])'  # before what looks like a JSON object
 _NAMED = re.compile(
     r'\s*\{\s*(?:\{\s*)?"name"\s*:\s*"([\w.-]{1,64})"\s*,\s*"(?:arguments|parameters)"\s*:' + _OBJECT
 )
-_DOUBLED = re.compile(r"\{\s*\{")  # as some templates show a call, and models copy it
+_DOUBLED = re.compile(r"\{\s*\{")  # some templates show calls like this, and models copy it
 
 
 def parse_named_head(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
-    """Read the beginning of such a call."""
+    """Read the beginning of a call in the format of `parse_named`."""
     match = _NAMED.match(body)
     return ParsedCall(match[1], body[match.end() :]) if match else None
 
@@ -67,7 +67,7 @@ class _Named(msgspec.Struct):
 
 
 def parse_named(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
-    """Read `{"name": …, "arguments" or "parameters": {…}}`, perhaps with doubled outer braces."""
+    """Read `{"name": …, "arguments" or "parameters": {…}}`, possibly with doubled outer braces."""
     body = body[1:-1] if _DOUBLED.match(body) else body
     try:
         call = msgspec.json.decode(body, type=_Named)
@@ -89,7 +89,7 @@ def parse_args(header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
 
 
 def parse_args_head(header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
-    """Read the beginning of such a call."""
+    """Read the beginning of a call in the format of `parse_args`."""
     match = _HEADER.fullmatch(header)
     return ParsedCall(match[1], body.lstrip(), _id(match[2])) if match and re.match(_OBJECT, body) else None
 
@@ -98,22 +98,22 @@ _ADDRESS = re.compile(r"\bto=functions\.([\w.-]+)")
 
 
 def parse_addressed(header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
-    """Read a message of gpt-oss addressed to a function."""
+    """Read a gpt-oss message addressed to a function."""
     match = _ADDRESS.search(header)
     arguments = _object(body)
     return ParsedCall(match[1], arguments) if match and arguments else None
 
 
 def parse_addressed_head(header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
-    """Read the beginning of such a message."""
+    """Read the beginning of a message in the format of `parse_addressed`."""
     match = _ADDRESS.search(header)
     return ParsedCall(match[1], body.lstrip()) if match and re.match(_OBJECT, body) else None
 
 
 def _object(text: str) -> str:
-    """Return the text of a JSON object, which may be inside a JSON string; '' if it is not an object."""
+    """Return JSON object text, which may be inside a JSON string; '' if it is not an object."""
     text = text.strip()
-    if text in ("null", '""'):  # of a tool without arguments
+    if text in ("null", '""'):  # for a tool without arguments
         return "{}"
     if text.startswith('"'):
         try:
@@ -151,7 +151,7 @@ def parse_xml(_header: str, body: str, kinds: Kinds) -> ParsedCall | None:
 
 
 def parse_xml_head(_header: str, body: str, kinds: Kinds) -> ParsedCall | None:
-    """Read the beginning of such a call: its name and complete arguments."""
+    """Read the beginning of a call in the format of `parse_xml`: its name and complete arguments."""
     name, arguments, _ = _parse_tagged(body, kinds)
     return ParsedCall(name, json.dumps(arguments, ensure_ascii=False)[:-1]) if name else None
 
@@ -197,7 +197,7 @@ _LITERALS = {"true": "true", "false": "false", "null": "null", "None": "null"}
 
 
 def parse_gemma(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
-    """Read `call:NAME{key:value,…}`, with texts between special quotes."""
+    """Read `call:NAME{key:value,…}`, with strings in special quotes."""
     opening = _CALL.match(body)
     body, end, rest = body.rpartition("<tool_call|>")
     if opening is None or not end or rest.strip():
@@ -211,13 +211,13 @@ def parse_gemma(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
 
 
 def parse_gemma_head(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
-    """Read the beginning of such a call: its name, without arguments."""
+    """Read the beginning of a call in the format of `parse_gemma`: its name, without arguments."""
     opening = _CALL.match(body)
     return ParsedCall(opening[1], "") if opening and body[opening.end() :].startswith("{") else None
 
 
 def _in_json(token: re.Match[str]) -> str:
-    """Convert a token of Gemma's notation to JSON; what is not a token becomes invalid JSON."""
+    """Convert a token of Gemma's notation to JSON; an unknown value becomes invalid JSON."""
     text = token[token.lastgroup] if token.lastgroup else " "
     match token.lastgroup:
         case "text":
@@ -234,23 +234,23 @@ _SPACE = " \t\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """Call format: an opening mark, perhaps a header, a body, and separators before the next call."""
+    """A call format: an opening mark, an optional header, a body, and separators before the next call."""
 
     name: str
     signs: tuple[str, ...]
-    """A template with all of these texts belongs to the family ..."""
+    """A template that contains all of these belongs to the family, unless it contains `unless`."""
     read: Callable[[str, str, Kinds], ParsedCall | None] = parse_named
-    """Parses header and body; returns None if they are not a call."""
+    """Parses a header and body; returns None if they are not a call."""
     head: Callable[[str, str, Kinds], ParsedCall | None] = parse_named_head
-    """Parses a call with an incomplete body; returns None while it is undecided."""
+    """Parses a call with an incomplete body; returns None while this is not certain to be a call."""
     streams: bool = True
-    """Whether arguments are passed on piece by piece; else only once complete, or cut short."""
+    """Whether arguments are passed on piece by piece; otherwise only once they are complete or cut short."""
     opens: tuple[str, ...] = ()
     """Marks that begin a call anywhere in an answer."""
     first: tuple[str, ...] = ()
-    """Texts that begin a call only at the start of an answer; part of the header or body."""
+    """Text that begins a call only at the start of an answer; part of the header or body."""
     header_end: str = ""
-    """'' if there is no header."""
+    """Text that ends the header; '' if there is no header."""
     body_end: str = ""
     """Pattern that ends the body; '' if the body is a JSON object, which ends by itself."""
     between: str = _SPACE
@@ -262,28 +262,28 @@ class Format:
     message_end: str = ""
     """Mark after a message, for replies with several messages."""
     skip: tuple[str, ...] = ()
-    """Marks that may precede an answer, besides skipped marks of thinking."""
+    """Marks that may precede an answer, besides those around thoughts."""
     inside: tuple[str, ...] = ()
     """Other marks, inside headers and bodies."""
     unless: str = ""
-    """... unless it has this text."""
+    """A template that contains this text does not belong to the family; '' excludes none."""
     several: bool = False
-    """Whether several bodies may follow each other."""
+    """Whether several bodies may follow one another."""
     single: bool = False
     """Whether the template supports only one call per message, so that several calls become several
     messages."""
     before: str = ""
-    """The template's key for the text of a message before its calls, unless that is `content`."""
+    """The template's key for a message's text before its calls; '' for `content`."""
     short_ids: bool = False
     """Whether the template requires ids of nine letters or digits."""
     unmarked: bool = False
     """Whether a call is recognized only by its body, which names a tool and has arguments."""
     told: bool = False
-    """Whether the template does not support tools: a message describes tools and format."""
+    """Whether the template does not support tools, so that a message describes the tools and the format."""
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """All texts that may contain control tokens."""
+        """All marks that may contain control tokens."""
         others = (self.header_end, self.close, self.message_end, *self.inside, *self.skip)
         return tuple(mark for mark in (*self.opens, *self.first, *self.ends, *others) if mark)
 
@@ -291,14 +291,14 @@ class Format:
 GENERIC = Format("generic", (), opens=("<tool_call>",), close="</tool_call>", told=True)
 
 BARE = Format("bare", (), between=_SPACE + "[],;", several=True, unmarked=True)
-"""Calls of models that forget the marks: JSON at the beginning of an answer ..."""
+"""For models that forget the marks: JSON at the beginning of an answer."""
 FENCED = replace(BARE, name="fenced", close="```")
-"""... or of a fenced block of code ..."""
+"""The same in a fenced code block."""
 TAGGED = {
     f"<{tag}>": replace(BARE, name=tag, close=f"</{tag}>")
     for tag in ("tools", "function_call", "tool", "response", "json")
 }
-"""... or after a mark of another family."""
+"""The same after another family's mark."""
 
 FORMATS = (
     Format(
@@ -370,7 +370,7 @@ FORMATS = (
 
 
 def format_of(template: str) -> Format:
-    """Return the call format of a chat template."""
+    """Return the call format that a chat template uses."""
     if "tools" not in template or "tool_calls" not in template:
         return GENERIC
     for family in FORMATS:

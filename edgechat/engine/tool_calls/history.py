@@ -1,4 +1,4 @@
-"""Calls and results of a conversation, in the form that its chat template expects."""
+"""Call history: a conversation's calls and results, in the form that its chat template expects."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CUT = "This call was cut off before its arguments were complete. It was not car
 def as_dicts(
     messages: Sequence[Message], family: Format, *, text_arguments: bool = False
 ) -> list[dict[str, Any]]:
-    """Return messages in the form that the templates of a family expect.
+    """Return messages in the form that a family's templates expect.
 
     text_arguments: pass arguments as JSON text instead of objects.
     """
@@ -99,7 +99,7 @@ def _one_call_each(messages: Sequence[Message]) -> Iterable[Message]:
 
 
 def with_cut_calls(messages: Sequence[Message]) -> Sequence[Message]:
-    """Add results to calls that were cut off and have none, which say so."""
+    """Add a result to each cut-off call that has none, saying that it was cut off."""
     if not any(message.calls for message in messages):
         return messages
     result: list[Message] = []
@@ -138,9 +138,9 @@ def with_rules_first(messages: Sequence[Message]) -> list[Message]:
 
 
 def in_words(messages: Sequence[Message], tools: Sequence[Tool], *, ruled: bool) -> list[Message]:
-    """Return messages for a template without tools: tools, calls and results become text.
+    """Return messages for a template without tool support: tools, calls and results become text.
 
-    ruled: the template accepts a system message; else the first question describes the tools.
+    ruled: whether the template accepts a system message; otherwise the first question describes the tools.
     """
     result: list[Message] = []
     answered = False

@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping
 
 DEEPEST = 64
-"""Maximum nesting of a body; deeper texts are not calls."""
+"""Maximum nesting depth of a body; deeper text is not a call."""
 LONGEST_END = 64
-"""Maximum characters of the end of a body."""
+"""Maximum length of the end of a body, in characters."""
 
 
 Kinds = Mapping[str, Mapping[str, frozenset[str]]]
-"""JSON types of each parameter of each tool; empty if the schema does not say."""
+"""The JSON types of each tool's parameters; empty for a parameter if the schema names none."""
 
 
 class JsonScan:
@@ -23,13 +23,13 @@ class JsonScan:
 
     def __init__(self) -> None:
         self.n_valid = 0
-        """After a ValueError: characters of the last piece before the wrong character."""
+        """After a ValueError: number of valid characters at the start of the last piece."""
         self._depth = 0
         self._in_string = False
         self._escaped = False
 
     def feed(self, text: str) -> int | None:
-        """Return where the body ends in this piece; None if it goes on. Raises ValueError if it is not JSON.
+        """Return where the body ends in this piece; None if it continues. Raises ValueError if not JSON.
 
         Brackets are counted, not matched: the parser checks the rest.
         """
@@ -61,7 +61,7 @@ class JsonScan:
         elif sign == '"' and self._depth:
             self._in_string = True
         else:
-            raise ValueError(f"{sign!r} is no JSON")
+            raise ValueError(f"{sign!r} is not JSON")
         if self._depth > DEEPEST:
             raise ValueError("too deep")
 
@@ -72,7 +72,7 @@ class JsonScan:
 
 
 class EndScan:
-    """Scans for the end of a body, a pattern of at most `LONGEST_END` characters."""
+    """Scans for the end of a body: a match of a pattern, at most `LONGEST_END` characters long."""
 
     def __init__(self, end: str) -> None:
         self.n_valid = 0
@@ -80,7 +80,7 @@ class EndScan:
         self._tail = ""
 
     def feed(self, text: str) -> int | None:
-        """Return the position after the end of the body in this piece; None if it goes on."""
+        """Return the position after the end of the body in this piece; None if it continues."""
         seen = self._tail + text
         match = self._end.search(seen)
         if match is not None:
@@ -90,7 +90,7 @@ class EndScan:
 
 
 def is_shallow(text: str) -> bool:
-    """Return whether a JSON text is not nested too deeply."""
+    """Return True if JSON text is not nested too deeply."""
     try:
         JsonScan().feed("[" + text)
     except ValueError:

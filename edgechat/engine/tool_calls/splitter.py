@@ -14,19 +14,19 @@ from edgechat.engine.tool_calls.scan import EndScan, JsonScan, Kinds, held_back
 from edgechat.engine.types import ToolCall
 
 LONGEST_CALL = 2**20
-"""Maximum characters of a call; anything longer is text."""
+"""Maximum length of a call, in characters; anything longer is text."""
 _LONGEST_HEADER = 512
-_LONGEST_HEAD = 1024  # characters of a body within which arguments must begin to be streamed
-_LONGEST_PLAUSIBLE = 512  # characters within which the arguments of a call without marks must begin
+_LONGEST_HEAD = 1024  # arguments that begin later in a body are not streamed
+_LONGEST_PLAUSIBLE = 512  # a call without marks is text if its arguments begin later
 _SPACE = " \t\r\n"
 _FENCE = re.compile(r"(?:\A|(?<=\n))[ \t]{0,3}```\w{0,16}[ \t]*\n")
 _BARE = re.compile(r"\s*(?:\[\s*)?(\{)?")
 _FENCE_BEGINS = re.compile(r"(?:\A|(?<=\n))[ \t]{0,3}(?:`{1,2}|```\w{0,16}[ \t]{0,16})\Z")
-_MOST_SPACE = 64  # characters of white space that are held back, as they may belong to a call
+_MOST_SPACE = 64  # characters of whitespace held back because they may belong to a call
 
 
 class Ending(Enum):
-    """End of a message or reply."""
+    """The end of a message or of the reply."""
 
     MESSAGE = "message"
     REPLY = "reply"
@@ -40,14 +40,14 @@ class ArgumentsText:
 
 
 Item = str | ToolCall | ArgumentsText | Ending
-"""Text; a call without its arguments; more arguments; or, last, the end of a message or the reply."""
+"""Text, a call without its arguments, more arguments, or (last) the end of a message or of the reply."""
 
 
 class Splitter:
-    """Extracts calls from the text of a reply.
+    """Extracts calls from a reply's text.
 
-    The possible beginning of a mark is held back until it is decided. What turns out not to be a call is text
-    again, as a whole: it is not searched for other calls. A call is announced when its arguments begin, and
+    Text that may begin a mark is held back until this is clear. What turns out not to be a call becomes text
+    again as a whole: it is not searched for other calls. A call is announced when its arguments begin, and
     remains a call from then on.
     """
 
@@ -62,8 +62,9 @@ class Splitter:
     ) -> None:
         """kinds: available tools with the JSON types of their parameters.
 
-        forced: the answer consists of calls only, so the rest of a call that is cut short is not text.
-        marked: a grammar ensures that calls have marks. most: number of calls after which the reply ends.
+        forced: whether the answer consists of calls only, so that the rest of a cut-off call is not text.
+        marked: whether a grammar ensures that calls have marks. most: number of calls after which the reply
+        ends.
         """
         self._family = family
         self._format = family
@@ -72,7 +73,7 @@ class Splitter:
         self._heads = [
             f'{{"name":"{name}","{key}":{{' for name in kinds for key in ("arguments", "parameters")
         ]
-        """Beginnings of calls without marks, without white space."""
+        """How calls without marks begin, with whitespace removed."""
         self._kinds = kinds
         self._forced = forced
         self._most = most
@@ -82,9 +83,9 @@ class Splitter:
         self._at_line = True
         """Whether the next text begins a line."""
         self._in_fence = False
-        """Whether in a fenced block of code that is not a call."""
+        """Whether the next text is in a fenced code block that is not a call."""
         self._raw: StringIO | None = None
-        """Text of the current call with its mark, empty once announced; None outside of calls."""
+        """Text of the current call with its mark, empty once announced; None outside calls."""
         self._step = self._in_gap
         """Method for the next part of the call."""
         self._length = 0
@@ -94,7 +95,7 @@ class Splitter:
         self._announced = False
         """Whether the current call has been announced."""
         self._arguments: JsonScan | None = None
-        """Searches for the end of its arguments, until found."""
+        """Searches for the end of the current call's arguments; None once found."""
         self._ids: set[str] = set()
         """Ids of the calls so far."""
 
@@ -115,19 +116,19 @@ class Splitter:
 
     @property
     def n_held(self) -> int:
-        """Number of characters held back that may be text."""
+        """Number of held-back characters that may be text."""
         return len(self._buffer) + (0 if self._raw is None else self._raw.tell())
 
     def feed(self, text: str) -> list[Item]:
-        """Add text; return what it decides."""
+        """Add text; return the items that are now certain."""
         self._buffer += text
         return self._drain(final=False)
 
     def finish(self, *, cut: bool = False) -> list[Item]:
         """End the reply and return what was held back.
 
-        cut: the reply ends at a limit, so an incomplete call would have become a call and is not text, unless
-        it has no mark and may be requested JSON.
+        cut: whether a limit ended the reply. If so, an incomplete call is not text, unless it has no mark and
+        may be JSON that was requested.
         """
         items = self._drain(final=True)
         if self._raw is not None and self._step == self._in_body and not self._announced:
@@ -159,7 +160,7 @@ class Splitter:
                 break
         return items
 
-    # Outside of calls.
+    # Outside calls.
 
     def _outside(self, *, final: bool) -> list[Item]:
         family = self._family
@@ -188,7 +189,7 @@ class Splitter:
         return [before, endings[mark]] if before else [endings[mark]]
 
     def _find_unmarked(self, before: int, *, final: bool) -> list[Item] | None:
-        """Begin a possible call without marks, if it starts before a character (-1: anywhere)."""
+        """Begin what may be a call without marks, if it starts before this character (-1: anywhere)."""
         if self._needs_marks:
             return None
         if self._at_start and (bare := _BARE.match(self._buffer)) is not None:
@@ -212,7 +213,7 @@ class Splitter:
         return [text] if text else []
 
     def _undecided(self, marks: tuple[str, ...]) -> int:
-        """Return the length of the end of the text that may be part of a mark or white space before it."""
+        """Return how many characters at the end may belong to a mark, or to whitespace before one."""
         held = held_back(self._buffer, marks)
         fence = None if self._needs_marks else _FENCE_BEGINS.search(self._buffer, 0 if self._at_line else 1)
         held = max(held, len(self._buffer) - fence.start() if fence is not None else 0)
@@ -227,10 +228,10 @@ class Splitter:
         self._at_line = text.endswith("\n") if text else self._at_line
         return [text] if text else []
 
-    # Inside of calls.
+    # Inside calls.
 
     def _enter_call(self, raw: str, call_format: Format) -> None:
-        """Begin a call. raw: its mark and the white space before it."""
+        """Begin a call. raw: its mark and the whitespace before it."""
         self._format, self._at_start = call_format, False
         self._raw = StringIO()
         self._raw.write(raw)
@@ -272,7 +273,7 @@ class Splitter:
         return items if end is None else items + self._finish_call()
 
     def _extend_body(self, piece: str) -> list[Item]:
-        """Add a piece to the body; return what it decides."""
+        """Add a piece to the body; return the items that are now certain."""
         self._body.append(piece)
         self._length += len(piece)
         if self._announced:
@@ -291,12 +292,12 @@ class Splitter:
         return items if items or (is_one and self._length <= _LONGEST_PLAUSIBLE) else self._reject_call()
 
     def _announce(self) -> list[Item]:
-        """Return the current call with its arguments so far, once these have begun."""
+        """Return the current call and its arguments so far; [] if these have not begun."""
         head = self._format.head("".join(self._header), "".join(self._body), self._kinds)
         if head is None or head.name not in self._kinds:
             return []
         self._announced, self._arguments = True, JsonScan()
-        self._raw = StringIO()  # it will never be text again
+        self._raw = StringIO()  # it can no longer be text
         return [self._call(head.name, head.id), *self._arguments_text(head.arguments)]
 
     def _call(self, name: str, model_id: str) -> ToolCall:
@@ -305,7 +306,7 @@ class Splitter:
         return ToolCall(call_id, name, "")
 
     def _arguments_text(self, text: str) -> list[Item]:
-        """Return the part of a piece of the body that belongs to the arguments."""
+        """Return the part of a body piece that belongs to the arguments."""
         end = self._arguments.feed(text) if self._arguments is not None else 0
         if end is not None:
             self._arguments, text = None, text[:end]
@@ -354,7 +355,7 @@ class Splitter:
         return "" if self._raw is None else self._raw.getvalue()
 
     def _reject_call(self) -> list[Item]:
-        """Return a supposed call as text; if it was announced already, end it."""
+        """Return what looked like a call as text, or end the call if it was already announced."""
         if self._announced:
             return self._end_call()
         text, self._raw = self._left(), None

@@ -1,4 +1,4 @@
-"""Tools of a request: checks for untrusted input, and the forms that templates and parsers expect."""
+"""A request's tools: checks for untrusted input, and the forms that templates and parsers expect."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from edgechat.engine.tool_calls.scan import DEEPEST, JsonScan, Kinds, is_shallow
 from edgechat.engine.types import ChatRequest, Tool
 
 MOST_TOOLS = 128
-"""Maximum tools of a request, as for OpenAI."""
+"""Maximum number of tools in a request, as for OpenAI."""
 MOST_CHARACTERS = 2**18
-"""Maximum total characters of all tools: some 60,000 tokens."""
+"""Maximum total length of all tools, in characters: some 60,000 tokens."""
 COMBINED = ("$ref", "anyOf", "oneOf", "allOf")
 """Keywords that combine schemas."""
 LONGEST_SCHEMA = 128 * 1024
-"""Maximum characters of a schema; large interfaces have a tenth."""
+"""Maximum length of a schema, in characters; the schemas of large APIs have a tenth of that."""
 
 VALUES = frozenset(("const", "enum", "default", "examples"))
-"""Keywords with values instead of schemas."""
+"""Keywords that hold values instead of schemas."""
 _SCHEMA_MAPS = frozenset(("properties", "patternProperties", "$defs", "definitions"))
-"""Keywords with named schemas."""
+"""Keywords that hold named schemas."""
 _UNSUPPORTED = (
     frozenset(("uniqueItems", "propertyNames", "not", "contains", "minContains", "maxContains", "if", "then"))
     | frozenset(("else", "dependencies", "dependentRequired", "dependentSchemas", "unevaluatedItems"))
@@ -37,7 +37,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def check(request: ChatRequest) -> None:
-    """Raise SchemaError or BadRequest unless the tools of a request can be used."""
+    """Raise SchemaError or BadRequest unless a request's tools can be used."""
     if request.tools and request.text is not None:
         raise BadRequest("Text completions do not support tools.", hint="Send messages instead.")
     check_tools(request.tools)
@@ -110,7 +110,7 @@ def check_top_level(tool: Tool, schema: dict[str, Any]) -> None:
 
 
 def object_in(text: str) -> dict[str, Any] | None:
-    """Return the JSON object in a text; None if it is not one or cannot be sent to other processes."""
+    """Return the JSON object in `text`; None if it is not an object or cannot be sent to other processes."""
     try:
         value = msgspec.json.decode(text) if is_shallow(text) else None
         msgspec.msgpack.encode(value)  # rejects numbers that cannot be sent to other processes
@@ -120,7 +120,7 @@ def object_in(text: str) -> dict[str, Any] | None:
 
 
 _NOTHING = ("", "null", '""')
-"""Forms of missing arguments, as written by models and clients."""
+"""How models and clients write missing arguments."""
 
 
 def arguments_in(text: str) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def arguments_text(text: str) -> str:
 
 
 def is_cut(text: str) -> bool:
-    """Return whether a text is an unfinished JSON object or array."""
+    """Return True if the text is an unfinished JSON object or array."""
     try:
         return JsonScan().feed(text) is None
     except ValueError:
@@ -153,7 +153,7 @@ def template_tool(tool: Tool) -> dict[str, Any]:
 
 
 def kinds_of(tools: Sequence[Tool]) -> Kinds:
-    """Return the JSON types of each parameter of each tool; empty if the schema does not say."""
+    """Return the JSON types of each tool's parameters; empty for a parameter if the schema names none."""
     kinds = {}
     for tool in tools:
         properties = parameters_of(tool).get("properties", {})
@@ -162,7 +162,7 @@ def kinds_of(tools: Sequence[Tool]) -> Kinds:
 
 
 def text_choices(schema: dict[str, Any]) -> list[str]:
-    """Return the texts of an enum of texts; [] for other schemas."""
+    """Return the values of an enum of strings; [] for other schemas."""
     choices = schema.get("enum")
     return choices if isinstance(choices, list) and all(isinstance(one, str) for one in choices) else []
 
@@ -182,7 +182,7 @@ def types_of(schema: Any) -> frozenset[str]:
 
 
 def relaxed(schema: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the part of a schema that a grammar can enforce, and the places of the rest.
+    """Return the part of a schema that a grammar can enforce, and the locations of the rest.
 
     The result may allow more than the schema, never less.
     """

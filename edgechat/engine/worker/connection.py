@@ -1,4 +1,4 @@
-"""Connection to a worker process: its pipe, the streams of its requests, and the reason for its end."""
+"""Connection to a worker process: its pipe, its requests' streams, and the reason it ended."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ _LOGS_KEPT = 10
 _LOG_TAIL = 4096
 _CLOSE_SECONDS = 2.0
 _ABORTED = (-6, 3)
-"""Exit codes of an aborted process: SIGABRT, and on Windows."""
+"""Exit codes of an aborted process: SIGABRT, and the code on Windows."""
 _WITHOUT = "The partial answer is kept; the next message loads the model without that worker."
 _SIGKILL = 9  # signal.SIGKILL, which Windows does not have
 _LAST_EVENTS = (types.Finished, types.Failed, types.Embedded, types.Translated)
 
 
 class _EventQueue(asyncio.Queue[WorkerEvent | None]):
-    """Events of a request; None marks the end of the worker."""
+    """A request's events; None marks the end of the worker."""
 
     finished = False
-    """Whether the last event has come."""
+    """Whether the last event has been received."""
 
     async def get(self) -> WorkerEvent | None:
         event = await super().get()
@@ -56,7 +56,7 @@ class _EventQueue(asyncio.Queue[WorkerEvent | None]):
 
 
 class WorkerConnection:
-    """One life of the worker process."""
+    """One worker process, from its start to its end."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class WorkerConnection:
         on_end: Callable[[WorkerConnection], None],
     ) -> None:
         self.victims: set[str] = set()
-        """Requests that were running when it died."""
+        """Requests that were running when the worker died."""
         self._process = process
         self._on_end = on_end
         self._closing = False
@@ -95,7 +95,7 @@ class WorkerConnection:
 
     @property
     def lost_its_memory(self) -> bool:
-        """Whether the system killed it because memory ran out, as far as known."""
+        """Whether the system probably killed the worker because memory ran out."""
         killed = not self._closing and not self._garbled and self._process.returncode == -_SIGKILL
         return killed and (self._oom_kills is None or oom_kills() != self._oom_kills)
 
@@ -156,7 +156,7 @@ class WorkerConnection:
 
     @contextlib.contextmanager
     def _events(self, request_id: str, command: messages.Command) -> Iterator[_EventQueue]:
-        """Send a request and yield the queue of its events; cancel it on leaving the context early."""
+        """Send a request and yield its event queue; cancel the request if the context is left early."""
         self.send(command)  # first: a request that is too long need not be cancelled
         events = self._streams[request_id] = _EventQueue()
         if not self.alive:
@@ -170,7 +170,7 @@ class WorkerConnection:
                 self.send(Cancel(request_id))
 
     async def persist(self, chat: str | None, seconds: float) -> None:
-        """Save the state of a chat (None: of all chats) to disk; wait up to `seconds`."""
+        """Save a chat's state (None: every chat's) to disk, waiting up to `seconds`."""
         persisted = self._persisted.setdefault(chat, asyncio.Event())
         self.send(messages.Persist(chat))
         with contextlib.suppress(TimeoutError):
@@ -179,7 +179,7 @@ class WorkerConnection:
     async def inspect(self, chat: str | None, seconds: float) -> Snapshot | None:
         """Return a snapshot of the engine; None if it dies or does not answer within `seconds`.
 
-        A pending question is not sent again.
+        A request for a snapshot is not sent again while it is pending.
         """
         if not self.alive:
             return None
@@ -207,7 +207,7 @@ class WorkerConnection:
             self._process.stdin.write(frame)
 
     async def _read(self) -> None:
-        """Put each event into the queue of its request, and None into all queues at the worker's end."""
+        """Put each event into its request's queue, and None into all queues when the worker ends."""
         assert self._process.stdout is not None
         decoder = msgspec.msgpack.Decoder(list[WorkerEvent])
         try:
@@ -262,7 +262,7 @@ class WorkerConnection:
         )
 
     async def close(self) -> None:
-        """Close the pipe, which ends the worker, and kill it if it does not end. May be called repeatedly."""
+        """Close the pipe, which ends the worker; kill it if it does not end. May be called repeatedly."""
         self._closing = True
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -282,7 +282,7 @@ class WorkerConnection:
 
 
 def closed() -> EngineClosed:
-    """Return the error for a load that was ended on purpose."""
+    """Return the error for a load that was stopped on purpose."""
     return EngineClosed("The engine was closed before the model was loaded.", hint="Start it again.")
 
 
@@ -305,7 +305,7 @@ def _explain_exit(code: int) -> tuple[str, str]:
 
 
 def open_log() -> tuple[Path | None, int]:
-    """Open a new log in the log folder, in a temporary folder of this process, or nowhere (None)."""
+    """Open a new log in the log folder, else in this process's temporary folder, else nowhere (None)."""
     for folder in (paths.log_dir, lambda: Path(_temporary_folder().name)):
         with contextlib.suppress(OSError, FolderError):
             log = _new_log(folder())
@@ -319,10 +319,10 @@ def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def _new_log(folder: Path) -> Path:
-    """Return the path of a new log, and delete the oldest logs."""
+    """Return the path for a new log, and delete the oldest logs."""
     for old in sorted(folder.glob("engine-*.log"))[: -_LOGS_KEPT + 1]:
         writer = old.stem.rsplit("-", 1)[-1]
-        # Logs in use stay: another app's worker may still write to them.
+        # Keep logs in use: another app's worker may still write to them.
         with contextlib.suppress(OSError):
             if not (writer.isdigit() and psutil.pid_exists(int(writer))):
                 old.unlink()
@@ -331,7 +331,7 @@ def _new_log(folder: Path) -> Path:
 
 
 def tail(log: Path, n_bytes: int = _LOG_TAIL) -> str:
-    """Return the end of a log, printable; '' without a log."""
+    """Return the end of a log, with only printable characters; '' if it cannot be read."""
     try:
         with log.open("rb") as stream:
             stream.seek(max(0, log.stat().st_size - n_bytes))

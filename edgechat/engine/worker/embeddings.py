@@ -1,7 +1,7 @@
-"""Embedding engine: computes vectors of texts, or scores with a reranking model.
+"""Embedding engine: computes vectors for texts, or scores with a reranking model.
 
-Each step computes a batch of texts from all requests. A request with many texts does not keep others waiting:
-each call begins with the texts of another request.
+Each step computes a batch of texts from all requests. Each call begins with the texts of a different request,
+so that a request with many texts does not keep others waiting.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from edgechat.planner.plan import LoadPlan
 if TYPE_CHECKING:
     from edgechat.engine.backends.llama_cpp import LlamaCppEmbedder
 
-_BATCH = 512  # maximum tokens of several texts in one call, which cannot be interrupted
-_LARGEST = 48 << 20  # maximum bytes of an answer, which must fit into one message
-_CUT = 16  # characters kept per token of a text to be truncated; nearly all tokens have fewer
+_BATCH = 512  # maximum tokens of several texts in one call, because it cannot be interrupted
+_LARGEST = 48 << 20  # maximum bytes of an answer, because it must fit into one message
+_CUT = 16  # characters per token kept when a text is truncated; nearly all tokens have fewer
 _NO_DRAFTS = "It is an embedding model."
 _DOCUMENT = "{document}"
 _ANOTHER = "Look for another file of the same model: this one was converted by an old or unusual program."
@@ -45,20 +45,20 @@ _PAIR = "A document, with the query,"
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """Request in progress."""
+    """A request in progress."""
 
     id: str
     texts: deque[str | tuple[int, ...]]
     cut: bool = False
     query: str | None = None
     tokens: list[int] = field(default_factory=list)
-    """Tokens of the next text; empty before it is tokenized."""
+    """Tokens of the next text; empty until it is tokenized."""
     vectors: list[bytes] = field(default_factory=list)
     n_tokens: int = 0
 
 
 class EmbeddingEngine:
-    """One embedding model, many requests. Not thread-safe: one thread submits, cancels and steps."""
+    """Serves many requests with one embedding model. Not thread-safe: call all methods from one thread."""
 
     def __init__(self, embedder: LlamaCppEmbedder) -> None:
         """Raises LoadFailed for a reranking model that cannot be used."""
@@ -102,7 +102,7 @@ class EmbeddingEngine:
         ]
 
     def step(self) -> list[Event]:
-        """Compute one call and return its events, [] if there is nothing to do."""
+        """Make one call and return its events; [] if there is nothing to do."""
         events: list[Event] = []
         batch = list(self._next_batch(events))
         if not batch:
@@ -127,7 +127,7 @@ class EmbeddingEngine:
         return events
 
     def _next_batch(self, events: list[Event]) -> Iterator[tuple[_Job, list[int]]]:
-        """Yield the texts of the next call; requests with invalid texts fail."""
+        """Yield the texts for the next call; requests with invalid texts fail."""
         left = min(self._embedder.n_batch, _BATCH)
         n = 0
         for job in list(self._jobs):
@@ -190,7 +190,7 @@ class EmbeddingEngine:
         return Failed(job.id, ErrorInfo.of(error))
 
     def snapshot(self) -> Snapshot:
-        """Return a snapshot, without cache and drafts."""
+        """Return a snapshot without a cache or drafts."""
         work = SchedulerState(
             running=min(len(self._jobs), self._embedder.n_seq_max),
             waiting=max(0, len(self._jobs) - self._embedder.n_seq_max),
@@ -229,14 +229,14 @@ def _too_long(tokens: str, longest: int, what: str = "A text") -> PromptTooLong:
 
 
 class PairVocabulary(Vocabulary, Protocol):
-    """Vocabulary that joins two texts."""
+    """A vocabulary that joins two texts."""
 
     def around_pair(self) -> tuple[list[int], list[int], list[int]]:
-        """Return the ids before, between and after the texts."""
+        """Return the token ids before, between and after the texts."""
 
 
 class PairPrompt:
-    """Tokenizes pairs of query and document."""
+    """Tokenizes pairs of a query and a document."""
 
     def __init__(self, vocabulary: PairVocabulary, template: str | None) -> None:
         """template: from the model's file, with '{query}' and '{document}'."""
@@ -244,7 +244,7 @@ class PairPrompt:
         self._control = ControlTokens(vocabulary)
 
     def check(self) -> None:
-        """Raise LoadFailed if query and document would not be separated: scores would be meaningless."""
+        """Raise LoadFailed if nothing would separate query and document: scores would be meaningless."""
         if self._template is None and not self._vocabulary.around_pair()[1]:
             raise LoadFailed(
                 "The model's file has neither a template for reranking nor a token between two texts.",
@@ -257,7 +257,7 @@ class PairPrompt:
             )
 
     def tokens(self, query: str, document: str) -> list[int]:
-        """Return the ids of a pair."""
+        """Return a pair's token ids."""
         if self._template is None:
             before, between, behind = self._vocabulary.around_pair()
             return [*before, *self._plain(query), *between, *self._plain(document), *behind]
@@ -265,9 +265,9 @@ class PairPrompt:
         return self._control.tokens(_PLACES.sub(lambda place: texts[place[1]], self._template), bos=False)
 
     def beginning(self, query: str, document: str, longest: int) -> list[int]:
-        """Return at most `longest` ids of a pair: the end of the document is left out if necessary.
+        """Return a pair's token ids, leaving out the end of the document if there are more than `longest`.
 
-        The query takes up to a quarter. A template that is too long itself is truncated.
+        The query takes up to a quarter. If the template itself is too long, it is truncated.
         """
         asked = self._plain(query)
         if len(asked) > (most := longest // 4):
@@ -288,7 +288,7 @@ class PairPrompt:
 
 
 def load(plan: LoadPlan, progress: Callable[[float], None]) -> tuple[EmbeddingEngine, types.ModelInfo]:
-    """Load by the plan, report progress, and warm up."""
+    """Load the model as planned, reporting progress, and warm it up."""
     # Imported here, since it loads the native library.
     from edgechat.engine.backends.llama_cpp import LlamaCppEmbedder
 
@@ -318,7 +318,7 @@ def load(plan: LoadPlan, progress: Callable[[float], None]) -> tuple[EmbeddingEn
 
 
 def handle(engine: EmbeddingEngine, command: Command) -> Sequence[WorkerEvent]:
-    """Execute a command, and return its immediate events."""
+    """Execute a command and return its immediate events."""
     match command:
         case Embed():
             return engine.submit(command)

@@ -1,4 +1,4 @@
-"""Inspection: snapshots of an engine between two steps, without any bookkeeping in advance."""
+"""Inspection: takes snapshots of an engine between two steps, without any bookkeeping in advance."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from edgechat.engine.speculative.estimates import Acceptance
 from edgechat.engine.speculative.speculation import Speculation
 from edgechat.engine.types import ChatRequest, Message, Usage
 
-_ROWS = (1, 2, 4, 8, 16)  # n of the C(n) in a snapshot
+_ROWS = (1, 2, 4, 8, 16)  # the n for which a snapshot has the cost C(n)
 _AROUND = 512  # bytes that a template may put before and around a message
-_CLOSING = 3  # tokens after a message among which is its closing token
+_CLOSING = 3  # the token that closes a message is among this many after it
 
 
 @dataclass(frozen=True, slots=True)
 class _Pinned:
-    """Pinned tokens of a chat."""
+    """A chat's pinned tokens."""
 
     first: tuple[Message, ...]
-    """Messages that may be pinned."""
+    """Messages that can be pinned."""
     length: int
-    """Length of the slot in which they were searched."""
+    """Length of the slot when it was searched for them."""
     tokens: list[int]
 
 
 class Inspectable(Protocol):
-    """Inspected parts of an engine."""
+    """The parts of an engine that are inspected."""
 
     backend: Backend
     scheduler: Scheduler
@@ -48,7 +48,7 @@ class Inspectable(Protocol):
 
     @property
     def n_waiting(self) -> int:
-        """Number of requests that are not yet known to the scheduler."""
+        """Number of requests that the scheduler does not know yet."""
 
 
 class Inspector:
@@ -60,7 +60,7 @@ class Inspector:
         self._pinned: dict[str, _Pinned] = {}
 
     def inspect(self, chat: str | None = None) -> snapshot.Snapshot:
-        """Return a snapshot with `chat` (None: the last answered chat) in view."""
+        """Return a snapshot that shows the cache of `chat` (None: of the most recently answered chat)."""
         engine = self._engine
         draft = engine.speculation.draft_cache
         return snapshot.Snapshot(
@@ -93,7 +93,7 @@ class Inspector:
         )
 
     def _pinned_nodes(self, cache: PrefixCache) -> dict[int, int]:
-        """Return the end position of pinned tokens by the id of each node with pinned tokens."""
+        """Return where pinned tokens end in each node that has any, by the node's id."""
         ends: dict[int, int] = {}
         requests = dict(self._engine.chat_cache.chats)
         for sequence in self._engine.scheduler.running:
@@ -112,7 +112,7 @@ class Inspector:
         return ends
 
     def _pinned_end(self, slot: Slot, request: ChatRequest) -> int:
-        """Return the number of pinned tokens in a chat's slot, which are searched once per chat."""
+        """Return the number of pinned tokens in a chat's slot, which is searched once per chat."""
         assert slot.chat is not None
         pinned = self._pinned.get(slot.chat)
         first = first_turn(request.messages)
@@ -174,7 +174,7 @@ class Inspector:
 
 
 def first_turn(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Return the messages that may be pinned: the first turn only once there is a second turn."""
+    """Return the messages that can be pinned; the first turn only once there is a second turn."""
     turns = turns_of([message.role for message in messages])
     if not turns:
         return messages
@@ -194,7 +194,7 @@ def pinned_end(slot: Slot, messages: tuple[Message, ...], vocabulary: Vocabulary
 
 
 def _end_of(slot: Slot, messages: tuple[Message, ...], vocabulary: Vocabulary) -> int:
-    """Return the number of tokens of a slot up to the end of the last message; 0 if it is not found."""
+    """Return the number of tokens in a slot up to the end of the last message; 0 if it is not found."""
     if not messages:
         return 0
     sizes = [len(message.content.strip().encode()) for message in messages]
@@ -218,7 +218,7 @@ def _end_of(slot: Slot, messages: tuple[Message, ...], vocabulary: Vocabulary) -
 
 
 def _tokens(slot: Slot, stop: int) -> Iterator[int]:
-    """Yield the first tokens of a slot."""
+    """Yield a slot's first `stop` tokens."""
     every = (token for node in slot.path for token in node.tokens)
     return itertools.islice(every, stop)
 
@@ -232,7 +232,7 @@ def _starts_with(slot: Slot, tokens: list[int]) -> bool:
 
 
 def _runs(cache: PrefixCache, pinned: dict[int, int], chat: str | None) -> Iterator[snapshot.Run]:
-    """Yield the runs of all nodes; runs of a slot are consecutive."""
+    """Yield the runs of all nodes; a slot's runs are consecutive."""
     paths = [(slot, slot.path) for slot in cache.slots]
     owners: dict[int, set[str | int]] = {}
     own: set[int] = set()
@@ -259,7 +259,7 @@ def _runs(cache: PrefixCache, pinned: dict[int, int], chat: str | None) -> Itera
 
 
 def merge_small_runs(runs: list[snapshot.Run], most: int = snapshot.MOST_RUNS) -> list[snapshot.Run]:
-    """Return at most `most` runs: the smallest runs of each kind are merged, after the others."""
+    """Return at most `most` runs: the smallest of each kind are merged and come last."""
     if len(runs) <= most:
         return runs
     by_size = sorted(range(len(runs)), key=lambda at: runs[at].length, reverse=True)

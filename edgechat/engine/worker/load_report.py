@@ -1,4 +1,4 @@
-"""Load report: compares real memory and speed with the plan, and learns from them for the next plan."""
+"""Load report: compares actual memory use and speed with the plan, and records them for the next plan."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from edgechat.planner.plan import LoadPlan
 
 _LOG = logging.getLogger(__name__)
 _PROMPT, _REPLY = 128, 16  # tokens; shorter prompts and replies say little about speed
-_LEAST = 0.004  # seconds per token below which the cost of calls dominates, not the speed of memory
+_LEAST = 0.004  # seconds per token; below that, the cost of calls dominates, not the speed of memory
 _HOT = 0.25  # weight of a run on an overheated processor, which may be temporary
 _TOLERANCE, _TOLERATED = 0.02, 32 * 2**20
-"""Share of a buffer, and bytes: deviations below the larger of both are ignored."""
+"""As a share of the buffer and in bytes: deviations below the larger of the two are ignored."""
 
 
 class LoadReport:
@@ -40,17 +40,17 @@ class LoadReport:
         self._reply_sample: LoadSample | None = None
 
     def before_step(self, n_running: int) -> None:
-        """Sample the load of the machine before the first step of a request."""
+        """Sample the machine's load before a request's first step."""
         if n_running and self._request_sample is None:
             self._request_sample = moment()
 
     def loaded(
         self, buffers: tuple[Buffer, ...], touched: int, anonymous: int | None, n_vocab: int
     ) -> tuple[Difference, ...]:
-        """Compare allocated buffers with the plan, and learn the remaining memory of the process.
+        """Compare allocated buffers with the plan, and record how much other memory the process uses.
 
-        touched: bytes of its buffers that the process has written to; 0 if unknown. anonymous: its memory
-        that is not mapped from files; None if unknown.
+        touched: bytes of its buffers that the process has written to; 0 if unknown. anonymous: bytes of its
+        memory that are not mapped from files; None if unknown.
         """
         if self._plan.where is not None and anonymous is not None and touched:
             program = program_bytes(n_vocab, "mlx" if self._plan.backend == "mlx" else "gguf")
@@ -62,9 +62,9 @@ class LoadReport:
         return changed
 
     def learn_from(self, events: Iterable[Event], n_running: int, beside: int = 0) -> None:
-        """Learn from finished requests; speeds only from those that ran alone on an otherwise idle machine.
+        """Learn from finished requests, but speeds only from those that ran alone on an idle machine.
 
-        beside: tokens of other running requests in the cache.
+        beside: cached tokens of other running requests.
         """
         self._shared = self._shared or n_running > 1
         for event in events:
@@ -100,7 +100,7 @@ class LoadReport:
             prefill = computed / timings.prompt_tps / expected
         if usage.completion_tokens >= _REPLY and timings.decode_tps > 0:
             at = usage.prompt_tokens + usage.completion_tokens / 2
-            faster = finished.speculation.speedup if finished.speculation else 1.0  # than what was planned
+            faster = finished.speculation.speedup if finished.speculation else 1.0  # than planned
             decode = max(faster, 1e-3) / timings.decode_tps / forecast.decoding(at)
         depth = usage.cached_tokens + (computed + usage.completion_tokens) // 2
         turn = ChatUse(computed, usage.completion_tokens, depth, beside)
@@ -122,7 +122,7 @@ def anonymous_memory() -> int | None:
 
 
 def differences(planned: tuple[Buffer, ...], real: tuple[Buffer, ...]) -> tuple[Difference, ...]:
-    """Return where a load is not as planned by more than is tolerated; both by type of buffer."""
+    """Return where the buffers differ from the plan by more than the tolerance."""
     before, after = _by_name(planned), _by_name(real)
     candidates: list[Difference] = []
     for name in sorted({*before, *after}):
@@ -137,9 +137,10 @@ def differences(planned: tuple[Buffer, ...], real: tuple[Buffer, ...]) -> tuple[
 
 
 def _by_name(buffers: tuple[Buffer, ...]) -> dict[str, Buffer]:
-    """Return buffers by their names, with all plain weights in RAM in one.
+    """Return buffers by name, with all weights in RAM under 'CPU'.
 
-    Those that stay in RAM are pinned for a GPU (CUDA_Host) in the dry run, and mapped (CPU) in the real load.
+    In the dry run, weights that stay in RAM are pinned for a GPU (CUDA_Host); in the real load, they are
+    mapped (CPU).
     """
     found = {buffer.name: buffer for buffer in buffers}
     for buffer in buffers:

@@ -1,4 +1,4 @@
-"""Messages between front end and worker: typed values without pickle or native objects.
+"""Messages between front end and worker: typed values, without pickle or native objects.
 
 front end                                worker
 Load(plan, cache_policy)          ->
@@ -21,7 +21,7 @@ Inspect(chat)                     ->
 <-     Inspected(snapshot)
 end of file                       ->     the worker ends
 
-Events come in lists, one for each step of the engine.
+Events are sent in lists, one list per step of the engine.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ class Cancel(msgspec.Struct, frozen=True, tag=True):
 
 
 class Persist(msgspec.Struct, frozen=True, tag=True):
-    """Save the state of a closed chat (None: of all chats) to disk, if worthwhile."""
+    """Save a closed chat's state (None: every chat's) to disk, if worthwhile."""
 
     chat: str | None = None
 
 
 class Forget(msgspec.Struct, frozen=True, tag=True):
-    """Delete the cache of a chat, in memory and on disk."""
+    """Delete a chat's cache, in memory and on disk."""
 
     chat: str
 
 
 class Inspect(msgspec.Struct, frozen=True, tag=True):
-    """Take a snapshot between two steps, with `chat` (None: the last answered chat) in view."""
+    """Take a snapshot between two steps that shows the cache of `chat` (None: the last answered chat)."""
 
     chat: str | None = None
 

@@ -1,7 +1,7 @@
-"""Supervisor of a worker process: starts it, streams from it, survives its death.
+"""Supervisor of a worker process: starts it, streams from it and survives its death.
 
-An EngineSupervisor stands for one model. Its worker is started by the first request and ended when idle for a
-while, which frees all memory; the next request starts a new worker, also after a crash.
+An EngineSupervisor represents one model. The first request starts its worker, which is ended after it has
+been idle for a while, to free all memory. The next request starts a new worker, even after a crash.
 """
 
 # ruff: noqa: D102  (`Engine` documents its methods)
@@ -47,7 +47,7 @@ from edgechat.planner.fallback import is_short, plan_reload, refit, replan_for_m
 from edgechat.planner.plan import LoadPlan
 
 _CRASHES_ALLOWED = 2
-_PERSIST_SECONDS = 10.0  # maximum seconds to save the state of chats
+_PERSIST_SECONDS = 10.0  # maximum seconds to save chat states
 INSPECT_SECONDS = 5.0  # maximum seconds for a snapshot, which waits for a step
 
 
@@ -67,9 +67,9 @@ class EngineSupervisor:
         on_state: Callable[[EngineState], None] | None = None,
         on_note: Callable[[str], None] = lambda _note: None,
     ) -> None:
-        """idle_seconds: 0 never ends an idle worker. on_note: gets notes on changes to the plan.
+        """idle_seconds: 0 never ends an idle worker. on_note: called with notes on changes to the plan.
 
-        replan: plans again for loads with more free memory; called in a thread.
+        replan: makes a new plan for a later load, if more memory is free then; called in a thread.
         """
         self._requested = self._plan = self._loaded_plan = plan
         self._replan = replan
@@ -91,7 +91,7 @@ class EngineSupervisor:
 
     @property
     def plan(self) -> LoadPlan:
-        """How the model is loaded, or will be if enough memory is free; a new plan is for the next load."""
+        """How the model is loaded, or will be if enough memory is free. Setting it affects the next load."""
         return self._plan
 
     @plan.setter
@@ -118,7 +118,7 @@ class EngineSupervisor:
             if worker is None:
                 yield cancelled(request.id)
                 return
-            # aclosing: the garbage collector would close, and cancel, an abandoned generator.
+            # Otherwise only the garbage collector would close, and so cancel, an abandoned generator.
             async with contextlib.aclosing(worker.stream(request)) as events:
                 async for event in events:
                     yield event
@@ -207,7 +207,7 @@ class EngineSupervisor:
     async def _worker_for(
         self, request_id: str, digest: bytes, on_progress: Callable[[float], None] | None, may_load: bool
     ) -> AsyncIterator[WorkerConnection | None]:
-        """Yield the worker for a request, and count its crashes; None if the request was cancelled."""
+        """Yield the worker for a request, or None if it was cancelled; count the crashes it causes."""
         if self._crashes[digest] >= _CRASHES_ALLOWED:
             raise RequestRefused(
                 f"This message has crashed the engine {self._crashes[digest]} times and is refused.",
@@ -225,7 +225,7 @@ class EngineSupervisor:
                 raise
 
     async def _is_to_blame(self, request_id: str, worker: WorkerConnection) -> bool:
-        """Return whether a request has killed its worker, as far as known."""
+        """Return True if a request probably killed its worker."""
         if worker.victims != {request_id}:  # any of the requests may be to blame
             return False
         return not (worker.lost_its_memory and await asyncio.to_thread(is_short, self._loaded_plan))
@@ -286,7 +286,7 @@ class EngineSupervisor:
         return plan, (f"{lost} The model is loaded without it.", *notes) if lost else notes
 
     def _next_plan(self) -> tuple[LoadPlan, tuple[str, ...]]:
-        """Return the next plan after a load that failed for lack of memory or a remote worker."""
+        """Return the next plan after a load ran out of memory or lost a remote worker."""
         if why_lost(self._loaded_plan.rpc):
             return self._refitted_plan(killed=False)
         return refit(self._loaded_plan, failed=True)
@@ -294,7 +294,7 @@ class EngineSupervisor:
     async def _load(
         self, plan: LoadPlan, notes: tuple[str, ...], on_progress: Callable[[float], None] | None
     ) -> bool:
-        """Load by a plan; False if memory was not enough after all or a remote worker was lost."""
+        """Load as planned; return False if memory was not enough after all or a remote worker was lost."""
         self._plan = self._loaded_plan = plan
         for note in notes:
             self._on_note(note)
@@ -338,5 +338,5 @@ class EngineSupervisor:
 
 
 def _digest(request: ChatRequest | Embed | Translate) -> bytes:
-    """Return a digest to recognize repeated requests. The request must have no id."""
+    """Return a digest that identifies repeated requests; the request's id must be empty."""
     return hashlib.blake2b(msgspec.msgpack.encode(request), digest_size=16).digest()

@@ -1,6 +1,6 @@
-"""Worker process: runs the engine's loop between a pipe of commands and a pipe of events.
+"""Worker process: runs the engine's loop between a command pipe and an event pipe.
 
-It ends with its parent: the thread that reads commands sees the end of the file, however the parent died, and
+It ends with its parent: however the parent died, the thread that reads commands sees the end of the file and
 ends the process at once, whatever native code is doing.
 """
 
@@ -61,11 +61,11 @@ OpenBackend = Callable[[LoadPlan, Callable[[float], None] | None], Backend]
 
 
 class Pipe:
-    """Commands in, events out."""
+    """Receives commands and sends events."""
 
     def __init__(self, incoming: BinaryIO, outgoing: BinaryIO) -> None:
         self.interruption: Interruption | None = None
-        """Interrupts a call of the backend for commands that cannot wait."""
+        """Interrupts a backend call for commands that cannot wait."""
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._first: Command | None = None
         self._incoming = incoming
@@ -87,7 +87,7 @@ class Pipe:
         os._exit(0)
 
     def first(self) -> Command:
-        """Wait for a command."""
+        """Wait for a command and return it."""
         return self._commands.get()
 
     def wait(self, pause: float | None) -> None:
@@ -103,7 +103,7 @@ class Pipe:
             self.interruption.clear_interrupt()
 
     def received(self) -> Iterable[Command]:
-        """Yield received commands."""
+        """Yield the commands received so far."""
         if self._first is not None:
             yield self._first
             self._first = None
@@ -134,7 +134,7 @@ class Pipe:
 
 
 def open_backend(plan: LoadPlan, progress: Callable[[float], None] | None) -> Backend:
-    """Load the model of a plan on the plan's backend, reporting progress (0 to 1)."""
+    """Load a plan's model on the plan's backend, reporting progress (0 to 1)."""
     # Imported here: each backend has its own native library, and only one is needed.
     if plan.backend == "mlx":
         if mlx.missing():
@@ -155,7 +155,7 @@ def load(
     send: Callable[[Sequence[WorkerEvent]], None],
     open_backend: OpenBackend = open_backend,
 ) -> tuple[EngineCore, ModelInfo, LoadReport]:
-    """Load by the plan, report progress, and warm up."""
+    """Load the model as planned, reporting progress, and warm it up."""
     began = time.perf_counter()
     renderer = template_process()
     renderer.start()
@@ -236,7 +236,7 @@ def _progress_reporter(send: Callable[[Sequence[WorkerEvent]], None]) -> Callabl
 
 
 def serve_embeddings(engine: embeddings.EmbeddingEngine, pipe: Pipe) -> None:
-    """Run the loop of an embedding engine; see `serve`."""
+    """Run an embedding engine's loop; see `serve`."""
     while True:
         pipe.wait(None if engine.is_idle else 0.0)
         for command in pipe.received():
@@ -258,7 +258,7 @@ def serve(engine: EngineCore, pipe: Pipe, load_report: LoadReport) -> None:
         try:
             has_ended = any(isinstance(event, Finished) for event in events)
             beside = engine.scheduler.cache.cells_of_busy() if has_ended else 0
-            load_report.learn_from(events, engine.n_running, beside)  # first: the front end may exit then
+            load_report.learn_from(events, engine.n_running, beside)  # first: the front end may then exit
         except Exception as error:  # nothing depends on it
             fault(error)
         pipe.send(events)
@@ -304,7 +304,7 @@ def _handle(engine: EngineCore, inspector: Inspector, command: Command) -> Seque
 
 
 def main(open_backend: OpenBackend = open_backend) -> None:
-    """Run until the parent is gone. open_backend: loads the model of a plan, and its draft model."""
+    """Run until the parent exits. open_backend: loads a plan's model and its draft model."""
     incoming, outgoing = spawn.adopt_pipe()
     logs.to_stderr()
     faulthandler.enable()

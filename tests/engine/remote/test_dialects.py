@@ -333,7 +333,7 @@ async def test_what_it_cannot_do_it_says(raw, engine):
         with pytest.raises(BadRequest):
             await events_of(engine, **fields)
     as_kind(raw, "ollama")
-    with pytest.raises(BadRequest, match="does not tell its tokens"):
+    with pytest.raises(BadRequest, match="does not report its tokens"):
         await raw.engine().translate("t", "Hello")
     assert await engine.inspect() is None  # it has no metrics
 
@@ -427,9 +427,9 @@ async def test_transformers_is_asked_for_a_model_that_it_does_not_list(raw, runn
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"schema": '{"type": "object"}'}, "no JSON schemas"),
-        ({"tools": (Tool("add"),), "tool_choice": "required"}, "no calls that are required"),
-        ({"logprobs": 2}, "no probabilities of tokens"),
+        ({"schema": '{"type": "object"}'}, "JSON schemas"),
+        ({"tools": (Tool("add"),), "tool_choice": "required"}, "required tool calls"),
+        ({"logprobs": 2}, "token probabilities"),
     ],
 )
 async def test_what_transformers_ignores_is_refused(raw, running, fields, named):
