@@ -260,14 +260,4 @@ def _write(kind: str, key: tuple[str, ...], data: bytes, most: int) -> None:
         path = _path(kind, key)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         paths.replace(path, data)
-        _prune(path.parent, most)
-
-
-def _prune(folder: Path, most: int) -> None:
-    used: list[tuple[float, str]] = []
-    for entry in os.scandir(folder):
-        with contextlib.suppress(OSError):
-            used.append((entry.stat().st_mtime, entry.path))
-    for _, path in sorted(used, reverse=True)[most:]:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
+        paths.keep_newest(path.parent, most)
