@@ -11,8 +11,6 @@ import contextlib
 import json
 import logging
 import os
-import signal
-import sys
 import threading
 import time
 from collections import deque
@@ -26,6 +24,7 @@ import psutil
 from edgechat import __version__
 from edgechat.base.process import frames, spawn
 from edgechat.base.process.child import resident_bytes
+from edgechat.base.process.program import kill_group
 from edgechat.base.text import one_line
 from edgechat.tools.config import ServerConfig
 from edgechat.tools.mcp.connection import (
@@ -251,8 +250,7 @@ class Watch:
         """Kill the server and this process at once."""
         with self._ending:
             self._on_lost(why)
-            self._kill()
-            os._exit(0)
+            self._kill_and_exit()
 
     def end_soon(self) -> None:
         """Kill both after a grace period: the parent is gone, or has closed its end."""
@@ -261,17 +259,8 @@ class Watch:
         timer.start()
 
     def _kill_and_exit(self) -> NoReturn:
-        self._kill()
+        kill_group(self._server, psutil.Process().children(recursive=True))
         os._exit(0)
-
-    def _kill(self) -> None:
-        processes = psutil.Process().children(recursive=True)
-        if self._server is not None and sys.platform != "win32":  # there, a job ends with its owner
-            with contextlib.suppress(OSError):
-                os.killpg(self._server, signal.SIGKILL)
-        for process in processes:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
 
     def _run(self) -> None:
         used = deque[tuple[float, float]]()
