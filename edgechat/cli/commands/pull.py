@@ -150,7 +150,7 @@ def _pull_adapter(remote: RemoteAdapter, want: ModelRequest, *, dry_run: bool, j
         return
     for_model = f" for {one_line(details.base)}" if details.base else ""
     what = "would be downloaded" if dry_run else "is on this machine"
-    print(f"{one_line(repo)} is a LoRA adapter{for_model}; it {what}: {flat(str(remote.path))}")
+    print(f"{one_line(repo)} is a LoRA adapter{for_model}; it {what}: {flat(str(adapter.path))}")
     print(f"To apply it: edgechat run MODEL --lora {repo}")
 
 

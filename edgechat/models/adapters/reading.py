@@ -50,11 +50,6 @@ class Adapter:
         """Size in memory, in bytes."""
         return sum(n for _, _, n in self.parts())
 
-    @property
-    def widest(self) -> int:
-        """Width of the widest output among the changed tensors."""
-        return max(b.shape[1] for _, b in self.pairs.values())
-
     def parts(self) -> list[tuple[str, int | None, int]]:
         """Return each changed tensor's name, its layer (or None), and the size of its pair in bytes."""
         layers = {name: _LAYER.match(name) for name in self.pairs}
