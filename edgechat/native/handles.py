@@ -21,7 +21,7 @@ import psutil
 from edgechat.base.errors import DecodeFailed, LoadFailed
 from edgechat.native import ggml, logs
 from edgechat.native.accelerators import rpc
-from edgechat.native.accelerators.placement import Placement, layer_devices
+from edgechat.native.accelerators.placement import Placement
 from edgechat.native.batches import Candidates, EmbeddingBatch, TokenBatch, pointer, sends_candidates
 from edgechat.native.params import N_CANDIDATES, LoadParams
 
@@ -123,10 +123,6 @@ class Model:
         """Number of layers, including those that only predict further tokens (MTP)."""
         pointer = self.pointer
         return int(lib.llama_model_n_layer(pointer) + lib.llama_model_n_layer_nextn(pointer))
-
-    def layer_devices(self) -> tuple[str, ...]:
-        """Return the device of each layer and, last, of the output; empty if this build does not say."""
-        return layer_devices(self.pointer, self.n_layers)
 
     @property
     def n_vocab(self) -> int:
