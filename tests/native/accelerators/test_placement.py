@@ -251,5 +251,5 @@ def test_a_device_that_is_not_there():
 def test_splits_that_cannot_be(servers):
     with pytest.raises(LoadFailed, match="split has 2 numbers for 1 devices"):
         Model(tiny(), params(Split(("RPC0",), (1, 1)), servers))
-    with pytest.raises(LoadFailed, match=r"4 layers of .* it has 2"):
+    with pytest.raises(LoadFailed, match=r"4 layers of .* it has only 2"):
         Model(tiny(), params(Split(("RPC0",), (4,)), servers))
