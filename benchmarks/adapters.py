@@ -22,8 +22,8 @@ from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.scheduling import scheduler
 from edgechat.engine.types import ChatRequest, Finished, Message, Sampling
-from edgechat.models.adapters.reading import AdapterUse
 from edgechat.models.formats.gguf import read_model
+from edgechat.native.params import AdapterUse
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
 from tests.kit.adapters import CHANGED, write_adapter

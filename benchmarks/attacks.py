@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.prompts import prompt
-from benchmarks.reading import opened
+from benchmarks.reading import followed
 from benchmarks.serving import KEY, Running
 
 STREAMS = 2
@@ -43,11 +43,11 @@ def attack(function: Attack) -> Attack:
     return function
 
 
-def post(path: str, body: bytes, *, length: int | None = None, key: str = KEY) -> bytes:
+def post(path: str, body: bytes, *, length: int | None = None) -> bytes:
     """Return a request; `length` is the length that it claims for its body."""
     said = len(body) if length is None else length
     return (
-        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {key}\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {KEY}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {said}\r\n\r\n"
     ).encode() + body
 
@@ -58,14 +58,14 @@ def chat(content: str, **more: Any) -> bytes:
     return post("/v1/chat/completions", msgspec.json.encode(fields))
 
 
-async def send(port: int, data: bytes, seconds: float = HANGS_UP) -> None:
+async def send(port: int, data: bytes) -> None:
     """Send data, read the response for a while, and disconnect."""
     with contextlib.suppress(OSError):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
             writer.write(data)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
+                async with asyncio.timeout(HANGS_UP):
                     while await reader.read(65536):
                         pass
         finally:
@@ -278,33 +278,18 @@ async def sampling_of_every_kind(port: int) -> None:
 
 async def gaps(port: int, name: str, seconds: float) -> tuple[float, float]:
     """Return the median and the longest gap between the pieces of two streams during an attack."""
-    times: list[list[float]] = [[] for _ in range(STREAMS)]
-
-    async def follow(number: int) -> None:
-        async with opened(port, prompt(60, number), 6000) as pieces:
-            async for at in pieces:
-                times[number].append(at)
-
-    streams = [asyncio.ensure_future(follow(number)) for number in range(STREAMS)]
-    while not all(len(one) > 12 for one in times):
-        await asyncio.sleep(0.05)
-        for one in streams:
-            if one.done():
-                one.result()
-    hostile = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.attacks", "--attack", str(port), name), stdout=subprocess.PIPE
-    )
-    assert hostile.stdout is not None
-    assert await hostile.stdout.readline() == b"now\n"
-    began = time.perf_counter()
-    await asyncio.sleep(seconds)
-    hostile.kill()
-    await hostile.wait()
-    await asyncio.sleep(1)  # for late effects
-    until = time.perf_counter()
-    for one in streams:
-        one.cancel()
-    await asyncio.gather(*streams, return_exceptions=True)
+    async with followed(port, [prompt(60, number) for number in range(STREAMS)], 6000) as times:
+        hostile = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "benchmarks.attacks", "--attack", str(port), name), stdout=subprocess.PIPE
+        )
+        assert hostile.stdout is not None
+        assert await hostile.stdout.readline() == b"now\n"
+        began = time.perf_counter()
+        await asyncio.sleep(seconds)
+        hostile.kill()
+        await hostile.wait()
+        await asyncio.sleep(1)  # for late effects
+        until = time.perf_counter()
     found = [
         b - a for one in times for a, b in itertools.pairwise([*(at for at in one if at >= began), until])
     ]

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.prompts import long_task
-from benchmarks.streaming import MUTE, THREADS
+from benchmarks.streaming import MUTE, THREADS, spread
 from edgechat.engine.types import ChatRequest, Delta, Message, Sampling
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.native import logs
@@ -81,7 +81,7 @@ def rate(arrivals: list[Arrivals]) -> tuple[float, list[float]]:
     begin = max(one[0][0] for one in arrivals)
     end = min(one[-1][0] for one in arrivals)
     inside = [[pair for pair in one if begin <= pair[0] <= end] for one in arrivals]
-    done = sum(one[-1][1] - one[0][1] for one in inside)
+    done = sum(one[-1][1] - one[0][1] for one in inside if one)
     gaps = [b[0] - a[0] for one in inside for a, b in itertools.pairwise(one)]
     return done / (end - begin), gaps
 
@@ -108,12 +108,11 @@ async def measure(model: Path, texts: list[str], rounds: int, depth: int, tokens
             ours, between = rate(arrivals)
             rates.append((alone, ours))
             gaps += between
-    ratios = sorted(ours / alone for alone, ours in rates)
-    low, middle, high = statistics.quantiles(ratios, n=4)
+    ratios = [ours / alone for alone, ours in rates]
     alone, ours = (statistics.harmonic_mean(column) for column in zip(*rates, strict=True))
     print(
         f"{n} streams: bare {alone:.1f} tokens/s, edgechat {ours:.1f}: {ours / alone:.3f} of bare "
-        f"(rounds: median {middle:.3f}, middle half {low:.3f} - {high:.3f}); gaps median "
+        f"({spread(ratios)}); gaps median "
         f"{1000 * statistics.median(gaps):.0f} ms, 99 of 100 under {1000 * np.quantile(gaps, 0.99):.0f} ms"
     )
     await engine.close()

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.reading import peer
-from benchmarks.serving import KEY, Running
+from benchmarks.reading import peer, posted
+from benchmarks.serving import Running
 
 CONTEXT = 4096
 CITIES = (
@@ -68,17 +68,10 @@ def questions(kind: str, n: int) -> list[dict[str, Any]]:
 
 async def ask(port: int, body: dict[str, Any]) -> tuple[float, int, bool]:
     """Return the seconds that an answer takes, its tokens, and whether it is valid."""
-    data = msgspec.json.encode(body)
     began = time.perf_counter()
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(
-        f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {KEY}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode()
-        + data
-    )
-    answer = await reader.read()
-    seconds = time.perf_counter() - began
-    writer.close()
+    async with posted(port, "/v1/chat/completions", body) as reader:
+        answer = await reader.read()
+        seconds = time.perf_counter() - began
     found = msgspec.json.decode(answer[answer.index(b"{") : answer.rindex(b"}") + 1])
     message = found["choices"][0]["message"]
     try:

@@ -55,7 +55,7 @@ from edgechat.documents.indexing import update
 collection = Collection(Path(sys.argv[1]), "bench")
 collection.add_root(sys.argv[2])
 told = update(collection)
-print(told.read, collection.n_passages(), told.seconds)
+print(told.read, collection.n_passages())
 """
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import statistics
 import time
 from collections import defaultdict
@@ -19,8 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.reading import peer
-from benchmarks.serving import KEY, Running
+from benchmarks.reading import events, loaded, posted
 
 CONTEXT = 4096
 CODE = '''def summarize(rows, columns, limit=None):
@@ -69,44 +67,29 @@ async def ask(port: int, task: str, temperature: float, tokens: int, seed: int) 
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    data = msgspec.json.encode(body)
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(
-        f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {KEY}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode()
-        + data
-    )
     first = last = 0.0
     n_tokens = 0
-    try:
-        if b" 200 " not in (line := await reader.readline()):
-            raise RuntimeError((line + await reader.read()).decode())
-        while line := await reader.readline():
-            if not line.startswith(b"data: {"):
-                continue
-            event = msgspec.json.decode(line[6:])
+    async with posted(port, "/v1/chat/completions", body) as reader:
+        async for data in events(reader):
+            event = msgspec.json.decode(data)
             if event.get("usage"):
                 n_tokens = event["usage"]["completion_tokens"]
             if any(choice["delta"].get("content") for choice in event.get("choices", ())):
                 last = time.perf_counter()
                 first = first or last
-    finally:
-        writer.close()
     return (n_tokens - 1) / (last - first)
 
 
 async def compare(options: argparse.Namespace) -> None:
     """Ask all servers in turns; all are loaded, but only one computes at a time."""
     rates: dict[tuple[str, float], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    async with contextlib.AsyncExitStack() as stack:
-        ports: dict[str, int] = {}
-        for name, draft in (("plain", "none"), ("draft", str(options.draft)), ("n-grams", "ngram")):
-            server = await stack.enter_async_context(Running(options.target, CONTEXT, draft=draft))
-            ports[f"edgechat {name}"] = server.port
-        for name, words in () if options.only == "edgechat" else PEER.items():
-            more = (*words, "-md", str(options.draft)) if "draft" in name else words
-            running = peer(options.llama_bin, options.target, *more, slots=1, context=CONTEXT)
-            ports[f"llama-server {name}"] = await stack.enter_async_context(running)
+    ours = {"plain": "none", "draft": str(options.draft), "n-grams": "ngram"}
+    theirs = {
+        name: (*words, "-md", str(options.draft)) if "draft" in name else words
+        for name, words in PEER.items()
+        if options.only != "edgechat"
+    }
+    async with loaded(options.target, options.llama_bin, CONTEXT, ours, theirs) as ports:
         for number in range(options.rounds + 1):
             for temperature in (0.0, 0.8):
                 for task in TASKS:

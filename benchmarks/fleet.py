@@ -176,14 +176,12 @@ def routers(file: Path | None) -> None:
     _save(figure, file)
 
 
-def goodput(
-    costs: Costs, prompt: int, reply: int, first: float, per_token: float, share: float = 0.9, **options: Any
-) -> float:
-    """Return the highest requests/s, in steps of 1/20, at which `share` of them meet both limits."""
+def goodput(costs: Costs, prompt: int, reply: int, first: float, per_token: float, **options: Any) -> float:
+    """Return the highest requests/s, in steps of 1/20, at which nine in ten meet both limits."""
 
     def fits(twentieths: int) -> bool:
         fleet = Fleet(costs, poisson(twentieths / 20, 130, prompt, reply, seed=2), router="least", **options)
-        return fleet.simulate(120, warm=20).attained(first, per_token) >= share
+        return fleet.simulate(120, warm=20).attained(first, per_token) >= 0.9
 
     return most(fits) / 20
 

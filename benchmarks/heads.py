@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import math
 import random
 import statistics
@@ -27,8 +26,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.reading import peer
-from benchmarks.serving import KEY, Running
+from benchmarks.reading import events, loaded, peer, posted
 from benchmarks.speculation import Fixed
 from benchmarks.wide_heads import N_LAYERS, wide
 from edgechat.engine.engine import EngineCore
@@ -41,7 +39,7 @@ from tests.kit import CHATML
 
 CONTEXT = 4096
 WORDS = ("apple", "bear", "cloud", "delta", "0.1", "the", "of", "und", "(a)")
-OURS = ("none", "mtp")
+OURS = {"none": "none", "mtp": "mtp"}
 PEER = {
     "plain": (),
     "mtp 1": ("--spec-type", "draft-mtp", "--spec-draft-n-max", "1"),
@@ -72,35 +70,22 @@ async def ask(port: int, prompt: str, tokens: int) -> Said:
         "stream_options": {"include_usage": True},
         "cache_prompt": True,
     }
-    data = msgspec.json.encode(body)
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(
-        f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {KEY}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode()
-        + data
-    )
     first = last = 0.0
     text, n_tokens, counts = "", 0, (0, 0)
-    try:
-        if b" 200 " not in (line := await reader.readline()):
-            raise RuntimeError((line + await reader.read()).decode())
-        while line := await reader.readline():
-            if not line.startswith(b"data: {"):
-                continue
-            event = msgspec.json.decode(line[6:])
+    async with posted(port, "/v1/completions", body) as reader:
+        async for data in events(reader):
+            event = msgspec.json.decode(data)
             if usage := event.get("usage"):
-                n_tokens, counts = usage["completion_tokens"], _drafts(event, counts)
+                n_tokens, counts = usage["completion_tokens"], _drafts(event)
             for choice in event.get("choices", ()):
                 if choice.get("text"):
                     text += choice["text"]
                     last = time.perf_counter()
                     first = first or last
-    finally:
-        writer.close()
     return Said(text, (n_tokens - 1) / (last - first), *counts)
 
 
-def _drafts(event: dict[str, Any], known: tuple[int, int]) -> tuple[int, int]:
+def _drafts(event: dict[str, Any]) -> tuple[int, int]:
     """Return how many tokens were drafted and accepted, as reported by either server."""
     if timings := event.get("timings"):
         return timings.get("draft_n", 0), timings.get("draft_n_accepted", 0)
@@ -113,14 +98,7 @@ async def compare(kind: str, eps: float, options: argparse.Namespace) -> None:
     """Ask all servers in turns; all are loaded, but only one computes at a time."""
     model = wide(kind, options.folder, eps=eps)
     rng, answers = random.Random(1), defaultdict(list)
-    async with contextlib.AsyncExitStack() as stack:
-        ports: dict[str, int] = {}
-        for draft in OURS:
-            server = await stack.enter_async_context(Running(model, CONTEXT, draft=draft))
-            ports[f"edgechat {draft}"] = server.port
-        for name, words in PEER.items():
-            running = peer(options.llama_bin, model, *words, slots=1, context=CONTEXT)
-            ports[f"llama-server {name}"] = await stack.enter_async_context(running)
+    async with loaded(model, options.llama_bin, CONTEXT, OURS, PEER) as ports:
         for number in range(options.rounds + 1):
             prompt = " ".join(rng.choices(WORDS, k=12))
             for name, port in ports.items():

@@ -43,10 +43,10 @@ def planned(kind: str, folder: Path, size: int, *, vision: bool = True) -> LoadP
     return prepare(str(folder / eyes.model.name), PlanRequest(context=CONTEXT, draft="none", vision=vision))
 
 
-def picture(folder: Path, colour: str, side: int = 128, seed: int = 0) -> Image:
+def picture(folder: Path, colour: str, side: int) -> Image:
     """Write an image file; return the image."""
     buffer = io.BytesIO()
-    PillowImage.fromarray(noisy(colour, side, side, seed=seed)).save(buffer, "PNG")
+    PillowImage.fromarray(noisy(colour, side, side)).save(buffer, "PNG")
     return ImageLibrary(folder / "images").add(buffer.getvalue())
 
 
@@ -74,7 +74,7 @@ async def second(folder: Path, size: int) -> None:
         print(f"{kind}: {text}, {again}; {n_cached / n_first:.1%} of {n_first} tokens cached")
 
 
-def resident(engine: EngineSupervisor) -> int:
+def resident() -> int:
     """Return the worker's private memory in bytes."""
     children = psutil.Process().children(recursive=True)
     worker = next(child for child in children if "engine" in child.cmdline())
@@ -92,7 +92,7 @@ async def memory(folder: Path, size: int) -> None:
                 await ask(engine, Message("user", PLACE + QUESTION, media=(picture(folder, "blue", 2048),)))
             else:
                 await ask(engine, Message("user", QUESTION * 8))
-            taken.append(resident(engine))
+            taken.append(resident())
             await engine.close()
         assert plan.projector is not None
         mib, expected = (taken[1] - taken[0]) / 2**20, plan.projector.total_bytes / 2**20

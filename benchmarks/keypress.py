@@ -23,19 +23,21 @@ from pathlib import Path
 
 from tests.kit import TINYLLAMA, Spec, build
 
+INSTALLED = Path(sys.executable).with_name("edgechat")
 LETTERS = "äöüßéèêñçøåæðþ"
 
 
 class App:
     """The app in a pseudo-terminal."""
 
-    def __init__(self, model: Path | str | None, size: tuple[int, int] = (30, 100)) -> None:
+    def __init__(
+        self, model: Path | str | None, size: tuple[int, int] = (30, 100), program: Path = INSTALLED
+    ) -> None:
         """model: None for the one used last. size: rows and columns."""
-        edgechat = str(Path(sys.executable).with_name("edgechat"))
         self.pid, self.terminal = pty.fork()
         if self.pid == 0:
             os.environ["TERM"] = "xterm-256color"
-            os.execv(edgechat, [edgechat, *(["--model", str(model)] if model is not None else [])])
+            os.execv(program, [str(program), *(["--model", str(model)] if model is not None else [])])
         fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
 
     def type(self, text: str) -> None:

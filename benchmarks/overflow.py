@@ -91,7 +91,7 @@ def run(engine: EngineCore, total: int, tell: Callable[[Turn], None]) -> list[Tu
     return turns
 
 
-def report(turns: list[Turn], context: int) -> None:
+def report(turns: list[Turn]) -> None:
     """Compare the figures before and after the first overflow, at the same depths."""
     first = next(at for at, turn in enumerate(turns) if turn.dropped)
     before, after = turns[1:first], turns[first:]
@@ -124,7 +124,7 @@ def main() -> None:
     engine.warm_up()
     try:
         tell = print if options.verbose else (lambda _turn: None)
-        report(run(engine, int(options.times * options.context), tell), options.context)
+        report(run(engine, int(options.times * options.context), tell))
     finally:
         engine.close()
 

@@ -103,6 +103,31 @@ async def lone(model: Path, folder: Path, rounds: int, sizes: Sequence[int]) -> 
 
 
 @contextlib.asynccontextmanager
+async def posted(port: int, path: str, body: dict[str, Any]) -> AsyncIterator[asyncio.StreamReader]:
+    """Send a request to a server; yield the reader of its response. Exiting disconnects."""
+    data = msgspec.json.encode(body)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {KEY}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode()
+        + data
+    )
+    try:
+        yield reader
+    finally:
+        writer.close()
+
+
+async def events(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Yield the events of a stream, as JSON. Raises RuntimeError if the response is an error."""
+    if b" 200 " not in (first := await reader.readline()):
+        raise RuntimeError((first + await reader.read()).decode())
+    while line := await reader.readline():
+        if line.startswith(b"data: {"):
+            yield line[6:]
+
+
+@contextlib.asynccontextmanager
 async def opened(port: int, text: str, tokens: int) -> AsyncIterator[AsyncIterator[float]]:
     """Ask a server; yield the times at which pieces of the answer come. Exiting disconnects."""
     body = {
@@ -114,49 +139,42 @@ async def opened(port: int, text: str, tokens: int) -> AsyncIterator[AsyncIterat
         "stream": True,
         "logit_bias": ENDS,
     }
-    data = msgspec.json.encode(body)
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(
-        f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {KEY}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode()
-        + data
-    )
+    async with posted(port, "/v1/chat/completions", body) as reader:
+        yield (time.perf_counter() async for event in events(reader) if re.search(rb'"content":"[^"]', event))
 
-    async def pieces() -> AsyncIterator[float]:
-        if b" 200 " not in (first := await reader.readline()):
-            raise RuntimeError((first + await reader.read()).decode())
-        while line := await reader.readline():
-            if line.startswith(b"data: {") and re.search(rb'"content":"[^"]', line):
-                yield time.perf_counter()
 
+@contextlib.asynccontextmanager
+async def followed(port: int, prompts: Sequence[str], tokens: int) -> AsyncIterator[list[list[float]]]:
+    """Ask all prompts at once; once each answer is well under way, yield the growing lists of its times."""
+    times: list[list[float]] = [[] for _ in prompts]
+
+    async def follow(number: int) -> None:
+        async with opened(port, prompts[number], tokens) as pieces:
+            async for at in pieces:
+                times[number].append(at)
+
+    streams = [asyncio.ensure_future(follow(number)) for number in range(len(prompts))]
     try:
-        yield pieces()
+        while not all(len(one) > 12 for one in times):
+            await asyncio.sleep(0.05)
+            for one in streams:
+                if one.done():
+                    one.result()
+        yield times
     finally:
-        writer.close()
+        for one in streams:
+            one.cancel()
+        await asyncio.gather(*streams, return_exceptions=True)
 
 
 async def beside(port: int, n_streams: int, seed: int) -> tuple[float, float]:
     """Return the seconds to a newcomer's first token beside `n_streams` streams, and their longest gap."""
-    times: list[list[float]] = [[] for _ in range(n_streams)]
-
-    async def follow(number: int) -> None:
-        async with opened(port, prompt(60, 7000 + 100 * seed + number), 4000) as pieces:
-            async for at in pieces:
-                times[number].append(at)
-
-    streams = [asyncio.ensure_future(follow(number)) for number in range(n_streams)]
-    while not all(len(one) > 12 for one in times):
-        await asyncio.sleep(0.05)
-        for one in streams:
-            if one.done():
-                one.result()
-    began = time.perf_counter()
-    async with opened(port, prompt(NEWCOMER, seed), 4) as pieces:
-        first = await anext(pieces)
-    await asyncio.sleep(0.3)
-    for one in streams:
-        one.cancel()
-    await asyncio.gather(*streams, return_exceptions=True)
+    prompts = [prompt(60, 7000 + 100 * seed + number) for number in range(n_streams)]
+    async with followed(port, prompts, 4000) as times:
+        began = time.perf_counter()
+        async with opened(port, prompt(NEWCOMER, seed), 4) as pieces:
+            first = await anext(pieces)
+        await asyncio.sleep(0.3)
     meanwhile = ([at for at in one if began - 0.5 <= at] for one in times)
     return first - began, max(b - a for one in meanwhile for a, b in itertools.pairwise(one))
 
@@ -201,6 +219,25 @@ async def peer(
     finally:
         process.terminate()
         await process.wait()
+
+
+@contextlib.asynccontextmanager
+async def loaded(
+    model: Path, folder: Path, context: int, ours: dict[str, str], theirs: dict[str, Sequence[str]]
+) -> AsyncIterator[dict[str, int]]:
+    """Run all servers to compare, with one slot each; yield their ports by name.
+
+    ours: the drafts of edgechat's servers, by name. theirs: additional arguments for llama-server, by name.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        ports: dict[str, int] = {}
+        for name, draft in ours.items():
+            server = await stack.enter_async_context(Running(model, context, draft=draft))
+            ports[f"edgechat {name}"] = server.port
+        for name, words in theirs.items():
+            running = peer(folder, model, *words, slots=1, context=context)
+            ports[f"llama-server {name}"] = await stack.enter_async_context(running)
+        yield ports
 
 
 async def newcomer(model: Path, folder: Path, rounds: int) -> None:

@@ -34,8 +34,8 @@ from typing import Any, Self, cast
 import msgspec
 import numpy as np
 
-from benchmarks.batching import Bare
-from benchmarks.streaming import MUTE, THREADS
+from benchmarks import batching
+from benchmarks.streaming import MUTE, THREADS, spread
 from edgechat.planner.plan import LoadPlan
 from tests.kit import TINYLLAMA, Spec, build
 
@@ -230,12 +230,6 @@ async def together(server: Server, number: int, n: int, tokens: int) -> list[Arr
     return await asyncio.gather(*(server.ask(one, tokens, 9 * number + seq) for seq, one in enumerate(asked)))
 
 
-def spread(ratios: list[float]) -> str:
-    """Return the median and quartiles of ratios as text."""
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    return f"rounds: median {middle:.3f}, middle half {low:.3f} - {high:.3f}"
-
-
 async def one(model: Path, rounds: int) -> None:
     """Compare a stream over HTTP with `edgechat run`.
 
@@ -258,14 +252,6 @@ async def one(model: Path, rounds: int) -> None:
     )
 
 
-def total(arrivals: list[Arrivals]) -> float:
-    """Return the tokens/s of all streams together while all of them run."""
-    begin = max(one[1][0] for one in arrivals)
-    end = min(one[-1][0] for one in arrivals)
-    inside = [[pair for pair in one[1:] if begin <= pair[0] <= end] for one in arrivals]
-    return sum(one[-1][1] - one[0][1] for one in inside if one) / (end - begin)
-
-
 async def batch(model: Path, rounds: int) -> None:
     """Compare four and eight streams with a bare batched loop."""
     tokens = 64
@@ -278,13 +264,13 @@ async def batch(model: Path, rounds: int) -> None:
             n_seq_max=n,
             n_outputs_max=n,
         )
-        bare, rates, between = Bare(plan, n, DEPTH), [], []
+        bare, rates, between = batching.Bare(plan, n, DEPTH), [], []
         async with Running(model, plan.context) as server:
             for number in range(rounds + 2):
                 alone = bare.run(tokens)
                 arrivals = await together(server, number, n, tokens)
                 if number >= 2:  # the first rounds fill the caches
-                    rates.append((alone, total(arrivals)))
+                    rates.append((alone, batching.rate([one[1:] for one in arrivals])[0]))
                     between += [gap for one in arrivals for gap in gaps(one)]
         bare.close()
         alone, ours = (statistics.harmonic_mean(column) for column in zip(*rates, strict=True))

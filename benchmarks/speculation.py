@@ -266,10 +266,6 @@ def _stream(tokens: list[int], sampler: Sampler) -> Stream:
     )
 
 
-def always(_classes: Sequence[int]) -> bool:
-    return True
-
-
 def costs(weights: str, rounds: int = 25) -> dict[str, Any]:
     """Return the seconds of calls with 1 to 16 rows, and of drafting a token: medians of paired rounds."""
     target, draft = models(weights, "0.05")

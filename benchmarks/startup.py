@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-INSTALLED = Path(sys.executable).with_name("edgechat")
+from benchmarks.keypress import INSTALLED, App
 
 
 def compare_commands(rounds: int, home: Path, full: Path) -> None:
@@ -104,28 +104,15 @@ def first_word(program: Path) -> float:
         return time.perf_counter() - began
 
 
-def first_frame(program: Path, sign: bytes, size: tuple[int, int] = (30, 100)) -> float:
+def first_frame(program: Path, sign: str, size: tuple[int, int] = (30, 100)) -> float:
     """Return the seconds until the app has drawn `sign`."""
-    import fcntl
-    import pty
-    import struct
-    import termios
-
     began = time.perf_counter()
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.environ["TERM"] = "xterm-256color"
-        os.execv(program, [str(program)])
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
-    seen = b""
+    app = App(None, size, program)
     try:
-        while sign not in seen:
-            seen += os.read(terminal, 65536)
+        app.until(sign, 60)
         return time.perf_counter() - began
     finally:
-        os.kill(pid, 9)
-        os.waitpid(pid, 0)
-        os.close(terminal)
+        app.close()
 
 
 def write_servers(home: Path, count: int) -> None:
@@ -149,11 +136,10 @@ def main() -> None:
         compare_commands(options.rounds, Path(home), Path(full))
     if options.commands:
         return
-    sign = options.sign.encode()
     measures: dict[str, Callable[[Path], float]] = {
         "edgechat --version": version,
         "first word": first_word,
-        "first frame": lambda program: first_frame(program, sign),
+        "first frame": lambda program: first_frame(program, options.sign),
     }
     with tempfile.TemporaryDirectory() as home, tempfile.TemporaryDirectory() as other:
         variants = {"plain": (INSTALLED, home)}

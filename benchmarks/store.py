@@ -54,9 +54,9 @@ class Writer:
         return text.replace(" the ", ".\n\nThe ", 1)
 
 
-def chat(number: int, title: str, when: float) -> tuple[Chat, list[Turn]]:
+def chat(number: int, title: str, when: float) -> Chat:
     name = uuid.UUID(int=random.Random(number).getrandbits(128)).hex
-    return Chat(id=name, title=title, model="guide", date="2026-08-01", created_at=when, updated_at=when), []
+    return Chat(id=name, title=title, model="guide", date="2026-08-01", created_at=when, updated_at=when)
 
 
 async def fill(path: Path, chats: int, turns: int) -> None:
@@ -64,7 +64,7 @@ async def fill(path: Path, chats: int, turns: int) -> None:
     writer, store = Writer(), await Store.open(path)
     for number in range(chats):
         when = time.time() - 3600.0 * (chats - number)
-        one, said = chat(number, writer.text(30), when)
+        one, said = chat(number, writer.text(30), when), list[Turn]()
         for at in range(turns):
             said.append(turn_of(one.id, writer.text(), said[-1].id if said else None, at, when))
         await store.add(one, said)
@@ -136,7 +136,7 @@ async def measure_reading(path: Path) -> None:
 async def measure_writing(path: Path, count: int = 300) -> None:
     """Print the cost of writing a turn, with and without the index, and of deleting."""
     writer, store = Writer(), await Store.open(path)
-    one, _ = chat(10**9, "new", time.time())
+    one = chat(10**9, "new", time.time())
     await store.add(one, [turn_of(one.id, "first", None, 0, time.time())])
 
     async def write() -> None:

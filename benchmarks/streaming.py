@@ -122,6 +122,12 @@ class GenerateStep:
         return n / (time.perf_counter() - began)
 
 
+def spread(ratios: list[float]) -> str:
+    """Return the median and quartiles of ratios as text."""
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return f"rounds: median {middle:.3f}, middle half {low:.3f} - {high:.3f}"
+
+
 async def through_worker(
     engine: EngineSupervisor, text: str, number: int, tokens: int, temperature: float
 ) -> tuple[float, float, int] | None:
@@ -182,12 +188,8 @@ async def measure(
         ("as the worker times it", rates[0], 1),
         ("as the front end sees it", rates[1], 2),
     ):
-        ratios = sorted(row[column] / row[0] for row in rows)
-        low, middle, high = statistics.quantiles(ratios, n=4)
-        print(
-            f"{name}: {rate:.1f} tokens/s, {rate / bare_rate:.3f} of bare "
-            f"(rounds: median {middle:.3f}, middle half {low:.3f} - {high:.3f})"
-        )
+        rounds_spread = spread([row[column] / row[0] for row in rows])
+        print(f"{name}: {rate:.1f} tokens/s, {rate / bare_rate:.3f} of bare ({rounds_spread})")
     await engine.close()
 
 

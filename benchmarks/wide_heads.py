@@ -34,12 +34,12 @@ _NORM = re.compile(r"(output_norm|attn_norm|post_attention_norm|enorm|hnorm|shar
 Array = npt.NDArray[np.float32]
 
 
-def wide(kind: str, folder: Path, *, eps: float, seed: int = 1) -> Path:
+def wide(kind: str, folder: Path, *, eps: float) -> Path:
     """Return the path of a model in Q8_0, as deep as N_LAYERS says; write it first if necessary."""
     path = folder / f"wide-{kind}-{eps:g}-Q8_0.gguf"
     if path.exists():
         return path
-    model = MTP[kind](eps, seed)
+    model = MTP[kind](eps, 1)
     n_old = int(model.keys["block_count"]) - 1
     layers = _deepened(model.tensors, n_old, N_LAYERS[kind], _EVERY[kind])
     keys = dict(model.keys) | {

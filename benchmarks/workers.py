@@ -73,11 +73,11 @@ def placed(model: Path, *addresses: str, split: tuple[int, ...] = ()) -> LoadPla
         return completed(plan, here, here.exactly(plan))
 
 
-async def reply(engine: EngineSupervisor, n: int, question: str = QUESTION) -> tuple[str, float]:
+async def reply(engine: EngineSupervisor, n: int) -> tuple[str, float]:
     """Return a greedy reply of at most n tokens, and its tokens/s."""
     request = ChatRequest(
         id="r",
-        messages=(Message("user", question),),
+        messages=(Message("user", QUESTION),),
         sampling=Sampling(temperature=0.0),
         max_tokens=n,
     )

@@ -35,7 +35,10 @@ from edgechat.engine.types import (
 from edgechat.planner.plan import LoadPlan
 
 if TYPE_CHECKING:
+    from edgechat.chat.conversation import Conversation
+    from edgechat.chat.reply.reply import ReplyEvent
     from edgechat.documents.embedding import Vectors
+    from edgechat.engine.protocol import Engine
 
 Step = str | float | EdgechatError | Prefill | Delta | Dropped | ToolCall
 """A word to say, seconds to wait, an error to raise, an event to pass on, or a tool call."""
@@ -296,3 +299,11 @@ def words(text: str, seconds: float) -> list[Any]:
     for word in text.split(" "):
         script += [word + " ", seconds]
     return script
+
+
+async def send(conversation: Conversation, engine: Engine, text: str) -> AsyncGenerator[ReplyEvent, None]:
+    """Save a question, then stream the reply to it."""
+    await conversation.ask(text)
+    async with contextlib.aclosing(conversation.answer(engine)) as events:
+        async for event in events:
+            yield event

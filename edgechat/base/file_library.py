@@ -147,12 +147,12 @@ class FileLibrary(Generic[AnyFacts, AnyFile]):
             if path.suffix != ".json" and _DIGEST.fullmatch(path.stem)
         ]
 
-    def prune(self, keep: Collection[str], *, older_than: float = _NEW) -> None:
-        """Delete all files except those in `keep` and those added in the last `older_than` seconds.
+    def prune(self, keep: Collection[str]) -> None:
+        """Delete all files except those in `keep` and those added within the last hour.
 
         Raises `not_stored` if that is not possible.
         """
-        oldest = time.time() - older_than
+        oldest = time.time() - _NEW
         for path, about in self._files():
             if path.stem not in keep and about.st_mtime < oldest:
                 self._delete(path)

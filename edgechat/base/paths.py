@@ -104,6 +104,17 @@ def replace(path: Path, data: bytes) -> None:
         raise
 
 
+def keep_newest(folder: Path, most: int) -> None:
+    """Delete all but the `most` newest files in a folder, as far as possible. Raises OSError."""
+    dated: list[tuple[float, str]] = []
+    for entry in os.scandir(folder):
+        with contextlib.suppress(OSError):
+            dated.append((entry.stat().st_mtime, entry.path))
+    for _, path in sorted(dated, reverse=True)[most:]:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
 def shipped(name: str) -> Path:
     """Return the path of a file that ships with edgechat: `models.toml`, `guide.gguf`.
 

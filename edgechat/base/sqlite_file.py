@@ -1,4 +1,4 @@
-"""SQLite files on a full or read-only disk: why they cannot be written, and how to read them anyway."""
+"""SQLite files: splitting scripts into statements, and what still works on full or read-only disks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 _SHM_BYTES = 64 * 2**10
@@ -58,3 +59,15 @@ def open_read_only(path: Path, *, seconds: float) -> sqlite3.Connection:
 
 def _open(uri: str, seconds: float) -> sqlite3.Connection:
     return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=seconds)
+
+
+def statements_of(script: str) -> Iterator[str]:
+    """Yield the statements of a script, each ending at a line end; triggers contain several semicolons."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+    if statement.strip():
+        yield statement

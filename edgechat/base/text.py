@@ -54,6 +54,11 @@ def is_text(text: str) -> bool:
     return _SURROGATE.search(text) is None
 
 
+def encodable(text: str) -> str:
+    """Return `text` with a question mark in place of each character that cannot be encoded."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def is_binary(data: bytes) -> bool:
     """Return whether a file's content is binary, by git's rule: a zero byte near its beginning."""
     return b"\0" in data[:8192]

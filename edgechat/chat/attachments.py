@@ -154,14 +154,9 @@ def named_in(text: str, most: int, attached: Collection[str] = ()) -> list[Attac
     return [read(path) for path, kind in mentions if kind != "image"]
 
 
-def images_named_in(text: str) -> list[str]:
-    """Return the paths of the images mentioned in `text`. Blocks."""
-    return [path for path, kind in mentions_in(text) if kind == "image"]
-
-
-def folders_named_in(text: str) -> list[str]:
-    """Return the paths of the folders mentioned in `text`. Blocks."""
-    return [path for path, kind in mentions_in(text) if kind == "folder"]
+def paths_named_in(text: str, kind: Literal["image", "folder"]) -> list[str]:
+    """Return the paths of the images or folders mentioned in `text`. Blocks."""
+    return [one.path for one in mentions_in(text) if one.kind == kind]
 
 
 def bytes_named_in(text: str) -> int:

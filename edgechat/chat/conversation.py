@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from edgechat.base.errors import ChatBusy, ChatNotFound, EdgechatError, PromptTooLong, StoreError
-from edgechat.base.text import one_line
+from edgechat.base.text import encodable, one_line
 from edgechat.chat.attachments import ChatImages
 from edgechat.chat.generation_options import GenerationOptions
 from edgechat.chat.messages import messages_around, title_of
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 class Conversation:
     """A chat. Turns are stored before anything is computed from them.
 
-    `ask` saves a question, and `answer` saves the reply as it streams; `send` does both. A reply that ends
-    early (stopped by the user, or interrupted by a crash or exit) keeps its text so far. Its state tells why
-    it ended, and `answer` continues it.
+    `ask` saves a question, and `answer` saves the reply as it streams. A reply that ends early (stopped by
+    the user, or interrupted by a crash or exit) keeps its text so far. Its state tells why it ended, and
+    `answer` continues it.
     """
 
     def __init__(self, store: Store, model: str, *, front: Front = "app", system: str | None = None) -> None:
@@ -151,7 +151,7 @@ class Conversation:
         """Set the title; if empty, derive one from the first turn. Raises StoreError."""
         if self._stored:
             title = await self._store.rename(self.chat.id, title)
-        title = one_line(_encodable(title), TITLE_LENGTH)
+        title = one_line(title, TITLE_LENGTH)
         self.chat = msgspec.structs.replace(self.chat, title=title)
 
     @property
@@ -165,7 +165,7 @@ class Conversation:
 
         Raises StoreError.
         """
-        title = one_line(_encodable(title), TITLE_LENGTH)
+        title = one_line(title, TITLE_LENGTH)
         if not (title and self.has_first_title):
             return False
         if not await self._store.retitle(self.chat.id, self.chat.title, title):  # renamed elsewhere
@@ -187,7 +187,7 @@ class Conversation:
         Raises StoreError and ChatBusy.
         """
         self._check_free()
-        text = _encodable(text or "").strip() or None
+        text = encodable(text or "").strip() or None
         if self._stored and text != self.system:
             old = self.turns[0] if self.system is not None else self._turn("system", "", None)
             system = msgspec.structs.replace(old, content=text) if text else None
@@ -213,10 +213,12 @@ class Conversation:
         # Another program may be writing, or have written, a reply at the end of `turns`.
         if self.turns and (self.written_elsewhere or self.turns[-1].role == "user"):
             await self._catch_up()
-        turn = self._next_question(text, attachments, images)
-        while not await self._store.add_turn(turn):
+        while True:
+            parent_id = self.turns[-1].id if self.turns else None
+            turn = self._question(text, attachments, images, parent_id)
+            if await self._store.add_turn(turn):
+                break
             await self._catch_up()
-            turn = self._next_question(text, attachments, images)
         self._append(turn)
         return turn
 
@@ -343,13 +345,6 @@ class Conversation:
         finally:
             self._running = None
 
-    async def send(self, engine: Engine, text: str) -> AsyncGenerator[ReplyEvent, None]:
-        """Save a question, then stream the reply to it: `ask` and `answer`."""
-        await self.ask(text)
-        async with aclosing(self.answer(engine)) as events:
-            async for event in events:
-                yield event
-
     def regenerate(self, turn_id: str | None = None) -> None:
         """Remove the last reply from `turns`, but not from the store; `answer` then writes another version.
 
@@ -470,11 +465,6 @@ class Conversation:
             self.turns.append(turn)
         self._tree.put(turn)
 
-    def _next_question(
-        self, text: str, attachments: Sequence[Attachment], images: Sequence[AttachedImage]
-    ) -> Turn:
-        return self._question(text, attachments, images, self.turns[-1].id if self.turns else None)
-
     def _question(
         self,
         text: str,
@@ -483,12 +473,12 @@ class Conversation:
         parent_id: str | None,
     ) -> Turn:
         return msgspec.structs.replace(
-            self._turn("user", _encodable(text), parent_id),
+            self._turn("user", encodable(text), parent_id),
             attachments=tuple(
-                msgspec.structs.replace(file, name=_encodable(file.name), text=_encodable(file.text))
+                msgspec.structs.replace(file, name=encodable(file.name), text=encodable(file.text))
                 for file in attachments
             ),
-            images=tuple(msgspec.structs.replace(image, name=_encodable(image.name)) for image in images),
+            images=tuple(msgspec.structs.replace(image, name=encodable(image.name)) for image in images),
         )
 
     def _turn(
@@ -523,7 +513,3 @@ def _written_elsewhere() -> ChatBusy:
         "Another edgechat is generating an answer in this conversation.",
         hint="Wait until it has finished, then send again.",
     )
-
-
-def _encodable(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()

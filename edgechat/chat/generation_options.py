@@ -6,7 +6,7 @@ import msgspec
 
 from edgechat.chat.records import Chat, ChatSettings
 from edgechat.engine.types import ChatRequest, ModelInfo, Overflow, Sampling
-from edgechat.models.adapters.reading import AdapterUse
+from edgechat.native.params import AdapterUse
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import SamplingDefaults, Settings
 

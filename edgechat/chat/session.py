@@ -37,7 +37,8 @@ from edgechat.engine.types import (
     Message,
     Sampling,
 )
-from edgechat.models.adapters.reading import AdapterUse, label_of
+from edgechat.models.adapters.reading import label_of
+from edgechat.native.params import AdapterUse
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Preset, Settings
 from edgechat.tools.consent import NamedPermission, Permission

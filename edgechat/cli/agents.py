@@ -62,16 +62,22 @@ class Agent:
     """Called with the server and the temporary folder."""
 
 
-def plain_environment(address: ServerAddress) -> dict[str, str | None]:
+def any_program(address: ServerAddress, _: Path) -> AgentSettings:
     """Return the variables that most clients for OpenAI, Anthropic and Ollama read."""
-    return {
-        "OPENAI_BASE_URL": f"{address.url}/v1",
-        "OPENAI_API_KEY": address.key,
-        "OPENAI_MODEL": address.model,
+    others = {
         "ANTHROPIC_BASE_URL": address.url,
         "ANTHROPIC_AUTH_TOKEN": address.key,
         "ANTHROPIC_MODEL": address.model,
         "OLLAMA_HOST": address.url,
+    }
+    return AgentSettings(environment=_for_openai(address) | others)
+
+
+def _for_openai(address: ServerAddress) -> dict[str, str]:
+    return {
+        "OPENAI_BASE_URL": f"{address.url}/v1",
+        "OPENAI_API_KEY": address.key,
+        "OPENAI_MODEL": address.model,
     }
 
 
@@ -210,13 +216,7 @@ def _pi(address: ServerAddress, folder: Path) -> AgentSettings:
 
 
 def _qwen(address: ServerAddress, _: Path) -> AgentSettings:
-    return AgentSettings(
-        environment={
-            "OPENAI_BASE_URL": f"{address.url}/v1",
-            "OPENAI_API_KEY": address.key,
-            "OPENAI_MODEL": address.model,
-        }
-    )
+    return AgentSettings(environment=_for_openai(address))
 
 
 AGENTS: dict[str, Agent] = {

@@ -84,7 +84,7 @@ def own_findings() -> Iterator[Finding]:
     for check, why in (
         (settings.load, "Commands fail, and the app opens without a model."),
         (catalogue, "Models cannot be found by name."),
-        (_check_guide, "The guide is the model that needs no download."),
+        (lambda: read_model(resolve(_GUIDE).path), "The guide is the model that needs no download."),
         (_check_model, "edgechat opens with this model."),
         (_check_chats, "Conversations cannot be read or stored."),
     ):
@@ -143,10 +143,6 @@ def _failed_starts() -> Iterator[Finding]:
             yield Finding(Weight.NOTE, what, "That was its last start.", f"Read its log: {start.log}")
 
 
-def _check_guide() -> None:
-    read_model(resolve(_GUIDE).path)
-
-
 def _check_model() -> None:
     """Check that the model named in settings.toml is on this machine."""
     try:
@@ -185,7 +181,7 @@ def _disks() -> dict[Path, int]:
 def machine_findings(survey: Survey, disks: dict[Path, int]) -> Iterator[Finding]:
     """Yield findings about this machine and its llama.cpp. disks: free bytes, by models folder."""
     for failure in survey.failures:
-        yield _failure(failure, survey.build)
+        yield _failure(failure)
     if survey.build is not None:
         yield from _unused(survey.profile.accelerators, survey.build)
         yield from _mlx(survey.profile)
@@ -200,7 +196,7 @@ def machine_findings(survey: Survey, disks: dict[Path, int]) -> Iterator[Finding
         yield from _disk(folder, free)
 
 
-def _failure(failure: Failure, build: Build | None) -> Finding:
+def _failure(failure: Failure) -> Finding:
     match failure.source:
         case "llama.cpp":
             why = "Without llama.cpp, no model can be loaded."

@@ -238,17 +238,7 @@ def app(
         raise Exit(USAGE_ERROR)
     from edgechat.tui.app import StartOptions, run_app
 
-    start = StartOptions(
-        model,
-        last=last,
-        anyway=load.load_anyway,
-        draft=load.draft,
-        backend=load.backend,
-        vision=not load.no_vision,
-        adapters=load.lora,
-        workers=load.workers,
-    )
-    raise Exit(run_app(start))
+    raise Exit(run_app(StartOptions(model, last=last, request=load.request)))
 
 
 def _settings_ask_for_plain_mode() -> bool:
@@ -293,7 +283,8 @@ def translated(work: Callable[[], object]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        return _output_closed()
+        _discard_stdout()
+        return 0  # `set -o pipefail` would report a reader that stopped early as a failure
     except Exception as error:
         return _report(error)
     return 0
@@ -326,12 +317,6 @@ def _report(error: Exception) -> int:
             "Run the command again with --debug, and report the output.",
         )
     return ENGINE_FAILURE
-
-
-def _output_closed() -> int:
-    """Return success, since `set -o pipefail` would report a reader that stopped early as a failure."""
-    _discard_stdout()
-    return 0
 
 
 def _discard_stdout() -> None:

@@ -14,7 +14,7 @@ from edgechat.bench.speed import CEILING, PLAIN, BenchReport
 if TYPE_CHECKING:
     from edgechat.bench.quality import MeasuredModel, QualityReport
 
-_KINDS = (".pdf", ".png", ".svg")
+QUALITY_KINDS = (".pdf", ".png", ".svg")
 _WIDTH, _HEIGHT = 58, 12
 """Size of a text plot, in cells."""
 _LABEL = 18
@@ -49,10 +49,7 @@ def draw(report: BenchReport, title: str, path: Path) -> None:
     right.set_xticks([at + width * (len(names) - 1) / 2 for at in range(len(tasks))], tasks)
     right.set(ylabel="tokens per second", title="Ways of decoding")
     figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=len(names))
-    try:
-        figure.savefig(path, format="png", dpi=120)
-    except OSError as error:
-        raise NotDrawn(f"{path} cannot be written: {error.strerror or error}.") from error
+    _save(figure, path)
 
 
 def check(path: Path, kinds: Sequence[str] = (".png",), example: str = "--plot bench.png") -> None:
@@ -117,13 +114,8 @@ AXES: tuple[tuple[str, str, Measure, int], ...] = (
 """Pareto fronts: name, label, value, and sign as in `front`."""
 
 
-def check_quality(path: Path) -> None:
-    """Raise NotDrawn if a quality plot could not be written to `path`. Called before measuring."""
-    check(path, _KINDS, "--plot quality.svg, or --plot - for the terminal")
-
-
 def draw_quality(report: QualityReport, path: Path) -> None:
-    """Plot quality, in the format given by the file's suffix. Raises NotDrawn."""
+    """Plot quality, as one of QUALITY_KINDS. Raises NotDrawn."""
     whole = figure_of()
     whole.suptitle(report.title)
     for axes, (_, label, value, sign) in zip(whole.subplots(1, 2, sharey=True), AXES, strict=True):
@@ -149,8 +141,13 @@ def draw_quality(report: QualityReport, path: Path) -> None:
         axes.label_outer()
     whole.axes[0].set_ylabel(_ordinate(report))
     whole.supxlabel("★ what this machine would run   ● on the Pareto front   × not on it", fontsize=8)
+    _save(whole, path)
+
+
+def _save(figure: Any, path: Path) -> None:
+    """Write a figure, in the format given by the file's suffix. Raises NotDrawn."""
     try:
-        whole.savefig(path, format=path.suffix[1:].lower(), dpi=120)
+        figure.savefig(path, format=path.suffix[1:].lower(), dpi=120)
     except OSError as error:
         raise NotDrawn(f"{path} cannot be written: {error.strerror or error}.") from error
 

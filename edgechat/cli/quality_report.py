@@ -23,7 +23,8 @@ _TERMINAL = Path("-")
 def run(request: QualityRequest, *, plot_file: Path | None, json: bool) -> None:
     """Run the command. plot_file: where to write a plot; '-' for the terminal. Raises EdgechatError."""
     if plot_file is not None and plot_file != _TERMINAL:
-        plots.check_quality(plot_file)
+        example = "--plot quality.svg, or --plot - for the terminal"
+        plots.check(plot_file, plots.QUALITY_KINDS, example)
     try:
         with StatusLine(sys.stderr) as status:
             report = measure_quality(request, status.show)

@@ -26,6 +26,7 @@ _SCRIPTS = {
     "powershell": "edgechat.ps1",
     "pwsh": "edgechat.ps1",
 }
+_SPACE = re.compile(r"\s")
 SCRIPTS = tuple(dict.fromkeys(_SCRIPTS.values()))
 
 
@@ -78,7 +79,7 @@ def _for_bash(items: list[CompletionItem[Any]]) -> str:
 
 def _for_fish(items: list[CompletionItem[Any]]) -> str:
     return "\n".join(
-        f"{item.value}\t{_one_line(item.help)}" if item.help else str(item.value) for item in items
+        f"{item.value}\t{_SPACE.sub(' ', item.help)}" if item.help else str(item.value) for item in items
     )
 
 
@@ -104,10 +105,6 @@ def _quoted(text: str) -> str:
 
 def _for_powershell(items: list[CompletionItem[Any]]) -> str:
     return "\n".join(f"{item.value}:::{item.help or ' '}" for item in items)
-
-
-def _one_line(text: str) -> str:
-    return re.sub(r"\s", " ", text)
 
 
 _FORMATS = {

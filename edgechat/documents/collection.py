@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from edgechat.base.errors import DocumentError, DocumentsUnwritable
-from edgechat.base.sqlite_file import open_read_only, remedy, why_unwritable
+from edgechat.base.sqlite_file import open_read_only, remedy, statements_of, why_unwritable
 from edgechat.base.text import flat, one_line
 from edgechat.documents.passages import Passage
 
@@ -244,7 +244,7 @@ class Collection:
             with self.transaction():
                 # Read again: another program may have migrated it.
                 (version,) = self._db.execute("PRAGMA user_version").fetchone()
-                for statement in _statements({0: _SCHEMA, 1: _FROM_1, 2: _FROM_2}.get(version, "")):
+                for statement in statements_of({0: _SCHEMA, 1: _FROM_1, 2: _FROM_2}.get(version, "")):
                     self._db.execute(statement)
                 self._db.execute(f"PRAGMA user_version = {_VERSION}")
         elif version > _VERSION:
@@ -512,15 +512,6 @@ class Collection:
 def _spaced(text: str) -> str:
     """Return text for the index, with each character in `UNSPACED` as a separate word."""
     return text if text.isascii() else _UNSPACED.sub(r" \g<0> ", text)
-
-
-def _statements(script: str) -> Iterator[str]:
-    statement = ""
-    for line in script.splitlines(keepends=True):
-        statement += line
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""
 
 
 def _file(row: Sequence[object]) -> File:

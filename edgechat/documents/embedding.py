@@ -190,17 +190,6 @@ def packed(vectors: Vectors) -> bytes:
     return np.rint(vectors * (127 / np.where(largest > 0, largest, 1))).astype(np.int8).tobytes()
 
 
-def unpacked(data: bytes, n: int, d: int) -> Vectors:
-    """Unpack vectors (n, d). Raises ValueError if the size of the data does not match."""
-    import numpy as np
-
-    vectors = np.frombuffer(data, np.int8).reshape(n, d).astype(np.float32)
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    lengths[lengths == 0] = 1
-    vectors /= lengths
-    return vectors
-
-
 class VectorIndex:
     """In-memory nearest-neighbour search over a collection's vectors, with one byte per component."""
 

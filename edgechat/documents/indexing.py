@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -52,12 +51,6 @@ class Update(msgspec.Struct, kw_only=True):
     """Folders and files that are out of reach; they stay in the collection unchanged."""
     is_complete: bool = True
     """Whether everything was checked; False for folders with too many files."""
-    seconds: float = 0.0
-
-    @property
-    def has_changed(self) -> bool:
-        """Whether the collection has changed."""
-        return bool(self.read or self.removed)
 
 
 def update(
@@ -70,7 +63,7 @@ def update(
     A file is read if its modification time or size has changed, and indexed if its content has. Raises
     DocumentError.
     """
-    began, told = time.monotonic(), Update()
+    told = Update()
     known = {(file.root, file.path): file for file in collection.files()}
     found: list[File] = []
     gone: list[File] = []
@@ -118,7 +111,6 @@ def update(
             if after.note:
                 told.left_out.append(after)
     on_progress(Progress(done=len(found), total=len(found), name=""))
-    told.seconds = time.monotonic() - began
     return told
 
 
@@ -245,17 +237,14 @@ def files_below(root: Path, *, most: int = MOST_FILES, seconds: float = _WALK_SE
     for path in sorted(contents.paths):
         if path.endswith("/"):
             continue
-        if _is_document(root / path):
+        location = root / path
+        if kind_of(location) is not None or is_secret(location):
             below.files += _document(root, path, real)
         elif is_folder or root.is_file():
             others.append(path)
     names = tuple(File(root=str(root), path=path, size=0, changed=0).name for path in others[:MOST_NAMES])
     below.others = OtherFiles(len(others), names)
     return below
-
-
-def _is_document(location: Path) -> bool:
-    return kind_of(location) is not None or is_secret(location)
 
 
 def _document(root: Path, path: str, real: Path) -> Iterator[File]:

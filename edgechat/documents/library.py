@@ -165,8 +165,7 @@ class DocumentLibrary:
     async def embedder(self) -> Embedder | None:
         """Return the embedding model, not yet loaded; None if there is none. Raises EdgechatError."""
         if self._embedder is None:
-            made = asyncio.ensure_future(asyncio.to_thread(self._make_embedder))
-            self._embedder = made
+            self._embedder = asyncio.ensure_future(asyncio.to_thread(self._make_embedder))
         return await asyncio.shield(self._embedder)
 
     async def embed(

@@ -9,8 +9,7 @@ import msgspec
 from edgechat.base.errors import EdgechatError, by_name
 from edgechat.base.images.image import Image
 from edgechat.base.sound.sound import Sound
-from edgechat.models.adapters.reading import AdapterUse
-from edgechat.native.params import Buffer
+from edgechat.native.params import AdapterUse, Buffer
 
 Role = Literal["system", "user", "assistant", "tool"]
 FinishReason = Literal["stop", "length", "context", "cancelled", "tools"]

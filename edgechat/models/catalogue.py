@@ -103,11 +103,6 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         return modalities(vision=self.vision, audio=self.audio)
 
     @property
-    def file_name(self) -> str:
-        """Name of the file with the recommended quantization."""
-        return self.file.replace(_QUANT, self.quant or "")
-
-    @property
     def labels(self) -> tuple[str, ...]:
         """Quantizations in the repository, in canonical spelling: 'Q4_K_M', 'F16'."""
         return tuple(canonical(quant) for quant in self.quants)

@@ -182,7 +182,9 @@ def _gguf_choices(files: Iterable[RemoteFile]) -> tuple[ModelChoice, ...]:
     sets: dict[tuple[str, int], dict[int, RemoteFile]] = {}
     for file in files:
         stem = _stem(file.name)
-        if stem is None or _is_no_model(stem) or file.size <= 0:
+        if stem is None or file.size <= 0:
+            continue
+        if is_projector(_base(stem)) or _NO_MODEL.fullmatch(_base(stem)):
             continue
         match = _PART.fullmatch(stem)
         if match is None:
@@ -211,7 +213,7 @@ def _without_heads(choices: Sequence[ModelChoice]) -> Iterator[ModelChoice]:
 
 def _family(choice: ModelChoice) -> str:
     """Return the part of the name that all quantizations of a model share."""
-    name = _MTP.sub("", without_label(choice.name.rpartition("/")[2]))
+    name = _MTP.sub("", without_label(_base(choice.name)))
     return name.strip("-._ ").casefold()
 
 
@@ -228,7 +230,7 @@ def without_label(name: str) -> str:
 
 def mlx_label(name: str) -> str | None:
     """Return the quantization in the name of an MLX repository or folder, or None."""
-    match = _MLX_LABEL.search(name.rpartition("/")[2])
+    match = _MLX_LABEL.search(_base(name))
     if match is None:
         return None
     bits = match["bits"] or match["q"]
@@ -265,22 +267,17 @@ def _all_there(weights: Sequence[str]) -> bool:
 def _stem(name: str) -> str | None:
     """Return the name of a GGUF file without its extension, or None for other files."""
     stem = name[: -len(".gguf")] if name.lower().endswith(".gguf") else ""
-    return stem if stem.rpartition("/")[2] else None
-
-
-def _is_no_model(stem: str) -> bool:
-    base = stem.rpartition("/")[2]
-    return is_projector(base) or _NO_MODEL.fullmatch(base) is not None
+    return stem if _base(stem) else None
 
 
 def _is_projector(stem: str) -> bool:
     """Return whether this is a projector that is not split; libmtmd cannot load split ones."""
-    return is_projector(stem.rpartition("/")[2]) and not _PART.fullmatch(stem)
+    return is_projector(_base(stem)) and not _PART.fullmatch(stem)
 
 
 def _is_head(stem: str) -> bool:
     """Return whether a file that is not a model holds only drafting layers, judging by its name."""
-    base = stem.rpartition("/")[2]
+    base = _base(stem)
     return _MTP.search(f"-{base}") is not None and not (is_projector(base) or _PART.fullmatch(stem))
 
 

@@ -61,12 +61,11 @@ class EmbeddingBatch:
         embeddings: npt.NDArray[np.float32],
         positions: npt.NDArray[np.int32],
         *,
-        last_row: bool = False,
         all_rows: bool = False,
     ) -> None:
         """Lay out embeddings [n, n_embd] at positions [1 or 4, n].
 
-        last_row, all_rows: which rows of logits are wanted; by default, none.
+        all_rows: whether the logits of all rows are wanted, rather than none.
         """
         (n, n_embd), (n_numbers, n_positions) = embeddings.shape, positions.shape
         if n != n_positions:
@@ -78,7 +77,6 @@ class EmbeddingBatch:
         self._n_seq = np.ones(n, np.int32)
         self._seq = np.full(n, seq, np.int32)
         self._wanted = np.full(n, all_rows, np.int8)
-        self._wanted[n - 1 :] |= last_row
         self._seq_pointers = _addresses(self._seq)
         self.native = _native(self._position, self._n_seq, self._seq_pointers, self._wanted)
         self.native.embd = pointer(self._embedding, ctypes.c_float)

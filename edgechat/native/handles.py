@@ -21,7 +21,7 @@ import psutil
 from edgechat.base.errors import DecodeFailed, LoadFailed
 from edgechat.native import ggml, logs
 from edgechat.native.accelerators import rpc
-from edgechat.native.accelerators.placement import Placement, layer_devices
+from edgechat.native.accelerators.placement import Placement
 from edgechat.native.batches import Candidates, EmbeddingBatch, TokenBatch, pointer, sends_candidates
 from edgechat.native.params import N_CANDIDATES, LoadParams
 
@@ -123,10 +123,6 @@ class Model:
         """Number of layers, including those that only predict further tokens (MTP)."""
         pointer = self.pointer
         return int(lib.llama_model_n_layer(pointer) + lib.llama_model_n_layer_nextn(pointer))
-
-    def layer_devices(self) -> tuple[str, ...]:
-        """Return the device of each layer and, last, of the output; empty if this build does not say."""
-        return layer_devices(self.pointer, self.n_layers)
 
     @property
     def n_vocab(self) -> int:
@@ -340,28 +336,24 @@ class Context:
         positions: npt.NDArray[np.int32],
         *,
         causal: bool = True,
-        last_row: bool = False,
         abortable: bool = False,
     ) -> npt.NDArray[np.float32] | None:
         """Compute embeddings [n, n_embd] in place of tokens, at positions [1 or 4, n] (see `MediaChunk`).
 
         causal: whether each one only attends to those before it. If not, all that attend to each other must
-        be in one call of up to `n_ubatch`. last_row: return the logits of the last one. For the rest, see
-        `decode`.
+        be in one call of up to `n_ubatch`. For the rest, see `decode`.
         """
         n = len(embeddings)
         if not causal and n > self.n_ubatch:  # llama.cpp aborts
             raise ValueError(f"{n} embeddings that see each other are over the limit of {self.n_ubatch}")
-        batch = EmbeddingBatch(seq, embeddings, positions, last_row=last_row)
+        batch = EmbeddingBatch(seq, embeddings, positions)
         if batch.shape != (self.n_positions, self.n_embd_input) or not 0 < n <= self.n_batch:
             raise ValueError(
                 f"embeddings {embeddings.shape} at positions {positions.shape} are not this model's"
             )
         lib.llama_set_causal_attn(self.pointer, causal)
-        if self._candidates is not None and last_row:
-            self._candidates.use(self._pointer, {seq}, wanted=False)
         try:
-            return self._decode(batch.native, int(last_row), abortable=abortable)
+            return self._decode(batch.native, 0, abortable=abortable)
         finally:
             lib.llama_set_causal_attn(self.pointer, True)
 

@@ -19,6 +19,15 @@ _LINE = 16
 """Numbers (int32) in a cache line."""
 
 
+class AdapterUse(msgspec.Struct, frozen=True):
+    """A LoRA adapter and its scale."""
+
+    path: str
+    """A GGUF file, or a folder saved by PEFT."""
+    scale: float = 1.0
+    """1 applies the adapter as trained, 0 not at all."""
+
+
 class LoadParams(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters of a model and its context; all others keep llama.cpp's defaults."""
 

@@ -133,7 +133,7 @@ def _importance(importance: Mapping[str, Floats]) -> ctypes.Array[lib.llama_mode
         for name, one in values.items()
     ]
     array = (lib.llama_model_imatrix_data * (len(entries) + 1))(*entries)
-    array.keep = values  # the pointers refer to these
+    array.keep = values  # type: ignore[attr-defined]  # the pointers refer to these
     return array
 
 

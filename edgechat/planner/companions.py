@@ -25,10 +25,11 @@ from edgechat.base.errors import BadRequest, DiskError, ModelFileError
 from edgechat.base.text import one_line
 from edgechat.device.mlx import missing_vision
 from edgechat.device.speed import ROWS, DeviceSpeed
-from edgechat.models.adapters.reading import EMBEDDING, AdapterUse, parse_scaled
+from edgechat.models.adapters.reading import EMBEDDING, parse_scaled
 from edgechat.models.formats.header import Modality, ModelHeader, modalities
 from edgechat.models.formats.projector import Encoder, ProjectorHeader, read_for, tower_of
 from edgechat.models.formats.quants import GgmlType
+from edgechat.native.params import AdapterUse
 from edgechat.planner.estimate.budget import RAM, Budget, Needs, together
 
 TOWER = "its vision tower"

@@ -26,7 +26,7 @@ from edgechat.base import paths
 from edgechat.base.errors import SettingsError
 from edgechat.base.text import one_line
 from edgechat.server.exchange import MODEL, TOKENS, TRUSTED, Exchange
-from edgechat.server.pool.models import ModelPool
+from edgechat.server.pool.metrics import Metrics
 from edgechat.server.refusal import BROKEN_OFF, Refusal
 
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]@/\s]+)(?::([0-9]{1,5}))?")
@@ -108,7 +108,7 @@ class AccessPolicy:
             raise _wrong_host(host)
         origin = headers.get("origin").lower()
         foreign = origin != f"http://{host}" if origin else headers.get("sec-fetch-site") in _OTHER_PAGES
-        if foreign and not self._is_allowed_origin(headers):
+        if foreign and origin not in self._rules.origins:
             raise Refusal(
                 "Web pages from this origin are not allowed to use the server; `edgechat serve --cors "
                 "ORIGIN` allows them.",
@@ -127,9 +127,6 @@ class AccessPolicy:
         if name in self._rules.aliases:
             return True
         return requested_port == port and (name == arrived or name in _LOOPBACK or name in self._rules.hosts)
-
-    def _is_allowed_origin(self, headers: _Headers) -> bool:
-        return headers.get("origin").lower() in self._rules.origins
 
     def _has_key(self, headers: _Headers) -> bool:
         if self._expected is None:
@@ -306,9 +303,9 @@ class KnownPaths:
 class AccessLog:
     """ASGI middleware that makes paths canonical, and counts and logs requests, but not their content."""
 
-    def __init__(self, app: ASGIApp, models: ModelPool, paths: KnownPaths) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, paths: KnownPaths) -> None:
         self._app = app
-        self._models = models
+        self._metrics = metrics
         self._paths = paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -329,7 +326,7 @@ class AccessLog:
             await self._app(scope, receive, observe)
         finally:
             model = scope.get(MODEL, "")
-            self._models.metrics.request(self._paths.label(scope["path"]), status, model or None)
+            self._metrics.request(self._paths.label(scope["path"]), status, model or None)
             seconds = time.monotonic() - began
             cut = scope.get(BROKEN_OFF) if whole else "client_gone"
             request = f"{scope['method']} {one_line(scope['path'], 80)}"

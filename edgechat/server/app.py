@@ -21,8 +21,8 @@ from edgechat.base.errors import ModelNotFound
 from edgechat.engine.types import ChatRequest
 from edgechat.server import openapi
 from edgechat.server.access import AccessLog, AccessPolicy, AccessRules, KnownPaths
-from edgechat.server.documents import AskedDocuments, asked_documents
-from edgechat.server.exchange import TRUSTED, ClientDisconnected, Exchange
+from edgechat.server.documents import AskedDocuments, VectorStoreBody, asked_documents
+from edgechat.server.exchange import MODEL, TRUSTED, ClientDisconnected, Exchange
 from edgechat.server.operation import Operation, Services, embed, generate, load, path_id, translate
 from edgechat.server.pool.metrics import CONTENT_TYPE
 from edgechat.server.pool.models import State
@@ -41,11 +41,9 @@ from edgechat.server.protocol.listing import (
     StoreSearchBody,
     StoresQuery,
     TagList,
-    VectorStoreBody,
     VectorStorePage,
     VersionBody,
     found_page,
-    vector_store,
 )
 from edgechat.server.protocol.ollama import (
     EmbedAnswer,
@@ -199,13 +197,13 @@ async def _input_items(exchange: Exchange, services: Services, query: ItemsQuery
 
 
 async def _vector_stores(_: Exchange, services: Services, query: StoresQuery) -> VectorStorePage:
-    return VectorStorePage.of(list(map(vector_store, await services.documents.usable())), query)
+    return VectorStorePage.of(await services.documents.usable(), query)
 
 
 async def _vector_store(exchange: Exchange, services: Services) -> VectorStoreBody:
     name = path_id(exchange)
     await services.documents.check([name], status=404)
-    return vector_store(await services.documents.facts(name))
+    return await services.documents.vector_store(name)
 
 
 async def _search_vector_store(exchange: Exchange, services: Services, body: StoreSearchBody) -> FoundPage:
@@ -227,7 +225,7 @@ async def _ollama(exchange: Exchange, services: Services, answers: OllamaAnswers
         answers.model = await load(exchange, services, model)
         return answers.empty("load")
     answers.model = await services.models.unload(model)
-    exchange.record_model(answers.model)
+    exchange.scope[MODEL] = answers.model
     return answers.empty("unload")
 
 
@@ -538,7 +536,7 @@ def make_app(services: Services, rules: AccessRules) -> ASGIApp:
     ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _handle_http_exception})
     app.router.redirect_slashes = False
-    return AccessLog(AccessPolicy(app, rules), services.models, KnownPaths(by_path))
+    return AccessLog(AccessPolicy(app, rules), services.models.metrics, KnownPaths(by_path))
 
 
 class _Endpoint:

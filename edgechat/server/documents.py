@@ -84,6 +84,32 @@ class FileCitation(msgspec.Struct, frozen=True, kw_only=True):
     """Its position in the text, in characters."""
 
 
+class FileCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of files that contain text."""
+
+    total: int
+    completed: int
+    in_progress: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+
+class VectorStoreBody(msgspec.Struct, frozen=True, kw_only=True):
+    """Documents on this machine. `created_at` is when their index was last changed."""
+
+    id: str
+    object: Literal["vector_store"] = "vector_store"
+    name: str
+    created_at: int
+    last_active_at: int
+    status: Literal["completed"] = "completed"
+    usage_bytes: int
+    file_counts: FileCounts
+    metadata: dict[str, str] = {}
+    expires_after: None = None
+    expires_at: None = None
+
+
 def sources_of(passages: Sequence[Given]) -> list[SourceBody]:
     """Return the sources of passages."""
     return [
@@ -129,27 +155,15 @@ _MEDIA_TOKENS = 1000
 _LOG = logging.getLogger(__name__)
 
 
-class DocumentFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Size and last change of a document collection."""
-
-    name: str
-    files: int
-    size: int
-    """Size of the index, in bytes."""
-    changed: float
-    """When the index last changed, in seconds since 1970."""
-
-
 class RequestDocuments:
     """Searches the documents that clients may use, within limits and without blocking the event loop.
 
     Close it after use.
     """
 
-    def __init__(self, allowed: Collection[str] = (), *, refresh_seconds: float = REFRESH_SECONDS) -> None:
-        """allowed: collection names, or ALL."""
+    def __init__(self, allowed: Collection[str]) -> None:
+        """allowed: collection names, or ALL; empty if clients may not use any."""
         self._allowed = allowed
-        self._refresh_seconds = refresh_seconds
         self._library = DocumentLibrary(embedder_here, reranker_here)
         self._updates = DocumentLibrary()
         """Has its own thread, so that reading files does not delay searches."""
@@ -191,20 +205,17 @@ class RequestDocuments:
                     code="documents_not_found",
                 )
 
-    async def facts(self, name: str) -> DocumentFacts:
-        """Return the size and last change of a collection. Raises Refusal."""
+    async def vector_store(self, name: str) -> VectorStoreBody:
+        """Return a collection as a vector store. Raises Refusal."""
         with _refused():
-            return await asyncio.to_thread(_facts, name)
+            return await asyncio.to_thread(_vector_store, name)
 
-    async def usable(self) -> list[DocumentFacts]:
-        """Return the size and last change of every allowed collection that can be read.
-
-        Raises Refusal if clients may not use any.
-        """
-        found: list[DocumentFacts] = []
+    async def usable(self) -> list[VectorStoreBody]:
+        """Return every allowed collection that can be read. Raises Refusal if clients may not use any."""
+        found: list[VectorStoreBody] = []
         for name in await self.names():
             with suppress(Refusal):  # the log says why
-                found.append(await self.facts(name))
+                found.append(await self.vector_store(name))
         return found
 
     async def prepare(self, asked: AskedDocuments) -> None:
@@ -213,7 +224,7 @@ class RequestDocuments:
         Raises Refusal if documents are missing or not allowed.
         """
         await self.check(asked.names, asked.param)
-        await asyncio.wait(list(map(self._refresh, asked.names)), timeout=self._refresh_seconds)
+        await asyncio.wait(list(map(self._refresh, asked.names)), timeout=REFRESH_SECONDS)
 
     async def find(self, asked: AskedDocuments, served: ServedModel, request: ChatRequest) -> list[Given]:
         """Return the passages that help answer a chat, as many as fit. Raises Refusal."""
@@ -258,14 +269,18 @@ class RequestDocuments:
             _LOG.warning("The documents %s could not be brought up to date. %s", name, error.message)
 
 
-def _facts(name: str) -> DocumentFacts:
+def _vector_store(name: str) -> VectorStoreBody:
     with closing(registry.open_collection(name)) as collection:
-        return DocumentFacts(
-            name=name,
-            files=collection.counts().files,
-            size=collection.path.stat().st_size,
-            changed=collection.path.stat().st_mtime,
-        )
+        files, index = collection.counts().files, collection.path.stat()
+    changed = int(index.st_mtime)
+    return VectorStoreBody(
+        id=name,
+        name=name,
+        created_at=changed,
+        last_active_at=changed,
+        usage_bytes=index.st_size,
+        file_counts=FileCounts(total=files, completed=files),
+    )
 
 
 def question_in(request: ChatRequest, param: str = "docs") -> str:

@@ -18,9 +18,9 @@ _CLOSE = (("connection", "close"),)
 TRUSTED: Final = "edgechat.trusted"
 """Scope key: whether the request had the API key, or needed none."""
 MODEL: Final = "edgechat.model"
-"""Scope key: the model that answers, once it is loaded."""
+"""Scope key, for the access log: the model that answers, once it is loaded."""
 TOKENS: Final = "edgechat.tokens"
-"""Scope key: the number of tokens in the prompt and in the answer."""
+"""Scope key, for the access log: the number of tokens in the prompt and in the answer."""
 BODY_BYTES: Final = 32 * 2**20
 """Maximum size of a body. Large ones contain images and audio: 8 MiB of text is about two million tokens."""
 BODIES_BYTES: Final = 128 * 2**20
@@ -47,21 +47,13 @@ class Exchange:
         self._receive = receive
         self._send = send
 
-    def record_model(self, model: str) -> None:
-        """Record the model that answers, for the access log."""
-        self.scope[MODEL] = model
-
-    def record_tokens(self, read: int, written: int) -> None:
-        """Record the token counts of the prompt and the answer, for the access log."""
-        self.scope[TOKENS] = (read, written)
-
     async def body(self) -> bytes:
         """Return the whole body. Raises Refusal if it is not JSON, is too long, or arrives too slowly."""
         headers = dict(self.scope["headers"])
         _check_kind(headers)
         try:
             async with asyncio.timeout(BODY_SECONDS):
-                body = await self._read(int(headers.get(b"content-length", b"0")), BODY_BYTES)
+                body = await self._read(int(headers.get(b"content-length", b"0")))
         except TimeoutError:
             raise Refusal(
                 f"The body did not arrive within {BODY_SECONDS:.0f} seconds.", status=408, headers=_CLOSE
@@ -69,18 +61,18 @@ class Exchange:
         self.body_bytes = len(body)
         return body
 
-    async def _read(self, content_length: int, most: int) -> bytes:
-        if content_length > most:
+    async def _read(self, content_length: int) -> bytes:
+        if content_length > BODY_BYTES:
             await self._drain_body()
-            raise _too_long(most)
+            raise _too_long()
         parts, more = [], True
         with BodyMemory() as memory:
             while more:
                 part, more = await self._receive_part()
                 memory.add(len(part))
-                if memory.size > most:
+                if memory.size > BODY_BYTES:
                     await self._drain_body()
-                    raise _too_long(most)
+                    raise _too_long()
                 parts.append(part)
             return b"".join(parts)
 
@@ -179,5 +171,6 @@ def _check_kind(headers: dict[bytes, bytes]) -> None:
         raise Refusal("Compressed bodies are not supported: send it without Content-Encoding.", status=415)
 
 
-def _too_long(most: int) -> Refusal:
-    return Refusal(f"The body is longer than {most // 2**20} MiB, the limit.", status=413, headers=_CLOSE)
+def _too_long() -> Refusal:
+    text = f"The body is longer than {BODY_BYTES // 2**20} MiB, the limit."
+    return Refusal(text, status=413, headers=_CLOSE)

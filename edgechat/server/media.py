@@ -43,7 +43,7 @@ from edgechat.base.sound.sound import Sound, SoundDecoder, SoundLibrary
 from edgechat.base.text import mebibytes, one_line
 from edgechat.engine.types import ChatRequest, MediaFile, Message, ModelInfo, Role
 from edgechat.models.catalogue import catalogue
-from edgechat.server.pool.models import ModelCard, ModelPool, ServedModel
+from edgechat.server.pool.models import ModelCard, ServedModel
 from edgechat.server.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -84,6 +84,8 @@ class SentSound(Sound, frozen=True, kw_only=True):
 
 
 SentMedia = SentImage | SentSound
+Cards = Callable[[], Sequence[ModelCard]]
+"""Lists all models. Called in a thread."""
 
 
 def sound_of(sent: str, at: str) -> SentSound:
@@ -169,15 +171,15 @@ def takes(model: ModelInfo, sent: SentMedia) -> bool:
 
 
 async def refuse_untaken(
-    sent: Sequence[tuple[Message, SentMedia]], served: ServedModel, models: ModelPool
+    sent: Sequence[tuple[Message, SentMedia]], served: ServedModel, cards: Cards
 ) -> None:
-    """Raise Refusal if the model cannot see or hear what a user sent; the message suggests one that can."""
+    """Raise Refusal if the model cannot see or hear what a user sent; the message suggests one of `cards`."""
     for message, one in sent:
         if message.role == "tool" or takes(served.model, one):
             continue
         is_image = isinstance(one, SentImage)
         able = "see images" if is_image else "hear sounds"
-        other = _other(await asyncio.to_thread(models.names), is_image=is_image)
+        other = _other(await asyncio.to_thread(cards), is_image=is_image)
         raise Refusal(f"{one.at}: {served.name} cannot {able}. {other}", param=one.at, code="invalid_value")
 
 
@@ -235,17 +237,22 @@ class RequestMedia:
 
     @asynccontextmanager
     async def placed(
-        self, request: ChatRequest, served: ServedModel, models: ModelPool
+        self, request: ChatRequest, served: ServedModel, cards: Cards
     ) -> AsyncIterator[ChatRequest]:
         """Yield the request with its images and audio in files, which exist while the context is open.
 
-        models: the models that a refusal can suggest. Raises Refusal if the model cannot see or hear what a
+        cards: the models that a refusal can suggest. Raises Refusal if the model cannot see or hear what a
         user sent; unreadable tool results become notes.
         """
-        sent = list(_sent_in(request))
+        sent = [
+            (message, one)
+            for message in request.messages
+            for one in message.media
+            if isinstance(one, SentMedia)
+        ]
         if len(sent) > MOST:
             raise Refusal(f"The request has {len(sent)} images and sounds; the limit is {MOST}.", status=413)
-        await refuse_untaken(sent, served, models)
+        await refuse_untaken(sent, served, cards)
         if not sent:
             yield _with_places(request, [])
             return
@@ -360,13 +367,6 @@ class _Fetches:
         self._seconds = max(0.0, self._seconds - (time.monotonic() - began))
         self._bytes -= len(data)
         return data
-
-
-def _sent_in(request: ChatRequest) -> Iterator[tuple[Message, SentMedia]]:
-    for message in request.messages:
-        for one in message.media:
-            assert isinstance(one, SentMedia)
-            yield message, one
 
 
 def _decoded(sent: SentMedia, wrong: type[MediaError]) -> bytes:

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from itertools import takewhile
@@ -32,9 +32,10 @@ from edgechat.engine.types import (
     Translated,
 )
 from edgechat.server.documents import AskedDocuments, RequestDocuments, with_documents
-from edgechat.server.exchange import Exchange
+from edgechat.server.exchange import MODEL, TOKENS, Exchange
 from edgechat.server.media import RequestMedia
-from edgechat.server.pool.models import ModelPool, ServedModel
+from edgechat.server.pool.models import ServedModel
+from edgechat.server.pool.pool import Pool
 from edgechat.server.protocol.answers import Answers
 from edgechat.server.protocol.body import decode, decode_query, parse_body, refuse_ignored_fields
 from edgechat.server.protocol.fields import requested_adapters
@@ -45,15 +46,13 @@ KEEP_ALIVE = 10.0
 
 OnEvent = Callable[[int, RequestEvent], Awaitable[None]]
 """Takes the index of an answer and one of its events."""
-Placed = Callable[[ChatRequest], AbstractAsyncContextManager[ChatRequest]]
-"""Takes a request, and yields it with its images and audio in files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
     """The services that operations use."""
 
-    models: ModelPool
+    models: Pool
     media: RequestMedia
     documents: RequestDocuments
     think: bool | None = None
@@ -124,7 +123,7 @@ def path_id(exchange: Exchange) -> str:
 async def load(exchange: Exchange, services: Services, model: str) -> str:
     """Load a model and return its name."""
     async with services.models.serve(model) as served:
-        exchange.record_model(served.name)
+        exchange.scope[MODEL] = served.name
         return served.name
 
 
@@ -146,7 +145,7 @@ async def embed(
     began = asyncio.get_running_loop().time()
     async with services.models.serve(model) as served:
         load_seconds = asyncio.get_running_loop().time() - began
-        exchange.record_model(served.name)
+        exchange.scope[MODEL] = served.name
         own = served.model.embedding
         if query is None and own and dimensions not in (None, own):
             raise Refusal(
@@ -156,7 +155,7 @@ async def embed(
         embedded = await served.embed(f"embd-{secrets.token_hex(12)}", tuple(texts), cut=cut, query=query)
     if embedded is None:
         raise _stopped()
-    exchange.record_tokens(embedded.tokens, 0)
+    exchange.scope[TOKENS] = (embedded.tokens, 0)
     return served.name, embedded, load_seconds
 
 
@@ -175,11 +174,11 @@ async def translate(
     if documents is not None:
         await services.documents.prepare(documents)
     async with services.models.serve(model or "") as served, AsyncExitStack() as held:
-        exchange.record_model(served.name)
+        exchange.scope[MODEL] = served.name
         if isinstance(what, ChatRequest):
             if documents is not None:
                 what = with_documents(what, await services.documents.find(documents, served, what))
-            what = await held.enter_async_context(services.media.placed(what, served, services.models))
+            what = await held.enter_async_context(services.media.placed(what, served, services.models.names))
         name = f"tokn-{secrets.token_hex(12)}"
         translated = await served.translate(name, what, bos=bos, special=special)
     if translated is None:
@@ -200,7 +199,7 @@ async def generate(exchange: Exchange, services: Services, answers: Answers) -> 
         else:
             await _send_whole(exchange, answers, compute)
     finally:
-        exchange.record_tokens(*answers.tokens)
+        exchange.scope[TOKENS] = answers.tokens
 
 
 async def _send_whole(
@@ -224,16 +223,15 @@ async def _compute(exchange: Exchange, services: Services, answers: Answers, on_
             answers.requested_model, answers.n_choices, answers.priority
         ) as served:
             answers.model = "+".join((served.name, *served.adapters))
-            exchange.record_model(served.name)
+            exchange.scope[MODEL] = served.name
             if asked is not None:
                 answers.passages = await services.documents.find(asked, served, answers.request(served, 0))
-            placed = partial(services.media.placed, served=served, models=services.models)
-            await _compute_with(served, placed, answers, on_event)
+            await _compute_with(services, served, answers, on_event)
     except PromptTooLong as error:
         raise PromptTooLong(error.message, hint=answers.shorter) from error
 
 
-async def _compute_with(served: ServedModel, placed: Placed, answers: Answers, on_event: OnEvent) -> None:
+async def _compute_with(services: Services, served: ServedModel, answers: Answers, on_event: OnEvent) -> None:
     adapters = tuple(adapter.use for adapter in served.plan.adapters)
     if served.adapters or answers.lora is not None:
         wanted = served.adapters, answers.lora, served.plan
@@ -243,7 +241,7 @@ async def _compute_with(served: ServedModel, placed: Placed, answers: Answers, o
             for choice in range(answers.n_choices):
                 request = with_documents(answers.request(served, choice), answers.passages)
                 request = replace(request, adapters=adapters)
-                group.create_task(_follow(served, placed, request, choice, on_event))
+                group.create_task(_follow(services, served, request, choice, on_event))
     except BaseExceptionGroup as several:
         error: BaseException = several
         while isinstance(error, BaseExceptionGroup):
@@ -252,11 +250,11 @@ async def _compute_with(served: ServedModel, placed: Placed, answers: Answers, o
 
 
 async def _follow(
-    served: ServedModel, placed: Placed, request: ChatRequest, choice: int, on_event: OnEvent
+    services: Services, served: ServedModel, request: ChatRequest, choice: int, on_event: OnEvent
 ) -> None:
     event: RequestEvent | None = None
     async with (
-        placed(request) as ready,
+        services.media.placed(request, served, services.models.names) as ready,
         aclosing(served.stream(with_conversation(ready, served.name))) as events,
     ):
         async for event in events:

@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgechat.base.errors import EdgechatError, ToolError
@@ -86,19 +85,11 @@ class ToolRegistry:
     """A program's tool servers, for all its chats. They start on first use and end with `close`."""
 
     def __init__(
-        self,
-        search_chats: SearchChats | None = None,
-        search_documents: SearchDocuments | None = None,
-        *,
-        config: Path | None = None,
+        self, search_chats: SearchChats | None = None, search_documents: SearchDocuments | None = None
     ) -> None:
-        """search_chats, search_documents: enable the built-in groups 'chats' and 'documents'.
-
-        config: the file that lists the servers; None for mcp.json in edgechat's config folder.
-        """
+        """search_chats, search_documents: enable the built-in groups 'chats' and 'documents'."""
         self._search_chats = search_chats
         self._search_documents = search_documents
-        self._config = config
         self._groups: dict[str, ToolServer] = {}
         self._servers: dict[str, tuple[ServerConfig, McpServer]] = {}
         self._closed = False
@@ -111,7 +102,7 @@ class ToolRegistry:
             for name, about in BUILT_IN.items()
             if searches.get(name, True) is not None
         ]
-        servers = read_servers(self._config or config_path())
+        servers = read_servers(config_path())
         return built_in + [
             KnownServer(name, server.shown, built_in=False) for name, server in servers.items()
         ]
@@ -147,10 +138,6 @@ class ToolRegistry:
                     tools.setdefault(spec.model_name, spec)
         return ToolSet(tuple(tools.values()), tuple(problems), servers)
 
-    def running(self) -> list[tuple[ServerConfig, McpServer]]:
-        """Return the servers from mcp.json that were started, including those that have ended."""
-        return list(self._servers.values())
-
     async def close(self) -> None:
         """Stop all servers; running calls fail."""
         self._closed = True
@@ -167,7 +154,7 @@ class ToolRegistry:
         if group in BUILT_IN:
             return await self._group(group, argument)
         # Read each time: the user may have changed the file.
-        servers = await asyncio.to_thread(read_servers, self._config or config_path())
+        servers = await asyncio.to_thread(read_servers, config_path())
         if name not in servers:
             _, removed = self._servers.pop(name, (None, None))
             if removed is not None:

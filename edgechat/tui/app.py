@@ -34,8 +34,8 @@ from edgechat.tui.terminal.window import EndSignals, OutputFilter, TerminalWindo
 from edgechat.tui.theme import STYLES, THEMES, apply
 
 if TYPE_CHECKING:
-    from edgechat.chat.session import ChatSession, SessionServices
-    from edgechat.settings import Backend
+    from edgechat.chat.session import SessionServices
+    from edgechat.planner.request import PlanRequest
     from edgechat.settings.fields import PictureMode
     from edgechat.tui.chat.controller import ChatController
     from edgechat.tui.chat.views import ChatView
@@ -50,18 +50,14 @@ _QUIT_AGAIN = 3.0
 
 @dataclass(frozen=True, slots=True)
 class StartOptions:
-    """How the app starts; `planner.request` describes the model options."""
+    """How the app starts."""
 
     model: str | None = None
     """A path or name; None for the last model used."""
     last: bool = False
     """Whether to open the last conversation."""
-    anyway: bool = False
-    draft: str | None = None
-    backend: Backend | None = None
-    vision: bool = True
-    adapters: tuple[str, ...] | None = None
-    workers: tuple[str, ...] | None = None
+    request: Callable[[], PlanRequest] | None = None
+    """Makes the request to plan the model, after the first frame; None for the default request."""
 
 
 def _commands() -> type[Provider]:
@@ -126,13 +122,13 @@ class EdgechatApp(App[None]):
         self.window = TerminalWindow(self._write_to_terminal)
         self._picture_mode = pictures
         start = start or StartOptions()
-        self._chat = ChatScreen(partial(_controller, start, services, library), last=start.last)
+        self.chat = ChatScreen(partial(_controller, start, services, library), last=start.last)
         apply(self, theme)
         # Animated scrolling takes CPU time from the model, and misbehaves when text is appended.
         self.animation_level = "none"
 
     def get_default_screen(self) -> Screen[None]:
-        return self._chat
+        return self.chat
 
     def get_driver_class(self) -> type[Driver]:
         driver = super().get_driver_class()
@@ -145,14 +141,6 @@ class EdgechatApp(App[None]):
     def get_line_filters(self) -> Sequence[LineFilter]:
         return [self._output_filter, *super().get_line_filters()]
 
-    @property
-    def session(self) -> ChatSession:
-        return self._chat.session
-
-    @property
-    def chat(self) -> ChatScreen:
-        return self._chat
-
     def on_mount(self) -> None:
         """Make every signal quit the same way, and redraw the screen after SIGTSTP."""
         self.app_resume_signal.subscribe(self, lambda _: self._draw_again())
@@ -161,10 +149,10 @@ class EdgechatApp(App[None]):
             self._signals = EndSignals(self.action_quit)
 
     def _ask_for_pictures(self) -> None:
-        self._images.start(self._driver, self._picture_mode)
+        self._images.pictures.use(self._picture_mode)
 
     def _draw_again(self) -> None:
-        self._images.resume()
+        self._images.pictures.forget()
         self.refresh(layout=True)
 
     def _write_to_terminal(self, sequence: str) -> None:
@@ -190,7 +178,7 @@ class EdgechatApp(App[None]):
     def _fatal_error(self) -> None:
         # Textual would print a traceback; here, the caller of `run_app` reports the error.
         if "_images" in self.__dict__:
-            self._images.free()
+            self._images.pictures.close()
         self.window.restore_title()
         self._close_messages_no_wait()
 
@@ -202,7 +190,7 @@ class EdgechatApp(App[None]):
 
     @property
     def _is_opening(self) -> bool:
-        return self.screen is self._chat and self._chat.is_opening
+        return self.screen is self.chat and self.chat.is_opening
 
     @property
     def is_notifying(self) -> bool:
@@ -221,7 +209,7 @@ class EdgechatApp(App[None]):
     async def action_quit(self) -> None:
         """Save anything unsaved, then quit."""
         try:
-            await self._chat.close_session()
+            await self.chat.close_session()
         except EdgechatError as error:
             self.fault = error
         if "_images" in self.__dict__:
@@ -236,7 +224,7 @@ class EdgechatApp(App[None]):
     def _images(self) -> TranscriptImages:
         from edgechat.tui.transcript.images import TranscriptImages
 
-        return TranscriptImages(self, self._chat.library_of_images)
+        return TranscriptImages(self, self._driver, self.chat.library_of_images)
 
     def on_user_sheet_thumbnails_wanted(self, event: Any) -> None:
         self.run_worker(self._images.show_thumbnails(event.sheet, event.wanted), group="pictures")
@@ -246,13 +234,13 @@ class EdgechatApp(App[None]):
 
     def on_resize(self) -> None:
         if "_images" in self.__dict__:
-            self._images.fit()
+            self._images.pictures.fit()
 
     def on_transcript_replaced(self) -> None:
         self._images.tidy()
 
     def on_terminal_reply(self, event: Any) -> None:
-        self._images.take(event.text)
+        self._images.pictures.take(event.text)
 
     async def action_copy_or_stop(self) -> None:
         """Copy the selection, or else stop the answer, or else clear the prompt, or else offer to quit."""
@@ -262,9 +250,9 @@ class EdgechatApp(App[None]):
             self.copy_to_clipboard(selected)
             self.screen.clear_selection()
             self.notify("Copied", timeout=1.5)
-        elif self.screen is self._chat and self._chat.answering:
-            await self._chat.action_stop()
-        elif self.screen is self._chat and self._chat.pane.clear():
+        elif self.screen is self.chat and self.chat.answering:
+            await self.chat.action_stop()
+        elif self.screen is self.chat and self.chat.pane.clear():
             self.notify("Cleared. Ctrl+Z brings it back.", timeout=_QUIT_AGAIN)
         elif time.monotonic() - self._quit_asked_at < _QUIT_AGAIN:
             await self.action_quit()
@@ -273,10 +261,10 @@ class EdgechatApp(App[None]):
             self.notify("Press Ctrl+C again to quit.", timeout=_QUIT_AGAIN)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return action not in ("models", "command_palette") or self.screen is self._chat
+        return action not in ("models", "command_palette") or self.screen is self.chat
 
     def action_models(self) -> None:
-        self._chat.action_models()
+        self.chat.action_models()
 
     def action_command_palette(self) -> None:
         from edgechat.tui.overlays.palette import Palette
@@ -296,7 +284,7 @@ class EdgechatApp(App[None]):
         from edgechat.tui.settings.screen import SettingsScreen
 
         if not self._is_open(SettingsScreen):
-            self.push_screen(SettingsScreen(), lambda _: self._chat.settings_changed())
+            self.push_screen(SettingsScreen(), lambda _: self.chat.settings_changed())
 
     def _is_open(self, screen_class: type[Screen[None]]) -> bool:
         """Return whether a screen of this class is open, possibly below another one."""
@@ -304,7 +292,7 @@ class EdgechatApp(App[None]):
 
     def on_settings_screen_changed(self, event: Any) -> None:
         apply(self, event.settings.theme)
-        self._images.use(event.settings.pictures)
+        self._images.pictures.use(event.settings.pictures)
 
     async def set_theme(self, name: str) -> None:
         """Change the theme, here and in settings.toml. Raises SettingsError."""
@@ -314,7 +302,7 @@ class EdgechatApp(App[None]):
             raise SettingsError(f"No such theme: {name!r}.", hint=f"Themes: {', '.join(THEMES)}.")
         apply(self, name)
         await asyncio.to_thread(settings.change, ("theme",), name)
-        self._chat.settings_changed()
+        self.chat.settings_changed()
 
 
 def parts() -> list[Part]:
@@ -356,23 +344,16 @@ def _controller(
     # Imports SQLite and the engine, which takes 40 ms; the first frame must not wait for them.
     from edgechat.chat.generation_options import CommandLineOptions
     from edgechat.chat.session import ChatSession, SessionServices
-    from edgechat.planner.request import PlanRequest
+    from edgechat.planner.request import DEFAULT_REQUEST
     from edgechat.tui.chat.controller import ChatController
     from edgechat.tui.models.library import ModelLibrary
 
+    request = start.request() if start.request is not None else DEFAULT_REQUEST
     if services is None:
-        library = ModelLibrary.real(start.backend, start.workers)
-        request = PlanRequest(
-            anyway=start.anyway,
-            draft=start.draft,
-            backend=start.backend,
-            vision=start.vision,
-            adapters=start.adapters,
-            workers=start.workers,
-        )
+        library = ModelLibrary.real(request.backend, request.workers)
         services = SessionServices.real(request)
-    session = ChatSession(services, start.model, options=CommandLineOptions(adapters=start.adapters))
-    return ChatController(view, session, library, draft=start.draft)
+    session = ChatSession(services, start.model, options=CommandLineOptions(adapters=request.adapters))
+    return ChatController(view, session, library, draft=request.draft)
 
 
 def run_app(start: StartOptions) -> int:

@@ -461,7 +461,7 @@ def test_ctrl_c_keeps_what_was_scored(folder):
 
 def test_a_plot_says_what_it_can_draw(tmp_path):
     with pytest.raises(NotDrawn, match="svg"):
-        plots.check_quality(tmp_path / "quality.txt")
+        plots.check(tmp_path / "quality.txt", plots.QUALITY_KINDS)
 
 
 def by_llama_cpp(*words, last):

@@ -10,7 +10,7 @@ from edgechat.chat.conversation import Conversation
 from edgechat.chat.records import Figures
 from edgechat.chat.storage.store import Store
 from edgechat.engine.types import Delta, Finished, Message, Prefill, Timings, Usage
-from tests.fakes import FakeEngine, thought
+from tests.fakes import FakeEngine, send, thought
 
 
 async def drain(events):
@@ -25,7 +25,7 @@ async def stored(store, conversation):
 async def stopped(store, engine, question="Count."):
     """A conversation whose reply was stopped at its first text."""
     conversation = Conversation(store, "guide")
-    async for event in conversation.send(engine, question):
+    async for event in send(conversation, engine, question):
         if isinstance(event, Delta):
             await conversation.stop()
     return conversation
@@ -58,7 +58,7 @@ async def test_a_thought_goes_on_too(store):
 async def test_only_what_ended_early_can_be_continued(conversation):
     engine = FakeEngine(["Done."])
     assert not conversation.can_continue
-    await drain(conversation.send(engine, "Go."))
+    await drain(send(conversation, engine, "Go."))
     assert not conversation.can_continue
     with pytest.raises(RuntimeError):
         await drain(conversation.answer(engine))
@@ -73,7 +73,7 @@ async def test_what_a_limit_cut_off_can_be_continued(conversation, reason):
                 yield Finished(event.request_id, reason, event.usage, event.timings) if is_first else event
 
     engine = Limited(["One, "], ["two."])
-    await drain(conversation.send(engine, "Count."))
+    await drain(send(conversation, engine, "Count."))
     assert conversation.turns[-1].state == "complete"
     assert conversation.can_continue
     await drain(conversation.answer(engine))

@@ -12,7 +12,7 @@ from edgechat.chat.messages import messages_of
 from edgechat.chat.records import Turn
 from edgechat.chat.storage.store import Store
 from edgechat.engine.types import Delta, Dropped, Finished, Message, Prefill, Sampling
-from tests.fakes import FakeEngine, thought
+from tests.fakes import FakeEngine, send, thought
 
 
 async def drain(events):
@@ -33,7 +33,7 @@ async def test_a_turn_is_saved_before_it_is_computed_with(store, conversation):
             async for event in super().stream(request, on_progress):
                 yield event
 
-    await drain(conversation.send(Watching(), "Hello\nyou"))
+    await drain(send(conversation, Watching(), "Hello\nyou"))
     assert [(one.role, one.content, one.state) for one in seen] == [
         ("user", "Hello\nyou", "complete"),
         ("assistant", "", "streaming"),
@@ -48,7 +48,7 @@ async def test_a_conversation_without_words_is_not_stored(store):
 
 async def test_a_reply_is_passed_on_and_kept_with_its_figures(store, conversation):
     engine = FakeEngine([Prefill("", 5, 20), thought("Hm. "), thought("Well."), "Yes", "."])
-    events = await drain(conversation.send(engine, "Is it?"))
+    events = await drain(send(conversation, engine, "Is it?"))
     assert [type(event) for event in events] == [Prefill, Delta, Delta, Delta, Delta, Finished]
     reply = conversation.turns[-1]
     assert (reply.content, reply.thinking, reply.state) == ("Yes.", "Hm. Well.", "complete")
@@ -58,9 +58,9 @@ async def test_a_reply_is_passed_on_and_kept_with_its_figures(store, conversatio
 
 async def test_the_model_is_sent_the_whole_chat_and_its_first_day(store, conversation):
     engine = FakeEngine(["One."], ["Two."])
-    await drain(conversation.send(engine, "1?"))
+    await drain(send(conversation, engine, "1?"))
     again = await Conversation.load(store, conversation.chat.id)
-    await drain(again.send(engine, "2?"))
+    await drain(send(again, engine, "2?"))
     first, second = engine.requests
     assert second.messages == (Message("user", "1?"), Message("assistant", "One."), Message("user", "2?"))
     assert first.date == second.date == conversation.chat.date
@@ -69,11 +69,11 @@ async def test_the_model_is_sent_the_whole_chat_and_its_first_day(store, convers
 async def test_a_crash_keeps_the_text_and_the_next_turn_works(store, conversation):
     engine = FakeEngine(["So ", "far", EngineCrashed("It died.", hint="Again.")], ["Here."])
     with pytest.raises(EngineCrashed):
-        await drain(conversation.send(engine, "Go."))
+        await drain(send(conversation, engine, "Go."))
     reply = (await stored(store, conversation))[-1]
     assert (reply.content, reply.state) == ("So far", "interrupted")
     assert reply.error.kind == "EngineCrashed"
-    await drain(conversation.send(engine, "On."))
+    await drain(send(conversation, engine, "On."))
     assert conversation.turns[-1].content == "Here."
     assert Message("assistant", "So far") in engine.requests[-1].messages
 
@@ -81,7 +81,7 @@ async def test_a_crash_keeps_the_text_and_the_next_turn_works(store, conversatio
 async def test_a_failed_reply_leaves_no_gap_and_may_be_tried_again(store, conversation):
     engine = FakeEngine([DecodeFailed("NaN.")], ["Now."])
     with pytest.raises(DecodeFailed):
-        await drain(conversation.send(engine, "Go."))
+        await drain(send(conversation, engine, "Go."))
     assert conversation.turns[-1].state == "failed"
     conversation.regenerate()
     await drain(conversation.answer(engine))
@@ -96,21 +96,21 @@ TOO_LONG = PromptTooLong("The conversation has 9000 tokens, and the context is 4
 
 async def test_a_question_that_is_too_long_is_taken_back(store, conversation):
     engine = FakeEngine(["One."], [TOO_LONG], ["Two."])
-    await drain(conversation.send(engine, "1?"))
+    await drain(send(conversation, engine, "1?"))
     before = list(conversation.turns)
     with pytest.raises(PromptTooLong):
-        await drain(conversation.send(engine, "long " * 9000))
+        await drain(send(conversation, engine, "long " * 9000))
     assert conversation.turns == before == await stored(store, conversation)
-    await drain(conversation.send(engine, "2?"))
+    await drain(send(conversation, engine, "2?"))
     assert [one.content for one in engine.requests[-1].messages] == ["1?", "One.", "2?"]
 
 
 async def test_a_first_question_that_is_too_long_leaves_no_chat(store, conversation):
     engine = FakeEngine([TOO_LONG], ["One."])
     with pytest.raises(PromptTooLong):
-        await drain(conversation.send(engine, "long " * 9000))
+        await drain(send(conversation, engine, "long " * 9000))
     assert await store.chats() == []
-    await drain(conversation.send(engine, "Short?"))
+    await drain(send(conversation, engine, "Short?"))
     assert [one.title for one in await store.chats()] == ["Short?"]
     assert await stored(store, conversation) == conversation.turns
 
@@ -118,13 +118,13 @@ async def test_a_first_question_that_is_too_long_leaves_no_chat(store, conversat
 async def test_a_question_with_words_of_an_earlier_try_is_not_taken_back(store, conversation):
     engine = FakeEngine(["So ", "far", EngineCrashed("It died.")], [TOO_LONG], [TOO_LONG], ["Here."])
     with pytest.raises(EngineCrashed):
-        await drain(conversation.send(engine, "Go."))
+        await drain(send(conversation, engine, "Go."))
     conversation.regenerate()
     with pytest.raises(PromptTooLong):
         await drain(conversation.answer(engine))
     assert [one.content for one in await stored(store, conversation)] == ["Go.", "So far", ""]
     with pytest.raises(PromptTooLong):
-        await drain(conversation.send(engine, "And?"))
+        await drain(send(conversation, engine, "And?"))
     assert [one.role for one in conversation.turns] == ["user", "assistant"]
 
 
@@ -132,10 +132,10 @@ async def test_a_system_prompt_is_the_first_turn_and_is_sent(store):
     engine = FakeEngine(["One."], ["Two."])
     conversation = Conversation(store, "guide", front="run", system="Be brief.")
     assert conversation.system == "Be brief."
-    await drain(conversation.send(engine, "1?"))
+    await drain(send(conversation, engine, "1?"))
     again = await Conversation.load(store, conversation.chat.id)
     assert (again.system, again.n_messages, again.chat.title) == ("Be brief.", 2, "1?")
-    await drain(again.send(engine, "2?"))
+    await drain(send(again, engine, "2?"))
     assert [(one.role, one.content) for one in engine.requests[-1].messages] == [
         ("system", "Be brief."),
         *(("user", "1?"), ("assistant", "One."), ("user", "2?")),
@@ -147,14 +147,14 @@ async def test_a_chat_that_is_taken_back_as_a_whole_begins_again_under_another_i
     conversation = Conversation(store, "guide", system="Be brief.")
     first = conversation.chat.id
     with pytest.raises(PromptTooLong):
-        await drain(conversation.send(engine, "long " * 9000))
+        await drain(send(conversation, engine, "long " * 9000))
     assert engine.forgotten == [first]
     assert await store.chats() == []
-    await drain(conversation.send(engine, "1?"))
+    await drain(send(conversation, engine, "1?"))
     assert conversation.chat.id != first
     assert [turn.content for turn in await stored(store, conversation)] == ["Be brief.", "1?", "One."]
     with pytest.raises(PromptTooLong):
-        await drain(conversation.send(engine, "long " * 9000))
+        await drain(send(conversation, engine, "long " * 9000))
     assert engine.forgotten == [first]
     assert [turn.content for turn in conversation.turns] == ["Be brief.", "1?", "One."]
 
@@ -178,7 +178,7 @@ async def test_a_request_carries_the_chat_and_the_manner(conversation):
 async def test_what_is_not_kept_has_a_name_for_the_engines_memory_only():
     store, engine = await Store.in_memory(), FakeEngine()
     conversation = Conversation(store, "guide")
-    await drain(conversation.send(engine, "Go."))
+    await drain(send(conversation, engine, "Go."))
     assert (engine.requests[0].chat, conversation.state_id) == (conversation.chat.id, None)
     await store.close()
 
@@ -188,10 +188,10 @@ async def test_the_turns_that_the_last_whole_reply_was_written_without(store, co
     engine = FakeEngine(["One."], [Dropped("", 3), "Two."], [Dropped("", 5), "So", crash])
     seen = [conversation.dropped]
     for question in ("1?", "2?"):
-        await drain(conversation.send(engine, question))
+        await drain(send(conversation, engine, question))
         seen.append(conversation.dropped)
     with pytest.raises(EngineCrashed):
-        await drain(conversation.send(engine, "3?"))
+        await drain(send(conversation, engine, "3?"))
     again = await Conversation.load(store, conversation.chat.id)
     assert [*seen, again.dropped] == [0, 0, 3, 3]
 
@@ -220,7 +220,7 @@ def test_turns_that_meet_over_an_empty_reply_become_one():
 
 async def test_a_stopped_reply_is_marked(store, conversation):
     engine = FakeEngine(["One ", 5.0, "two"])
-    async for event in conversation.send(engine, "Count."):
+    async for event in send(conversation, engine, "Count."):
         if isinstance(event, Delta):
             assert await conversation.stop()
     assert (await stored(store, conversation))[-1].state == "stopped"
@@ -229,7 +229,7 @@ async def test_a_stopped_reply_is_marked(store, conversation):
 
 async def test_stopping_before_the_engine_has_begun_is_up_to_the_reader(store, conversation):
     engine = FakeEngine(load_seconds=10.0)
-    task = asyncio.create_task(drain(conversation.send(engine, "Go.")))
+    task = asyncio.create_task(drain(send(conversation, engine, "Go.")))
     while not (conversation.answering and len(await stored(store, conversation)) == 2):
         await asyncio.sleep(0.01)
     assert not await conversation.stop()
@@ -256,7 +256,7 @@ async def test_a_reply_that_is_stopped_while_the_store_is_busy_has_its_row(store
         await task
     await busy
     assert [turn.state for turn in await stored(store, conversation)] == ["complete", "stopped"]
-    await drain(conversation.send(engine, "And now?"))
+    await drain(send(conversation, engine, "And now?"))
     assert len(await stored(store, conversation)) == 4
 
 
@@ -271,7 +271,7 @@ async def test_a_stream_that_is_left_is_interrupted_and_its_engine_let_go(store,
             finally:
                 closed.set()
 
-    async with aclosing(conversation.send(Closing(["One ", 5.0, "two"]), "Count.")) as events:
+    async with aclosing(send(conversation, Closing(["One ", 5.0, "two"]), "Count.")) as events:
         async for event in events:
             if isinstance(event, Delta):
                 break
@@ -283,7 +283,7 @@ async def test_a_stream_that_is_left_is_interrupted_and_its_engine_let_go(store,
 @pytest.mark.slow
 async def test_the_words_are_in_the_store_while_the_model_pauses(store, conversation):
     engine = FakeEngine(["One ", 0.1, "two ", 0.1, "three", 3.0])
-    task = asyncio.create_task(drain(conversation.send(engine, "Count.")))
+    task = asyncio.create_task(drain(send(conversation, engine, "Count.")))
     await asyncio.sleep(1.0)
     assert (await stored(store, conversation))[-1].content == "One two three"
     assert (await stored(store, conversation))[-1].state == "streaming"
@@ -295,7 +295,7 @@ async def test_a_store_that_fails_at_the_end_is_told_and_the_text_stays(store, c
     engine = FakeEngine(["One ", "two"])
 
     async def lose_the_store():
-        async for event in conversation.send(engine, "Count."):
+        async for event in send(conversation, engine, "Count."):
             if isinstance(event, Finished):
                 await store.close()
 
@@ -311,7 +311,7 @@ def fill(store, *, pages):
 
 async def fill_the_disk_as_a_reply_ends(store, conversation):
     async def reply():
-        async for event in conversation.send(FakeEngine(["One ", "two" * 10_000]), "Count."):
+        async for event in send(conversation, FakeEngine(["One ", "two" * 10_000]), "Count."):
             if isinstance(event, Finished):
                 fill(store, pages=1)
 
@@ -349,17 +349,17 @@ async def test_what_a_full_disk_refused_is_saved_when_the_store_is_closed(tmp_pa
 
 
 async def test_text_that_is_no_text_is_stored_as_what_it_can_be(store, conversation):
-    await drain(conversation.send(FakeEngine(), "broken \udce4 half"))
+    await drain(send(conversation, FakeEngine(), "broken \udce4 half"))
     assert (await stored(store, conversation))[0].content == "broken ? half"
 
 
 async def test_what_another_program_has_said_meanwhile_comes_before_the_question(store):
     mine = Conversation(store, "guide")
-    await drain(mine.send(FakeEngine(["One."]), "1?"))
+    await drain(send(mine, FakeEngine(["One."]), "1?"))
     other = await Conversation.load(store, mine.chat.id)
-    await drain(other.send(FakeEngine(["Two."]), "2?"))
+    await drain(send(other, FakeEngine(["Two."]), "2?"))
     engine = FakeEngine(["Three."])
-    await drain(mine.send(engine, "3?"))
+    await drain(send(mine, engine, "3?"))
     assert [message.content for message in engine.requests[0].messages] == ["1?", "One.", "2?", "Two.", "3?"]
     assert await stored(store, mine) == mine.turns
     assert len(mine.turns) == 6
@@ -367,7 +367,7 @@ async def test_what_another_program_has_said_meanwhile_comes_before_the_question
 
 async def test_no_question_comes_between_another_and_its_reply(store):
     mine = Conversation(store, "guide")
-    await drain(mine.send(FakeEngine(["One."]), "1?"))
+    await drain(send(mine, FakeEngine(["One."]), "1?"))
     other = await Conversation.load(store, mine.chat.id)
     before = list(mine.turns)
     await other.ask("2?")
@@ -381,7 +381,7 @@ async def test_no_question_comes_between_another_and_its_reply(store):
 async def test_half_a_reply_of_another_program_is_never_sent(store, tmp_path, running):
     second = running(await Store.open(tmp_path / "chats.db"))
     mine = Conversation(store, "guide")
-    await drain(mine.send(FakeEngine(["One."]), "1?"))
+    await drain(send(mine, FakeEngine(["One."]), "1?"))
     await mine.ask("2?")
     async with aclosing(mine.answer(FakeEngine([Prefill("", 1, 1), "half ", 0.1, "whole"]))) as events:
         await anext(events)
@@ -396,7 +396,7 @@ async def test_half_a_reply_of_another_program_is_never_sent(store, tmp_path, ru
         assert other.turns == before
         await drain(events)
     engine = FakeEngine(["Three."])
-    await drain(other.send(engine, "3?"))
+    await drain(send(other, engine, "3?"))
     sent = [message.content for message in engine.requests[0].messages]
     assert sent == ["1?", "One.", "2?", "half whole", "3?"]
     assert other.turns[3].state == "complete"
@@ -454,7 +454,7 @@ async def test_a_reply_whose_end_is_cut_off_does_not_stream_for_ever(store, conv
     has_begun = asyncio.Event()
 
     async def read():
-        async for _ in conversation.send(FakeEngine(["One ", 5.0, "two"]), "Count."):
+        async for _ in send(conversation, FakeEngine(["One ", 5.0, "two"]), "Count."):
             has_begun.set()
 
     task = asyncio.create_task(read())
@@ -465,7 +465,7 @@ async def test_a_reply_whose_end_is_cut_off_does_not_stream_for_ever(store, conv
         task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await drain(conversation.send(FakeEngine(["Here."]), "On."))
+    await drain(send(conversation, FakeEngine(["Here."]), "On."))
     assert [turn.state for turn in await stored(store, conversation)] == [
         "complete",
         "interrupted",

@@ -11,7 +11,7 @@ from edgechat.chat.records import Attachment, ChatSettings, Figures, Turn
 from edgechat.chat.tree import Tree, left_out
 from edgechat.engine.types import Dropped, Message, Usage
 from edgechat.settings import SamplingDefaults
-from tests.fakes import FakeEngine
+from tests.fakes import FakeEngine, send
 
 
 async def drain(events):
@@ -23,7 +23,7 @@ async def talk(store, *texts, system=None):
     """Return a conversation with these questions and answers by turns."""
     conversation = Conversation(store, "guide", system=system)
     for question, answer in zip(texts[::2], texts[1::2], strict=True):
-        await drain(conversation.send(FakeEngine([answer]), question))
+        await drain(send(conversation, FakeEngine([answer]), question))
     return conversation
 
 
@@ -66,7 +66,7 @@ async def test_what_was_switched_to_is_shown_when_it_is_opened_again(store):
     await conversation.switch(conversation.turns[0].id, 0)
     assert await reopened(store, conversation) == said(conversation) == ["1?", "One.", "2?", "Two."]
     again = await Conversation.load(store, conversation.chat.id)
-    await drain(again.send(FakeEngine(["Three."]), "3?"))
+    await drain(send(again, FakeEngine(["Three."]), "3?"))
     assert await reopened(store, again) == ["1?", "One.", "2?", "Two.", "3?", "Three."]
     await again.switch(first, 1)
     assert await reopened(store, again) == said(again) == ["1b?", "One b."]
@@ -88,7 +88,7 @@ async def test_a_complete_reply_is_tried_again_and_the_old_one_stays(store):
 
 async def test_a_try_without_words_is_no_branch(conversation):
     with pytest.raises(EngineCrashed):
-        await drain(conversation.send(FakeEngine([EngineCrashed("It died.")]), "1?"))
+        await drain(send(conversation, FakeEngine([EngineCrashed("It died.")]), "1?"))
     conversation.regenerate()
     await drain(conversation.answer(FakeEngine(["One."])))
     assert conversation.branches(conversation.turns[-1].id) == (0, 1)
@@ -111,7 +111,7 @@ async def test_a_question_that_is_too_long_after_a_switch_leaves_the_line_that_i
     await drain(conversation.answer(FakeEngine(["One b."])))
     await conversation.switch(conversation.turns[0].id, 0)
     with pytest.raises(PromptTooLong):
-        await drain(conversation.send(FakeEngine([PromptTooLong("Too long.")]), "long"))
+        await drain(send(conversation, FakeEngine([PromptTooLong("Too long.")]), "long"))
     assert await reopened(store, conversation) == said(conversation) == ["1?", "One."]
 
 
@@ -149,9 +149,9 @@ async def test_two_programs_ask_in_lines_of_their_own(store):
     other = await Conversation.load(store, mine.chat.id)
     await other.edit(other.turns[2].id, "2b?")
     await drain(other.answer(FakeEngine(["Two b."])))
-    await drain(mine.send(FakeEngine(["Three."]), "3?"))
+    await drain(send(mine, FakeEngine(["Three."]), "3?"))
     assert said(mine) == ["1?", "One.", "2?", "Two.", "3?", "Three."]
-    await drain(other.send(FakeEngine(["Three b."]), "3b?"))
+    await drain(send(other, FakeEngine(["Three b."]), "3b?"))
     assert said(other) == ["1?", "One.", "2b?", "Two b.", "3b?", "Three b."]
     again = await Conversation.load(store, mine.chat.id)
     assert again.branches(again.turns[2].id) == (1, 2)
@@ -172,7 +172,7 @@ async def test_a_system_prompt_changes_in_all_lines(store):
         await again.switch(again.turns[len(expected)].id, 1)
     engine = FakeEngine(["Two."])
     await conversation.set_system("Sing.")
-    await drain(conversation.send(engine, "2?"))
+    await drain(send(conversation, engine, "2?"))
     assert engine.requests[0].messages[0] == Message("system", "Sing.")
 
 
@@ -180,7 +180,7 @@ async def test_a_system_prompt_of_a_chat_that_has_not_begun(store, conversation)
     await conversation.set_system("Be brief.")
     await conversation.rename("Mine")
     await conversation.set_settings(ChatSettings(think=False))
-    await drain(conversation.send(FakeEngine(), "1?"))
+    await drain(send(conversation, FakeEngine(), "1?"))
     assert said(conversation)[0] == "Be brief."
     (chat,) = await store.chats()
     assert (chat.title, chat.settings) == ("Mine", ChatSettings(think=False))
@@ -302,7 +302,7 @@ def test_a_system_prompt_never_leaves():
 
 async def test_the_window_of_a_conversation(store):
     conversation = await talk(store, "1?", "One.", "2?", "Two.")
-    await drain(conversation.send(FakeEngine([Dropped("", 1), "Three."]), "3?"))
+    await drain(send(conversation, FakeEngine([Dropped("", 1), "Three."]), "3?"))
     assert [turn.content for turn in conversation.left_out()] == ["2?", "Two."]
 
 
@@ -356,7 +356,7 @@ async def test_a_try_that_cannot_begin_leaves_the_reply_that_there_was(store):
     conversation.regenerate()
     assert conversation.turns == shown[:4]
     engine = FakeEngine(["Three."])
-    await drain(conversation.send(engine, "3?"))
+    await drain(send(conversation, engine, "3?"))
     sent = [message.content for message in engine.requests[0].messages]
     assert sent == ["Be brief.", "1?", "One.", "2?", "Two.", "3?"]
 

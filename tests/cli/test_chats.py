@@ -14,7 +14,7 @@ from edgechat.chat.storage.store import Store, store_path
 from tests.cli import worlds
 from tests.cli.running import EDGECHAT, complaint, edgechat
 from tests.cli.transcripts import transcript
-from tests.fakes import FakeEngine
+from tests.fakes import FakeEngine, send
 from tests.terminal import Terminal, needs_tmux
 
 
@@ -26,7 +26,7 @@ def hold(*questions, engine=None, model="guide", system=None):
         conversation = Conversation(store, model, system=system)
         for question in questions:
             try:
-                async for _ in conversation.send(engine or FakeEngine(), question):
+                async for _ in send(conversation, engine or FakeEngine(), question):
                     pass
             except EngineCrashed:
                 pass
@@ -75,7 +75,7 @@ def test_tries_at_one_reply_count_once():
         store = await Store.open(store_path())
         conversation, engine = Conversation(store, "guide"), FakeEngine([EngineCrashed("It died.")], ["Now."])
         with pytest.raises(EngineCrashed):
-            async for _ in conversation.send(engine, "Go."):
+            async for _ in send(conversation, engine, "Go."):
                 pass
         conversation.regenerate()
         async for _ in conversation.answer(engine):

@@ -7,7 +7,7 @@ from edgechat.chat.storage.store import Store, store_path
 from edgechat.cli import completion
 from edgechat.cli.main import app, run_cli
 from tests import homes
-from tests.fakes import FakeEngine
+from tests.fakes import FakeEngine, send
 from tests.kit.build import tiny
 
 
@@ -39,7 +39,7 @@ async def kept(title):
     store = await Store.open(store_path())
     try:
         conversation = Conversation(store, "guide")
-        async for _ in conversation.send(FakeEngine(), title):
+        async for _ in send(conversation, FakeEngine(), title):
             pass
         return conversation.chat.id
     finally:

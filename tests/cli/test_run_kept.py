@@ -26,7 +26,7 @@ from edgechat.cli.chat.run import run_with
 from edgechat.engine.types import CachePolicy, Dropped
 from edgechat.guide import engine as guide
 from tests.cli.running import EDGECHAT, complaint, edgechat
-from tests.fakes import FakeEngine
+from tests.fakes import FakeEngine, send
 from tests.kit import tiny
 from tests.terminal import Terminal, needs_tmux
 
@@ -58,7 +58,7 @@ def held_in_the_app(text="In the app"):
     async def hold():
         store = await Store.open(store_path())
         conversation = Conversation(store, "guide")
-        async for _ in conversation.send(FakeEngine(), text):
+        async for _ in send(conversation, FakeEngine(), text):
             pass
         await store.close()
         return conversation.chat.id

@@ -16,7 +16,7 @@ from edgechat.chat.conversation import Conversation
 from edgechat.chat.storage.store import Store, store_path
 from tests import homes, scripted
 from tests.cli.transcripts import World
-from tests.fakes import FakeEngine, thought
+from tests.fakes import FakeEngine, send, thought
 from tests.kit import NOT_PRINTABLE, tiny
 from tests.kit.heads import split_head, with_head
 from tests.kit.projector_files import projector
@@ -123,7 +123,7 @@ def chat(world: World, name: str, *questions: str) -> None:
         engine = FakeEngine(*(script for _, script in answers))
         for said, _ in answers:
             try:
-                async for _ in conversation.send(engine, said):
+                async for _ in send(conversation, engine, said):
                     pass
             except EngineCrashed:
                 pass

@@ -11,14 +11,14 @@ from edgechat import settings
 from edgechat.base import paths
 from edgechat.base.errors import EngineClosed, ModelFileError, ModelNotFound
 from edgechat.documents import registry
-from edgechat.documents.embedding import Embedder, embedder_here, packed, unpacked
+from edgechat.documents.embedding import Embedder, embedder_here, packed
 from edgechat.documents.library import DocumentLibrary, Room
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.models.catalogue import EmbeddingPrefixes
 from edgechat.planner.prepare import prepare
 from edgechat.planner.ranking.suggestions import EMBEDDING
 from tests import homes
-from tests.documents.test_vectors import agreement
+from tests.documents.test_vectors import agreement, unpacked
 from tests.engine.worker.test_supervisor import workers
 from tests.kit import EMBEDDERS, tiny
 

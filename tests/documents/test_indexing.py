@@ -61,12 +61,12 @@ def test_new_changed_touched_and_gone(collection, folder):
     assert contents(collection) == {"a.md": "# Title\nalpha words", "sub/b.txt": "beta words"}
 
     told = update(collection)
-    assert (told.read, told.unchanged, told.has_changed) == (0, 2, False)
+    assert (told.read, told.unchanged, told.removed) == (0, 2, 0)
 
     os.utime(folder / "a.md", ns=(1, 1))
     change = collection.document(collection.files()[0])[0].id
     told = update(collection)
-    assert (told.read, told.unchanged, told.has_changed) == (0, 2, False)
+    assert (told.read, told.unchanged, told.removed) == (0, 2, 0)
     assert collection.document(collection.files()[0])[0].id == change  # vectors, too, stay with it
     assert collection.files()[0].changed == 1
 

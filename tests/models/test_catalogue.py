@@ -29,7 +29,7 @@ def write(folder, text):
 def test_the_shipped_catalogue_is_sound():
     entries = {entry.name: entry for entry in catalogue()}
     assert entries["guide"].repo is None
-    assert entries["qwen3-4b"].file_name == "Qwen3-4B-Instruct-2507-Q4_K_M.gguf"
+    assert entries["qwen3-4b"].file_for("Q4_K_M") == "Qwen3-4B-Instruct-2507-Q4_K_M.gguf"
     assert entries["qwen3-4b"].sampling.given() == {
         "temperature": 0.7,
         "top_p": 0.8,
@@ -50,7 +50,7 @@ def test_the_guide_has_a_draft_that_comes_with_it():
 def test_an_entry(tmp_path):
     (entry,) = read_catalogue(write(tmp_path, GOOD))
     assert entry.names == ("tiny", "small")
-    assert (entry.file_name, entry.file_for("q4_K_m")) == ("Tiny-Q8_0.gguf", "Tiny-q4_K_m.gguf")
+    assert (entry.file_for(entry.quant), entry.file_for("q4_K_m")) == ("Tiny-Q8_0.gguf", "Tiny-q4_K_m.gguf")
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_the_users_own_fields_win():
     found = {entry.name: entry for entry in catalogue()}
     assert list(found) == list(before)
     changed = found.pop("qwen3-8b")
-    assert changed.file_name == "Qwen3-8B-Q8_0.gguf"
+    assert changed.file_for(changed.quant) == "Qwen3-8B-Q8_0.gguf"
     assert changed.sampling.given() == {"temperature": 0.1}
     assert changed.aliases == before["qwen3-8b"].aliases
     assert all(found[name] is before[name] for name in found)

@@ -111,7 +111,7 @@ def test_a_header_is_that_of_its_entry():
         assert entry.quant is not None
         found = shipped_header(entry, entry.quant)
         assert found is not None, entry.name
-        assert found.path == entry.file_name
+        assert found.path == entry.file_for(entry.quant)
         assert found.quant in entry.labels
         assert found.context_length == entry.context
         assert in_file(found) < found.file_size

@@ -18,7 +18,7 @@ from edgechat.device.remote import workers
 from edgechat.device.remote.workers import Tunnel
 from edgechat.engine.types import ChatRequest, Delta, Message, Sampling
 from edgechat.engine.worker.supervisor import EngineSupervisor
-from edgechat.models.adapters.reading import AdapterUse
+from edgechat.native.params import AdapterUse
 from edgechat.planner.machine import MachineDescription, check_build
 from edgechat.planner.prepare import one_model, prepare
 from edgechat.planner.request import PlanRequest

@@ -10,8 +10,7 @@ from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.planner.estimate.speed import Forecast
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.operation import with_conversation
-from edgechat.server.pool.available_models import AvailableModel
-from edgechat.server.pool.models import ModelCard
+from edgechat.server.pool.models import AvailableModel, ModelCard
 from edgechat.server.pool.pool import Pool, cache_policy
 from tests import scripted
 

@@ -7,7 +7,7 @@ import pytest
 
 from edgechat.base.errors import NotAnAdapter
 from edgechat.engine.types import Message
-from edgechat.models.adapters.reading import AdapterUse
+from edgechat.native.params import AdapterUse
 from edgechat.planner.companions import AdapterPlan
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.protocol.fields import LoraBody, requested_adapters

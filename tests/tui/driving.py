@@ -21,10 +21,11 @@ from edgechat.chat.session import SessionServices
 from edgechat.chat.storage.store import Store
 from edgechat.engine.types import CachePolicy
 from edgechat.planner.plan import LoadPlan
+from edgechat.planner.request import PlanRequest
 from edgechat.settings import Settings
 from edgechat.tui.app import EdgechatApp, StartOptions
 from edgechat.tui.transcript.transcript import Transcript
-from tests.fakes import FakeEngine
+from tests.fakes import FakeEngine, send
 
 Texts = str | Iterable[str]
 Until = Callable[[], bool] | None
@@ -43,8 +44,10 @@ def app_with(
     settings: Settings = Settings(),  # noqa: B008  (it is frozen)
     **options: Any,
 ) -> EdgechatApp:
-    """Return an app with an engine and a store. options: for EdgechatApp or StartOptions."""
-    started = {name: options.pop(name) for name in ("model", "last", "draft") if name in options}
+    """Return an app with an engine and a store. options: for EdgechatApp or StartOptions, or a `draft`."""
+    started = {name: options.pop(name) for name in ("model", "last") if name in options}
+    if draft := options.pop("draft", None):
+        started["request"] = lambda: PlanRequest(draft=draft)
 
     def engine_for(plan: LoadPlan, *, cache_policy: CachePolicy, **_: object) -> FakeEngine:
         engine.reopen(plan, lasting=cache_policy.disk_bytes != 0)
@@ -71,7 +74,7 @@ async def hold(path: Path, *questions: str) -> list[str]:
     ids = []
     for question in questions:
         conversation = Conversation(store, "guide")
-        async for _ in conversation.send(FakeEngine([f"To {question}"]), question):
+        async for _ in send(conversation, FakeEngine([f"To {question}"]), question):
             pass
         ids.append(conversation.chat.id)
     await store.close()

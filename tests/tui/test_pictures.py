@@ -43,7 +43,7 @@ from edgechat.tui.theme import THEMES
 from edgechat.tui.transcript.turns import CallPiece
 from tests.base.images.files import encoded, quadrants
 from tests.chat.offering import call
-from tests.fakes import MODEL, FakeEngine, thought
+from tests.fakes import MODEL, FakeEngine, send, thought
 from tests.tui import rooms
 from tests.tui.chat.test_seeing import world as seeing_world
 from tests.tui.driving import plan
@@ -378,7 +378,7 @@ async def write_conversations(path):
         ("Plan a week in Lisbon", "Begin with the tram."),
     ):
         conversation = Conversation(store, "guide")
-        async for _ in conversation.send(FakeEngine([answer]), question):
+        async for _ in send(conversation, FakeEngine([answer]), question):
             pass
     (last, *_) = await store.chats()
     await store.update_chat(last.id, pinned=True)

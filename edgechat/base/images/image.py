@@ -114,7 +114,6 @@ class Decoder(FileDecoder):
         *,
         most_pixels: int = MAX_PIXELS,
         box: tuple[int, int] | None = None,
-        name: str | None = None,
     ) -> Pixels:
         """Return an image as RGB, rotated according to its EXIF data, on a white background.
 
@@ -122,7 +121,7 @@ class Decoder(FileDecoder):
         scaled down by a power of two. The result is scaled down exactly to fit into `box`, a width and a
         height.
         """
-        name = name or self.name_of(source)
+        name = self.name_of(source)
         decoded = self._decode(source, Decode(min(most_pixels, MAX_PIXELS), box), name)
         rgb = io.BytesIO()  # its bytes need no copy at the end
         count = max(1, file_decoder.PART // (3 * decoded.width))

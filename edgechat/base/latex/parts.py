@@ -164,10 +164,10 @@ def beside(boxes: Sequence[Box]) -> Box:
     return Box.of(["".join(parts) for parts in zip(*level, strict=True)] or [""], above)
 
 
-def stacked(boxes: Sequence[Box], base: int, align: str = "^") -> Box:
-    """Stack boxes vertically; the one at index `base` is aligned with the neighbors. Raises TooLarge."""
+def stacked(boxes: Sequence[Box], base: int) -> Box:
+    """Stack boxes, centered; the one at index `base` aligns with the neighbors. Raises TooLarge."""
     width = max(box.width for box in boxes)
-    lines = [line for box in boxes for line in box.aligned(width, align).lines]
+    lines = [line for box in boxes for line in box.aligned(width, "^").lines]
     return Box.of(lines, sum(box.height for box in boxes[:base]) + boxes[base].base)
 
 

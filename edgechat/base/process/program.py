@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from typing import BinaryIO
 
 import msgspec
@@ -96,7 +97,7 @@ def main() -> None:
     log.start()
     threading.Thread(target=_end_with_parent, args=(incoming, process), daemon=True).start()
     code = process.wait()
-    _kill(process.pid, psutil.Process().children(recursive=True))
+    kill_group(process.pid, psutil.Process().children(recursive=True))
     log.join(_KILL_SECONDS)
     if sys.platform == "win32":  # where codes are unsigned, and `_exit` takes a signed number
         code = ctypes.c_int(code).value
@@ -119,11 +120,12 @@ def _end_with_parent(incoming: BinaryIO, process: subprocess.Popen[bytes]) -> No
     end = time.monotonic() + GRACE_SECONDS
     while time.monotonic() < end and process.poll() is None:
         time.sleep(_POLL_SECONDS)
-    _kill(process.pid, started)
+    kill_group(process.pid, started)
 
 
-def _kill(group: int, processes: list[psutil.Process]) -> None:
-    if sys.platform != "win32":
+def kill_group(group: int | None, processes: Iterable[psutil.Process]) -> None:
+    """Kill a process group, which Windows does not have, and other processes."""
+    if group is not None and sys.platform != "win32":
         with contextlib.suppress(OSError):
             os.killpg(group, signal.SIGKILL)
     for process in processes:

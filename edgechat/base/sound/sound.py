@@ -108,14 +108,14 @@ class SoundDecoder(FileDecoder):
     def __init__(self) -> None:
         super().__init__(seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
 
-    def inspect(self, source: Path | bytes, *, name: str | None = None) -> SoundFacts:
+    def inspect(self, source: Path | bytes) -> SoundFacts:
         """Return a sound's format and length. All of it is decoded, to find any damage."""
-        decoded = self._decode(source, 0, name or self.name_of(source))
+        decoded = self._decode(source, 0, self.name_of(source))
         return SoundFacts(decoded.format, decoded.seconds)
 
-    def samples(self, source: Path | bytes, rate: int, *, name: str | None = None) -> Samples:
+    def samples(self, source: Path | bytes, rate: int) -> Samples:
         """Return a sound's samples, averaged over its channels, at `rate` samples per second."""
-        name = name or self.name_of(source)
+        name = self.name_of(source)
         decoded = self._decode(source, rate, name)
         pcm = io.BytesIO()
         count = max(1, file_decoder.PART // SAMPLE_BYTES)

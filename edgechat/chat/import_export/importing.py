@@ -136,7 +136,7 @@ async def add_chat(store: Store, new: ImportedChat) -> None:
     turns = await asyncio.to_thread(_with_documents, new.turns)
     if new.files:
         added = await asyncio.to_thread(_add_images, store.images, new.files)
-        turns = tuple(_with_sizes(turn, added) for turn in turns)
+        turns = tuple(_with_images(turn, lambda image: _with_size(image, added)) for turn in turns)
     await store.add(new.chat, turns)
 
 
@@ -164,16 +164,12 @@ def _add_images(library: ImageLibrary, files: Mapping[str, bytes]) -> dict[str, 
     return added
 
 
-def _with_sizes(turn: Turn, added: Mapping[str, Image]) -> Turn:
-    """Return a turn whose images have their actual sizes instead of those given in the file."""
-
-    def with_size(image: AttachedImage) -> AttachedImage:
-        found = added.get(image.digest)
-        if found is None:
-            return image
-        return msgspec.structs.replace(image, width=found.width, height=found.height)
-
-    return _with_images(turn, with_size)
+def _with_size(image: AttachedImage, added: Mapping[str, Image]) -> AttachedImage:
+    """Return an image with its actual size instead of the one given in the file."""
+    found = added.get(image.digest)
+    if found is None:
+        return image
+    return msgspec.structs.replace(image, width=found.width, height=found.height)
 
 
 def _with_images(turn: Turn, change: Callable[[AttachedImage], AttachedImage | None]) -> Turn:

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 
 from edgechat.base.errors import StoreError
+from edgechat.base.sqlite_file import statements_of
 
 _FIRST = """
 CREATE TABLE conversations (
@@ -219,21 +219,9 @@ def migrate(connection: sqlite3.Connection) -> None:
                 hint="Update edgechat: pip install --upgrade edgechat",
             )
         for number, script in enumerate(MIGRATIONS[version:], version + 1):
-            for statement in _statements(script):
+            for statement in statements_of(script):
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {number}")
-
-
-def _statements(script: str) -> Iterator[str]:
-    """Yield the statements of a script, each ending at a line end; triggers contain several semicolons."""
-    statement = ""
-    for line in script.splitlines(keepends=True):
-        statement += line
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""
-    if statement.strip():
-        yield statement
 
 
 def _version(connection: sqlite3.Connection) -> int:

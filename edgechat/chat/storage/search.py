@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from edgechat.base.text import one_line
+from edgechat.base.text import encodable, one_line
 from edgechat.chat.records import Chat, Hit, ToolRound
 from edgechat.chat.storage.rows import CHAT, CHAT_OF_C, N_CHAT, attachments_of, chat_of, rounds_of
 
@@ -96,7 +96,7 @@ class Snippet:
 
 def parse_query(typed: str) -> list[SearchWord]:
     """Return the words of a query, which has no syntax."""
-    typed = unicodedata.normalize("NFC", typed[: 4 * _LONGEST].encode("utf-8", "replace").decode())
+    typed = unicodedata.normalize("NFC", encodable(typed[: 4 * _LONGEST]))
     texts = one_line(typed, _LONGEST).removesuffix("…").split()
     texts = [text for text in texts if any(map(str.isalnum, text)) or _SIGN.search(text)][:_MOST_WORDS]
     return [_word(text, is_last=number == len(texts)) for number, text in enumerate(texts, 1)]

@@ -133,8 +133,8 @@ def delete_turn(db: sqlite3.Connection, turn_id: str) -> None:
         db.execute("DELETE FROM turns WHERE id = ?", (turn_id,))
 
 
-def interrupt_orphans(db: sqlite3.Connection) -> int:
-    """Mark the replies of dead processes as interrupted; return their number."""
+def interrupt_orphans(db: sqlite3.Connection) -> None:
+    """Mark the replies of dead processes as interrupted."""
     streaming = db.execute("SELECT id, owner FROM turns WHERE state = 'streaming'").fetchall()
     orphans = [(turn_id,) for turn_id, owner in streaming if not _is_written(owner)]
     if orphans:
@@ -144,7 +144,6 @@ def interrupt_orphans(db: sqlite3.Connection) -> int:
                 "UPDATE turns SET state = 'interrupted', owner = NULL WHERE id = ? AND state = 'streaming'",
                 orphans,
             )
-    return len(orphans)
 
 
 def flaw(db: sqlite3.Connection) -> str | None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from edgechat.base.errors import ChatNotFound, FolderError, ImageError, StoreError, StoreUnwritable
 from edgechat.base.process.owner import Owner, this_process
-from edgechat.base.text import one_line
+from edgechat.base.text import encodable, one_line
 from edgechat.chat.messages import title_of
 from edgechat.chat.records import TRASH_DAYS, Chat, Turn
 from edgechat.chat.storage import responses, search, statements
@@ -211,7 +211,7 @@ class Store(Database):
 
     async def rename(self, chat_id: str, title: str) -> str:
         """Set the title of a chat and return it; if empty, derive one from the first turn."""
-        title = one_line(title.encode("utf-8", "replace").decode(), TITLE_LENGTH)
+        title = one_line(title, TITLE_LENGTH)
         if not title:
             _, turns = await self.load(chat_id)
             first = next((turn for turn in turns if turn.role != "system"), None)
@@ -258,8 +258,7 @@ class Store(Database):
         chat_id: None for this program's new conversation. Raises StoreError, including if the chat was
         deleted.
         """
-        value = value.encode("utf-8", "replace").decode()
-        await self._call(statements.keep_unsent, chat_id, self._this_owner, value)
+        await self._call(statements.keep_unsent, chat_id, self._this_owner, encodable(value))
 
     async def unsent(self, chat_id: str | None) -> str:
         """Return what was typed but not sent in a chat; '' if there is none.

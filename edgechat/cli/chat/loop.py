@@ -7,7 +7,7 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -33,7 +33,6 @@ from edgechat.chat.reply.calls import told_in_words
 from edgechat.chat.session import ChatSession
 from edgechat.cli.chat.answers import AnswerPrinter, SpokenAnswer, SpokenStatus
 from edgechat.cli.chat.conversation import Background, RunOptions, hinting_at_no_store
-from edgechat.cli.chat.slash_commands import SlashCommands
 from edgechat.cli.chat.tool_consent import CommandLinePermission, TerminalQuestions, can_ask, unknown_names
 from edgechat.cli.terminal_io import StatusLine, as_text, can_render, complain, is_interactive, note
 from edgechat.engine.protocol import Engine
@@ -83,6 +82,8 @@ class ChatLoop:
         self.attachments: list[Attachment] = []
         self.images: list[AttachedImage] = []
         """Images to send with the next question, together with `attachments`."""
+        self.ended = False
+        """Whether to end the conversation; set by a command."""
         self._answer_task: asyncio.Task[None] | None = None
         self._unknown_names: list[str] = []
         session.on_note = self._note
@@ -98,14 +99,17 @@ class ChatLoop:
         assert self.session.loaded is not None
         return self.session.loaded
 
-    def main(self, prompt: str | None) -> None:
-        """Answer the prompt, or hold a conversation if there is none."""
+    def main(self, prompt: str | None, run_command: Callable[[str], bool]) -> None:
+        """Answer the prompt, or hold a conversation if there is none.
+
+        run_command: runs a line if it is a command, and returns whether it is one.
+        """
         try:
             self._note_plan()
             for image in self.options.images:
                 self.attach_image(image)
             if prompt is None:
-                self._run_interactively()
+                self._run_interactively(run_command)
             else:
                 self._answer(prompt, is_only=True)
         finally:
@@ -155,7 +159,7 @@ class ChatLoop:
 
     # Conversation, line by line.
 
-    def _run_interactively(self) -> None:
+    def _run_interactively(self, run_command: Callable[[str], bool]) -> None:
         try:
             self._load()
         except (
@@ -175,15 +179,14 @@ class ChatLoop:
         if self.conversation.n_messages:
             title, count = one_line(self.conversation.chat.title), counted(self.conversation.n_messages)
             print(f"Continuing: {title} ({count})", file=sys.stderr)
-        commands = SlashCommands(self)
         for line in self._lines():
             try:
-                if not commands.run(line):
+                if not run_command(line):
                     self._answer(question_text(line))
             except EdgechatError as error:
                 self.status.clear()
                 complain(error.message, error.hint)
-            if commands.ended:
+            if self.ended:
                 return
 
     @property

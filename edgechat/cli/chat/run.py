@@ -263,6 +263,7 @@ def _run_session(
 ) -> None:
     from edgechat.cli.chat.conversation import chosen_conversation
     from edgechat.cli.chat.loop import ChatLoop
+    from edgechat.cli.chat.slash_commands import SlashCommands
 
     choice = options.choice
     system = options.new_system(settings) if choice.is_new else options.system
@@ -276,7 +277,8 @@ def _run_session(
         command = shlex.join(["edgechat", "run", conversation.chat.model, options.model])
         raise ModelNotFound(error.message, hint=f"Did you mean: {command}{choice.as_option}") from error
     spoken = options.screen_reader or settings.screen_reader
-    ChatLoop(session, conversation, options, background, spoken=spoken).main(options.prompt)
+    loop = ChatLoop(session, conversation, options, background, spoken=spoken)
+    loop.main(options.prompt, SlashCommands(loop).run)
     if options.interactive:  # like the app
         with contextlib.suppress(StoreError):
             background.run(session.remember_model())

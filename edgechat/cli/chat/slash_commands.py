@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from edgechat.base.errors import ChatBusy, EdgechatError
 from edgechat.base.text import ago, one_line, printable
@@ -15,52 +14,16 @@ from edgechat.chat.conversation import Conversation
 from edgechat.chat.import_export import export as files
 from edgechat.chat.import_export.export import counted
 from edgechat.chat.import_export.importing import add_chat, parse_chat
-from edgechat.chat.records import TRASH_DAYS, AttachedImage, Attachment, Chat, Hit
-from edgechat.chat.session import ChatSession
-from edgechat.chat.storage.store import Store
-from edgechat.cli.chat.conversation import Background
+from edgechat.chat.records import TRASH_DAYS, Chat, Hit
+from edgechat.cli.chat.loop import ChatLoop
 
 _MOST_LISTED = 20
-
-
-class CommandTarget(Protocol):
-    """What the commands act on: a conversation on the command line."""
-
-    session: ChatSession
-    store: Store
-    conversation: Conversation
-    background: Background
-
-    def attach_file(self, path: str) -> Attachment:
-        """Attach the text of a file to the next question. Raises AttachmentError."""
-
-    def attach_image(self, source: str | bytes) -> AttachedImage:
-        """Attach an image to the next question. Raises EdgechatError."""
-
-    def add_documents(self, path: str) -> str:
-        """Add a folder or file to the documents; return a sentence about it. Raises EdgechatError."""
-
-    def start_conversation(self) -> None:
-        """Start a new conversation with the next question."""
-
-    def continue_conversation(self, conversation: Conversation) -> None:
-        """Continue a stored conversation with the next question."""
-
-    def switch_model(self, name: str) -> None:
-        """Switch to another model. Raises EdgechatError."""
-
-    def retry(self) -> None:
-        """Regenerate the last reply. Raises EdgechatError."""
-
-    def continue_reply(self) -> None:
-        """Continue a reply that was cut short. Raises EdgechatError."""
 
 
 class SlashCommands:
     """Runs slash commands. They write to stderr, since only answers go to stdout."""
 
-    def __init__(self, target: CommandTarget) -> None:
-        self.ended = False
+    def __init__(self, target: ChatLoop) -> None:
         self._target = target
         self._wait_for = target.background.run
 
@@ -184,7 +147,7 @@ class SlashCommands:
             _say("To continue one of these: /open ID")
 
     def _quit(self, _: str) -> None:
-        self.ended = True
+        self._target.ended = True
 
 
 def _title(chat: Chat) -> str:

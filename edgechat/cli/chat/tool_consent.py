@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Collection, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass
 from queue import SimpleQueue
 
 from edgechat.chat.reply.calls import hints, tool_name
@@ -54,38 +55,26 @@ class CommandLinePermission:
         return self.asking is not None and await self.asking(tool, arguments)
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    question: Question
-    loop: asyncio.AbstractEventLoop
-    answer: asyncio.Future[Answer]
-
-    def give(self, answer: Answer) -> None:
-        self.loop.call_soon_threadsafe(self._give, answer)
-
-    def _give(self, answer: Answer) -> None:
-        if not self.answer.done():
-            self.answer.set_result(answer)
-
-
-@dataclass(frozen=True, slots=True)
 class TerminalQuestions:
     """Passes a reply's questions to the main thread, where `input` and Ctrl+C work."""
 
-    _queue: SimpleQueue[_Asked | None] = field(default_factory=SimpleQueue)
+    def __init__(self) -> None:
+        self._queue = SimpleQueue[tuple[Question, Future[Answer]] | None]()
 
     async def ask(self, question: Question) -> Answer:
         """Return the user's answer. Called from the event loop."""
-        loop = asyncio.get_running_loop()
-        asked = _Asked(question, loop, loop.create_future())
-        self._queue.put(asked)
-        return await asked.answer
+        answer = Future[Answer]()
+        self._queue.put((question, answer))
+        return await asyncio.wrap_future(answer)
 
     def answer_until_done(self, reply: Future[None]) -> None:
         """Ask queued questions until the reply ends."""
         reply.add_done_callback(lambda _: self._queue.put(None))
         while (asked := self._queue.get()) is not None:
-            asked.give(ask_in_terminal(asked.question))
+            question, answer = asked
+            given = ask_in_terminal(question)
+            with suppress(InvalidStateError):  # cancelled meanwhile
+                answer.set_result(given)
 
 
 def ask_in_terminal(question: Question) -> Answer:

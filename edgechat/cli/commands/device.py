@@ -135,7 +135,8 @@ def _rows(machine: Survey, folder: Path | None) -> Iterator[tuple[str, str]]:
     yield "Memory", _memory(profile.memory)
     cards = [_card(card, has_mlx=card == profile.mlx_card) for card in profile.accelerators]
     yield "Graphics", "\n".join(cards) or "no usable GPU"
-    yield "Speed", "\n".join([_speed(profile.speed), *map(_card_speed, profile.card_speeds.items())])
+    speeds = [f"{name}: {_figures(speed)}" for name, speed in profile.card_speeds.items()]
+    yield "Speed", "\n".join([_speed(profile.speed), *speeds])
     yield "Threads", best_threads(profile.cpu, profile.speed)[1]
     if folder is not None and (free := disk_free(folder)) is not None:
         yield "Disk", f"{mebibytes(free)} free where models are stored\n  {folder}"
@@ -180,10 +181,6 @@ def _speed(speed: DeviceSpeed | None) -> str:
     when = f"measured {ago(time.time() - speed.measured)} with {speed.threads} threads"
     busy = "; other programs were busy meanwhile" if speed.disturbed else ""
     return f"{_figures(speed)}\n{when}{busy}"
-
-
-def _card_speed(named: tuple[str, DeviceSpeed]) -> str:
-    return f"{named[0]}: {_figures(named[1])}"
 
 
 def _figures(speed: DeviceSpeed) -> str:

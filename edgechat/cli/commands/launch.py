@@ -26,7 +26,7 @@ from edgechat.base.errors import DoesNotFit, EngineError, ModelNotFound, Setting
 from edgechat.base.process import spawn
 from edgechat.base.text import one_line
 from edgechat.cli import completion
-from edgechat.cli.agents import AGENTS, Agent, AgentSettings, ServerAddress, plain_environment
+from edgechat.cli.agents import AGENTS, Agent, AgentSettings, ServerAddress, any_program
 from edgechat.cli.declaring import TEXT, Number, argument, command, option
 from edgechat.cli.options import MOST
 from edgechat.cli.terminal_io import StatusLine, ending_on_signals, note
@@ -86,7 +86,8 @@ def launch(
         status.show("planning")
         plan = _plan(model, ctx, agent or "AGENT")
     with ending_on_signals(), _serving(plan) as address, tempfile.TemporaryDirectory() as folder:
-        setup = chosen.settings(address, Path(folder)) if chosen is not None else _plain(address)
+        settings_for = chosen.settings if chosen is not None else any_program
+        setup = settings_for(address, Path(folder))
         for name, content in setup.files.items():
             (Path(folder) / name).write_text(content, encoding="utf-8")
         if program is None:
@@ -249,10 +250,6 @@ def _run_program(program: str, chosen: AgentSettings, arguments: Sequence[str]) 
             return process.wait()
         except KeyboardInterrupt:  # the agent receives it as well
             continue
-
-
-def _plain(address: ServerAddress) -> AgentSettings:
-    return AgentSettings(environment=plain_environment(address))
 
 
 def _print_settings(agent: Agent | None, chosen: AgentSettings) -> None:

@@ -248,8 +248,7 @@ def rm(model: str, yes: bool) -> None:
     from edgechat.models.adapters.peft import conversions
     from edgechat.models.local.upkeep import removal, single_model
 
-    adapter = known_adapter(model)
-    found = adapter.model if adapter is not None else single_model(model)
+    found = known_adapter(model) or single_model(model)
     plan = removal(found, conversions(found.path))
     print(f"{flat(found.name)}, in {found.place.value}:")
     for path in plan.files:
@@ -297,10 +296,10 @@ def import_file(file: str, name: str | None, move: bool) -> None:
 )
 def verify_models(model: str | None) -> None:
     """Check that models on disk are undamaged, by their hashes where those are known."""
-    adapters = [adapter.model for adapter in _adapters(model)]
+    adapters = _adapters(model)
     of_adapters = {adapter.path for adapter in adapters}
     models = list(inventory().models) if model is None else [] if adapters else find_models(model)
-    models = [one for one in models if one.path not in of_adapters] + adapters
+    models = [*(one for one in models if one.path not in of_adapters), *adapters]
     n_damaged = 0
     for one in models:
         verification = _verified(one, check_adapter if one.path in of_adapters else _check)
@@ -412,7 +411,7 @@ def adapter_object(adapter: LocalAdapter, details: AdapterDetails) -> dict[str, 
     return {
         "kind": "adapter",
         "name": adapter.name,
-        "format": adapter.model.found.format,
+        "format": adapter.found.format,
         "base": details.base or None,
         "architecture": details.architecture or None,
         "rank": details.rank or None,

@@ -50,7 +50,7 @@ from edgechat.base.text import figure, flat, mebibytes, one_line, seconds
 from edgechat.cli import completion
 from edgechat.cli.declaring import Number, argument, command, offline_option, option
 from edgechat.cli.options import MOST, LoadOptions, json_option, load_options
-from edgechat.cli.terminal_io import StatusLine, note, print_json, sheet, styled
+from edgechat.cli.terminal_io import StatusLine, note, print_json, sheet, styled, table
 from edgechat.cli.values import (
     amount,
     quality_class,
@@ -170,12 +170,10 @@ def _lines(survey: SurveyFindings) -> Iterator[str]:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield rows with aligned columns, leaving out empty columns."""
-    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
-    widths = [max(map(len, column)) for column in columns]
-    for row in zip(*columns, strict=True):
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        yield flat(f"{cells[0]} {'  '.join(cells[1:])}".rstrip())
+    """Yield rows of a mark and cells with aligned columns, leaving out empty columns."""
+    marks, *columns = (column for column in zip(*rows, strict=True) if any(column[1:]))
+    lines = table([tuple(map(flat, row)) for row in zip(*columns, strict=True)]).split("\n")
+    yield from (f"{mark} {line}" for mark, line in zip(marks, lines, strict=True))
 
 
 def _ladder(survey: SurveyFindings) -> Iterator[tuple[str, ...]]:

@@ -131,7 +131,6 @@ def _pull_adapter(remote: RemoteAdapter, want: ModelRequest, *, dry_run: bool, j
     from edgechat.models.adapters.local import AdapterDetails, LocalAdapter
     from edgechat.models.hub.cache import check_space
     from edgechat.models.hub.download import download
-    from edgechat.models.local.inventory import LocalModel
 
     missing = remote.missing
     size = sum(file.size for file in missing)
@@ -143,7 +142,7 @@ def _pull_adapter(remote: RemoteAdapter, want: ModelRequest, *, dry_run: bool, j
         finally:
             progress.clear()
     repo = remote.listing.repo
-    adapter = LocalAdapter(LocalModel(repo, repo, remote.found))
+    adapter = LocalAdapter(repo, repo, remote.found)
     details = AdapterDetails() if dry_run else adapter.details()
     if json:
         received = 0 if dry_run else size
@@ -151,7 +150,7 @@ def _pull_adapter(remote: RemoteAdapter, want: ModelRequest, *, dry_run: bool, j
         return
     for_model = f" for {one_line(details.base)}" if details.base else ""
     what = "would be downloaded" if dry_run else "is on this machine"
-    print(f"{one_line(repo)} is a LoRA adapter{for_model}; it {what}: {flat(str(remote.path))}")
+    print(f"{one_line(repo)} is a LoRA adapter{for_model}; it {what}: {flat(str(adapter.path))}")
     print(f"To apply it: edgechat run MODEL --lora {repo}")
 
 

@@ -189,16 +189,15 @@ def _cache_folder() -> Path:
     return folder
 
 
-def trim(folder: Path, most: int | None = None) -> None:
-    """Delete the oldest tensors beyond `most` bytes; None: 32 GiB, or less on a small disk."""
+def trim(folder: Path) -> None:
+    """Delete the oldest tensors beyond 32 GiB, or less on a small disk."""
     files: list[tuple[float, int, str]] = []
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             status = entry.stat()
             files.append((status.st_mtime, status.st_size, entry.path))
     total = sum(size for _, size, _ in files)
-    if most is None:
-        most = min(_CACHE_BYTES, int(_CACHE_SHARE * (total + psutil.disk_usage(str(folder)).free)))
+    most = min(_CACHE_BYTES, int(_CACHE_SHARE * (total + psutil.disk_usage(str(folder)).free)))
     for _, size, path in sorted(files):
         if total <= most:
             return

@@ -19,6 +19,7 @@ from edgechat.base.process.file_decoder import FilePart, PackageMissing, problem
 from edgechat.base.text import printable
 from edgechat.documents.reading import notebook, office, pdf
 from edgechat.documents.reading.reader import (
+    AGAIN,
     MEMORY_LIMIT,
     PAGE,
     TIME_LIMIT,
@@ -89,9 +90,7 @@ class _DocumentReading:
                     return DocumentPart("".join(read))
             return DocumentPart("".join(read), is_last=True)
         except Exception as error:
-            wrong = problem_of(
-                error, smaller="Split it into several files.", again="Save or download it again."
-            )
+            wrong = problem_of(error, smaller="Split it into several files.", again=AGAIN)
             is_missing = isinstance(error, PackageMissing)
             return DocumentPart("".join(read), True, wrong.problem, wrong.hint, is_missing)
 

@@ -10,11 +10,10 @@ import msgspec
 
 from edgechat.base.process.file_decoder import NotDecodable
 from edgechat.base.text import one_line
-from edgechat.documents.reading.reader import PAGE
+from edgechat.documents.reading.reader import AGAIN, PAGE
 
 MOST_OUTPUT = 4000
 """Maximum characters of an output: the head of a table is enough, and the end of a log is rarely needed."""
-_AGAIN = "Save or download it again."
 _TEXTS = ("text/plain", "text/markdown", "text/latex")
 """Output formats that are read, the preferred one first; pictures and programs are not."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -73,7 +72,7 @@ def read_notebook(data: bytes) -> Iterator[str]:
         notebook = msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"), type=_Notebook)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         reason = one_line(str(error), 120)
-        raise NotDecodable(f"is not a notebook, or is damaged ({reason})", _AGAIN) from error
+        raise NotDecodable(f"is not a notebook, or is damaged ({reason})", AGAIN) from error
     language = _language(notebook.metadata)
     for raw in [*notebook.cells, *(cell for sheet in notebook.worksheets for cell in sheet.cells)]:
         pieces = [PAGE]

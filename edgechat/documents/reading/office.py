@@ -12,9 +12,8 @@ from xml.etree import ElementTree
 from edgechat.base.network.html_text import decoded, html_text
 from edgechat.base.process.file_decoder import NotDecodable, PackageMissing
 from edgechat.base.text import mebibytes
-from edgechat.documents.reading.reader import PAGE
+from edgechat.documents.reading.reader import AGAIN, PAGE
 
-_AGAIN = "Save or download it again."
 _LOCKS = ("META-INF/rights.xml", "META-INF/license.lcpl", "META-INF/sinf.xml")
 """Found in EPUBs with digital rights management (DRM)."""
 _STYLES = "p[style-name='Title'] => h1:fresh\np[style-name='Subtitle'] => p:fresh\n"
@@ -38,7 +37,7 @@ def read_docx(data: bytes) -> Iterator[str]:
         ) from None
     with _opened(data, "a Word document (.docx)") as found:
         if not any(name.startswith("word/") for name in found.namelist()):
-            raise NotDecodable("is not a Word document (.docx)", _AGAIN)
+            raise NotDecodable("is not a Word document (.docx)", AGAIN)
     html = mammoth.convert_to_html(io.BytesIO(data), convert_image=lambda _: [], style_map=_STYLES).value
     yield from html_text(html, with_title=False)
 
@@ -51,7 +50,7 @@ def read_epub(data: bytes) -> Iterator[str]:
         try:
             chapters = _spine(book)
         except (KeyError, zipfile.BadZipFile, ElementTree.ParseError) as error:
-            raise NotDecodable("is not an EPUB, or is damaged", _AGAIN) from error
+            raise NotDecodable("is not an EPUB, or is damaged", AGAIN) from error
         problem, has_text = "", False
         for name in chapters:
             try:
@@ -67,7 +66,7 @@ def read_epub(data: bytes) -> Iterator[str]:
                 yield piece
             yield "\n\n"
         if problem and not has_text:
-            raise NotDecodable(f"is damaged, or not complete ({problem})", _AGAIN)
+            raise NotDecodable(f"is damaged, or not complete ({problem})", AGAIN)
 
 
 def _spine(book: zipfile.ZipFile) -> list[str]:
@@ -106,7 +105,7 @@ def _opened(data: bytes, what: str) -> zipfile.ZipFile:
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
     except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as error:
-        raise NotDecodable(f"is not {what}, or is damaged", "Save or download it again.") from error
+        raise NotDecodable(f"is not {what}, or is damaged", AGAIN) from error
     entries = archive.infolist()
     if len(entries) > _MOST_ENTRIES or sum(entry.file_size for entry in entries) > _MOST_BYTES:
         raise NotDecodable(

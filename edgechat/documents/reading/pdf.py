@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgechat.base.process.file_decoder import NotDecodable, PackageMissing
 from edgechat.base.text import one_line
-from edgechat.documents.reading.reader import PAGE
+from edgechat.documents.reading.reader import AGAIN, PAGE
 
 if TYPE_CHECKING:
     from pypdf import PdfReader
@@ -38,7 +38,7 @@ def read_pdf(data: bytes) -> Iterator[str]:
         text = _LEADERS.sub(" ... ", _HYPHEN.sub("", text))
         yield PAGE + _marked(text, headings.get(number, {})) + "\n"
     if not has_text and problem:
-        raise NotDecodable(f"is damaged, or not complete ({problem})", "Save or download it again.")
+        raise NotDecodable(f"is damaged, or not complete ({problem})", AGAIN)
     if not has_text:
         raise NotDecodable(
             "has no text: its pages are images, as in a scan",

@@ -24,6 +24,8 @@ TIME_LIMIT = 20.0
 """Seconds for one file."""
 MEMORY_LIMIT = 2**30
 """Memory limit of the child process, in bytes."""
+AGAIN = "Save or download it again."
+"""Hint for damaged files."""
 PAGE = "\f"
 """Marks the start of each page, chapter or cell; never occurs in text."""
 MAX_TEXT = 16 * 2**20

@@ -15,8 +15,8 @@ from edgechat.base.errors import DecodeFailed
 from edgechat.base.images.image import Pixels
 from edgechat.base.sound.sound import Samples
 from edgechat.engine.types import Sampling
-from edgechat.models.adapters.reading import AdapterUse, checked_scale
-from edgechat.native.params import Buffer
+from edgechat.models.adapters.reading import checked_scale
+from edgechat.native.params import AdapterUse, Buffer
 
 
 class CacheFull(Exception):

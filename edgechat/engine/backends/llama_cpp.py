@@ -47,12 +47,12 @@ from edgechat.engine.backends.base import (
 )
 from edgechat.engine.backends.llama_cpp_head import LlamaCppHead, open_head
 from edgechat.models.adapters.peft import open_adapter
-from edgechat.models.adapters.reading import CONFIG, WEIGHTS, AdapterUse, checked_scale
+from edgechat.models.adapters.reading import CONFIG, WEIGHTS, checked_scale
 from edgechat.models.formats.gguf import read_model
 from edgechat.models.formats.header import ModelHeader
 from edgechat.native import breakdown, logs
 from edgechat.native.handles import Aborted, AdapterPointer, Context, Model, build
-from edgechat.native.params import Buffer, counted_once, is_mapped, with_head
+from edgechat.native.params import AdapterUse, Buffer, counted_once, is_mapped, with_head
 from edgechat.native.vocabulary import NativeVocabulary
 from edgechat.planner.plan import LoadPlan
 

@@ -16,7 +16,6 @@ from edgechat.models.adapters.reading import (
     KIND,
     MAX_BYTES,
     WEIGHTS,
-    AdapterUse,
     parse_scaled,
     tensor_pairs,
 )
@@ -25,6 +24,7 @@ from edgechat.models.local.inventory import Inventory, LocalModel, inventory
 from edgechat.models.local.locations import Place
 from edgechat.models.local.resolve import local_models
 from edgechat.models.local.stores import FoundModel, peft_folders
+from edgechat.native.params import AdapterUse
 
 _START = 1 << 16
 """Bytes to read from the start of a file, which has its type among the first metadata entries."""
@@ -46,37 +46,17 @@ class AdapterDetails:
 
 
 @dataclass(frozen=True, slots=True)
-class LocalAdapter:
-    """An adapter on this machine."""
+class LocalAdapter(LocalModel):
+    """An adapter on this machine: a GGUF file, or a folder saved by PEFT.
 
-    model: LocalModel
-    """Its files and names, so that it can be listed, verified and removed like a model."""
-
-    @property
-    def name(self) -> str:
-        """The shortest unambiguous name."""
-        return self.model.name
+    It can be listed, verified and removed like a model.
+    """
 
     @property
     def other_names(self) -> tuple[str, ...]:
         """Its other names."""
-        names = dict.fromkeys(filter(None, (self.model.full_name, self.model.found.repo)))
+        names = dict.fromkeys(filter(None, (self.full_name, self.found.repo)))
         return tuple(name for name in names if name != self.name)
-
-    @property
-    def path(self) -> Path:
-        """A GGUF file, or a folder saved by PEFT."""
-        return self.model.path
-
-    @property
-    def size(self) -> int:
-        """Size of its files, in bytes."""
-        return self.model.size
-
-    @property
-    def place(self) -> Place:
-        """Where it is stored."""
-        return self.model.place
 
     @property
     def names(self) -> set[str]:
@@ -119,11 +99,11 @@ def local_adapters(known: Inventory | None = None) -> list[LocalAdapter]:
     known: the inventory, if already read. Raises SettingsError.
     """
     found = [
-        LocalAdapter(one)
+        LocalAdapter(one.name, one.full_name, one.found, one.entry, one.quant)
         for one in (known or inventory()).models
         if one.found.format == "gguf" and one.size <= MAX_BYTES and states_adapter(one.path)
     ]
-    found += (LocalAdapter(LocalModel(one.label, one.label, one)) for one in peft_folders(Skipped()))
+    found += (LocalAdapter(one.label, one.label, one) for one in peft_folders(Skipped()))
     return sorted(found, key=lambda one: one.name.casefold())
 
 
@@ -188,7 +168,7 @@ def _adapter_at(path: Path) -> LocalAdapter:
     parts = [path / name for name in (CONFIG, WEIGHTS)] if path.is_dir() else [path]
     files = tuple(file_at(part) or ModelPartFile(part, 0, 0) for part in parts)
     found = FoundModel(Place.ELSEWHERE, str(path), files, format="peft" if path.is_dir() else "gguf")
-    return LocalAdapter(LocalModel(path.name.removesuffix(".gguf"), str(path), found))
+    return LocalAdapter(path.name.removesuffix(".gguf"), str(path), found)
 
 
 def _uses(texts: Sequence[str]) -> Iterator[AdapterUse]:

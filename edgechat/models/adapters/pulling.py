@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from edgechat.models.adapters.reading import CONFIG, WEIGHTS, is_adapter
 from edgechat.models.choices import RemoteFile, RepoListing, quant_label
@@ -36,11 +35,6 @@ class RemoteAdapter:
     def missing(self) -> tuple[RemoteFile, ...]:
         """Files that are not on this machine."""
         return tuple(file for file in self.files if not self.store.is_here(file))
-
-    @property
-    def path(self) -> Path:
-        """Path on this machine, even before the download: a GGUF file, or a PEFT folder."""
-        return self.found.path
 
     @property
     def found(self) -> FoundModel:

@@ -14,8 +14,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from edgechat.base.errors import NotAnAdapter
 from edgechat.models.formats.header import ModelHeader, ModelTensor, show
 from edgechat.models.formats.quants import GgmlType
@@ -49,11 +47,6 @@ class Adapter:
     def n_bytes(self) -> int:
         """Size in memory, in bytes."""
         return sum(n for _, _, n in self.parts())
-
-    @property
-    def widest(self) -> int:
-        """Width of the widest output among the changed tensors."""
-        return max(b.shape[1] for _, b in self.pairs.values())
 
     def parts(self) -> list[tuple[str, int | None, int]]:
         """Return each changed tensor's name, its layer (or None), and the size of its pair in bytes."""
@@ -177,15 +170,6 @@ def _damaged(header: ModelHeader, why: str) -> NotAnAdapter:
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 """Files in a PEFT folder."""
 MAX_SCALE = 100.0
-
-
-class AdapterUse(msgspec.Struct, frozen=True):
-    """A LoRA adapter and its scale."""
-
-    path: str
-    """A GGUF file, or a folder saved by PEFT."""
-    scale: float = 1.0
-    """1 applies the adapter as trained, 0 not at all."""
 
 
 def parse_scaled(text: str) -> tuple[str, float]:

@@ -241,7 +241,10 @@ def parse_header(data: Buffer, file_size: int, name: str = "the file") -> ModelH
         types=types,
     )
     if header.end > file_size:
-        raise cut_short(name, header.end - file_size, file_size)
+        missing = header.end - file_size
+        raise ModelFileError(
+            f"{name} is truncated: of its {header.end} bytes, {missing} are missing.", hint=AGAIN
+        )
     return header
 
 
@@ -529,10 +532,3 @@ def damaged(name: str, why: str) -> ModelFileError:
 def cut_header(name: str, missing: int) -> ModelFileError:
     """Return the error for a file that ends within its header, at least `missing` bytes too early."""
     return ModelFileError(f"{name} is truncated: at least {missing} bytes are missing.", hint=AGAIN)
-
-
-def cut_short(name: str, missing: int, size: int) -> ModelFileError:
-    """Return the error for a file of `size` bytes that should have `missing` more."""
-    return ModelFileError(
-        f"{name} is truncated: of its {size + missing} bytes, {missing} are missing.", hint=AGAIN
-    )

@@ -52,7 +52,11 @@ def stated_layers(header: ModelHeader) -> range:
 
 def has_layers(header: ModelHeader) -> bool:
     """Return whether there are drafting layers and the file contains all of them."""
-    found = {(int(match[1]), match[2]) for tensor in header.tensors if (match := _matched(tensor.name))}
+    found = {
+        (int(match[1]), match[2])
+        for tensor in header.tensors
+        if ".nextn." in tensor.name and (match := _OF_A_LAYER.fullmatch(tensor.name))
+    }
     layers = stated_layers(header)
     return bool(layers) and all((layer, name) in found for layer in layers for name in _NEEDED)
 
@@ -126,7 +130,3 @@ def _eagle_misfit(head: ModelHeader, model: ModelHeader) -> str:
 def can_draft(header: ModelHeader) -> bool:
     """Return whether a model can draft with its own layers."""
     return not why_no_drafts(header)
-
-
-def _matched(name: str) -> re.Match[str] | None:
-    return _OF_A_LAYER.fullmatch(name) if ".nextn." in name else None

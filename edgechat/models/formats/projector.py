@@ -24,13 +24,9 @@ from edgechat.models.formats.header import (
     show,
     unsound,
 )
-from edgechat.models.formats.mlx.vision import KIND, PROBLEM, TOWERS
+from edgechat.models.formats.mlx.vision import KIND, MAX_IMAGE, MAX_WIDTH, PROBLEM, TOWERS
 
 ARCHITECTURE = "clip"
-MAX_WIDTH = 1 << 20
-"""Maximum number of channels, and of values in a patch."""
-MAX_IMAGE = 1 << 14
-"""Maximum number of pixels along a side."""
 
 _LIMITS = {
     "spatial_merge_size": 64,
@@ -224,7 +220,7 @@ def projector_of(header: ModelHeader) -> ProjectorHeader:
     for key, kind in _READ_AS.items():
         if header.types.get(key, kind) != kind:
             raise unsound(header.path, f"{key!r} is {show(header.types[key])}, not {kind}")
-    vision, audio = (_encoder(header, name) if _has(header, name) else None for name in _TYPES)
+    vision, audio = (_encoder(header, name) for name in _TYPES)
     if vision is None and audio is None:
         raise ModelFileError(
             f"{header.path} encodes neither pictures nor sound.", hint="Use another copy of the projector."
@@ -236,11 +232,9 @@ def projector_of(header: ModelHeader) -> ProjectorHeader:
     return ProjectorHeader(header, vision, audio)
 
 
-def _has(header: ModelHeader, modality: Modality) -> bool:
-    return header.metadata.get(f"{ARCHITECTURE}.has_{modality}_encoder") is True
-
-
-def _encoder(header: ModelHeader, modality: Modality) -> Encoder:
+def _encoder(header: ModelHeader, modality: Modality) -> Encoder | None:
+    if header.metadata.get(f"{ARCHITECTURE}.has_{modality}_encoder") is not True:
+        return None
     kind = header.text(f"{ARCHITECTURE}.projector_type") or header.text(
         f"{ARCHITECTURE}.{modality}.projector_type"
     )
@@ -270,16 +264,16 @@ def _encoder(header: ModelHeader, modality: Modality) -> Encoder:
     for key in ("image_mean", "image_std"):
         listed = header.metadata.get(f"{ARCHITECTURE}.vision.{key}")
         values = listed.values if isinstance(listed, GgufArray) else None
-        if values is None or len(values) < 3 or not all(_is_finite(value) for value in values):
+        if (
+            values is None
+            or len(values) < 3
+            or not all(isinstance(value, float) and math.isfinite(value) for value in values)
+        ):
             raise unsound(header.path, f"{key!r} is not a list of three numbers")
     for key, most in _LIMITS.items():
         if f"{ARCHITECTURE}.vision.{key}" in header.metadata:
             number(key, 1, most)
     return replace(encoder, image_size=number("image_size", patch, MAX_IMAGE), patch_size=patch)
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, float) and math.isfinite(value)
 
 
 def _checked(header: ModelHeader, key: str, value: object) -> int:

@@ -95,11 +95,6 @@ class RemoteModel:
         """'owner/name'."""
         return self.listing.repo
 
-    @property
-    def commit(self) -> str:
-        """The commit of the listing and of all headers."""
-        return self.listing.commit
-
     def header(self, choice: ModelChoice) -> ModelHeader:
         """Return the parts of a choice's header that planning needs, without tokenizer and template.
 

@@ -173,7 +173,7 @@ MAX_BYTES = 8 << 20
 
 def cached_header(listing: RepoListing, choice: ModelChoice) -> ModelHeader | None:
     """Return the cached header of a model, reduced to what `store_header` stores, or None."""
-    data = _read("headers", _header_key(listing, choice))
+    data = _read("headers", _file_key(listing, choice.files))
     if data is None:
         return None
     try:
@@ -188,13 +188,13 @@ def cached_header(listing: RepoListing, choice: ModelChoice) -> ModelHeader | No
 def store_header(listing: RepoListing, choice: ModelChoice, header: ModelHeader) -> ModelHeader:
     """Store a header's shape and return it as `cached_header` will. Raises ModelFileError."""
     data = pack(header)
-    _write("headers", _header_key(listing, choice), data, MAX_HEADERS)
+    _write("headers", _file_key(listing, choice.files), data, MAX_HEADERS)
     return unpack(data, choice.name.rpartition("/")[2])
 
 
 def store_contents(listing: RepoListing, choice: ModelChoice, read_contents: contents.Contents) -> None:
     """Store the contents of an MLX model, for `cached_header`."""
-    _write("headers", _header_key(listing, choice), read_contents.pack(), MAX_HEADERS)
+    _write("headers", _file_key(listing, choice.files), read_contents.pack(), MAX_HEADERS)
 
 
 def cached_start(listing: RepoListing, file: RemoteFile) -> ModelHeader | None:
@@ -230,10 +230,6 @@ def mlx_name(listing: RepoListing, choice: ModelChoice) -> str:
     return f"{listing.repo}/{choice.name}".rstrip("/")
 
 
-def _header_key(listing: RepoListing, choice: ModelChoice) -> tuple[str, ...]:
-    return _file_key(listing, choice.files)
-
-
 def _file_key(listing: RepoListing, files: Iterable[RemoteFile]) -> tuple[str, ...]:
     """Return the key for a header. It includes the hub, as a mirror may have different files."""
     described = (f"{file.name} {file.size} {file.digest}" for file in files)
@@ -264,14 +260,4 @@ def _write(kind: str, key: tuple[str, ...], data: bytes, most: int) -> None:
         path = _path(kind, key)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         paths.replace(path, data)
-        _prune(path.parent, most)
-
-
-def _prune(folder: Path, most: int) -> None:
-    used: list[tuple[float, str]] = []
-    for entry in os.scandir(folder):
-        with contextlib.suppress(OSError):
-            used.append((entry.stat().st_mtime, entry.path))
-    for _, path in sorted(used, reverse=True)[most:]:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
+        paths.keep_newest(path.parent, most)

@@ -63,7 +63,7 @@ def note_use(path: str) -> None:
         use = ModelUse(real, time.time(), (*still_running[-_MAX_PROCESSES:], this_process()))
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         paths.replace(file, msgspec.json.encode(use))
-        _prune(file.parent)
+        paths.keep_newest(file.parent, MOST_REMEMBERED)
 
 
 def uses() -> dict[str, ModelUse]:
@@ -91,12 +91,6 @@ def _read(file: Path) -> ModelUse | None:
         return msgspec.json.decode(paths.read_bytes(file, _MAX_BYTES), type=ModelUse)
     except (OSError, msgspec.MsgspecError, RecursionError, ValueError):
         return None
-
-
-def _prune(folder: Path) -> None:
-    dated = sorted(((entry.stat().st_mtime, entry.path) for entry in os.scandir(folder)), reverse=True)
-    for _, path in dated[MOST_REMEMBERED:]:
-        os.unlink(path)
 
 
 _CHUNK = 4 << 20

@@ -9,6 +9,8 @@ import asyncio
 import contextlib
 import os
 import re
+import socket
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -28,7 +30,6 @@ from edgechat.base.errors import (
     RemoteFailed,
     RemoteUnreachable,
 )
-from edgechat.base.network.names import has_address
 from edgechat.base.network.offline import is_loopback, offline_by, unusable_proxy
 from edgechat.base.text import mebibytes, one_line
 from edgechat.models.remote.model import root_of
@@ -55,12 +56,11 @@ class RemoteClient:
     Redirects are never followed: they could send the key, and the chat, elsewhere.
     """
 
-    def __init__(self, name: str, server: RemoteServer, *, silent_seconds: float = SILENT_SECONDS) -> None:
+    def __init__(self, name: str, server: RemoteServer) -> None:
         """Set up the client; `name` is the server's name for users."""
         self.name = name
         self.server = server
         self.root = root_of(server.url)
-        self._silent_seconds = silent_seconds
         self._http: httpx2.AsyncClient | None = None
         self._has_address = is_loopback(self.root)
         self._secret: str | None = None
@@ -69,9 +69,9 @@ class RemoteClient:
         """GET a path below the root and return the JSON in the response. Raises EdgechatError."""
         return await self._ask("GET", path, None, seconds)
 
-    async def post(self, path: str, body: Mapping[str, Any], *, seconds: float = ASK_SECONDS) -> Any:
+    async def post(self, path: str, body: Mapping[str, Any]) -> Any:
         """POST `body` to a path and return the JSON in the response. Raises EdgechatError."""
-        return await self._ask("POST", path, body, seconds)
+        return await self._ask("POST", path, body, ASK_SECONDS)
 
     async def text(self, path: str, *, seconds: float = ASK_SECONDS) -> str:
         """GET a path below the root and return the text. Raises EdgechatError."""
@@ -79,7 +79,7 @@ class RemoteClient:
 
     async def lines(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[list[bytes], None]:
         """POST `body` and yield the lines of the response, grouped as they arrive. Raises EdgechatError."""
-        async with self._response("POST", path, body, self._silent_seconds) as response:
+        async with self._response("POST", path, body, SILENT_SECONDS) as response:
             rest, n_bytes = bytearray(), 0
             async for piece in response.aiter_raw():
                 n_bytes += len(piece)
@@ -245,7 +245,7 @@ class RemoteClient:
         try:
             async with asyncio.timeout(seconds):
                 # A proxy looks up names itself.
-                self._has_address = bool(getproxies().keys() - {"no"}) or await has_address(host)
+                self._has_address = bool(getproxies().keys() - {"no"}) or await _resolves(host)
         except TimeoutError as error:
             raise self._unreachable(f"looking up {one_line(host, 100)} took too long") from error
         if not self._has_address:
@@ -273,6 +273,31 @@ class RemoteClient:
     def broken(self, what: str) -> EngineCrashed:
         """Return the error for a response that was cut off."""
         return EngineCrashed(f"{self.name} {what}.", hint="Ask again; the partial answer is kept.")
+
+
+async def _resolves(host: str) -> bool:
+    """Return whether a host has an address. Cancelling this leaves the lookup running.
+
+    asyncio would do it in a thread that it joins when a loop or the program ends: without a network, a list
+    that gave up after two seconds would appear only after ten.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[bool] = loop.create_future()
+
+    def settle(found: bool) -> None:
+        if not answer.done():
+            answer.set_result(found)
+
+    def ask() -> None:
+        try:
+            found = bool(socket.getaddrinfo(host, None))
+        except (OSError, UnicodeError):
+            found = False
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(settle, found)
+
+    threading.Thread(target=ask, daemon=True, name="look-up").start()
+    return await answer
 
 
 async def _beginning(response: httpx2.Response) -> bytes:

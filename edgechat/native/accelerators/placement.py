@@ -63,19 +63,3 @@ def experts_of_first(n_layers: int) -> str:
     """Return a pattern for the experts' tensors in the first layers (llama.cpp's --n-cpu-moe)."""
     layers = "|".join(str(layer) for layer in range(n_layers))
     return rf"blk\.({layers})\.ffn_(up|down|gate|gate_up)_(ch|)exps"
-
-
-_LAYER = "_ZNK11llama_model9dev_layerEi"
-_OUTPUT = "_ZNK11llama_model10dev_outputEv"
-
-
-def layer_devices(model: int, n_layers: int) -> tuple[str, ...]:
-    """Return the device of each layer and, last, of the output, as stored by llama.cpp.
-
-    Empty if this build does not export the C++ functions for that.
-    """
-    if not (ggml.exported(_LAYER) and ggml.exported(_OUTPUT)):
-        return ()
-    pointer = ctypes.c_void_p(model)
-    handles = [ggml.call(_LAYER, ctypes.c_void_p, pointer, ctypes.c_int(layer)) for layer in range(n_layers)]
-    return tuple(ggml.device_name(device) for device in [*handles, ggml.ask(_OUTPUT, ctypes.c_void_p, model)])

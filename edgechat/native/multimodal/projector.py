@@ -197,13 +197,12 @@ class Projector:
         *,
         device: str = "",
         threads: int = 1,
-        min_tokens: int = 0,
         max_tokens: int = 0,
     ) -> None:
         """Load `path`. Its header must be checked first: a damaged one may end the process (see probe.py).
 
-        device: llama.cpp's name for an accelerator; empty: the CPU. min_tokens, max_tokens: limits for each
-        image in models that take any size; 0: the model's own. Raises OutOfMemory, or LoadFailed with
+        device: llama.cpp's name for an accelerator; empty: the CPU. max_tokens: limit for each image in
+        models that take any size; 0: the model's own. Raises OutOfMemory, or LoadFailed with
         llama.cpp's error.
         """
         ggml.start()
@@ -213,7 +212,7 @@ class Projector:
         self._every = self._left_at = 0.0
         self._failure: BaseException | None = None
         self._on_operation = llama.ggml_backend_sched_eval_callback(self._operation)
-        params = parameters(device=device, threads=threads, min_tokens=min_tokens, max_tokens=max_tokens)
+        params = parameters(device=device, threads=threads, max_tokens=max_tokens)
         params.cb_eval = self._on_operation
         logs.last_errors.clear()
         self._pointer: lib.mtmd_context_p | None = lib.mtmd_init_from_file(
@@ -358,16 +357,12 @@ class Projector:
             self._pointer = None
 
 
-def parameters(
-    *, device: str = "", threads: int = 1, min_tokens: int = 0, max_tokens: int = 0
-) -> lib.mtmd_context_params:
+def parameters(*, device: str = "", threads: int = 1, max_tokens: int = 0) -> lib.mtmd_context_params:
     """Return libmtmd's parameters, given those of a `Projector`."""
     params: lib.mtmd_context_params = lib.mtmd_context_params_default()
     params.use_gpu, params.device = bool(device), ctypes.c_void_p(_device(device))
     params.n_threads = threads
     params.print_timings = False
-    if min_tokens:
-        params.image_min_tokens = min_tokens
     if max_tokens:
         params.image_max_tokens = max_tokens
     return params

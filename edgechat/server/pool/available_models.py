@@ -10,7 +10,6 @@ import difflib
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from edgechat import settings
@@ -27,7 +26,7 @@ from edgechat.models.local.stores import found_at
 from edgechat.models.remote.model import split_remote
 from edgechat.planner.listing import HeaderSummary, glances
 from edgechat.planner.placement.programs import split_engine
-from edgechat.server.pool.models import ModelCard
+from edgechat.server.pool.models import AvailableModel, ModelCard
 
 DEFAULT_NAMES = ("", "default")
 """Names for the model that the server was started with."""
@@ -35,22 +34,6 @@ _LONGEST = 200
 _NEAREST = 3
 _LAST_SECOND = 253402300799
 """The end of the year 9999, in seconds since 1970."""
-
-
-@dataclass(frozen=True, slots=True)
-class AvailableModel:
-    """A model on this machine."""
-
-    id: str
-    """The name that clients use."""
-    wanted: str
-    """What the planner gets: a catalogue name, the name of an Ollama model, or the path of a file."""
-    path: Path
-
-    @property
-    def identity(self) -> tuple[Path, str]:
-        """Identifies what gets loaded: the file, plus the name where Ollama models may share a file."""
-        return self.path, self.wanted if is_blob(self.path) else ""
 
 
 class AvailableModels:

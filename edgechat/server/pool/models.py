@@ -1,16 +1,26 @@
-"""The models as the HTTP side sees them: the interface that `edgechat.server.pool.pool.Pool` implements."""
+"""A model of the pool: what clients are told about it, its slot, and the model as one request uses it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager
-from typing import Literal, Protocol
+import asyncio
+import contextlib
+import math
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 
+from edgechat.base.errors import EngineGone, QueueFull
+from edgechat.engine.protocol import Engine, EngineState
 from edgechat.engine.types import (
     ChatRequest,
     Embedded,
+    Finished,
     ModelInfo,
     Priority,
     RequestEvent,
@@ -18,10 +28,21 @@ from edgechat.engine.types import (
     Translated,
 )
 from edgechat.models.formats.header import ModelKind
-from edgechat.models.local.ollama_store import OllamaLayers
+from edgechat.models.local.ollama_store import OllamaLayers, is_blob
 from edgechat.planner.plan import LoadPlan
 
+if TYPE_CHECKING:  # `edgechat docs serve` imports this module, and works without Prometheus
+    from edgechat.server.pool.metrics import Metrics
+
+T = TypeVar("T")
 State = Literal["loading", "ready", "degraded", "draining"]
+_PLACES = 4
+"""Number of places for a model without a plan."""
+_RECENT_SECONDS = 60.0
+"""Window for measuring the rate at which requests end, in seconds."""
+_UNKNOWN = 5
+"""Seconds to wait if the rate is unknown."""
+_LONGEST = 120
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,30 +71,180 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     """Whether thinking can be turned on and off; known only for loaded models, from their template."""
 
 
-class ServedModel(Protocol):
+@dataclass(frozen=True, slots=True)
+class AvailableModel:
+    """A model on this machine."""
+
+    id: str
+    """The name that clients use."""
+    wanted: str
+    """What the planner gets: a catalogue name, the name of an Ollama model, or the path of a file."""
+    path: Path
+
+    @property
+    def identity(self) -> tuple[Path, str]:
+        """Identifies what gets loaded: the file, plus the name where Ollama models may share a file."""
+        return self.path, self.wanted if is_blob(self.path) else ""
+
+
+class ModelSlot:
+    """One model in the pool: its engine, its load and its queue. Bound to one event loop."""
+
+    def __init__(self, known: AvailableModel) -> None:
+        self.known = known
+        self.engine: Engine | None = None
+        """None until there is a plan."""
+        self.taken = 0
+        """Places taken by all requests, running and waiting."""
+        self.in_background = 0
+        """How many of them background requests take."""
+        self.held = 0
+        """Number of requests that hold the engine, which keeps it from being unloaded."""
+        self.claimed = False
+        """Whether it must make room for another model; new requests do not reach the engine."""
+        self.leaving = False
+        """Whether to unload it after its last request."""
+        self.loading: asyncio.Task[None] | None = None
+        self.awaiting = 0
+        """Number of requests that are waiting for the load."""
+        self.progress = 0.0
+        """Progress of the load, from 0 to 1."""
+        self.trouble = ""
+        """The last failure, as a sentence; '' once the model works again."""
+        self.last_used = 0.0
+        self._ended: deque[float] = deque(maxlen=64)
+
+    @property
+    def id(self) -> str:
+        """The name that clients use."""
+        return self.known.id
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the model is loaded."""
+        return self.engine is not None and self.engine.state is EngineState.READY
+
+    @property
+    def takes_memory(self) -> bool:
+        """Whether the model is loaded, or being loaded or unloaded."""
+        return self.engine is not None and self.engine.state is not EngineState.STOPPED
+
+    def has_loaded(self, known: AvailableModel) -> bool:
+        """Return True if this slot has loaded `known`.
+
+        The planner may have chosen that file from several quantizations, so the names can differ.
+        """
+        if self.engine is None or not self.is_ready or Path(self.engine.plan.model_path) != known.path:
+            return False
+        return self.known.identity[1] == known.identity[1]
+
+    @property
+    def places(self) -> int:
+        """Number of requests that can run at the same time."""
+        return self.engine.plan.n_seq_max if self.engine is not None else _PLACES
+
+    @contextlib.contextmanager
+    def admitted(self, places: int, most_waiting: int, priority: Priority = "interactive") -> Iterator[None]:
+        """Take places for a request. Raises QueueFull if there are none.
+
+        Half of all places are reserved for interactive requests, so background requests never fill the queue.
+        """
+        behind = places if priority == "background" else 0
+        most = self.places + most_waiting
+        too_many = max(self.taken + places - most, self.in_background + behind - most // 2 if behind else 0)
+        if self.taken and too_many > 0:
+            raise self._full(too_many, priority)
+        self.taken += places
+        self.in_background += behind
+        try:
+            yield
+        finally:
+            self.taken -= places
+            self.in_background -= behind
+            self.last_used = time.monotonic()
+            self._ended.extend([self.last_used] * places)
+
+    def _full(self, too_many: int, priority: Priority) -> QueueFull:
+        seconds = self.seconds_until_free(too_many)
+        if priority == "background":
+            told = f"{self.in_background} of {self.taken} requests for {self.id} have background priority"
+            told = f"{told}, and the remaining places are reserved for interactive requests."
+        else:
+            told = f"The queue of {self.id} is full: it has {self.taken} requests."
+        return QueueFull(told, hint=f"Try again in {seconds} seconds.", seconds=seconds)
+
+    def loaded(self, task: asyncio.Task[None]) -> None:
+        """Record the end of a load. Its errors go to the requests that wait for it."""
+        if self.loading is task:
+            self.loading = None
+        if task.cancelled() or task.exception() is not None:
+            self.leaving = False
+
+    def seconds_until_free(self, places: int = 1) -> int:
+        """Estimate the seconds until places are free, from the rate at which requests ended lately."""
+        now = time.monotonic()
+        recent = [one for one in self._ended if now - one < _RECENT_SECONDS]
+        if len(recent) < 2:
+            return _UNKNOWN
+        each = (now - recent[0]) / len(recent)
+        return min(max(1, math.ceil(places * each)), _LONGEST)
+
+
+class ServedModel:
     """A loaded model, while one request uses it."""
 
-    name: str
-    """The name that clients use."""
-    adapters: tuple[str, ...]
-    """The adapters in the requested name: NAME+ADAPTER."""
+    def __init__(
+        self,
+        slot: ModelSlot,
+        engine: Engine,
+        metrics: Metrics,
+        arrived: float,
+        load_again: Callable[[ModelSlot], Awaitable[None]],
+        adapters: tuple[str, ...],
+    ) -> None:
+        self.name = slot.id
+        """The name that clients use."""
+        self.adapters = adapters
+        """The adapters in the requested name: NAME+ADAPTER."""
+        self._slot, self._engine = slot, engine
+        self._metrics, self._arrived = metrics, arrived
+        self._load_again = load_again
 
     @property
     def plan(self) -> LoadPlan:
         """How the model is loaded."""
-        ...
+        return self._engine.plan
 
     @property
     def model(self) -> ModelInfo:
         """The model's properties, found while loading it."""
-        ...
+        assert self._engine.model is not None
+        return self._engine.model
 
-    def stream(self, request: ChatRequest) -> AsyncGenerator[RequestEvent, None]:
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[RequestEvent, None]:
         """Answer a request. The events end with a Finished, or an EdgechatError is raised.
 
         Leaving the iteration early stops the request.
         """
-        ...
+        meter = self._metrics.meter(self._slot.id, self._arrived)
+        try:
+            for is_last in (False, True):
+                try:
+                    events = self._engine.stream(request, may_load=False)
+                    async with contextlib.aclosing(events):
+                        async for event in events:
+                            meter.take(event)
+                            if isinstance(event, Finished):
+                                self._slot.trouble = ""
+                            yield event
+                    return
+                except EngineGone:
+                    if is_last:
+                        raise
+                await self._load_again(self._slot)
+        except BaseException as error:
+            meter.broke_off("failed" if isinstance(error, Exception) else "cancelled")
+            raise
 
     async def embed(
         self,
@@ -88,7 +259,12 @@ class ServedModel(Protocol):
         cut: shorten texts that are too long. query: have a reranking model score the texts as answers to it.
         Raises EdgechatError.
         """
-        ...
+        embed = partial(self._engine.embed, request_id, texts, cut=cut, query=query, may_load=False)
+        found = await self._call(embed)
+        if found is not None:
+            self._metrics.embedded(self._slot.id, found)
+            self._slot.trouble = ""
+        return found
 
     async def translate(
         self, request_id: str, what: Translatable, *, bos: bool = False, special: bool = False
@@ -97,56 +273,14 @@ class ServedModel(Protocol):
 
         Raises EdgechatError.
         """
-        ...
+        return await self._call(
+            partial(self._engine.translate, request_id, what, bos=bos, special=special, may_load=False)
+        )
 
-
-class RequestCounter(Protocol):
-    """Counts requests."""
-
-    def request(self, endpoint: str, status: int, model: str | None = None) -> None:
-        """Count an answered request. model: the one that answered, if any."""
-        ...
-
-
-class ModelPool(Protocol):
-    """The models of this machine, loaded on demand."""
-
-    @property
-    def state(self) -> tuple[State, str]:
-        """The state of the server, and a sentence about it."""
-        ...
-
-    def names(self) -> list[ModelCard]:
-        """Return all models that can be requested. Reads the disk: call it in a thread."""
-        ...
-
-    def card(self, name: str) -> ModelCard:
-        """Describe a model by any name that clients may use. Reads the disk. Raises ModelNotFound."""
-        ...
-
-    def serve(
-        self, model: str, places: int = 1, priority: Priority = "interactive"
-    ) -> AbstractAsyncContextManager[ServedModel]:
-        """Take places for a request, load the model if necessary, and yield it.
-
-        Raises QueueFull at once if too many requests are waiting (sooner for background requests), or later
-        if busy models leave no room. Also raises ModelNotFound, ModelFileError, DoesNotFit, LoadFailed,
-        EngineCrashed and Draining.
-        """
-        ...
-
-    async def unload(self, model: str) -> str:
-        """Unload a model and return its name; if it is in use, it is unloaded after its last request.
-
-        Raises ModelNotFound.
-        """
-        ...
-
-    @property
-    def metrics(self) -> RequestCounter:
-        """The counter of requests."""
-        ...
-
-    async def metrics_text(self) -> bytes:
-        """Return all metrics in Prometheus's text format."""
-        ...
+    async def _call(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Call the engine, and once more if it was unloaded in the meantime."""
+        try:
+            return await ask()
+        except EngineGone:
+            await self._load_again(self._slot)
+            return await ask()

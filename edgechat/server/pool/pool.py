@@ -8,127 +8,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
 
 import msgspec
 
 from edgechat import settings
-from edgechat.base.errors import Draining, EngineError, EngineGone, ModelNotFound
+from edgechat.base.errors import Draining, EngineError, ModelNotFound
 from edgechat.engine.kv.snapshot import Snapshot
 from edgechat.engine.protocol import Engine, EngineState
 from edgechat.engine.remote.choice import remote_engine, remote_plan
-from edgechat.engine.types import (
-    CachePolicy,
-    ChatRequest,
-    Embedded,
-    Finished,
-    ModelInfo,
-    Priority,
-    RequestEvent,
-    Translatable,
-    Translated,
-)
+from edgechat.engine.types import CachePolicy, Priority
 from edgechat.guide.engine import local_engine
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
-from edgechat.server.pool.available_models import DEFAULT_NAMES, AvailableModel, AvailableModels
+from edgechat.server.pool.available_models import DEFAULT_NAMES, AvailableModels
 from edgechat.server.pool.metrics import Metrics, ModelGauges
-from edgechat.server.pool.models import ModelCard, State
-from edgechat.server.pool.residency import MakeEngine, ModelSlot, OnNote, PrepareBeside, ResidencyManager
+from edgechat.server.pool.models import AvailableModel, ModelCard, ModelSlot, ServedModel, State
+from edgechat.server.pool.residency import MakeEngine, OnNote, PrepareBeside, ResidencyManager
 
 _NAMES_KEPT = 256
 SAVE_SECONDS = 5.0
 """How many seconds an engine may take to save its KV states before it is closed."""
 INSPECT_SECONDS = 1.0
 """How many seconds an engine may take to answer before the metrics do without it."""
-
-
-class PooledModel:
-    """A loaded model, while one request uses it; see `edgechat.server.pool.models.ServedModel`."""
-
-    def __init__(
-        self,
-        slot: ModelSlot,
-        engine: Engine,
-        metrics: Metrics,
-        arrived: float,
-        load_again: Callable[[ModelSlot], Awaitable[None]],
-        adapters: tuple[str, ...] = (),
-    ) -> None:
-        self.name = slot.id
-        self.adapters = adapters
-        self._slot, self._engine = slot, engine
-        self._metrics, self._arrived = metrics, arrived
-        self._load_again = load_again
-
-    @property
-    def plan(self) -> LoadPlan:
-        """See ServedModel."""
-        return self._engine.plan
-
-    @property
-    def model(self) -> ModelInfo:
-        """See ServedModel."""
-        assert self._engine.model is not None
-        return self._engine.model
-
-    async def stream(self, request: ChatRequest) -> AsyncGenerator[RequestEvent, None]:
-        """See ServedModel."""
-        meter = self._metrics.meter(self._slot.id, self._arrived)
-        try:
-            for is_last in (False, True):
-                try:
-                    events = self._engine.stream(request, may_load=False)
-                    async with contextlib.aclosing(events):
-                        async for event in events:
-                            meter.take(event)
-                            if isinstance(event, Finished):
-                                self._slot.trouble = ""
-                            yield event
-                    return
-                except EngineGone:
-                    if is_last:
-                        raise
-                await self._load_again(self._slot)
-        except BaseException as error:
-            meter.broke_off("failed" if isinstance(error, Exception) else "cancelled")
-            raise
-
-    async def embed(
-        self,
-        request_id: str,
-        texts: tuple[str | tuple[int, ...], ...],
-        *,
-        cut: bool = False,
-        query: str | None = None,
-    ) -> Embedded | None:
-        """See ServedModel."""
-        try:
-            found = await self._engine.embed(request_id, texts, cut=cut, query=query, may_load=False)
-        except EngineGone:
-            await self._load_again(self._slot)
-            found = await self._engine.embed(request_id, texts, cut=cut, query=query, may_load=False)
-        if found is not None:
-            self._metrics.embedded(self._slot.id, found)
-            self._slot.trouble = ""
-        return found
-
-    async def translate(
-        self, request_id: str, what: Translatable, *, bos: bool = False, special: bool = False
-    ) -> Translated | None:
-        """See ServedModel."""
-
-        def asked() -> Awaitable[Translated | None]:
-            return self._engine.translate(request_id, what, bos=bos, special=special, may_load=False)
-
-        try:
-            return await asked()
-        except EngineGone:
-            await self._load_again(self._slot)
-            return await asked()
 
 
 class Pool:
@@ -171,11 +76,11 @@ class Pool:
         await self.close()
 
     def names(self) -> list[ModelCard]:
-        """See ModelPool."""
+        """Return all models that can be requested. Reads the disk: call it in a thread."""
         return [self._as_loaded(card) for card in self._available.cards()]
 
     def card(self, name: str) -> ModelCard:
-        """See ModelPool."""
+        """Describe a model by any name that clients may use. Reads the disk. Raises ModelNotFound."""
         return self._as_loaded(self._available.card(self._available.find(name)))
 
     def _as_loaded(self, card: ModelCard) -> ModelCard:
@@ -193,7 +98,7 @@ class Pool:
 
     @property
     def state(self) -> tuple[State, str]:
-        """See ModelPool."""
+        """The state of the server, and a sentence about it."""
         slots = list(self._slots.values())
         if self._draining:
             left = sum(slot.taken for slot in slots)
@@ -210,15 +115,20 @@ class Pool:
         return "ready", "No model is loaded; the next request loads one."
 
     async def metrics_text(self) -> bytes:
-        """See ModelPool. Inspects every engine."""
+        """Return all metrics in Prometheus's text format. Inspects every engine."""
         slots = [slot for slot in self._slots.values() if slot.engine is not None]
         return self.metrics.text(await asyncio.gather(*map(_look, slots)))
 
     @contextlib.asynccontextmanager
     async def serve(
         self, model: str = "", places: int = 1, priority: Priority = "interactive"
-    ) -> AsyncIterator[PooledModel]:
-        """See ModelPool."""
+    ) -> AsyncIterator[ServedModel]:
+        """Take places for a request, load the model if necessary, and yield it.
+
+        Raises QueueFull at once if too many requests are waiting (sooner for background requests), or later
+        if busy models leave no room. Also raises ModelNotFound, ModelFileError, DoesNotFit, LoadFailed,
+        EngineCrashed and Draining.
+        """
         arrived = time.perf_counter()
         slot, adapters = await self._slot(model)
         self._refuse_if_draining()
@@ -230,13 +140,16 @@ class Pool:
             slot.held += 1
             try:
                 with engine.holding():
-                    yield PooledModel(slot, engine, self.metrics, arrived, self._load_again, adapters)
+                    yield ServedModel(slot, engine, self.metrics, arrived, self._load_again, adapters)
             finally:
                 slot.held -= 1
                 self._residency.request_left(slot)
 
     async def unload(self, model: str) -> str:
-        """See ModelPool."""
+        """Unload a model and return its name; if it is in use, it is unloaded after its last request.
+
+        Raises ModelNotFound.
+        """
         slot, _ = await self._slot(model)
         await self._residency.unload(slot)
         return slot.id
@@ -350,26 +263,20 @@ def real_pool(
     default: str,
     request: PlanRequest = DEFAULT_REQUEST,
     *,
-    most_waiting: int = 32,
-    idle_seconds: float | None = None,
     on_note: Callable[[str], None] = lambda _note: None,
 ) -> Pool:
     """Return the pool for a server. Reads the disk.
 
     default: name or path of the model for requests that name none. request: plan options for every model, but
     its draft, `anyway` and runtime quantization apply only to the default, and its adapters to other models
-    only if they fit. idle_seconds: None for the value in settings.toml, 0 to never unload. Raises
-    ModelNotFound, ModelFileError or SettingsError.
+    only if they fit. Raises ModelNotFound, ModelFileError or SettingsError.
     """
     user_settings = settings.load()
-    if idle_seconds is None:
-        idle_seconds = 60 * user_settings.idle_minutes
     available = AvailableModels(default)
     return Pool(
-        partial(_engine, idle_seconds, cache_policy(user_settings.state_bytes)),
+        partial(_engine, 60 * user_settings.idle_minutes, cache_policy(user_settings.state_bytes)),
         partial(prepare_model, request, available.default.wanted),
         available,
-        most_waiting=most_waiting,
         on_note=on_note,
     )
 

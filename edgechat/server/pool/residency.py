@@ -9,22 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Protocol
 
 from edgechat.base.errors import DoesNotFit, EdgechatError, EngineCrashed, EngineError, QueueFull
 from edgechat.engine.protocol import Engine, EngineState
-from edgechat.engine.types import Priority
 from edgechat.planner.machine import is_lesser
 from edgechat.planner.plan import LoadPlan
-from edgechat.server.pool.available_models import AvailableModel
 from edgechat.server.pool.metrics import Metrics
+from edgechat.server.pool.models import AvailableModel, ModelSlot
 
 CLAIM_SHARE = 0.25
 """Final share of the patience, during which busy models take no new requests, so that one becomes idle."""
@@ -32,116 +27,6 @@ CLAIM_SHARE = 0.25
 OnNote = Callable[[str], None]
 MakeEngine = Callable[[LoadPlan, OnNote, Callable[[EngineState], None]], Engine]
 """Makes the engine for a plan. The engine reports changes to the plan, and its own state."""
-_PLACES = 4
-"""Number of places for a model without a plan."""
-_RECENT_SECONDS = 60.0
-"""Window for measuring the rate at which requests end, in seconds."""
-_UNKNOWN = 5
-"""Seconds to wait if the rate is unknown."""
-_LONGEST = 120
-
-
-class ModelSlot:
-    """One model in the pool: its engine, its load and its queue. Bound to one event loop."""
-
-    def __init__(self, known: AvailableModel) -> None:
-        self.known = known
-        self.engine: Engine | None = None
-        """None until there is a plan."""
-        self.taken = 0
-        """Places taken by all requests, running and waiting."""
-        self.in_background = 0
-        """How many of them background requests take."""
-        self.held = 0
-        """Number of requests that hold the engine, which keeps it from being unloaded."""
-        self.claimed = False
-        """Whether it must make room for another model; new requests do not reach the engine."""
-        self.leaving = False
-        """Whether to unload it after its last request."""
-        self.loading: asyncio.Task[None] | None = None
-        self.awaiting = 0
-        """Number of requests that are waiting for the load."""
-        self.progress = 0.0
-        """Progress of the load, from 0 to 1."""
-        self.trouble = ""
-        """The last failure, as a sentence; '' once the model works again."""
-        self.last_used = 0.0
-        self._ended: deque[float] = deque(maxlen=64)
-
-    @property
-    def id(self) -> str:
-        """The name that clients use."""
-        return self.known.id
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether the model is loaded."""
-        return self.engine is not None and self.engine.state is EngineState.READY
-
-    @property
-    def takes_memory(self) -> bool:
-        """Whether the model is loaded, or being loaded or unloaded."""
-        return self.engine is not None and self.engine.state is not EngineState.STOPPED
-
-    def has_loaded(self, known: AvailableModel) -> bool:
-        """Return True if this slot has loaded `known`.
-
-        The planner may have chosen that file from several quantizations, so the names can differ.
-        """
-        if self.engine is None or not self.is_ready or Path(self.engine.plan.model_path) != known.path:
-            return False
-        return self.known.identity[1] == known.identity[1]
-
-    @property
-    def places(self) -> int:
-        """Number of requests that can run at the same time."""
-        return self.engine.plan.n_seq_max if self.engine is not None else _PLACES
-
-    @contextmanager
-    def admitted(self, places: int, most_waiting: int, priority: Priority = "interactive") -> Iterator[None]:
-        """Take places for a request. Raises QueueFull if there are none.
-
-        Half of all places are reserved for interactive requests, so background requests never fill the queue.
-        """
-        behind = places if priority == "background" else 0
-        most = self.places + most_waiting
-        too_many = max(self.taken + places - most, self.in_background + behind - most // 2 if behind else 0)
-        if self.taken and too_many > 0:
-            raise self._full(too_many, priority)
-        self.taken += places
-        self.in_background += behind
-        try:
-            yield
-        finally:
-            self.taken -= places
-            self.in_background -= behind
-            self.last_used = time.monotonic()
-            self._ended.extend([self.last_used] * places)
-
-    def _full(self, too_many: int, priority: Priority) -> QueueFull:
-        seconds = self.seconds_until_free(too_many)
-        if priority == "background":
-            told = f"{self.in_background} of {self.taken} requests for {self.id} have background priority"
-            told = f"{told}, and the remaining places are reserved for interactive requests."
-        else:
-            told = f"The queue of {self.id} is full: it has {self.taken} requests."
-        return QueueFull(told, hint=f"Try again in {seconds} seconds.", seconds=seconds)
-
-    def loaded(self, task: asyncio.Task[None]) -> None:
-        """Record the end of a load. Its errors go to the requests that wait for it."""
-        if self.loading is task:
-            self.loading = None
-        if task.cancelled() or task.exception() is not None:
-            self.leaving = False
-
-    def seconds_until_free(self, places: int = 1) -> int:
-        """Estimate the seconds until places are free, from the rate at which requests ended lately."""
-        now = time.monotonic()
-        recent = [one for one in self._ended if now - one < _RECENT_SECONDS]
-        if len(recent) < 2:
-            return _UNKNOWN
-        each = (now - recent[0]) / len(recent)
-        return min(max(1, math.ceil(places * each)), _LONGEST)
 
 
 class PrepareBeside(Protocol):

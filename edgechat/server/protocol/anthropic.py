@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from edgechat.engine.tool_calls.tools import check_choice, check_tools
-from edgechat.engine.types import ChatRequest, Message, Priority, Sampling, Tool, ToolCall
+from edgechat.engine.types import ChatRequest, Message, Tool, ToolCall
 from edgechat.server.documents import Docs
 from edgechat.server.media import UNREAD, Part, SentImage, image_at, image_of, message_of
 from edgechat.server.protocol.body import Echoed, decode, kind_of, no_effect
@@ -17,6 +17,7 @@ from edgechat.server.protocol.fields import (
     Lora,
     Model,
     RequestedEffort,
+    RequestedPriority,
     SchemaText,
     Stop,
     Tokens,
@@ -27,7 +28,6 @@ from edgechat.server.protocol.fields import (
     tool_of,
 )
 from edgechat.server.refusal import Refusal
-from edgechat.settings import SamplingDefaults
 
 BlockId = Annotated[str, Meta(min_length=1, max_length=128)]
 CacheHint = Annotated[
@@ -182,12 +182,8 @@ class MessageParam(msgspec.Struct, frozen=True, kw_only=True):
     content: str | Annotated[list[Raw], Meta(max_length=4096)]
 
 
-class _Source(msgspec.Struct, frozen=True):
-    type: str = ""
-
-
 class _Sourced(msgspec.Struct, frozen=True):
-    source: _Source = _Source()
+    source: Raw = Raw(b"{}")
 
 
 Block = TextBlock | ImageBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock
@@ -318,7 +314,8 @@ def _located(
 def _is_file(kind: str, block: Raw, path: str) -> bool:
     """Return True if a block is a file, which must be rejected rather than ignored."""
     if kind == "document":
-        return decode(block, _Sourced, path).source.type not in ("text", "content")
+        source = decode(block, _Sourced, path).source
+        return kind_of(source, f"{path}.source") not in ("text", "content")
     return kind in ("audio", "video")
 
 
@@ -451,10 +448,7 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
     temperature: Annotated[float, Meta(ge=0, le=5)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
-    priority: Annotated[
-        Priority | None,
-        Meta(description="Extension: background requests run only while nothing else is waiting."),
-    ] = None
+    priority: RequestedPriority = None
     lora: Lora = None
     metadata: Annotated[dict[str, Any] | None, no_effect("Ignored: nothing is stored.")] = None
     service_tier: Annotated[str | None, no_effect("Ignored: there is one tier.", "auto", "standard_only")] = (
@@ -495,8 +489,3 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
             return True
         contents = (one.content for one in self.messages if not isinstance(one.content, str))
         return any(b'"cache_control"' in bytes(block) for content in contents for block in content)
-
-    def sampling(self, defaults: SamplingDefaults) -> Sampling:
-        """Return the sampling options."""
-        sent = SamplingDefaults(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)
-        return Sampling(**sent.over(defaults).given())

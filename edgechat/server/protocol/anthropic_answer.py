@@ -108,7 +108,9 @@ class MessagesAnswers(Answers):
         self._hints_cache = body.hints_cache
 
     def _sampling(self, defaults: SamplingDefaults, choice: int) -> Sampling:
-        return self._body.sampling(defaults)
+        body = self._body
+        sent = SamplingDefaults(temperature=body.temperature, top_p=body.top_p, top_k=body.top_k)
+        return Sampling(**sent.over(defaults).given())
 
     def whole(self) -> bytes:
         """Return the message as JSON."""

@@ -16,7 +16,8 @@ from edgechat.base.text import one_line
 from edgechat.engine.tool_calls.tools import schema_in
 from edgechat.engine.types import Effort, ModelInfo, Priority, Sampling, Tool
 from edgechat.models.adapters.local import LocalAdapter, local_adapters
-from edgechat.models.adapters.reading import MAX_SCALE, AdapterUse
+from edgechat.models.adapters.reading import MAX_SCALE
+from edgechat.native.params import AdapterUse
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.protocol.body import no_effect
 from edgechat.server.refusal import Refusal, refusal_of
@@ -55,6 +56,10 @@ Model = Annotated[
 ]
 UNLIMITED = -1
 """Means "until the context is full" in programs written for llama.cpp and LM Studio."""
+RequestedPriority = Annotated[
+    Priority | None,
+    Meta(description="Extension: background requests run only while nothing else is waiting."),
+]
 Labels = Annotated[dict[str, str], Meta(max_length=16)]
 
 
@@ -130,10 +135,7 @@ class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
     repeat_penalty: Annotated[
         Factor | None, Meta(description="llama.cpp's name for repetition_penalty, which takes precedence.")
     ] = None
-    priority: Annotated[
-        Priority | None,
-        Meta(description="Extension: background requests run only while nothing else is waiting."),
-    ] = None
+    priority: RequestedPriority = None
     lora: Lora = None
 
     @property
@@ -151,11 +153,6 @@ class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
         """Fields that have no effect because others take precedence."""
         penalties = {self.repetition_penalty, self.repeat_penalty} - {None}
         return ("repeat_penalty",) if len(penalties) > 1 else ()
-
-    @property
-    def wants_usage(self) -> bool:
-        """Whether the stream ends with the token counts."""
-        return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     def sampling(self, defaults: SamplingDefaults, choice: int) -> Sampling:
         """Return the sampling options for one answer."""

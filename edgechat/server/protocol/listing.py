@@ -16,7 +16,7 @@ from edgechat import __version__
 from edgechat.documents.library import Given
 from edgechat.models.formats.header import ModelKind
 from edgechat.models.local.ollama_store import LayerTexts, layer_texts
-from edgechat.server.documents import DocumentFacts, file_id_of, filename_of
+from edgechat.server.documents import VectorStoreBody, file_id_of, filename_of
 from edgechat.server.pool.models import ModelCard, State
 from edgechat.server.protocol.body import no_effect
 from edgechat.server.protocol.fields import FileSearchRanking, Model
@@ -36,11 +36,11 @@ class Modalities(msgspec.Struct, frozen=True, kw_only=True):
     output_modalities: list[Literal["text"]]
 
     @classmethod
-    def of(cls, *, sees: bool, hears: bool) -> Modalities:
+    def of(cls, card: ModelCard) -> Modalities:
         """Return the modalities of a model."""
         found: list[Literal["text", "image", "audio"]] = ["text"]
-        found += ["image"] if sees else []
-        found += ["audio"] if hears else []
+        found += ["image"] if card.sees else []
+        found += ["audio"] if card.hears else []
         return cls(input_modalities=found, output_modalities=["text"])
 
 
@@ -69,13 +69,11 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
             id=card.id,
             display_name=card.id,
             created=card.created,
-            created_at=datetime.fromtimestamp(card.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            created_at=_when(card),
             loaded=card.loaded,
             kind=card.kind,
             context=card.context,
-            architecture=UNSET
-            if card.sees is None
-            else Modalities.of(sees=card.sees, hears=bool(card.hears)),
+            architecture=UNSET if card.sees is None else Modalities.of(card),
         )
 
 
@@ -123,32 +121,6 @@ class StoresQuery(msgspec.Struct, frozen=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=100)] = 20
     order: Annotated[Literal["asc", "desc"], Meta(description="By name.")] = "asc"
     after: Annotated[str | None, Meta(description="Only stores after the one with this id.")] = None
-
-
-class FileCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of files that contain text."""
-
-    total: int
-    completed: int
-    in_progress: int = 0
-    failed: int = 0
-    cancelled: int = 0
-
-
-class VectorStoreBody(msgspec.Struct, frozen=True, kw_only=True):
-    """Documents on this machine. `created_at` is when their index was last changed."""
-
-    id: str
-    object: Literal["vector_store"] = "vector_store"
-    name: str
-    created_at: int
-    last_active_at: int
-    status: Literal["completed"] = "completed"
-    usage_bytes: int
-    file_counts: FileCounts
-    metadata: dict[str, str] = {}
-    expires_after: None = None
-    expires_at: None = None
 
 
 class VectorStorePage(msgspec.Struct, frozen=True, kw_only=True):
@@ -223,18 +195,6 @@ class FoundPage(msgspec.Struct, frozen=True, kw_only=True):
     data: list[FoundInStore]
     has_more: Literal[False] = False
     next_page: None = None
-
-
-def vector_store(facts: DocumentFacts) -> VectorStoreBody:
-    """Return a document collection as a vector store."""
-    return VectorStoreBody(
-        id=facts.name,
-        name=facts.name,
-        created_at=int(facts.changed),
-        last_active_at=int(facts.changed),
-        usage_bytes=facts.size,
-        file_counts=FileCounts(total=facts.files, completed=facts.files),
-    )
 
 
 def found_page(body: StoreSearchBody, found: Sequence[Given]) -> FoundPage:

@@ -72,7 +72,6 @@ Thinking = Annotated[
     Meta(description="Whether to think, or how long. Models that cannot turn it on or off behave as usual."),
 ]
 _MOST_TOKENS = 2**31 - 1
-_SCHEMA_OF_TEXT = b'"json"'
 
 
 def unloads(keep_alive: str | float | None) -> bool:
@@ -196,11 +195,6 @@ class OllamaBody(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="... and of this many alternatives for each; requires logprobs."),
     ] = None
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to answer, because the client only loads or unloads a model."""
-        raise NotImplementedError
-
     def _request(self, **fields: Any) -> ChatRequest:
         """Return the request for the engine, without the parts that depend on the model. Raises Refusal."""
         options = self.options or Options()
@@ -218,7 +212,7 @@ class OllamaBody(msgspec.Struct, frozen=True, kw_only=True):
         sent = b"" if self.format is UNSET else bytes(self.format).strip()
         if sent in (b"", b"null", b'""'):
             return None
-        if sent == _SCHEMA_OF_TEXT:
+        if sent == b'"json"':
             return answer_schema(None, "format")
         return answer_schema(Raw(sent), "format")
 
@@ -232,7 +226,7 @@ class OllamaChatBody(OllamaBody, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to answer."""
+        """Whether there is nothing to answer, because the client only loads or unloads the model."""
         return not self.messages
 
     def engine_request(self) -> ChatRequest:
@@ -261,17 +255,12 @@ class GenerateBody(OllamaBody, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to answer."""
+        """Whether there is nothing to answer, because the client only loads or unloads the model."""
         return not (self.prompt or self.suffix or self.images)
-
-    @property
-    def is_raw(self) -> bool:
-        """Whether the prompt is text to continue."""
-        return bool(self.raw or self.suffix)
 
     def engine_request(self) -> ChatRequest:
         """Return the request for the engine, without the parts that depend on the model. Raises Refusal."""
-        if self.is_raw:
+        if self.raw or self.suffix:
             if self.images:
                 raise Refusal("Only chat prompts can have images: omit raw and suffix.", param="images")
             return self._request(text=self.prompt, suffix=self.suffix or "", overflow="error")
@@ -466,7 +455,7 @@ class OllamaAnswers(Answers):
 
     def __init__(
         self,
-        body: OllamaBody,
+        body: OllamaChatBody | GenerateBody,
         asked: ChatRequest,
         think: bool | None,
         documents: AskedDocuments | None = None,
@@ -542,16 +531,11 @@ class OllamaAnswers(Answers):
     ) -> OllamaLine:
         """Return a line. end: how the answer ended, for its last line."""
         about = self._about(end) | {"logprobs": logprobs}
-        return self._worded(about, text, thought or UNSET, calls or UNSET)
+        message = OllamaAnswerMessage(content=text, thinking=thought or UNSET, tool_calls=calls or UNSET)
+        return self._line_of(message, about)
 
     @abstractmethod
-    def _worded(
-        self,
-        about: dict[str, Any],
-        text: str,
-        thought: str | UnsetType,
-        calls: list[OllamaCall] | UnsetType,
-    ) -> OllamaLine:
+    def _line_of(self, message: OllamaAnswerMessage, about: dict[str, Any]) -> OllamaLine:
         """Return a line in the format of this answer. about: the fields that all formats share."""
 
     def _about(self, end: Finished | None) -> dict[str, Any]:
@@ -579,14 +563,7 @@ class OllamaChatAnswers(OllamaAnswers):
         """Raises Refusal if the request is not valid."""
         super().__init__(body, body.engine_request(), think, asked_documents(body.docs))
 
-    def _worded(
-        self,
-        about: dict[str, Any],
-        text: str,
-        thought: str | UnsetType,
-        calls: list[OllamaCall] | UnsetType,
-    ) -> OllamaChatLine:
-        message = OllamaAnswerMessage(content=text, thinking=thought, tool_calls=calls)
+    def _line_of(self, message: OllamaAnswerMessage, about: dict[str, Any]) -> OllamaChatLine:
         sources = self._sources if about["done"] else UNSET
         return OllamaChatLine(message=message, sources=sources, **about)
 
@@ -598,14 +575,8 @@ class GenerateAnswers(OllamaAnswers):
         """Raises Refusal if the request is not valid."""
         super().__init__(body, body.engine_request(), think)
 
-    def _worded(
-        self,
-        about: dict[str, Any],
-        text: str,
-        thought: str | UnsetType,
-        calls: list[OllamaCall] | UnsetType,
-    ) -> GenerateLine:
-        return GenerateLine(response=text, thinking=thought, **about)
+    def _line_of(self, message: OllamaAnswerMessage, about: dict[str, Any]) -> GenerateLine:
+        return GenerateLine(response=message.content, thinking=message.thinking, **about)
 
 
 def _called(block: AnswerBlock) -> OllamaCall:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -66,32 +65,10 @@ class AnswerTimings(msgspec.Struct, frozen=True):
     decode_tps: float
 
 
-def usage_of(ends: Sequence[Finished], *, reasoning: int = 0, prompts: int = 1) -> UsageBody:
-    """Return the usage of all answers.
-
-    prompts: number of different prompts, each with the same number of consecutive answers.
-    """
-    each = max(1, len(ends) // prompts)
-    runs = [ends[at : at + each] for at in range(0, len(ends), each)]
-    prompt = sum(max(one.usage.prompt_tokens for one in run) for run in runs)
-    cached = sum(min(one.usage.cached_tokens for one in run) for run in runs)
-    written = sum(one.usage.completion_tokens for one in ends)
-    drafts = [one.speculation for one in ends if one.speculation is not None]
-    accepted = sum(one.accepted_tokens for one in drafts)
-    drafted = sum(one.drafted_tokens for one in drafts)
-    return UsageBody(
-        prompt_tokens=prompt,
-        completion_tokens=written,
-        total_tokens=prompt + written,
-        prompt_tokens_details=PromptDetails(cached),
-        completion_tokens_details=CompletionDetails(reasoning, accepted, drafted - accepted),
-    )
-
-
-def timings_of(ends: Sequence[Finished]) -> AnswerTimings:
-    """Return the timings of the first answer."""
-    first = ends[0].timings
-    return AnswerTimings(round(first.ttft_ms, 3), round(first.prompt_tps, 2), round(first.decode_tps, 2))
+def timings_of(end: Finished) -> AnswerTimings:
+    """Return the timings of an answer."""
+    own = end.timings
+    return AnswerTimings(round(own.ttft_ms, 3), round(own.prompt_tps, 2), round(own.decode_tps, 2))
 
 
 class ChoiceAnswers(Answers):
@@ -107,8 +84,12 @@ class ChoiceAnswers(Answers):
         prompts: int = 1,
         documents: AskedDocuments | None = None,
     ) -> None:
-        """prompts: number of prompts in the request. Raises Refusal for fields that contradict each other."""
-        if body.stream_options is not None and not body.stream:
+        """prompts: number of prompts in the request, each with the same number of consecutive answers.
+
+        Raises Refusal for fields that contradict each other.
+        """
+        options = body.stream_options
+        if options is not None and not body.stream:
             raise Refusal("stream_options requires stream: true.", param="stream_options")
         super().__init__(
             asked,
@@ -122,11 +103,11 @@ class ChoiceAnswers(Answers):
         )
         self._created = int(time.time())
         self._prompts = prompts
-        self._wants_usage = body.wants_usage
+        self._wants_usage = options is not None and options.include_usage
 
     def end(self) -> bytes:
         """Return what ends a stream: the token counts, if the client wants them, and [DONE]."""
-        return (data_event(self._chunk(usage=self._usage())) if self._wants_usage else b"") + _DONE
+        return (data_event(self._chunk([], usage=self._usage())) if self._wants_usage else b"") + _DONE
 
     def failure(self, refusal: Refusal) -> bytes:
         """Return an error as the last chunk."""
@@ -139,12 +120,27 @@ class ChoiceAnswers(Answers):
         return usage.prompt_tokens, usage.completion_tokens
 
     @abstractmethod
-    def _chunk(self, *, usage: UsageBody) -> bytes:
-        """Encode a chunk without choices."""
+    def _chunk(self, choices: list[Any], **more: Any) -> bytes:
+        """Encode a chunk."""
 
     def _usage(self) -> UsageBody:
+        ends = self._ends
+        each = max(1, len(ends) // self._prompts)
+        runs = [ends[at : at + each] for at in range(0, len(ends), each)]
+        prompt = sum(max(one.usage.prompt_tokens for one in run) for run in runs)
+        cached = sum(min(one.usage.cached_tokens for one in run) for run in runs)
+        written = sum(one.usage.completion_tokens for one in ends)
         thinking = sum(reply.thinking_tokens for reply in self._replies)
-        return usage_of(self._ends, reasoning=thinking, prompts=self._prompts)
+        drafts = [one.speculation for one in ends if one.speculation is not None]
+        accepted = sum(one.accepted_tokens for one in drafts)
+        drafted = sum(one.drafted_tokens for one in drafts)
+        return UsageBody(
+            prompt_tokens=prompt,
+            completion_tokens=written,
+            total_tokens=prompt + written,
+            prompt_tokens_details=PromptDetails(cached),
+            completion_tokens_details=CompletionDetails(thinking, accepted, drafted - accepted),
+        )
 
 
 class CalledFunction(msgspec.Struct, frozen=True, kw_only=True):
@@ -292,7 +288,7 @@ class ChatAnswers(ChoiceAnswers):
             model=self.model,
             choices=[self._choice(index, reply) for index, reply in enumerate(self._replies)],
             usage=self._usage(),
-            timings=timings_of(self._ends),
+            timings=timings_of(self._ends[0]),
             truncated=max(end.usage.dropped_turns for end in self._ends) or UNSET,
             unenforced=self._unenforced,
             sources=self._sources,
@@ -328,20 +324,20 @@ class ChatAnswers(ChoiceAnswers):
 
     def _part(self, choice: int, part: PartOfAnswer, end: Finished | None = None, **more: Any) -> bytes:
         """Encode the new part of one answer as an event. end: how the answer ended, for its last part."""
-        chunk = ChatChunk(
-            id=self._id,
-            created=self._created,
-            model=self.model,
-            choices=[ChoiceChunk(index=choice, delta=part, **more)],
-            timings=UNSET if end is None else timings_of([end]),
-            truncated=UNSET if end is None else end.usage.dropped_turns or UNSET,
-            unenforced=UNSET if end is None else self._unenforced,
-            sources=UNSET if end is None else self._sources,
+        choices = [ChoiceChunk(index=choice, delta=part, **more)]
+        if end is None:
+            return data_event(self._chunk(choices))
+        chunk = self._chunk(
+            choices,
+            timings=timings_of(end),
+            truncated=end.usage.dropped_turns or UNSET,
+            unenforced=self._unenforced,
+            sources=self._sources,
         )
-        return data_event(msgspec.json.encode(chunk))
+        return data_event(chunk)
 
-    def _chunk(self, *, usage: UsageBody) -> bytes:
-        chunk = ChatChunk(id=self._id, created=self._created, model=self.model, choices=[], usage=usage)
+    def _chunk(self, choices: list[ChoiceChunk], **more: Any) -> bytes:
+        chunk = ChatChunk(id=self._id, created=self._created, model=self.model, choices=choices, **more)
         return msgspec.json.encode(chunk)
 
     def _choice(self, index: int, reply: Answer) -> ChatChoice:

@@ -27,10 +27,6 @@ from edgechat.server.protocol.fields import (
 )
 from edgechat.server.refusal import Refusal
 
-NoContent = Annotated[
-    Annotated[list[Any], Meta(max_length=0)] | None,
-    Meta(description="Only empty values are accepted: answers are text."),
-]
 Name = Annotated[
     str | None,
     no_effect("Accepted and ignored: chat templates have no names; write them into the content."),
@@ -43,11 +39,6 @@ class ContentPart(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """A part of a message. Files are refused, because no model here can read them."""
 
     cache_control: Echoed = None
-
-    @property
-    def plain_text(self) -> str:
-        """The text of this part."""
-        raise NotImplementedError
 
 
 class TextPart(ContentPart, frozen=True, kw_only=True, tag="text"):
@@ -202,7 +193,10 @@ class AssistantMessage(MessageBody, frozen=True, kw_only=True, tag="assistant"):
     ] = None
     refusal: Annotated[str | None, Meta(description="A refusal in place of the content.")] = None
     audio: Annotated[None, Meta(description="Only null is accepted: answers are text.")] = None
-    images: NoContent = None
+    images: Annotated[
+        Annotated[list[Any], Meta(max_length=0)] | None,
+        Meta(description="Only empty values are accepted: answers are text."),
+    ] = None
     prefix: Annotated[Literal[False] | None, Meta(description="Only false is accepted.")] = None
     annotations: Echoed = None
 
@@ -296,29 +290,20 @@ def _text(content: Content | None) -> str:
     return "\n".join(part.plain_text for part in content)
 
 
-NoSound = Annotated[None, Meta(description="Only null is accepted: this server supports only text.")]
-NoSearch = Annotated[
-    dict[str, Any] | None,
-    no_effect("Ignored: this server does not search the web."),
-]
-NoPrediction = Annotated[None, Meta(description="Only null is accepted: predictions are made without it.")]
-Strict = Annotated[
-    bool | None,
-    Meta(
-        description="true: calls that the model makes on its own follow the schema too; calls forced by "
-        "tool_choice always do. Keywords that no grammar can enforce (uniqueItems, propertyNames, not, "
-        "contains, patterns with lookaround) are ignored, and `unenforced` in the answer names them."
-    ),
-]
-
-
 class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
     """A function as described to the model; `parameters` is a JSON schema."""
 
     name: FunctionName
     description: Annotated[str, Meta(max_length=65536)] | None = None
     parameters: SchemaText | UnsetType = UNSET
-    strict: Strict = None
+    strict: Annotated[
+        bool | None,
+        Meta(
+            description="true: calls that the model makes on its own follow the schema too; calls forced by "
+            "tool_choice always do. Keywords that no grammar can enforce (uniqueItems, propertyNames, not, "
+            "contains, patterns with lookaround) are ignored, and `unenforced` in the answer names them."
+        ),
+    ] = None
     cache_control: Echoed = None
 
 
@@ -480,9 +465,13 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
         Literal["low", "medium", "high"] | None,
         no_effect("Ignored: local models have no such switch.", "medium"),
     ] = None
-    audio: NoSound = None
-    prediction: NoPrediction = None
-    web_search_options: NoSearch = None
+    audio: Annotated[None, Meta(description="Only null is accepted: this server supports only text.")] = None
+    prediction: Annotated[
+        None, Meta(description="Only null is accepted: predictions are made without it.")
+    ] = None
+    web_search_options: Annotated[
+        dict[str, Any] | None, no_effect("Ignored: this server does not search the web.")
+    ] = None
     functions: Annotated[
         Annotated[list[FunctionTool], Meta(max_length=128)] | None,
         Meta(description="The older form of tools; the answer then has function_call."),

@@ -148,7 +148,7 @@ class CompletionAnswers(ChoiceAnswers):
     def whole(self) -> bytes:
         """Return the collected completions as JSON."""
         choices = [self._choice(index, reply) for index, reply in enumerate(self._replies)]
-        return self._completion(choices, usage=self._usage(), timings=timings_of(self._ends))
+        return self._chunk(choices, usage=self._usage(), timings=timings_of(self._ends[0]))
 
     def _begin(self) -> bytes:
         return b"".join(
@@ -164,17 +164,14 @@ class CompletionAnswers(ChoiceAnswers):
                 return self._part(CompletionChoice(index=choice, text=text, logprobs=logprobs))
             case Finished():
                 part = CompletionChoice(index=choice, text="", finish_reason=self._reason(choice))
-                return self._part(part, timings=timings_of([change]))
+                return self._part(part, timings=timings_of(change))
         return b""
 
     def _part(self, part: CompletionChoice, **more: Any) -> bytes:
         """Encode the new part of one completion as an event."""
-        return data_event(self._completion([part], **more))
+        return data_event(self._chunk([part], **more))
 
-    def _chunk(self, *, usage: UsageBody) -> bytes:
-        return self._completion([], usage=usage)
-
-    def _completion(self, choices: list[CompletionChoice], **more: Any) -> bytes:
+    def _chunk(self, choices: list[CompletionChoice], **more: Any) -> bytes:
         completion = Completion(id=self._id, created=self._created, model=self.model, choices=choices, **more)
         return msgspec.json.encode(completion)
 

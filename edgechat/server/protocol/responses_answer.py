@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from edgechat.engine.types import Sampling, TokenLogprobs
-from edgechat.server.documents import citations_of, question_in
+from edgechat.server.documents import citations_of, file_id_of, filename_of, question_in
 from edgechat.server.protocol.answers import (
     AnswerBlock,
     Answers,
@@ -24,6 +24,7 @@ from edgechat.server.protocol.answers import (
     logprob_of,
     named_event,
 )
+from edgechat.server.protocol.fields import seed_of
 from edgechat.server.protocol.responses_items import NOTHING, Earlier, items_of, sealed
 from edgechat.server.protocol.responses_request import ResponseBody, toolbox_of
 from edgechat.server.protocol.responses_store import (
@@ -95,7 +96,9 @@ class ResponseAnswers(Answers):
         self._is_stored = keep is not None
 
     def _sampling(self, defaults: SamplingDefaults, choice: int) -> Sampling:
-        return self._body.sampling(defaults)
+        body = self._body
+        sent = SamplingDefaults(temperature=body.temperature, top_p=body.top_p)
+        return Sampling(**sent.over(defaults).given(), seed=seed_of(body.seed))
 
     async def settle(self) -> None:
         """Store the response."""
@@ -243,7 +246,10 @@ class ResponseAnswers(Answers):
         """Return the search that found the passages."""
         results = None
         if status == "completed" and "file_search_call.results" in (self._body.include or ()):
-            results = list(map(FoundText.of, range(1, len(self.passages) + 1), self.passages))
+            results = [
+                FoundText(file_id=file_id_of(one), filename=filename_of(one), score=1 / rank, text=one.text)
+                for rank, one in enumerate(self.passages, 1)
+            ]
         queries = [question_in(self._asked)]
         return OutputSearch(id=self._search_id, status=status, queries=queries, results=results)
 

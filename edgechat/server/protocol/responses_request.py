@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from edgechat.engine.tool_calls.tools import check_choice, check_tools
-from edgechat.engine.types import ChatRequest, Priority, Sampling, Tool
+from edgechat.engine.types import ChatRequest, Tool
 from edgechat.server.documents import MOST_DOCUMENTS, AskedDocuments, Docs, DocumentsName, asked_documents
 from edgechat.server.protocol.body import Echoed, decode, kind_of, no_effect
 from edgechat.server.protocol.fields import (
@@ -23,6 +23,7 @@ from edgechat.server.protocol.fields import (
     Lora,
     Model,
     RequestedEffort,
+    RequestedPriority,
     SchemaText,
     Seed,
     Tokens,
@@ -30,7 +31,6 @@ from edgechat.server.protocol.fields import (
     answer_schema,
     errors_about,
     limit,
-    seed_of,
     tool_of,
 )
 from edgechat.server.protocol.responses_items import (
@@ -45,15 +45,13 @@ from edgechat.server.protocol.responses_items import (
     messages_of,
 )
 from edgechat.server.refusal import Refusal
-from edgechat.settings import SamplingDefaults
 
 ToolName = Annotated[str, Meta(min_length=1, max_length=256)]
 _FREE_TEXT = (
     b'{"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"], '
     b'"additionalProperties": false}'
 )
-_SEARCH = "file_search"
-_KINDS = ("function", "custom", "namespace", _SEARCH)
+_KINDS = ("function", "custom", "namespace", "file_search")
 
 
 class FunctionToolParam(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,11 +148,6 @@ def toolbox_of(sent: Sequence[Raw]) -> Toolbox:
         check_tools(found)
     box.tools, box.custom = tuple(found), frozenset(custom)
     return box
-
-
-def ignored_tools(sent: Sequence[Raw]) -> list[str]:
-    """Return the paths of tools that only OpenAI's servers can run."""
-    return [f"tools[{at}]" for at, tool in enumerate(sent) if _kind(tool, at) not in _KINDS]
 
 
 def _kind(tool: Raw, at: int) -> str:
@@ -278,7 +271,8 @@ class InputBody(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def overruled(self) -> tuple[str, ...]:
         """Paths of fields without effect: items and tools for hosted services."""
-        return (*ignored_items(self.input or ""), *ignored_tools(self.tools or ()))
+        tools = (f"tools[{at}]" for at, tool in enumerate(self.tools or ()) if _kind(tool, at) not in _KINDS)
+        return (*ignored_items(self.input or ""), *tools)
 
     def engine_request(self, box: Toolbox, earlier: Earlier = NOTHING) -> ChatRequest:
         """Return the request for the engine, without the parts that depend on the model. Raises Refusal."""
@@ -367,10 +361,7 @@ class ResponseBody(InputBody, frozen=True, kw_only=True):
     seed: Annotated[Seed | None, Meta(description="Extension: the same seed reproduces the same text.")] = (
         None
     )
-    priority: Annotated[
-        Priority | None,
-        Meta(description="Extension: background requests run only while nothing else is waiting."),
-    ] = None
+    priority: RequestedPriority = None
     lora: Lora = None
     background: Annotated[
         Literal[False] | None, Meta(description="Only false is accepted: the client waits for the response.")
@@ -400,8 +391,3 @@ class ResponseBody(InputBody, frozen=True, kw_only=True):
             max_tokens=limit(self.max_output_tokens, None, "max_output_tokens"),
             priority=self.priority or "interactive",
         )
-
-    def sampling(self, defaults: SamplingDefaults) -> Sampling:
-        """Return the sampling options."""
-        sent = SamplingDefaults(temperature=self.temperature, top_p=self.top_p)
-        return Sampling(**sent.over(defaults).given(), seed=seed_of(self.seed))

@@ -14,8 +14,7 @@ from edgechat.base.errors import ResponseNotFound, StoreError
 from edgechat.base.text import one_line
 from edgechat.chat.storage.responses import CHAIN_BYTES, StoredItem, StoredResponse, too_long
 from edgechat.chat.storage.store import ResponseStore
-from edgechat.documents.library import Given
-from edgechat.server.documents import FileCitation, SourceBody, file_id_of, filename_of
+from edgechat.server.documents import FileCitation, SourceBody
 from edgechat.server.protocol.answers import PromptDetails, TokenLogprob
 from edgechat.server.protocol.body import decode
 from edgechat.server.protocol.responses_items import NOTHING, Earlier
@@ -91,13 +90,6 @@ class FoundText(msgspec.Struct, frozen=True, kw_only=True):
     """1 divided by the rank."""
     text: str
     attributes: dict[str, str] = {}
-
-    @classmethod
-    def of(cls, rank: int, passage: Given) -> FoundText:
-        """Return a passage as a search result. rank: counted from 1."""
-        return cls(
-            file_id=file_id_of(passage), filename=filename_of(passage), score=1 / rank, text=passage.text
-        )
 
 
 class OutputSearch(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="file_search_call"):

@@ -33,13 +33,8 @@ class BuiltInGroup:
     """A ToolServer whose tools run in this process."""
 
     def __init__(self, name: str, *tools: BuiltInTool) -> None:
-        self._name = name
+        self.name = name
         self._tools = {tool.name: tool for tool in tools}
-
-    @property
-    def name(self) -> str:
-        """See ToolServer."""
-        return self._name
 
     async def tools(self) -> Sequence[ToolSpec]:
         """See ToolServer."""
@@ -61,7 +56,7 @@ class BuiltInGroup:
 
     def _spec(self, tool: BuiltInTool) -> ToolSpec:
         return ToolSpec(
-            server=self._name,
+            server=self.name,
             name=tool.name,
             description=tool.description,
             schema=json.dumps(schema_of(tool.arguments)),

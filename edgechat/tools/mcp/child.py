@@ -11,13 +11,10 @@ import contextlib
 import json
 import logging
 import os
-import signal
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
@@ -27,6 +24,7 @@ import psutil
 from edgechat import __version__
 from edgechat.base.process import frames, spawn
 from edgechat.base.process.child import resident_bytes
+from edgechat.base.process.program import kill_group
 from edgechat.base.text import one_line
 from edgechat.tools.config import ServerConfig
 from edgechat.tools.mcp.connection import (
@@ -109,7 +107,7 @@ class Bridge:
         else:
             self._log, watch = ServerLog(), self._watch
             transport = server_process(start.config, self._log.descriptor, watch.server_started, watch.end)
-        async with _connected(transport, self._on_message) as client:
+        async with _client(transport, self._on_message) as client:
             info = client.server_info
             title = one_line(inert(f"{info.title or info.name} {info.version}"), 120) if info else ""
             self._send(ServerStarted(title, client.protocol_version))
@@ -192,14 +190,13 @@ class _TooMany(Exception):
     """Raised if a server lists too many tools; the text completes 'The tool server NAME ...'."""
 
 
-@asynccontextmanager
-async def _connected(transport: Any, on_message: Any) -> AsyncIterator[Client]:
-    """Connect to a server over MCP, refusing sampling, elicitation and roots."""
+def _client(transport: Any, on_message: Any) -> Client:
+    """Return a client for a server, which refuses sampling, elicitation and roots."""
     from mcp import Client
     from mcp_types import Implementation
 
     logging.disable()  # the SDK's lines about invalid messages would fill the disk
-    client = Client(
+    return Client(
         transport,
         read_timeout_seconds=_READ_SECONDS,
         message_handler=on_message,
@@ -207,8 +204,6 @@ async def _connected(transport: Any, on_message: Any) -> AsyncIterator[Client]:
         input_required_max_rounds=1,
         cache=None,
     )
-    async with client:
-        yield client
 
 
 def _why_lost(error: BaseException, config: ServerConfig) -> str:
@@ -255,8 +250,7 @@ class Watch:
         """Kill the server and this process at once."""
         with self._ending:
             self._on_lost(why)
-            self._kill()
-            os._exit(0)
+            self._kill_and_exit()
 
     def end_soon(self) -> None:
         """Kill both after a grace period: the parent is gone, or has closed its end."""
@@ -265,17 +259,8 @@ class Watch:
         timer.start()
 
     def _kill_and_exit(self) -> NoReturn:
-        self._kill()
+        kill_group(self._server, psutil.Process().children(recursive=True))
         os._exit(0)
-
-    def _kill(self) -> None:
-        processes = psutil.Process().children(recursive=True)
-        if self._server is not None and sys.platform != "win32":  # there, a job ends with its owner
-            with contextlib.suppress(OSError):
-                os.killpg(self._server, signal.SIGKILL)
-        for process in processes:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
 
     def _run(self) -> None:
         used = deque[tuple[float, float]]()

@@ -156,7 +156,7 @@ class McpConnection:
         """Return the tools. Raises ToolError."""
         try:
             async with asyncio.timeout(LIST_SECONDS):
-                listed = await self._request(lambda id: ListTools(id))
+                listed = await self._request(ListTools)
         except TimeoutError as error:
             await self.close()  # the server hangs
             raise self.error(f"did not list its tools within {LIST_SECONDS:.0f} seconds") from error

@@ -26,6 +26,7 @@ class McpServer:
     """A ToolServer. Its methods raise ToolError."""
 
     def __init__(self, config: ServerConfig) -> None:
+        self.name = config.name
         self._config = config
         self._connection: McpConnection | None = None
         self._starting = asyncio.Lock()
@@ -35,11 +36,6 @@ class McpServer:
         self._closed = False
         self.left_out: Sequence[str] = ()
         """Why some of its tools are not offered, one line each."""
-
-    @property
-    def name(self) -> str:
-        """See ToolServer."""
-        return self._config.name
 
     @property
     def title(self) -> str:

@@ -48,8 +48,8 @@ async def run_command(controller: ChatController, name: str, argument: str) -> N
         await _run(controller, name, argument)
     except EdgechatError as error:
         controller.view.show_error(error)
-        if not controller.view.pane.text:
-            controller.view.pane.fill(f"/{name} {argument}")
+        if not controller.view.prompt.text:
+            controller.view.prompt.fill(f"/{name} {argument}")
 
 
 async def _run(controller: ChatController, name: str, argument: str) -> None:
@@ -131,7 +131,7 @@ def _put_saved_prompt(controller: ChatController, name: str) -> None:
         )
         raise SettingsError(f"No such prompt: {one_line(name, 40)!r}.", hint=f"Prompts: {names}.")
     controller.prompt.replace(prompts[name])
-    controller.view.pane.select_variable()
+    controller.view.prompt.select_variable((0, 0))
 
 
 def _stored(controller: ChatController) -> str:
@@ -192,8 +192,8 @@ def act(controller: ChatController, turn_id: str, what: str) -> None:
             case "copy_code":
                 _copy_code(controller, turn)
             case "quote":
-                view.pane.quote(printable(turn.content))
-                view.pane.take_focus()
+                view.prompt.quote(printable(turn.content))
+                view.prompt.focus()
             case "bring_back":
                 _bring_back(controller, turn)
             case "passages":
@@ -210,14 +210,14 @@ def act(controller: ChatController, turn_id: str, what: str) -> None:
                 controller.prompt.replace(turn.content, turn)
             case "regenerate":
                 controller.retry(turn.id)
-                view.pane.take_focus()
+                view.prompt.focus()
             case "regenerate_with":
                 view.run_in_background(_regenerate_with(controller, turn))
             case "compare":
                 view.run_in_background(_compare(controller, turn))
             case "continue":
                 controller.continue_reply()
-                view.pane.take_focus()
+                view.prompt.focus()
     except EdgechatError as error:
         view.show_error(error)
 
@@ -261,7 +261,7 @@ async def _regenerate_with(controller: ChatController, turn: Turn) -> None:
     chosen = await controller.view.choose_model("Answer again with", models)
     if chosen is not None:
         await controller.retry_with(chosen, turn.id)
-        controller.view.pane.take_focus()
+        controller.view.prompt.focus()
 
 
 async def _compare(controller: ChatController, turn: Turn) -> None:
@@ -332,7 +332,7 @@ def _bring_back(controller: ChatController, turn: Turn) -> None:
     pane.attach(Attachment(f"earlier: {one_line(exchange[0].content, 30)}", text))
     for image in exchange[0].images:
         pane.attach(image)
-    controller.view.pane.take_focus()
+    controller.view.prompt.focus()
 
 
 # Actions on stored conversations.

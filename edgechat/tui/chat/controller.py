@@ -197,7 +197,7 @@ class ChatController:
             self._show(opened, turn)
             self._mention_other_model(opened)
         if focus:
-            self.view.pane.take_focus()
+            self.view.prompt.focus()
 
     async def _begin(self, store: Store, new: UnsentPrompt, *, last: bool) -> None:
         """Restore the text typed for a new conversation, or show the last conversation."""
@@ -242,7 +242,7 @@ class ChatController:
         """Show a new conversation unless the current one is new."""
         if self.shown.is_stored or self.shown.is_busy:
             self.show_new()
-        self.view.pane.take_focus()
+        self.view.prompt.focus()
 
     def _show(self, opened: OpenConversation, turn: str = "") -> None:
         """Show another conversation; a reply being generated continues in the background."""
@@ -251,7 +251,7 @@ class ChatController:
         self._leave(previous)
         self.view.show_transcript(opened.transcript, turn)
         self.view.show_status(opened)
-        self.view.pane.forget_history()
+        self.view.prompt.forget_history()
         self.prompt.write(opened.unsent)
         self._show_waiting()
         self.view.refresh_chat()
@@ -357,7 +357,7 @@ class ChatController:
         with suppress(StoreError):
             questions = await (await self.session.store()).recent_questions(_HISTORY)
             if questions:
-                self.view.pane.remember(questions)
+                self.view.prompt.remember(questions)
 
     # Asking and answering.
 
@@ -366,7 +366,7 @@ class ChatController:
     ) -> None:
         """Send the prompt as a question, or as a new version of an earlier one."""
         asked = UnsentPrompt(text, list(attachments), list(images), self.prompt.edits)
-        self.view.pane.forget_history()
+        self.view.prompt.forget_history()
         self.prompt.sent()
         shown = self.shown
         if not (shown.is_answering or shown.waiting or self.models.is_awaiting):
@@ -383,7 +383,7 @@ class ChatController:
         if -len(waiting) <= number < len(waiting):
             self.prompt.write_before(waiting.pop(number))
             self._waiting_changed(self.shown)
-            self.view.pane.take_focus()
+            self.view.prompt.focus()
             self.view.refresh_chat()
 
     def _waiting_changed(self, opened: OpenConversation) -> None:

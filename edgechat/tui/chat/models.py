@@ -126,7 +126,7 @@ class ChatModels:
         The offered model comes first, then the local ones, then the catalogue's. Raises SettingsError.
         """
         asking = asyncio.create_task(self._ask_servers())
-        self._view.run_in_background(_end_of(asking), ignore_errors=True)
+        self._view.run_in_background(asyncio.wait_for(asking, None), ignore_errors=True)
         if not self._hosted:  # otherwise show the known ones now, and the new answer next time
             await asyncio.wait([asking], timeout=_HOSTED_SECONDS)
         local = await self.find_names(remote=False)
@@ -264,10 +264,6 @@ def _unfinished(pull: Pull | None) -> str:
         not pull.is_over or isinstance(pull.error, HubUnreachable | OfflineMode)
     )
     return pull.name if pull is not None and may_go_on else ""
-
-
-async def _end_of(task: asyncio.Task[None]) -> None:
-    await task
 
 
 def _about_hosted(row: RemoteRow) -> str:

@@ -11,9 +11,8 @@ from edgechat.base.errors import CannotSee, ChatBusy, DocumentError, EdgechatErr
 from edgechat.base.text import one_line
 from edgechat.chat.attachments import (
     MOST,
-    folders_named_in,
-    images_named_in,
     named_in,
+    paths_named_in,
     read_image,
     without_passages,
 )
@@ -259,7 +258,7 @@ class OpenConversation(ReplyStatus):
             names = {file.name for file in attachments} | {image.name for image in images}
             files = await asyncio.to_thread(named_in, question.text, room, names)
             attachments += [file for file in files if file not in attachments]
-            for path in await asyncio.to_thread(images_named_in, question.text):
+            for path in await asyncio.to_thread(paths_named_in, question.text, "image"):
                 library = (await self._session.store()).images
                 image = await asyncio.to_thread(read_image, library, path)
                 images += [image] if image.digest not in {known.digest for known in images} else []
@@ -270,7 +269,7 @@ class OpenConversation(ReplyStatus):
         """From now on, search the documents in any folders that the question names. Raises EdgechatError."""
         from edgechat.documents.registry import collection_at, collection_of, root_of, survey
 
-        for path in await asyncio.to_thread(folders_named_in, text):
+        for path in await asyncio.to_thread(paths_named_in, text, "folder"):
             root = await asyncio.to_thread(root_of, path)
             if await asyncio.to_thread(collection_at, root) is None:
                 found = await asyncio.to_thread(survey, root)

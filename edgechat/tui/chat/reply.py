@@ -71,16 +71,13 @@ class ReplyStatus:
         """Context tokens in use; None if unknown."""
         self.speed = self.speedup = 0.0
         """The reply's tokens per second, and its speedup over plain decoding; 0 if unknown."""
-        self._on_change = on_change
+        self.changed = on_change
+        """Reports a change of activity or statistics."""
 
     def show_activity(self, activity: str, share: float | None = None, cached: float | None = None) -> None:
         """Show an activity, or none if empty. share, cached: fractions done and cached, if known."""
         self.activity = (activity, share, cached)
         self.changed()
-
-    def changed(self) -> None:
-        """Report a change of activity or statistics."""
-        self._on_change()
 
 
 class ReplyEvents:

@@ -19,7 +19,7 @@ from textual.content import Content
 from edgechat.base.text import one_line
 from edgechat.tui.chat.layout import ChatLayout
 from edgechat.tui.chat.prompt.above import WaitingQuestions
-from edgechat.tui.chat.prompt.box import PromptBox
+from edgechat.tui.chat.prompt.box import PromptBox, variables_in
 from edgechat.tui.chat.prompt.pane import PromptPane
 from edgechat.tui.theme import THEMES
 from edgechat.tui.transcript.pieces import ThoughtPiece
@@ -203,7 +203,7 @@ class ChatScreen(ChatLayout):
 
     def show_loaded(self) -> None:
         self.panels.show_model()
-        self.pane.weigh_again()
+        self.pane.weigh()
 
     async def restore_panels(self) -> None:
         await self.panels.restore()
@@ -219,9 +219,11 @@ class ChatScreen(ChatLayout):
         return await self.app.push_screen_wait(ConfirmDialog(Content(question), yes=yes, no=no))
 
     async def choose_model(self, title: str, models: Sequence[tuple[str, str]]) -> str | None:
-        from edgechat.tui.overlays.model_switcher import choose_model
+        from edgechat.tui.overlays.model_switcher import ModelName, ModelSwitcher
 
-        return await choose_model(self.app, title, models)
+        names = [ModelName(*known) for known in models]
+        chosen: ModelName | None = await self.app.push_screen_wait(ModelSwitcher(names, None, title))
+        return chosen.name if chosen is not None else None
 
     async def compare(self, versions: Sequence[Turn], shown: int) -> int | None:
         from edgechat.tui.overlays.reading import VersionsScreen
@@ -316,8 +318,6 @@ class ChatScreen(ChatLayout):
         return notice(n, wait, shown.context)
 
     def _variables(self) -> Collection[str]:
-        from edgechat.tui.chat.prompt.box import variables_in
-
         return variables_in(self.session.settings.prompts.values())
 
     def run_command(self, name: str, argument: str = "") -> None:
@@ -337,14 +337,6 @@ class ChatScreen(ChatLayout):
         action = ACTIONS.get(command, "").rpartition(".")[2]
         bindings = bindings_of(type(self), type(self.app))
         return next((key_names(binding) for binding in bindings if binding.action == action), "")
-
-    @property
-    def presets(self) -> list[str]:
-        return list(self.session.settings.presets)
-
-    @property
-    def saved_prompts(self) -> list[str]:
-        return list(self.session.settings.prompts)
 
     # Keys.
 
@@ -469,8 +461,8 @@ class ChatScreen(ChatLayout):
         from edgechat.tui.overlays.model_switcher import ModelName, ModelSwitcher
 
         choice = self.controller.models
-        current, names = choice.current, await choice.switchable()
-        models = [ModelName(name, note, is_here) for name, note, is_here in names]
+        current = choice.current
+        models = [ModelName(*known) for known in await choice.switchable()]
         offered = choice.offered
         chosen: ModelName | None = await self.app.push_screen_wait(ModelSwitcher(models, current))
         choice.withdraw_offer(offered)
@@ -492,7 +484,7 @@ class ChatScreen(ChatLayout):
         from edgechat.tui.overlays.switches import choose_tools
 
         await choose_tools(self.app, self.session, self.controller.shown)
-        self.pane.weigh_again()
+        self.pane.weigh()
 
     def action_documents(self) -> None:
         from edgechat.tui.overlays.switches import choose_documents

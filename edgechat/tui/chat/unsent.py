@@ -56,8 +56,8 @@ class PromptContent:
 
     @property
     def unsent(self) -> UnsentPrompt:
-        pane = self._view.pane
-        return UnsentPrompt(pane.unsent, list(pane.attachments), list(pane.images), self.edits, self._aside)
+        pane, text = self._view.pane, self._view.prompt.unsent
+        return UnsentPrompt(text, list(pane.attachments), list(pane.images), self.edits, self._aside)
 
     @property
     def has_aside(self) -> bool:
@@ -83,7 +83,7 @@ class PromptContent:
             files = without_passages(turn.attachments)
             prompt = UnsentPrompt(text, files, list(turn.images), turn.id, aside)
         self.write(prompt)
-        self._view.pane.take_focus()
+        self._view.prompt.focus()
 
     def restore(self) -> None:
         self.write(self._aside or UnsentPrompt())
@@ -91,7 +91,7 @@ class PromptContent:
     def sent(self) -> None:
         """After sending, restore the content set aside, followed by any text typed since."""
         pane = self._view.pane
-        since = UnsentPrompt(pane.text, list(pane.attachments), list(pane.images))
+        since = UnsentPrompt(self._view.prompt.text, list(pane.attachments), list(pane.images))
         self.write((self._aside or UnsentPrompt()).before(since))
 
 

@@ -64,19 +64,37 @@ class TranscriptView(Protocol):
         """Wait until everything added is on screen."""
 
 
-class PromptView(Protocol):
-    """The prompt."""
+class PromptText(Protocol):
+    """The box with the prompt's text."""
 
-    attachments: list[Attachment]
-    images: list[AttachedImage]
-
-    @property
-    def text(self) -> str:
-        """The text in the box."""
+    text: str
 
     @property
     def unsent(self) -> str:
         """The text that the user typed, not counting an earlier question shown from the history."""
+
+    def fill(self, text: str) -> None:
+        """Replace the text."""
+
+    def quote(self, text: str) -> None: ...
+
+    def select_variable(self, after: tuple[int, int]) -> bool:
+        """Select the next {variable} of a saved prompt; return whether there is one."""
+
+    def remember(self, asked: Sequence[str]) -> None:
+        """Set the history, newest question first, and show its first entry."""
+
+    def forget_history(self) -> None:
+        """Discard the history; it is requested again when needed."""
+
+    def focus(self) -> object: ...
+
+
+class PromptView(Protocol):
+    """The box, with what is attached to the prompt."""
+
+    attachments: list[Attachment]
+    images: list[AttachedImage]
 
     def put(
         self,
@@ -86,9 +104,6 @@ class PromptView(Protocol):
         title: str = "",
     ) -> None:
         """Replace the content. title: shown above the box."""
-
-    def fill(self, text: str) -> None:
-        """Replace the text."""
 
     def show_waiting(self, questions: Sequence[str]) -> None:
         """Show the waiting questions, next one first."""
@@ -101,19 +116,6 @@ class PromptView(Protocol):
 
     async def attach_image(self, path: str) -> None:
         """Attach an image. Raises AttachmentError and ImageError."""
-
-    def select_variable(self) -> None:
-        """Select the first {variable} of a saved prompt, if there is one."""
-
-    def quote(self, text: str) -> None: ...
-
-    def remember(self, questions: Sequence[str]) -> None:
-        """Offer these questions as history, newest first."""
-
-    def forget_history(self) -> None:
-        """Discard the history; it is requested again when needed."""
-
-    def take_focus(self) -> None: ...
 
 
 class Status(Protocol):
@@ -169,6 +171,9 @@ class ChatView(Protocol):
 
     @property
     def pane(self) -> PromptView: ...
+
+    @property
+    def prompt(self) -> PromptText: ...
 
     def run_in_background(self, work: Coroutine[Any, Any, object], *, ignore_errors: bool = False) -> None:
         """Run a coroutine. An EdgechatError is passed to `show_error`; other errors end the app.

@@ -101,8 +101,8 @@ class Sidebar(Widget):
     }
     """
 
-    def __init__(self, store: Store, *, id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self, store: Store) -> None:
+        super().__init__()
         self._store = store
         self._version: int | None = None
         self._in_trash = False

@@ -82,8 +82,8 @@ class EngineRoom(VerticalScroll):
         Binding("escape", "screen.to_prompt", "Back"),
     ]
 
-    def __init__(self, *, id: str | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(id=id)
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
         self.speed = SpeedSection(clock)
         self.drafts = DraftsSection()
         self.cache = CacheSection()

@@ -290,7 +290,8 @@ class Document:
         self._sources = sources
         self._final: list[Block] = []
         self._open: list[Block] = []
-        self._tail = ""
+        self.tail = ""
+        """The source of the blocks that more text may change."""
         self._continuation: ListContinuation | None = None
         """Set while the tail continues a list whose first items are final."""
         self._width = 0
@@ -302,16 +303,16 @@ class Document:
             self.append(text)
 
     def append(self, text: str) -> None:
-        self._tail += text
+        self.tail += text
         if "\n" in text:
             self._finish_blocks()
-        builder = BlockBuilder(self._tail.split("\n"), self._continuation, self._sources)
-        self._open = builder.build(_parser().parse(self._tail))
+        builder = BlockBuilder(self.tail.split("\n"), self._continuation, self._sources)
+        self._open = builder.build(_parser().parse(self.tail))
 
     def _finish_blocks(self) -> None:
         """Move everything final out of the tail: all but the last block or list item."""
         # Only whole lines: a '-' may become '-5', which does not begin an item.
-        whole = self._tail[: self._tail.rindex("\n") + 1]
+        whole = self.tail[: self.tail.rindex("\n") + 1]
         tokens = _parser().parse(whole)
         begin = _last_start(tokens)
         line = (tokens[begin].map or [0])[0] if tokens else 0
@@ -319,7 +320,7 @@ class Document:
             builder = BlockBuilder(whole.split("\n"), self._continuation, self._sources)
             self._final += builder.build(tokens[:begin])
             self._continuation = builder.continuation_at(tokens[begin])
-            self._tail = "\n".join(self._tail.split("\n")[line:])
+            self.tail = "\n".join(self.tail.split("\n")[line:])
 
     def lines(self, width: int) -> list[RenderedLine]:
         """Return all lines at a width; lines of final blocks are the same objects as before."""
@@ -336,11 +337,6 @@ class Document:
             self._extend(self._lines, block, width)
         self._laid_out = len(self._final)
         return self._lines
-
-    @property
-    def tail(self) -> str:
-        """The source of the blocks that more text may change."""
-        return self._tail
 
     @property
     def open_kind(self) -> str:

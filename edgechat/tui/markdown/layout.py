@@ -100,7 +100,7 @@ def _maths(block: Block, width: int) -> list[RenderedLine]:
 
 def _code(block: Block, width: int) -> list[RenderedLine]:
     source = block.content.plain
-    language = language_of(source, block.language)
+    language = block.language or ("diff" if _DIFF.match(source) else "")
     lines = [_code_heading(block, language, width)]
     name = language.split(" ")[0]
     for run in split_runs(source):
@@ -228,11 +228,6 @@ _STYLES = (
     ("Generic.Heading", ".strong"),
 )
 _DIFF = re.compile(r"(?:diff --git |Index: .*\n|--- .*\n\+\+\+ |@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@)")
-
-
-def language_of(source: str, language: str) -> str:
-    """Return the language of code, recognizing unlabelled diffs."""
-    return "diff" if not language and _DIFF.match(source) else language
 
 
 def split_runs(source: str) -> list[str]:

@@ -34,7 +34,6 @@ _PUNCTUATION = ".,;:"
 class _Formula(NamedTuple):
     """A formula found at a position: where it ends, and whether that end has arrived."""
 
-    opening: str
     inside: str
     end: int
     closed: bool = True
@@ -86,11 +85,11 @@ def _formula_at(source: str, at: int, end: int) -> _Formula | None:
     if close < 0:
         rest = source[begin:end] if end - begin < _LONGEST else ""
         unfinished = _SIGN.search(rest) and not _is_prose(rest)
-        return _Formula(opening, rest, end, closed=False) if unfinished else None
+        return _Formula(rest, end, closed=False) if unfinished else None
     inside = source[begin:close]
     if not inside.strip() or not _is_maths(inside, opening):
         return None
-    return _Formula(opening, inside, close + len(_CLOSING[opening]))
+    return _Formula(inside, close + len(_CLOSING[opening]))
 
 
 def _may_open(source: str, at: int, end: int) -> bool:

@@ -19,18 +19,16 @@ from textual.widgets import Static
 
 from edgechat.base.text import one_line, printable
 from edgechat.planner.ranking.ranking import Verdict
-from edgechat.planner.ranking.suggestions import Role, standing
+from edgechat.planner.ranking.suggestions import FirstModel, Role, standing
 from edgechat.tui.models.descriptions import RECOMMENDED, caption, card, describe_local, roles
 from edgechat.tui.models.known_models import KnownModels, ModelItem
-from edgechat.tui.models.pulls import Pull
+from edgechat.tui.models.pulls import Pull, Pulls
 from edgechat.tui.widgets.dialogs import AppScreen, error_text
 from edgechat.tui.widgets.key_bar import KeyBar
 
 if TYPE_CHECKING:
     from edgechat.device.profile import DeviceProfile
-    from edgechat.planner.ranking.suggestions import FirstModel
     from edgechat.tui.models.library import ModelLibrary
-    from edgechat.tui.models.pulls import Pulls
 
 
 GUIDE = "guide"
@@ -80,11 +78,8 @@ class Choice(Widget, can_focus=True):
     }
     """
 
-    @dataclass
     class Chosen(Message):
         """The choice was clicked a second time."""
-
-        choice: Choice
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -107,7 +102,7 @@ class Choice(Widget, can_focus=True):
     def on_click(self, event: events.Click) -> None:
         event.stop()
         if self._was_clicked:
-            self.post_message(self.Chosen(self))
+            self.post_message(self.Chosen())
         self._was_clicked = True
 
 
@@ -183,17 +178,14 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
     def on_mount(self) -> None:
         self._pulls.listen(self._pull_changed)
         self._show()
-        self._load()
+        self.action_refresh()
 
     def on_unmount(self) -> None:
         self._pulls.unlisten(self._pull_changed)
 
     @work(exclusive=True)
-    async def _load(self) -> None:
+    async def action_refresh(self) -> None:
         await self._models.load(lambda: self._show() if self.is_open else None, probe=True)
-
-    def action_refresh(self) -> None:
-        self._load()
 
     def _pull_changed(self, _: Pull) -> None:
         if self.is_open:

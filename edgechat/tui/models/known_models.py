@@ -16,18 +16,16 @@ from edgechat.base.text import figure, rough
 from edgechat.models.formats.header import senses
 from edgechat.models.hub.names import parse_model_name
 from edgechat.models.shipped import shipped_size
-from edgechat.planner.ranking.ranking import Verdict
+from edgechat.planner.ranking.ranking import RankedFile, SurveyFindings, SurveyOverview, Verdict
 from edgechat.planner.ranking.suggestions import ASSUMED_RATE, FirstModel, first_models
-from edgechat.tui.models.pulls import Pull, PullState
+from edgechat.tui.models.pulls import Pull, Pulls, PullState
 
 if TYPE_CHECKING:
     from edgechat.models.catalogue import CatalogueEntry
     from edgechat.models.remote.listing import RemoteListing, RemoteRow
     from edgechat.planner.listing import ModelRow
     from edgechat.planner.plan import LoadPlan
-    from edgechat.planner.ranking.ranking import RankedFile, SurveyFindings, SurveyOverview
     from edgechat.tui.models.library import ModelLibrary
-    from edgechat.tui.models.pulls import Pull, Pulls
 
 
 BEST = "★"

@@ -19,7 +19,7 @@ from edgechat.base.errors import DoesNotFit, EdgechatError
 from edgechat.base.text import mebibytes, one_line, printable
 from edgechat.tui.models.descriptions import ColumnLayout, describe, explain, quant_lines
 from edgechat.tui.models.known_models import KnownModels, ModelGroup, ModelItem
-from edgechat.tui.models.pulls import Pull, PullState
+from edgechat.tui.models.pulls import Pull, Pulls, PullState
 from edgechat.tui.widgets.dialogs import AppScreen, ConfirmDialog, TextDialog, error_text
 from edgechat.tui.widgets.fields import LineField
 from edgechat.tui.widgets.key_bar import KeyBar
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from edgechat.models.local.upkeep import Removal
     from edgechat.planner.listing import ModelRow
     from edgechat.planner.ranking.ranking import RankedFile, SurveyFindings
-    from edgechat.tui.models.known_models import KnownModels, ModelItem
     from edgechat.tui.models.library import ModelLibrary
-    from edgechat.tui.models.pulls import Pulls
 
 
 _SURVEY_DELAY = 0.15

@@ -10,7 +10,6 @@ from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.screen import Screen
 from textual.widget import Widget
@@ -18,7 +17,7 @@ from textual.widgets import Static
 
 from edgechat.base.text import one_line
 from edgechat.chat.commands import commands_of
-from edgechat.tui.widgets.dialogs import AppScreen
+from edgechat.tui.widgets.dialogs import AppScreen, ScreenScroll
 from edgechat.tui.widgets.fields import LineField
 from edgechat.tui.widgets.key_bar import KeyBar
 
@@ -185,10 +184,6 @@ class _HelpSection(Static):
         return bool(rows)
 
 
-class _Scroll(VerticalScroll, can_focus=False, inherit_bindings=False):
-    """The list, which the screen's keys scroll."""
-
-
 class HelpScreen(AppScreen[None]):
     """Searchable list of keys and commands. Escape, F1, or q outside the search field closes it."""
 
@@ -226,7 +221,7 @@ class HelpScreen(AppScreen[None]):
     def compose(self) -> ComposeResult:
         yield Static("Keys and commands", id="help-head")
         yield LineField(placeholder="Search: a key, a command, or what it does", id="help-search")
-        with _Scroll(id="help-list"):
+        with ScreenScroll(id="help-list"):
             yield Static("No key or command matches.", id="help-none")
             yield from self._compose_sections()
         yield KeyBar(id="keys")
@@ -257,7 +252,7 @@ class HelpScreen(AppScreen[None]):
         words = text.lower().split()
         matches = [section.filter(words) for section in self.query(_HelpSection)]
         self.query_one("#help-none").display = not any(matches)
-        self.query_one(_Scroll).scroll_home(animate=False)
+        self.query_one(ScreenScroll).scroll_home(animate=False)
 
     @on(LineField.Submitted)
     def _leave_search(self) -> None:
@@ -276,4 +271,4 @@ class HelpScreen(AppScreen[None]):
             self.dismiss()
 
     def action_scroll(self, where: str) -> None:
-        getattr(self.query_one(_Scroll), f"scroll_{where}")(animate=False)
+        getattr(self.query_one(ScreenScroll), f"scroll_{where}")(animate=False)

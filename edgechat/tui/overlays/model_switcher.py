@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual import events, on
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
@@ -115,10 +115,3 @@ class ModelSwitcher(AppDialog[ModelName | None]):
         key = self._list.key
         if key is not None and self._list.display:
             self.dismiss(next(model for model in self._models if model.name == key))
-
-
-async def choose_model(app: App[Any], title: str, models: Sequence[tuple[str, str]]) -> str | None:
-    """Let the user choose from models with short descriptions. Returns None if they choose none."""
-    names = [ModelName(name, about) for name, about in models]
-    chosen: ModelName | None = await app.push_screen_wait(ModelSwitcher(names, None, title))
-    return chosen.name if chosen is not None else None

@@ -22,6 +22,7 @@ from textual.widgets import LoadingIndicator
 
 from edgechat.base.text import one_line
 from edgechat.chat.commands import commands_of
+from edgechat.chat.session import ChatSession
 from edgechat.tui.theme import THEMES
 from edgechat.tui.widgets.lists import CursorLine
 
@@ -46,10 +47,7 @@ class PaletteTarget(Protocol):
     """The chat screen, which runs commands."""
 
     @property
-    def presets(self) -> list[str]: ...
-
-    @property
-    def saved_prompts(self) -> list[str]: ...
+    def session(self) -> ChatSession: ...
 
     def run_command(self, name: str, argument: str = "") -> None: ...
 
@@ -87,12 +85,13 @@ class CommandProvider(Provider):
             else:
                 run = partial(chat.run_command, command.name)
             yield Entry(command.description, command.usage, run, chat.key_of(command.name))
+        settings = chat.session.settings
         for name in THEMES:
             yield Entry(f"Colours: {name}", f"/theme {name}", partial(chat.run_command, "theme", name))
-        for name in chat.presets:
+        for name in settings.presets:
             shown = one_line(name, 40)
             yield Entry(f"Preset: {shown}", f"/preset {shown}", partial(chat.run_command, "preset", name))
-        for name in chat.saved_prompts:
+        for name in settings.prompts:
             shown = one_line(name, 40)
             yield Entry(f"Prompt: {shown}", f"/prompt {shown}", partial(chat.run_command, "prompt", name))
 

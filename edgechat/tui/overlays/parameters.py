@@ -63,7 +63,7 @@ class ParametersScreen(AppDialog[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s", "save", "Save", priority=True),
-        Binding("escape", "leave", "Cancel"),
+        Binding("escape", "dismiss", "Cancel"),
     ]
 
     def __init__(
@@ -179,9 +179,6 @@ class ParametersScreen(AppDialog[None]):
             self.query_one("#problem", Static).update(f"{error.message} {error.hint or ''}".strip())
         else:
             self.dismiss()
-
-    def action_leave(self) -> None:
-        self.dismiss()
 
     def _problem_with(self, name: str, text: str) -> str | None:
         if not text.strip():

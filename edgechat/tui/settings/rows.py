@@ -155,7 +155,7 @@ def _parts(kind: Any) -> tuple[Any, ...]:
     return typing.get_args(kind) if typing.get_origin(kind) in (Union, UnionType) else ()
 
 
-_KINDS: dict[tuple[str, ...], ModelKind] = {
+MODEL_KINDS: dict[tuple[str, ...], ModelKind] = {
     ("model",): "chat",
     ("draft",): "chat",
     ("embedding_model",): "embedding",
@@ -175,15 +175,8 @@ class LineEditor(LineField):
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel")]
 
-    async def action_submit(self) -> None:
-        self.post_message(SettingRow.TextEntered(self.value))
-
     def action_cancel(self) -> None:
         self.post_message(SettingRow.EditCancelled())
-
-    def on_blur(self) -> None:
-        if self.app.app_focus:  # not when the terminal itself loses the focus
-            self.post_message(SettingRow.EditorLeft(self.value))
 
 
 class TextEditor(Area):
@@ -205,10 +198,6 @@ class TextEditor(Area):
 
     def action_cancel(self) -> None:
         self.post_message(SettingRow.EditCancelled())
-
-    def on_blur(self) -> None:
-        if self.app.app_focus:
-            self.post_message(SettingRow.EditorLeft(self.text))
 
 
 class SettingRow(Vertical, can_focus=True):
@@ -242,10 +231,6 @@ class SettingRow(Vertical, can_focus=True):
         row: SettingRow
         value: Any
 
-        @property
-        def control(self) -> SettingRow:
-            return self.row
-
     class EditCancelled(Message):
         """Escape was pressed in the editor."""
 
@@ -253,13 +238,7 @@ class SettingRow(Vertical, can_focus=True):
     class TextEntered(Message):
         """A request to save the text."""
 
-        text: str
-
-    @dataclass
-    class EditorLeft(Message):
-        """The editor has lost the focus. text: its content."""
-
-        text: str
+        value: str
 
     def __init__(self, entry: SettingEntry, value: Any, *, override: str = "") -> None:
         """value: the value in the file, or None. override: what applies instead, and why."""
@@ -349,7 +328,7 @@ class SettingRow(Vertical, can_focus=True):
 
     @property
     def _suggester(self) -> SuggestFromList | None:
-        kind = _KINDS.get(self.entry.path)
+        kind = MODEL_KINDS.get(self.entry.path)
         if kind is None:
             return None
         with contextlib.suppress(EdgechatError):
@@ -387,11 +366,12 @@ class SettingRow(Vertical, can_focus=True):
         else:
             self.show_fault("")
 
+    @on(LineField.Submitted)
     @on(TextEntered)
-    def _text_entered(self, event: TextEntered) -> None:
+    def _text_entered(self, event: LineField.Submitted | TextEntered) -> None:
         event.stop()
         try:
-            value = self.entry.parse(event.text)
+            value = self.entry.parse(event.value)
         except ValueError as error:
             self.show_fault(str(error))
         else:
@@ -403,13 +383,15 @@ class SettingRow(Vertical, can_focus=True):
         self.show_fault("")
         await self.close_editor()
 
-    @on(EditorLeft)
-    async def _editor_left(self, event: EditorLeft) -> None:
-        event.stop()
-        if self.editor is None or self.editor.has_focus:
+    @on(events.DescendantBlur)
+    async def _editor_left(self, event: events.DescendantBlur) -> None:
+        editor = event.widget
+        if editor is not self.editor or not isinstance(editor, LineEditor | TextEditor):
+            return
+        if editor.has_focus or not self.app.app_focus:  # the terminal itself has lost the focus
             return
         try:
-            value = self.entry.parse(event.text)
+            value = self.entry.parse(editor.text if isinstance(editor, TextEditor) else editor.value)
         except ValueError:
             value = self.value
         if value != self.value:

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
@@ -24,12 +23,10 @@ from edgechat.planner.placement.drafting import AUTO, MTP, NGRAM, NONE
 from edgechat.planner.placement.programs import split_engine
 from edgechat.settings import Settings
 from edgechat.settings.reading import name_fault
-from edgechat.tui.settings.rows import SettingEntry, SettingRow, entries
-from edgechat.tui.widgets.dialogs import AppScreen, error_text
+from edgechat.tui.settings.rows import MODEL_KINDS, SettingEntry, SettingRow, entries
+from edgechat.tui.widgets.dialogs import AppScreen, ScreenScroll, error_text
 from edgechat.tui.widgets.fields import LineField
 from edgechat.tui.widgets.key_bar import KeyBar
-
-_NAMES = (("model",), ("draft",), ("embedding_model",), ("reranking_model",))
 
 
 class GroupHeading(Static):
@@ -69,10 +66,6 @@ class NewPreset(LineField):
     }
     NewPreset:focus { border: round $primary; }
     """
-
-
-class SettingsList(VerticalScroll, can_focus=False, inherit_bindings=False):
-    """A list that scrolls to the focused row; the screen's keys move the focus."""
 
 
 class SettingsScreen(AppScreen[None]):
@@ -127,7 +120,7 @@ class SettingsScreen(AppScreen[None]):
         yield Static(id="settings-head")
         yield LineField(placeholder="Filter by name or description", id="settings-filter")
         yield Static(id="settings-fault")
-        yield SettingsList(id="settings-list")
+        yield ScreenScroll(id="settings-list")
         yield KeyBar(id="keys")
 
     async def on_mount(self) -> None:
@@ -157,7 +150,7 @@ class SettingsScreen(AppScreen[None]):
         line.update(Content(printable(f"! {fault}")))
 
     async def _rebuild_list(self) -> None:
-        settings_list = self.query_one(SettingsList)
+        settings_list = self.query_one(ScreenScroll)
         await settings_list.remove_children()
         widgets: list[Static | SettingRow | NewPreset] = [
             Static("No setting matches.", id="settings-none", markup=False)
@@ -248,7 +241,7 @@ class SettingsScreen(AppScreen[None]):
         """The focusable widgets, from top to bottom."""
         return [
             widget
-            for widget in self.query_one(SettingsList).children
+            for widget in self.query_one(ScreenScroll).children
             if isinstance(widget, SettingRow | GroupHeading | NewPreset)
             and widget.can_focus
             and widget.display
@@ -265,7 +258,7 @@ class SettingsScreen(AppScreen[None]):
         if stops:
             stops[max(0, min(n, len(stops) - 1))].focus()
         if n <= 0:  # reveal the heading above it
-            self.query_one(SettingsList).scroll_home(animate=False)
+            self.query_one(ScreenScroll).scroll_home(animate=False)
 
     def action_go(self, by: int) -> None:
         """Move to the setting above or below; above the first one is the filter."""
@@ -280,7 +273,7 @@ class SettingsScreen(AppScreen[None]):
         if not stops:
             return
         y = stops[max(0, self._position)].virtual_region.y
-        goal = y + by * max(3, self.query_one(SettingsList).size.height - 3)
+        goal = y + by * max(3, self.query_one(ScreenScroll).size.height - 3)
         self._focus(min(range(len(stops)), key=lambda n: abs(stops[n].virtual_region.y - goal)))
 
     def action_end(self, n: int) -> None:
@@ -308,7 +301,7 @@ class SettingsScreen(AppScreen[None]):
         """Show only the settings that contain the filter's words, with their headings."""
         words = self.query_one("#settings-filter", LineField).value.lower().split()
         any_match, heading = False, None
-        for widget in self.query_one(SettingsList).children:
+        for widget in self.query_one(ScreenScroll).children:
             if isinstance(widget, GroupHeading):
                 heading = widget
                 widget.display = not words
@@ -327,7 +320,7 @@ def check_name(path: tuple[str, ...], value: Any, known: Settings) -> None:
 
     Raises ModelFileError for a path that is not a model. Other programs and servers are not asked.
     """
-    if path not in _NAMES or value is None or value in (AUTO, NONE, NGRAM, MTP):
+    if path not in MODEL_KINDS or value is None or value in (AUTO, NONE, NGRAM, MTP):
         return
     elsewhere = split_engine(value)[0] is not None or split_remote(value, known.remotes) is not None
     if not elsewhere and entry_of(value) is None:

@@ -10,6 +10,7 @@ import struct
 import termios
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 
@@ -30,12 +31,11 @@ _REPLY_SECONDS = 1.0
 """Seconds to wait for the next letter before an incomplete reply is dropped."""
 
 
+@dataclass
 class TerminalReply(Message):
     r"""A string sent by the terminal, including its prefix but not its terminator: '\x1b_Gi=7;OK'."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.text = text
+    text: str
 
 
 class ReplyReader:

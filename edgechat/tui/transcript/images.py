@@ -14,7 +14,6 @@ from edgechat.tui.transcript.thumbnails import Thumbnails
 
 if TYPE_CHECKING:
     from edgechat.base.images.image import ImageLibrary
-    from edgechat.settings.fields import PictureMode
 
 _SETTLING_SECONDS = 0.1
 """Seconds that a picture must stay visible before it is sent, so that scrolling past sends none."""
@@ -24,29 +23,34 @@ _COLOURS = {"256": 256, "truecolor": 1 << 24}
 """Number of colours for each of Rich's colour system names."""
 
 
+class _NoPictures:
+    """Output of a driver that cannot send pictures."""
+
+    cell_size = None
+
+    def write(self, data: str) -> None:
+        pass
+
+    async def drained(self) -> bool:
+        return False
+
+
 class TranscriptImages:
     """Creates the images that sheets request. Runs in the app's event loop."""
 
-    def __init__(self, app: App[None], library: Callable[[], Awaitable[ImageLibrary]]) -> None:
-        """library: a function that opens the image library; may raise EdgechatError."""
+    def __init__(
+        self, app: App[None], output: object, library: Callable[[], Awaitable[ImageLibrary]]
+    ) -> None:
+        """output: the driver, which may be unable to send pictures.
+
+        library: a function that opens the image library; may raise EdgechatError.
+        """
         self._app = app
         self._thumbnails = Thumbnails(library)
-        self._pictures: TerminalPictures | None = None
-
-    def start(self, output: object, mode: PictureMode) -> None:
-        """Ask the terminal what it supports. output: the driver, which may be unable to send pictures."""
-        if isinstance(output, PictureOutput) and not self._app.no_color:
-            colours = _COLOURS.get(self._app.console.color_system or "", 0)
-            self._pictures = TerminalPictures(output, colours, self._begin_anew)
-            self.use(mode)
-
-    def use(self, mode: PictureMode) -> None:
-        if self._pictures is not None:
-            self._pictures.use(mode)
-
-    def take(self, reply: str) -> None:
-        if self._pictures is not None:
-            self._pictures.take(reply)
+        colours = _COLOURS.get(app.console.color_system or "", 0)
+        if app.no_color or not isinstance(output, PictureOutput):
+            output, colours = _NoPictures(), 0
+        self.pictures = TerminalPictures(output, colours, self._begin_anew)
 
     async def show_thumbnails(self, sheet: UserSheet, wanted: Sequence[ThumbnailKey]) -> None:
         for key in wanted:
@@ -55,8 +59,8 @@ class TranscriptImages:
 
     async def show_picture(self, sheet: UserSheet, wanted: ThumbnailKey) -> None:
         """Show a sheet's image as a picture, if the terminal can and if the image stays visible."""
-        pictures = self._pictures
-        if pictures is None or not pictures.is_ready:
+        pictures = self.pictures
+        if not pictures.is_ready:
             return
         await asyncio.sleep(_SETTLING_SECONDS)
         if not sheet.is_seen(wanted):
@@ -73,29 +77,13 @@ class TranscriptImages:
 
     def tidy(self, *, spare: int = 0) -> None:
         """Free the pictures that are far from the screen, except the last `spare` sent."""
-        if self._pictures is not None:
-            wanted = (key for sheet in self._sheets() for key in sheet.pictures)
-            self._pictures.keep({PictureKey(digest, *size) for digest, size in wanted}, spare=spare)
-
-    def fit(self) -> None:
-        """Send the pictures again if the terminal's cell size has changed."""
-        if self._pictures is not None:
-            self._pictures.fit()
-
-    def resume(self) -> None:
-        """Send the pictures again, since the terminal drops them when the app is suspended."""
-        if self._pictures is not None:
-            self._pictures.forget()
+        wanted = (key for sheet in self._sheets() for key in sheet.pictures)
+        self.pictures.keep({PictureKey(digest, *size) for digest, size in wanted}, spare=spare)
 
     async def close(self) -> None:
         """Free all pictures, and stop the decoding process."""
-        self.free()
+        self.pictures.close()
         await self._thumbnails.close()
-
-    def free(self) -> None:
-        """Free all pictures, and stop sending any."""
-        if self._pictures is not None:
-            self._pictures.close()
 
     def _begin_anew(self) -> None:
         for sheet in self._sheets():

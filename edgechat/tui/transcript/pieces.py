@@ -7,8 +7,9 @@ pieces reach the transcript.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
 
 from rich.style import Style as RichStyle
 from textual import events
@@ -293,10 +294,13 @@ class ProblemPiece(Piece):
         return lines
 
 
-class PieceSheet(Sheet):
+P = TypeVar("P", bound=Piece)
+
+
+class PieceSheet(Sheet, Generic[P]):
     """A piece's widget."""
 
-    def __init__(self, piece: Piece) -> None:
+    def __init__(self, piece: P) -> None:
         super().__init__()
         self._piece = piece
 
@@ -305,7 +309,7 @@ class PieceSheet(Sheet):
         return lines if finder is None else finder.mark(lines, self._piece.here)
 
 
-class FooterSheet(PieceSheet):
+class FooterSheet(PieceSheet[FooterPiece]):
     """A footer, with no blank line above it."""
 
     DEFAULT_CSS = """
@@ -313,52 +317,46 @@ class FooterSheet(PieceSheet):
     """
 
 
-class UserSheet(PieceSheet):
+class UserSheet(PieceSheet[UserPiece]):
     """A question on a tinted background as wide as the prompt; images appear once they are ready."""
 
     GROUND = "tinted"
 
+    @dataclass
     class ThumbnailsWanted(Message):
-        """Asks for thumbnails, to be delivered to `show_thumbnails`."""
+        """A request for thumbnails, to be delivered to `show_thumbnails`."""
 
-        def __init__(self, sheet: UserSheet, wanted: Sequence[ThumbnailKey]) -> None:
-            super().__init__()
-            self.sheet = sheet
-            self.wanted = wanted
+        sheet: UserSheet
+        wanted: Sequence[ThumbnailKey]
 
+    @dataclass
     class PictureWanted(Message):
-        """Asks for a full picture of an image that has been drawn, to be delivered to `show_picture`."""
+        """A request for a full picture of an image on screen, to be delivered to `show_picture`."""
 
-        def __init__(self, sheet: UserSheet, wanted: ThumbnailKey) -> None:
-            super().__init__()
-            self.sheet = sheet
-            self.wanted = wanted
-
-    def __init__(self, piece: UserPiece) -> None:
-        super().__init__(piece)
-        self._user = piece
+        sheet: UserSheet
+        wanted: ThumbnailKey
 
     def show_thumbnails(self, made: Mapping[ThumbnailKey, Thumbnail]) -> None:
         """Show these thumbnails; one with a problem takes up no space."""
-        self._user.thumbnails |= made
+        self._piece.thumbnails |= made
         self.changed()
         self.redraw()
 
     @property
     def pictures(self) -> list[ThumbnailKey]:
         """Images whose pictures have been requested; empty once the piece is far from the screen."""
-        return list(self._user.pictures) if self._user.sheet is self else []
+        return list(self._piece.pictures) if self._piece.sheet is self else []
 
     def show_picture(self, key: ThumbnailKey, lines: tuple[Strip, ...]) -> None:
         """Show these cells instead of the thumbnail."""
         if key in self.pictures:
-            self._user.pictures[key] = lines
+            self._piece.pictures[key] = lines
             self.redraw()
 
     def forget_picture(self, key: ThumbnailKey) -> None:
         """Show the thumbnail again; the picture is requested when it is next drawn."""
         if key in self.pictures:
-            del self._user.pictures[key]
+            del self._piece.pictures[key]
             self.redraw()
 
     def is_seen(self, key: ThumbnailKey) -> bool:
@@ -370,30 +368,30 @@ class UserSheet(PieceSheet):
         except NoWidget:
             return False
         top = geometry.region.y + self.gutter.top
-        rows = [top + y for y, (shown, _) in self._user.rows.items() if shown == key]
+        rows = [top + y for y, (shown, _) in self._piece.rows.items() if shown == key]
         return any(y in geometry.visible_region.line_range for y in rows)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         most_rows = max(1, viewport.height // 3)
-        if self._user.images and most_rows != self._user.most_rows:
-            self._user.most_rows = most_rows
+        if self._piece.images and most_rows != self._piece.most_rows:
+            self._piece.most_rows = most_rows
             self.lay_out_again()
         return super().get_content_height(container, viewport, width)
 
     def lay_out(self, width: int) -> list[RenderedLine]:
         lines = super().lay_out(width)
-        if self._user.wanted:
+        if self._piece.wanted:
             self.call_later(self._want_thumbnails)  # messages sent during the layout are lost
         return lines
 
     def _want_thumbnails(self) -> None:
-        if self._user.wanted:
-            self.post_message(self.ThumbnailsWanted(self, self._user.wanted))
+        if self._piece.wanted:
+            self.post_message(self.ThumbnailsWanted(self, self._piece.wanted))
 
     def _draw(self, line: RenderedLine, y: int, style: Style, selected: Selection | None) -> Strip:
         strip = super()._draw(line, y, style, selected)
-        if y in self._user.rows:
-            key, row = self._user.rows[y]
+        if y in self._piece.rows:
+            key, row = self._piece.rows[y]
             lines = self._cells(key)
             if lines:
                 ground = RichStyle(bgcolor=style.rich_style.bgcolor)
@@ -402,33 +400,29 @@ class UserSheet(PieceSheet):
 
     def _cells(self, key: ThumbnailKey) -> tuple[Strip, ...]:
         """Return the cells that show an image, requesting its picture if needed."""
-        thumbnail = self._user.thumbnails.get(key)
+        thumbnail = self._piece.thumbnails.get(key)
         if thumbnail is None or not thumbnail.lines:
             return ()
-        if key not in self._user.pictures:
-            self._user.pictures[key] = ()
+        if key not in self._piece.pictures:
+            self._piece.pictures[key] = ()
             self.call_later(self._want_picture, key)
-        return self._user.pictures[key] or thumbnail.lines
+        return self._piece.pictures[key] or thumbnail.lines
 
     def _want_picture(self, key: ThumbnailKey) -> None:
         self.post_message(self.PictureWanted(self, key))
 
 
-class FoldedSheet(PieceSheet):
+class FoldedSheet(PieceSheet[FoldedPiece]):
     """Thinking, a tool call or passages; clicking it folds or unfolds it."""
 
     DEFAULT_CSS = """
     FoldedSheet:hover { text-style: underline; }
     """
 
-    def __init__(self, piece: FoldedPiece) -> None:
-        super().__init__(piece)
-        self._folded = piece
-
     def on_click(self, event: events.Click) -> None:
         event.stop()
         if "@click" not in event.style.meta:
-            self._folded.toggle()
+            self._piece.toggle()
 
 
 def _link(label: str, turn: str, action: str) -> Content:

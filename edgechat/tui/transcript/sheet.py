@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -76,12 +77,11 @@ class Sheet(Widget):
     GROUND: ClassVar[str] = ""
     """Component class whose background fills the lines; empty for none."""
 
+    @dataclass
     class CodeCopied(Message):
         """A request to copy code to the clipboard."""
 
-        def __init__(self, code: str) -> None:
-            super().__init__()
-            self.code = code
+        code: str
 
     def __init__(self) -> None:
         super().__init__()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from textual import events
 from textual.content import Content
@@ -46,11 +45,7 @@ from edgechat.tui.transcript.sheet import Sheet
 from edgechat.tui.transcript.transcript import Transcript
 from edgechat.tui.transcript.welcome import WelcomePiece
 
-if TYPE_CHECKING:
-    from edgechat.chat.records import Attachment
-
-
-Passages = Mapping[int, "Attachment"]
+Passages = Mapping[int, Attachment]
 """Passages that a conversation's replies may cite, by number; more may be added."""
 NO_PASSAGES: Passages = MappingProxyType({})
 _MOST_TOLD = 300
@@ -122,19 +117,18 @@ class ReplyPiece(Piece):
         return lines
 
 
-class ReplySheet(PieceSheet):
+class ReplySheet(PieceSheet[ReplyPiece]):
     """A reply. The tooltip of a citation shows its passage."""
 
     def __init__(self, piece: ReplyPiece) -> None:
         super().__init__(piece)
-        self._reply = piece
         self._told: int | None = None
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
         number = event.style.meta.get(CITED)
         if number != self._told:
             self._told = number
-            passage = self._reply.passages.get(number) if number is not None else None
+            passage = self._piece.passages.get(number) if number is not None else None
             self.tooltip = _told(passage) if passage is not None else None
 
     def on_leave(self) -> None:
@@ -156,15 +150,12 @@ class CallPiece(FoldedPiece):
         super().__init__()
         self._ended = ended
         self._running = False
+        self.use = use
+        """The call in its latest state."""
         self.show(use)
 
-    @property
-    def use(self) -> ToolUse:
-        """The call in its latest state."""
-        return self._use
-
     def show(self, use: ToolUse, *, running: bool = False) -> None:
-        self._use, self._running = use, running
+        self.use, self._running = use, running
         self.text = "\n".join(filter(None, [shown_arguments(use.arguments), inert(use.result)]))
         self._changed()
 
@@ -174,7 +165,7 @@ class CallPiece(FoldedPiece):
         self._changed()
 
     def heading(self, width: int) -> Content:
-        use, end = self._use, self._state
+        use, end = self.use, self._state
         name, mark = name_of(use), "▾" if self.unfolded else "▸"
         room = width - len(f"{mark} ƒ {name}() · {end}")
         start = Content.assemble(f"{mark} ƒ ", (name, ".code"))
@@ -184,7 +175,7 @@ class CallPiece(FoldedPiece):
 
     @property
     def _state(self) -> str:
-        use = self._use
+        use = self.use
         if use.outcome == "open" and not self._ended:
             return "running" if self._running else "requested"
         if use.outcome == "answered":
@@ -193,13 +184,13 @@ class CallPiece(FoldedPiece):
 
     def body(self, width: int) -> list[RenderedLine]:
         lines = behind_bar(
-            Content(shown_arguments(self._use.arguments)).stylize(".code"), width, ".faint", "│ "
+            Content(shown_arguments(self.use.arguments)).stylize(".code"), width, ".faint", "│ "
         )
-        if self._use.result:
-            result = Content(inert(self._use.result).strip("\n"))
+        if self.use.result:
+            result = Content(inert(self.use.result).strip("\n"))
             lines += behind_bar(Content("─ result").stylize(".faint"), width, ".faint", "│ ")
             lines += behind_bar(result, width, ".faint", "│ ")
-        for image in self._use.images:
+        for image in self.use.images:
             shown = Content(f"[{one_line(image.name)}, {image.size}]").stylize(".faint")
             lines += behind_bar(shown, width, ".faint", "│ ")
         return lines

@@ -140,7 +140,7 @@ class WelcomePiece(Piece):
         yield from wrap("Type a number and press Enter, or click.", width, ".faint")
 
 
-class WelcomeSheet(PieceSheet):
+class WelcomeSheet(PieceSheet[WelcomePiece]):
     """The start page of a new conversation; clicking a question chooses it."""
 
     DEFAULT_CSS = """
@@ -153,13 +153,9 @@ class WelcomeSheet(PieceSheet):
 
         question: str
 
-    def __init__(self, piece: WelcomePiece) -> None:
-        super().__init__(piece)
-        self._welcome = piece
-
     def on_click(self, event: events.Click) -> None:
-        question = self._welcome.question_lines.get(event.y - self.gutter.top)
-        if question is not None and question in self._welcome.questions:
+        question = self._piece.question_lines.get(event.y - self.gutter.top)
+        if question is not None and question in self._piece.questions:
             event.stop()
             self.post_message(self.Chosen(question))
 

@@ -41,6 +41,10 @@ class AppScreen(Screen[ScreenResultType]):
         return self in self.app.screen_stack
 
 
+class ScreenScroll(VerticalScroll, can_focus=False, inherit_bindings=False):
+    """A list that has no keys: the screen's keys scroll it or move the focus within it."""
+
+
 class AppDialog(ModalScreen[ScreenResultType], AppScreen[ScreenResultType]):
     """A screen on top of another, with its content in a box of class `frame`."""
 

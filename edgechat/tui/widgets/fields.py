@@ -13,7 +13,6 @@ from rich.text import Text
 from textual import events, on
 from textual.expand_tabs import expand_tabs_inline
 from textual.strip import Strip
-from textual.widget import Widget
 from textual.widgets import Input, TextArea
 from textual.widgets.text_area import Document, DocumentNavigator, WrappedDocument
 
@@ -46,8 +45,7 @@ class Area(TextArea):
 
     @on(events.Key)
     async def _run_binding(self, event: events.Key) -> None:
-        if await run_own_binding(self, event):
-            self._restart_blink()
+        await _run_own_binding(self, event)
 
     def render_line(self, y: int) -> Strip:
         """Render a line; blank if there is no width to wrap the placeholder to."""
@@ -74,8 +72,7 @@ class LineField(Input):
 
     @on(events.Key)
     async def _run_binding(self, event: events.Key) -> None:
-        if await run_own_binding(self, event):
-            self._restart_blink()
+        await _run_own_binding(self, event)
 
     @property
     def _value(self) -> Text:
@@ -90,15 +87,14 @@ class LineField(Input):
         return next((at for at, end in enumerate(ends) if offset < end), len(self.value))
 
 
-async def run_own_binding(field: Widget, event: events.Key) -> bool:
-    """Run the field's own binding for a key immediately; return False if none is enabled."""
+async def _run_own_binding(field: Input | TextArea, event: events.Key) -> None:
+    """Run the field's own binding for a key immediately, if one is enabled."""
     if event.is_printable:
-        return False
+        return
     found = field.screen.active_bindings.get(event.key)
     if found is None or found.node is not field or found.binding.priority:
-        return False
-    if not await field.app.run_action(found.binding.action, field):
-        return False
-    event.stop()
-    event.prevent_default()
-    return True
+        return
+    if await field.app.run_action(found.binding.action, field):
+        event.stop()
+        event.prevent_default()
+        field._restart_blink()

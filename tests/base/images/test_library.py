@@ -110,7 +110,7 @@ def test_damaged_facts_are_made_anew(folder, written):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need rights on Windows")
-def test_links_are_not_followed(folder, tmp_path):
+def test_links_are_not_followed(folder, tmp_path, monkeypatch):
     library = ImageLibrary(folder)
     image = library.add(PNG)
     elsewhere = tmp_path / "elsewhere.png"
@@ -118,7 +118,8 @@ def test_links_are_not_followed(folder, tmp_path):
     Path(image.path).symlink_to(elsewhere)
     assert library.get(image.digest) is None
     assert library.stored() == []
-    library.prune((), older_than=-1)
+    monkeypatch.setattr("edgechat.base.file_library._NEW", -1)
+    library.prune(())
     assert elsewhere.read_bytes() == PNG
     assert library.add(PNG) == image  # takes the link's place
     assert not Path(image.path).is_symlink()
@@ -133,14 +134,15 @@ def test_removing(folder):
     library.remove(image.digest)
 
 
-def test_pruning(folder):
+def test_pruning(folder, monkeypatch):
     library = ImageLibrary(folder)
     image, other = library.add(PNG), library.add(JPEG)
     (folder / f"{paths.UNFINISHED}abc").write_bytes(b"x")
     (folder / "notes.txt").write_text("not ours")
     library.prune({image.digest})
     assert library.get(other.digest) == other  # new: its message may not be saved yet
-    library.prune({image.digest}, older_than=-1)
+    monkeypatch.setattr("edgechat.base.file_library._NEW", -1)
+    library.prune({image.digest})
     assert library.get(image.digest) == image
     assert names(folder) == {f"{image.digest}.png", f"{image.digest}.json", "notes.txt"}
 

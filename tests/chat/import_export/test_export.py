@@ -15,7 +15,7 @@ from edgechat.documents import registry
 from edgechat.documents.citations import PassageSource
 from edgechat.documents.indexing import update
 from edgechat.settings import SamplingDefaults
-from tests.fakes import FakeEngine, thought
+from tests.fakes import FakeEngine, send, thought
 
 
 async def drain(events):
@@ -67,7 +67,7 @@ async def test_all_that_was_exported_is_imported_as_often_as_one_likes(store):
     ids = [turn.id for one in (old, new, another) for turn in one.all_turns]
     assert len({*ids, old.chat.id, new.chat.id, another.chat.id}) == len(ids) + 3
     assert len(await store.search("attached")) == 6
-    await drain(new.send(FakeEngine(["Yes."]), "Go on."))
+    await drain(send(new, FakeEngine(["Yes."]), "Go on."))
 
 
 async def test_an_export_has_no_raw_control_characters(store):
@@ -137,7 +137,7 @@ def passage(number, name):
 
 
 async def test_a_reply_that_was_being_written_is_interrupted(store, conversation):
-    async with aclosing(conversation.send(FakeEngine(["One ", 5.0]), "Count.")) as events:
+    async with aclosing(send(conversation, FakeEngine(["One ", 5.0]), "Count.")) as events:
         await anext(events)
         other = await Conversation.load(store, conversation.chat.id)
         assert parse_chat(to_json(other)).turns[-1].state == "interrupted"

@@ -13,7 +13,7 @@ from edgechat.chat.storage.migrations import MIGRATIONS
 from edgechat.chat.storage.search import parse_query, snippet
 from edgechat.chat.storage.store import Store
 from tests.counting import calls_of
-from tests.fakes import FakeEngine
+from tests.fakes import FakeEngine, send
 from tests.properties import examples
 
 
@@ -192,7 +192,7 @@ async def test_attachments_are_searched(store):
 
 @pytest.mark.slow
 async def test_a_reply_is_found_when_it_does_not_stream_any_more(store, conversation):
-    async for _ in conversation.send(FakeEngine(["a peli", 0.5, "can ", 0.1, "flies"]), "Go."):
+    async for _ in send(conversation, FakeEngine(["a peli", 0.5, "can ", 0.1, "flies"]), "Go."):
         assert await found(store, "pelican") == []
     assert await found(store, "pelican flies") == [conversation.turns[-1].id]
 

@@ -232,13 +232,13 @@ import asyncio, sys, time
 from pathlib import Path
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.storage.store import Store
-from tests.fakes import FakeEngine, words
+from tests.fakes import FakeEngine, words, send
 
 async def main(path):
     store = await Store.open(Path(path))
     conversation = Conversation(store, "guide")
     engine = FakeEngine(words(" ".join(f"word{i}" for i in range(10_000)), 0.01))
-    async for event in conversation.send(engine, "Count."):
+    async for event in send(conversation, engine, "Count."):
         if text := getattr(event, "text", ""):
             print(time.monotonic(), text, flush=True)
 

@@ -8,7 +8,7 @@ from edgechat.chat.conversation import Conversation
 from edgechat.chat.records import Attachment, Chat, Turn
 from edgechat.chat.storage import store as store_module
 from edgechat.chat.storage.store import Store
-from tests.fakes import FakeEngine
+from tests.fakes import FakeEngine, send
 
 
 async def put(store, name, text="Hi", **fields):
@@ -179,7 +179,7 @@ async def test_headlines_are_the_pinned_ones_and_then_those_used_last(store):
     assert await names(2, 1) == ["d", "c"]
     conversation = await Conversation.load(store, "aaaaaaaa")
     assert not any(head.writing for head in await store.headlines())
-    events = conversation.send(FakeEngine(["One ", 5.0]), "Go.")
+    events = send(conversation, FakeEngine(["One ", 5.0]), "Go.")
     await anext(events)
     assert [head.chat.id[0] for head in await store.headlines() if head.writing] == ["a"]
     assert await names() == ["b", "a", "d", "c"]
@@ -190,7 +190,7 @@ async def test_headlines_are_the_pinned_ones_and_then_those_used_last(store):
 async def test_recent_questions_come_once_each(store):
     conversation = Conversation(store, "guide", system="Not asked.")
     for text in ("one", "two", "one", "three"):
-        async for _ in conversation.send(FakeEngine(["Answer."]), text):
+        async for _ in send(conversation, FakeEngine(["Answer."]), text):
             pass
     assert await store.recent_questions() == ["three", "one", "two"]
     assert await store.recent_questions(1) == ["three"]

@@ -8,8 +8,8 @@ import pytest
 from edgechat.base.errors import DecodeFailed, EdgechatError, NotAnAdapter
 from edgechat.engine.backends import llama_cpp
 from edgechat.engine.backends.base import ActiveAdapter, BatchPart, adapter_set
-from edgechat.models.adapters.reading import AdapterUse
 from edgechat.models.formats.gguf import read_header
+from edgechat.native.params import AdapterUse
 from tests.engine.runtimes import BOUND, load, plan, some
 from tests.kit import KINDS, Spec, build
 from tests.kit.adapters import adapter, merged, pairs, peft_folder, write_adapter

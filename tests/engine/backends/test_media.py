@@ -29,7 +29,7 @@ def test_the_same_content_has_the_same_ids():
     ("n_cells", "n_positions"), [(1, 1), (MOST_CELLS + 1, 4), (4, 0), (4, MOST_CELLS + 1)]
 )
 def test_sizes_that_ids_cannot_tell_are_refused(n_cells, n_positions):
-    with pytest.raises(ValueError, match="cannot be told"):
+    with pytest.raises(ValueError, match="cannot be represented"):
         media_ids(b"a", n_cells, n_positions)
 
 

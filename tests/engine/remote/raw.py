@@ -41,8 +41,8 @@ class RawServer:
     """Set when a client has disconnected before its answer was complete."""
     url: str = ""
 
-    def client(self, **changes: Any) -> RemoteClient:
-        return RemoteClient("desk", RemoteServer(url=self.url, key=KEY), **changes)
+    def client(self) -> RemoteClient:
+        return RemoteClient("desk", RemoteServer(url=self.url, key=KEY))
 
     def engine(self, model: str = "m", **changes: Any) -> RemoteEngine:
         remote = HostedModel(server="desk", id=model, kind="openai", url=self.url)

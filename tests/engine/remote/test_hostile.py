@@ -18,7 +18,6 @@ from edgechat.base.errors import (
     RemoteFailed,
     RemoteUnreachable,
 )
-from edgechat.base.network import names
 from edgechat.engine.protocol import EngineState
 from edgechat.engine.types import ChatRequest, Delta, Message
 from edgechat.models.remote import client
@@ -114,7 +113,7 @@ async def test_one_that_says_nothing_after_its_beginning(raw, monkeypatch, runni
         await write(STREAM + b"data: " + b'{"choices": [{"delta": {"content": "One"}}]}\n\n')
         await asyncio.sleep(60)
 
-    monkeypatch.setattr(client.RemoteClient.__init__, "__kwdefaults__", {"silent_seconds": 0.3})
+    monkeypatch.setattr(client, "SILENT_SECONDS", 0.3)
     raw.answers["/v1/chat/completions"] = answer
     engine = running(raw.engine())
     error = await failure_of(engine)
@@ -148,7 +147,7 @@ def test_nobody_waits_for_a_resolver_that_does_not_answer(monkeypatch):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
     answer = threading.Event()
-    monkeypatch.setattr(names.socket, "getaddrinfo", lambda *_: answer.wait())
+    monkeypatch.setattr(client.socket, "getaddrinfo", lambda *_: answer.wait())
     server = RemoteServer(url="http://desk.example:8000")
     try:
         listed = asyncio.run(listing_of("desk", server, 0.1))  # else it waits here until the test is ended

@@ -10,7 +10,7 @@ from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.scheduling.scheduler import TURN
 from edgechat.engine.types import CachePolicy, ChatRequest, Delta, Failed, Finished, Message, Sampling
-from edgechat.models.adapters.reading import AdapterUse
+from edgechat.native.params import AdapterUse
 from tests.engine.runtimes import SharedTemplate, load, plan
 from tests.kit import NOT_PRINTABLE, Spec, build
 from tests.kit.adapters import adapter, merged, pairs

@@ -275,7 +275,7 @@ def test_the_token_stays_with_the_hub(hub, monkeypatch):
 def test_the_models_of_a_name(hub):
     repo = hub.add(REPO, FILES)
     remote = resolve_remote(HubName(REPO), offline=False)
-    assert (remote.repo, remote.commit, remote.unasked) == (REPO, repo.commit, None)
+    assert (remote.repo, remote.listing.commit, remote.unasked) == (REPO, repo.commit, None)
     assert [one.quant for one in remote.choices] == ["Q4_K_M", "Q8_0"]
     assert [one.quant for one in resolve_remote(HubName(REPO, "Q8_0"), offline=False).choices] == ["Q8_0"]
     named = HubName(REPO, revision="main", file="tiny-Q8_0.gguf")

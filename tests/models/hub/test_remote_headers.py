@@ -325,7 +325,7 @@ def test_another_commit_is_read_anew(hub):
     found = model(hub)
     found.header(found.choices[0])
     newer = model(hub, tiny("moe"))
-    assert newer.commit != found.commit
+    assert newer.listing.commit != found.listing.commit
     assert newer.header(newer.choices[0]).architecture == "qwen3moe"
 
 

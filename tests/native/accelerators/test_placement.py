@@ -22,6 +22,7 @@ from edgechat.planner.estimate.dry_run import DryRunQuestion
 from edgechat.planner.estimate.dry_run_child import SkeletonLoader
 from tests.kit import KINDS, Spec, build, tiny
 from tests.kit.build import write
+from tests.kit.layers import layer_devices
 from tests.kit.published import published
 from tests.kit.shapes import tensors
 from tests.rpc_server import RpcServer
@@ -143,7 +144,7 @@ def test_planned_against_loaded(kind, split, servers):
 def test_where_the_layers_are(kind, split, servers):
     model = Model(tiny(kind), params(split, servers))
     try:
-        found = model.layer_devices()
+        found = layer_devices(model)
     finally:
         model.close()
     if not found:
@@ -160,7 +161,7 @@ def test_every_split_is_exact(n_layers, servers):
         ask = params(Split(("RPC0", "RPC1"), (first, n_layers + 1 - first)), servers)
         model = Model(path, ask, dry=True)
         try:
-            assert model.layer_devices() == ("RPC0",) * first + ("RPC1",) * (n_layers + 1 - first)
+            assert layer_devices(model) == ("RPC0",) * first + ("RPC1",) * (n_layers + 1 - first)
         finally:
             model.close()
 
@@ -250,5 +251,5 @@ def test_a_device_that_is_not_there():
 def test_splits_that_cannot_be(servers):
     with pytest.raises(LoadFailed, match="split has 2 numbers for 1 devices"):
         Model(tiny(), params(Split(("RPC0",), (1, 1)), servers))
-    with pytest.raises(LoadFailed, match=r"4 layers of .* it has 2"):
+    with pytest.raises(LoadFailed, match=r"4 layers of .* it has only 2"):
         Model(tiny(), params(Split(("RPC0",), (4,)), servers))

@@ -70,9 +70,9 @@ def where_layers_are(plan):
     """Return llama.cpp's own word of a load by this plan, in a process of its own."""
     code = (
         "import sys, msgspec; from pathlib import Path; from edgechat.native.handles import Model;"
-        "from edgechat.native.params import LoadParams;"
+        "from edgechat.native.params import LoadParams; from tests.kit.layers import layer_devices;"
         "load = msgspec.json.decode(sys.argv[2], type=LoadParams);"
-        "print(*Model(Path(sys.argv[1]), load).layer_devices())"
+        "print(*layer_devices(Model(Path(sys.argv[1]), load)))"
     )
     params = msgspec.json.encode(LoadParams.of(plan)).decode()
     done = subprocess.run(

@@ -15,8 +15,7 @@ from edgechat.engine.types import ChatRequest, RequestEvent
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.planner.companions import ProjectorPlan
 from edgechat.planner.plan import LoadPlan
-from edgechat.server.pool.available_models import AvailableModel
-from edgechat.server.pool.models import ModelCard
+from edgechat.server.pool.models import AvailableModel, ModelCard
 from edgechat.server.pool.pool import cache_policy
 from tests import scripted
 from tests.fakes import FakeEngine, Step

@@ -22,9 +22,8 @@ from edgechat.base.errors import (
     WrongKind,
 )
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message
-from edgechat.server.pool.available_models import AvailableModel
+from edgechat.server.pool.models import AvailableModel, ModelSlot
 from edgechat.server.pool.pool import Pool
-from edgechat.server.pool.residency import ModelSlot
 from tests.engine.worker.test_supervisor import until, workers
 from tests.server.pool.machine import LONG, Inline, Machine, PretendedMachine, worker
 

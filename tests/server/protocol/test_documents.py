@@ -304,7 +304,8 @@ async def test_a_change_is_found_and_a_slow_one_waited_for_in_the_background(fol
         await go_on.wait()
 
     monkeypatch.setattr(DocumentLibrary, "refresh", slow)
-    documents = RequestDocuments(["manual"], refresh_seconds=0.01)
+    monkeypatch.setattr(documents_module, "REFRESH_SECONDS", 0.01)
+    documents = RequestDocuments(["manual"])
     asked = AskedDocuments(("manual",))
     await documents.prepare(asked)
     await documents.prepare(asked)

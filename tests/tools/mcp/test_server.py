@@ -248,7 +248,7 @@ async def test_tools_that_are_bombs_or_disguised(program):
     assert escapes.title == escapes.description
     assert json.loads(escapes.schema)["title"].strip() == escapes.description
     assert len(fine.description) == 4096
-    ((_, running),) = program.registry.running()
+    running = tools.servers["bad"]
     flaws = (
         "'deep': its schema is nested",
         "'wide': its schema has",
@@ -317,7 +317,7 @@ async def test_a_server_that_dies_is_started_again_but_not_forever(program):
 async def test_a_server_that_is_closed_meanwhile_is_not_started_again(program, monkeypatch):
     tools = await program.opened(bad=hostile("dies"))
     await call(tools, "bad__do")
-    ((_, closing),) = program.registry.running()
+    closing = tools.servers["bad"]
     close = connection.McpConnection.close
 
     async def close_all(_):

@@ -8,7 +8,7 @@ from edgechat.base.errors import PromptTooLong
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.storage.store import Store
 from edgechat.engine.types import Dropped, Prefill
-from tests.fakes import FakeEngine
+from tests.fakes import FakeEngine, send
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +43,7 @@ async def test_what_another_program_has_said_meanwhile_is_shown(scene, path):
         await pilot.say("1?", see="One.")
         store = await Store.open(path)
         other = await Conversation.load(store, (await chat_ids(path))[0], front="run")
-        async for _ in other.send(FakeEngine(["Two."]), "2?"):
+        async for _ in send(other, FakeEngine(["Two."]), "2?"):
             pass
         await store.close()
         await pilot.say("3?", see="Three.")

@@ -62,7 +62,7 @@ async def test_removing_the_chip_of_a_named_image_leaves_its_name(scene, folder)
         await pilot.see("▣ my photo.jpg 40 × 40 ✕")
         await pilot.click(Chips, offset=(2, 1))
         await pilot.gone("▣")
-        assert pane(pilot).text == "Not my photo.jpg, but `@photo.png`:\n```\n@photo.png\n```\n"
+        assert pane(pilot).box.text == "Not my photo.jpg, but `@photo.png`:\n```\n@photo.png\n```\n"
         await pilot.say("Why?")
         assert pilot.engine.requests[0].messages[0].media == ()
 
@@ -72,10 +72,10 @@ async def test_a_damaged_image_says_so_at_once_and_is_not_sent(scene, folder):
         pane(pilot).box.fill("What is @damaged.png ?")
         await pilot.see("▣ damaged.png", "✕")
         await pilot.press("enter", see="▌ damaged.png")
-        assert (pane(pilot).text, pilot.engine.requests) == ("What is @damaged.png ?", [])
+        assert (pane(pilot).box.text, pilot.engine.requests) == ("What is @damaged.png ?", [])
         pane(pilot).box.fill("/image damaged.png")
         await pilot.press("enter", until=lambda: pilot.text.count("damaged.png") >= 3)
-        assert (pane(pilot).text, pane(pilot).images) == ("/image damaged.png", [])
+        assert (pane(pilot).box.text, pane(pilot).images) == ("/image damaged.png", [])
 
 
 async def test_a_dropped_image_becomes_a_chip(scene, folder):
@@ -135,7 +135,7 @@ async def test_the_image_on_the_clipboard_is_attached(scene, folder, monkeypatch
     async with scene(seeing()) as pilot:
         pilot.app.copy_to_clipboard("a text")
         await pilot.press("ctrl+v", see="▣ clipboard.png 64 × 32 ✕")
-        assert pane(pilot).text == ""
+        assert pane(pilot).box.text == ""
         pane(pilot).box.post_message(events.Paste(""))  # of some terminals, for an image
         await pilot.pause()
 
@@ -148,9 +148,9 @@ async def test_without_an_image_there_the_copied_text_is_pasted(scene, folder, m
         pilot.app.copy_to_clipboard("a text")
         await pilot.press("ctrl+v", *" it")
         if "echo" in script:
-            await pilot.until(lambda: "clipboard.png" in pilot.text and pane(pilot).text == " it")
+            await pilot.until(lambda: "clipboard.png" in pilot.text and pane(pilot).box.text == " it")
         else:
-            await pilot.until(lambda: pane(pilot).text == "a text it")
+            await pilot.until(lambda: pane(pilot).box.text == "a text it")
         assert pane(pilot).images == []
 
 

@@ -5,7 +5,7 @@ from functools import partial
 import msgspec
 import pytest
 
-from edgechat.models.adapters.reading import AdapterUse
+from edgechat.native.params import AdapterUse
 from edgechat.planner.companions import AdapterPlan
 from tests.kit import Spec, build
 from tests.kit.adapters import adapter

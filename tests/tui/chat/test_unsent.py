@@ -60,8 +60,8 @@ async def test_of_a_large_prompt_only_what_is_large_is_not_stored():
 
 async def test_of_two_quick_enters_the_second_question_waits(scene):
     async with scene.loaded(["One ", 0.3, "two."], ["Three."]) as pilot:
-        pilot.prompt.post_message(pilot.prompt.Submitted(pilot.prompt, "First"))
-        pilot.prompt.post_message(pilot.prompt.Submitted(pilot.prompt, "Second"))
+        pilot.prompt.post_message(pilot.prompt.Submitted("First"))
+        pilot.prompt.post_message(pilot.prompt.Submitted("Second"))
         await pilot.see("One")
         assert len(pilot.engine.requests) == 1
         await pilot.see("Three.")

@@ -95,7 +95,7 @@ class FakeReply:
 
 
 class FakePrompt:
-    """A prompt; tests type by setting `text`."""
+    """A prompt and its box; tests type by setting `text`."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -137,19 +137,19 @@ class FakePrompt:
     async def attach_image(self, path: str) -> None:
         pass
 
-    def select_variable(self) -> None:
-        pass
+    def select_variable(self, after: tuple[int, int]) -> bool:
+        return False
 
     def quote(self, text: str) -> None:
         self.text += f"> {text}"
 
-    def remember(self, questions: Sequence[str]) -> None:
-        self.history = questions
+    def remember(self, asked: Sequence[str]) -> None:
+        self.history = asked
 
     def forget_history(self) -> None:
         self.history = ()
 
-    def take_focus(self) -> None:
+    def focus(self) -> None:
         pass
 
 
@@ -158,7 +158,7 @@ class FakeView:
 
     def __init__(self) -> None:
         self.is_open = self.is_current = True
-        self.pane = FakePrompt()
+        self.pane = self.prompt = FakePrompt()
         self.transcript = FakeTranscript()
         """The transcript being shown."""
         self.messages: list[str] = []

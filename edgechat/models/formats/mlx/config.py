@@ -208,7 +208,7 @@ def bounded(path: Path, most: int) -> bytes:
     return data
 
 
-_NAMES = {
+LLAMA_CPP_NAMES = {
     "cohere": "command-r",
     "deepseek_v3": "deepseek2",
     "deepseek_v2": "deepseek2",
@@ -237,7 +237,7 @@ _NAMES = {
     "qwen3_vl": "qwen3vl",
     "qwen3_vl_moe": "qwen3vlmoe",
 }
-"""mlx-lm's names that differ from llama.cpp's; most are the same."""
+"""llama.cpp's names of architectures that differ from mlx-lm's, by `model_type`; most are the same."""
 
 _DEFAULTS: dict[str, dict[str, int]] = {
     "gemma3": {"head_dim": 256, "num_attention_heads": 4, "num_key_value_heads": 1},
@@ -253,11 +253,6 @@ _DEFAULTS: dict[str, dict[str, int]] = {
     "gpt_oss": {"head_dim": 64, "num_attention_heads": 64, "num_key_value_heads": 8},
     "cohere2": {"head_dim": 128, "num_attention_heads": 32, "num_key_value_heads": 8},
 }
-
-
-def llama_cpp_name(kind: str) -> str:
-    """Return llama.cpp's name for mlx-lm's architecture `kind`; most are the same."""
-    return _NAMES.get(kind, kind)
 
 
 def default_count(kind: str, key: str, *, multimodal: bool = False) -> int | None:

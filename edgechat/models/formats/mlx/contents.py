@@ -21,13 +21,12 @@ from edgechat.models.formats.mlx.config import (
     parse_json,
     require_language_model,
 )
-from edgechat.models.formats.mlx.metadata import metadata_of, template_in, tokenizer_entries
+from edgechat.models.formats.mlx.metadata import MAX_TEMPLATE, metadata_of, template_in, tokenizer_entries
 from edgechat.models.formats.mlx.tensors import (
     MAX_TENSORS,
     PREFIX,
     StoredTensor,
     parse_table,
-    rows_of_embedding,
     table_length,
     tensors_of,
 )
@@ -39,7 +38,6 @@ MAX_TABLES = 64 << 20
 """Maximum size of a model's tensor tables, all files together, in bytes."""
 _MAX_TOKENIZER = 4 << 20
 """Maximum size of a tokenizer_config.json, in bytes; some list every added token."""
-_MAX_TEMPLATE = 1 << 20
 
 
 class TensorTable(msgspec.Struct, frozen=True, array_like=True):
@@ -75,7 +73,8 @@ class Contents(msgspec.Struct, frozen=True, array_like=True):
         tensors, vision_tensors = tensors_of(stored, config)
         if not tensors:
             raise ModelFileError(f"{name} contains no weights.", hint="Use a complete model.")
-        metadata = metadata_of(config, rows_of_embedding(tensors))
+        rows = (tensor.shape[-1] for tensor in tensors if tensor.name == "token_embd.weight")
+        metadata = metadata_of(config, next(rows, None))
         if self.sees:
             metadata |= vision_entries(config, vision_tensors)
         metadata["general.name"] = name.rpartition("/")[2]
@@ -157,10 +156,10 @@ def _read_tables(files: list[Path]) -> tuple[TensorTable, ...]:
 
 
 def _read_template(folder: Path) -> str | None:
-    template = _read_optional(folder / "chat_template.jinja", _MAX_TEMPLATE).decode("utf-8", "replace")
+    template = _read_optional(folder / "chat_template.jinja", MAX_TEMPLATE).decode("utf-8", "replace")
     if template:
         return template
-    table = _read_optional(folder / "chat_template.json", _MAX_TEMPLATE)
+    table = _read_optional(folder / "chat_template.json", MAX_TEMPLATE)
     return template_in(parse_json(table, "chat_template.json")) if table else None
 
 

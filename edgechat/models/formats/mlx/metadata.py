@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgechat.models.formats.header import GgufArray, Value
-from edgechat.models.formats.mlx.config import Config, default_count, llama_cpp_name
+from edgechat.models.formats.mlx.config import LLAMA_CPP_NAMES, Config, default_count
 
 QUANT = "mlx.quantization"
 """Key for the quantization's label: '4bit'."""
-_MAX_TEMPLATE = 1 << 20
-"""Maximum length of a chat template, in characters; the longest known have a few tens of thousands."""
+MAX_TEMPLATE = 1 << 20
+"""Maximum bytes, and characters, of a chat template; the longest known have a few tens of thousands."""
 _MLA_MODELS = ("deepseek_v3", "kimi_k2", "glm4_moe_lite", "mistral4")
 """Models for which mlx-lm caches latent rows (MLA); for others, it caches the expanded keys and values."""
 
@@ -27,7 +27,7 @@ def metadata_of(config: Config, vocab_size: int | None) -> dict[str, Value]:
     vocab_size: the embedding's number of rows, because configs round or omit the vocabulary size. Raises
     ModelFileError if the config lacks the model's shape or has invalid values.
     """
-    name = llama_cpp_name(config.kind)
+    name = LLAMA_CPP_NAMES.get(config.kind, config.kind)
     metadata: dict[str, Value] = {"general.architecture": name, QUANT: config.quant}
     layers = layers_of(config)
     for entries in (
@@ -75,7 +75,7 @@ def template_in(table: Mapping[str, Any]) -> str | None:
             if isinstance(item, dict) and isinstance(item.get("name"), str)
         }
         template = named.get("default")
-    return template if isinstance(template, str) and 0 < len(template) <= _MAX_TEMPLATE else None
+    return template if isinstance(template, str) and 0 < len(template) <= MAX_TEMPLATE else None
 
 
 def _default(config: Config, key: str) -> int | None:

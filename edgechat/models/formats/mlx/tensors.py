@@ -98,11 +98,6 @@ def tensors_of(
     return tuple(language), tuple(vision)
 
 
-def rows_of_embedding(tensors: Iterable[ModelTensor]) -> int | None:
-    """Return the vocabulary size, which is the embedding's number of rows; None if there is no embedding."""
-    return next((tensor.shape[-1] for tensor in tensors if tensor.name == "token_embd.weight"), None)
-
-
 def _is_dropped(name: str, n_layers: int, tied: bool) -> bool:
     parts = name.split(".")
     if not _DROPPED.isdisjoint(parts) or (tied and "lm_head" in parts):

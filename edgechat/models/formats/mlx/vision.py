@@ -18,7 +18,7 @@ from edgechat.models.formats.mlx.config import Config
 PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 """Configs of the image processor; every folder with vision has one of them."""
 MAX_IMAGE, MAX_WIDTH = 1 << 14, 1 << 20
-"""Maximum number of pixels along a side, and of channels."""
+"""Maximum number of pixels along a side; and of channels, or of values in a patch."""
 KIND = "mlx.vision"
 """Metadata key for the `model_type` of a model with a tower."""
 PROBLEM = "mlx.vision.problem"

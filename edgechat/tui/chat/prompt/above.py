@@ -237,10 +237,6 @@ class WaitingQuestions(Widget):
         super().__init__()
         self._questions: list[str] = []
 
-    @property
-    def is_empty(self) -> bool:
-        return not self._questions
-
     def show(self, questions: Sequence[str]) -> None:
         """Replace the questions, which are in the order of sending."""
         self._questions = list(questions)

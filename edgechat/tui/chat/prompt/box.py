@@ -64,12 +64,7 @@ class PromptBox(Area):
     class Submitted(Message):
         """The user pressed Enter."""
 
-        box: PromptBox
         text: str
-
-        @property
-        def control(self) -> PromptBox:
-            return self.box
 
     @dataclass
     class Pasted(Message):
@@ -260,7 +255,7 @@ class PromptBox(Area):
             self.post_message(self.Unfilled(self.selected_text))
         elif self.text.strip():
             self.is_cleared = False
-            self.post_message(self.Submitted(self, self.text))
+            self.post_message(self.Submitted(self.text))
             self.clear()
 
     def action_newline(self) -> None:

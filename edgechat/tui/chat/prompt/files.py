@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from edgechat.base.errors import DocumentError, ImageError
 from edgechat.base.text import is_text, one_line
-from edgechat.chat.attachments import folders_named_in, images_named_in, read_image
+from edgechat.chat.attachments import paths_named_in, read_image
 from edgechat.chat.commands import commands_of, parse_command
 from edgechat.tui.chat.prompt.above import Chip, Suggestion, chip_of
 
@@ -217,7 +217,7 @@ class NamedFiles:
         """Find the files and folders named in the text."""
         known = {named.path: named for named in self.found}
         found = []
-        for path in await asyncio.to_thread(images_named_in, text):
+        for path in await asyncio.to_thread(paths_named_in, text, "image"):
             version = await asyncio.to_thread(_version, path)
             named = known.get(path)
             if named is None or named.version != version:
@@ -225,7 +225,7 @@ class NamedFiles:
             found.append(named)
         self.found = found
         folders = {folder.path: folder for folder in self.folders}
-        for path in (paths := await asyncio.to_thread(folders_named_in, text)):
+        for path in (paths := await asyncio.to_thread(paths_named_in, text, "folder")):
             if path not in folders:
                 folders[path] = await asyncio.to_thread(_surveyed, path)
         self.folders = [folders[path] for path in paths]

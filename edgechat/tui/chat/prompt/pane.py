@@ -100,14 +100,6 @@ class PromptPane(Vertical):
     def box(self) -> PromptBox:
         return self.query_one(PromptBox)
 
-    @property
-    def text(self) -> str:
-        return self.box.text
-
-    @property
-    def unsent(self) -> str:
-        return self.box.unsent
-
     def put(
         self,
         text: str,
@@ -116,17 +108,14 @@ class PromptPane(Vertical):
         title: str = "",
     ) -> None:
         """Replace the content. title: shown above the box."""
-        self.fill(text)
+        self.box.fill(text)
         self._set_attached(attachments, images)
         self.box.border_title = title
         self.screen.refresh_bindings()
 
-    def fill(self, text: str) -> None:
-        self.box.fill(text)
-
     def clear(self) -> bool:
         """Remove text and attachments, which undo restores; return whether there were any."""
-        if not (self.text or self.attachments or self.images):
+        if not (self.box.text or self.attachments or self.images):
             return False
         self._cleared = self.attachments, self.images
         self.box.clear_draft()
@@ -137,21 +126,6 @@ class PromptPane(Vertical):
     def _restore_attachments(self) -> None:
         attachments, images = self._cleared
         self._set_attached([*attachments, *self.attachments], [*images, *self.images])
-
-    def select_variable(self) -> None:
-        self.box.select_variable((0, 0))
-
-    def quote(self, text: str) -> None:
-        self.box.quote(text)
-
-    def remember(self, questions: Sequence[str]) -> None:
-        self.box.remember(questions)
-
-    def forget_history(self) -> None:
-        self.box.forget_history()
-
-    def take_focus(self) -> None:
-        self.box.focus()
 
     def show_waiting(self, questions: Sequence[str]) -> None:
         self.query_one(WaitingQuestions).show(questions)
@@ -194,17 +168,13 @@ class PromptPane(Vertical):
 
     # The note in the box's frame.
 
-    def weigh_again(self) -> None:
-        """Update the note after a change of model."""
-        self._weigh()
-
     @work(exclusive=True, group="weigh")
-    async def _weigh(self) -> None:
+    async def weigh(self) -> None:
         """Show the estimated time to read the prompt, if it will take long."""
         from edgechat.engine.prompt.window import guessed_tokens
         from edgechat.tui.chat.prompt.reading_time import tokens_of
 
-        text = self.text
+        text = self.box.text
         await self._look_for_named(text)
         named = await asyncio.to_thread(bytes_named_in, text) if "@" in text else 0
         n = guessed_tokens(len(text.encode("utf-8", "replace")) + named)
@@ -256,7 +226,7 @@ class PromptPane(Vertical):
         if self._weighing is not None:
             self._weighing.cancel()
         loop = asyncio.get_running_loop()
-        self._weighing = loop.call_later(_WEIGH_AFTER, self.call_later, self._weigh)
+        self._weighing = loop.call_later(_WEIGH_AFTER, self.call_later, self.weigh)
 
     @work(exclusive=True, group="complete")
     async def _complete_path(self, path: TypedPath, before: str) -> None:
@@ -324,4 +294,4 @@ class PromptPane(Vertical):
             self._set_attached(attachments[:at] + attachments[at + 1 :], images)
         else:
             path = self._named.shown(images)[at - len(attachments)].path
-            self.box.replace_text(without_mention(self.text, path))
+            self.box.replace_text(without_mention(self.box.text, path))
