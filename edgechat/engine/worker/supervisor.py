@@ -29,7 +29,7 @@ from edgechat.base.errors import (
 from edgechat.device.remote.workers import why_lost
 from edgechat.engine.kv.snapshot import Snapshot
 from edgechat.engine.kv.state_files import check_id
-from edgechat.engine.protocol import EngineState, EngineUsers, cannot_chat, cannot_embed
+from edgechat.engine.protocol import BaseEngine, EngineState, cannot_chat, cannot_embed
 from edgechat.engine.types import (
     CachePolicy,
     ChatRequest,
@@ -51,7 +51,7 @@ _PERSIST_SECONDS = 10.0  # maximum seconds to save chat states
 INSPECT_SECONDS = 5.0  # maximum seconds for a snapshot, which waits for a step
 
 
-class EngineSupervisor:
+class EngineSupervisor(BaseEngine):
     """An `Engine` in a worker process.
 
     A request that has killed its worker twice raises RequestRefused.
@@ -71,20 +71,14 @@ class EngineSupervisor:
 
         replan: makes a new plan for a later load, if more memory is free then; called in a thread.
         """
+        super().__init__(idle_seconds, on_state, on_note)
         self._requested = self._plan = self._loaded_plan = plan
         self._replan = replan
-        self.model: ModelInfo | None = None
-        self.state = EngineState.STOPPED
         self._cache_policy = cache_policy
-        self._on_state = on_state
-        self._on_note = on_note
         self._worker: WorkerConnection | None = None
         self._ending: asyncio.Task[None] | None = None
         """Ends the previous worker, even if the task that awaited this was cancelled."""
         self._log: Path | None = None
-        self._lock = asyncio.Lock()
-        self._closed = False
-        self._users = EngineUsers(idle_seconds, self.unload)
         self._loading: set[str] = set()
         self._cancelled: set[str] = set()
         self._crashes: Counter[bytes] = Counter()
@@ -174,14 +168,11 @@ class EngineSupervisor:
             return None
         return await self._worker.inspect(chat, INSPECT_SECONDS)
 
-    def holding(self) -> contextlib.AbstractContextManager[None]:
-        return self._users.holding()
-
     async def unload(self) -> None:
         async with self._lock:
-            if not self._users:
+            if not self._n_users:
                 await self.persist()
-            if not self._users:  # there is still no user
+            if not self._n_users:  # there is still no user
                 await self._end_worker()
 
     @property
@@ -197,7 +188,7 @@ class EngineSupervisor:
 
     async def close(self) -> None:
         self._closed = True
-        self._users.close()
+        self._stop_timer()
         if self._worker is not None:
             await self._worker.close()  # which ends a load in progress
         async with self._lock:
@@ -329,12 +320,6 @@ class EngineSupervisor:
     def _worker_ended(self, worker: WorkerConnection) -> None:
         if worker is self._worker and self.state is EngineState.READY:
             self._set_state(EngineState.STOPPED)
-
-    def _set_state(self, state: EngineState) -> None:
-        if state is not self.state:
-            self.state = state
-            if self._on_state is not None:
-                self._on_state(state)
 
 
 def _digest(request: ChatRequest | Embed | Translate) -> bytes:
