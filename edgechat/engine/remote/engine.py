@@ -42,7 +42,7 @@ from edgechat.engine.types import (
     Translatable,
     Translated,
 )
-from edgechat.engine.worker.connection import cancelled, closed
+from edgechat.engine.worker.connection import closed
 from edgechat.models.remote.client import RemoteClient
 from edgechat.models.remote.discovery import described
 from edgechat.models.remote.measured import note_speed
@@ -176,7 +176,7 @@ class RemoteEngine(BaseEngine):
             with self._stoppable(request.id) as stop, self.holding():
                 client = await stop.unless(self._ready_for(on_progress, may_load))
                 if client is None:
-                    yield cancelled(request.id)
+                    yield Finished.cancelled(request.id)
                     return
                 async with contextlib.aclosing(self._answer(request, client, stop)) as events:
                     async for event in events:

@@ -137,7 +137,7 @@ class WorkerConnection:
                     case types.Failed(_, error):
                         raise error.error()
                     case None if self._closing:
-                        yield cancelled(request.id)
+                        yield types.Finished.cancelled(request.id)
                     case None:
                         raise await self._crashed("during an answer")
 
@@ -284,11 +284,6 @@ class WorkerConnection:
 def closed() -> EngineClosed:
     """Return the error for a load that was stopped on purpose."""
     return EngineClosed("The engine was closed before the model was loaded.", hint="Start it again.")
-
-
-def cancelled(request_id: str) -> types.Finished:
-    """Return the last event of a request that never reached the worker."""
-    return types.Finished(request_id, "cancelled", types.Usage(0, 0, 0), types.Timings(0.0, 0.0, 0.0))
 
 
 def _explain_exit(code: int) -> tuple[str, str]:

@@ -97,9 +97,7 @@ class EmbeddingEngine:
         if job is None:
             return []
         self._jobs.remove(job)
-        return [
-            types.Finished(job.id, "cancelled", types.Usage(job.n_tokens, 0, 0), types.Timings(0.0, 0.0, 0.0))
-        ]
+        return [types.Finished.cancelled(job.id, job.n_tokens)]
 
     def step(self) -> list[Event]:
         """Make one call and return its events; [] if there is nothing to do."""

@@ -35,13 +35,14 @@ from edgechat.engine.types import (
     ChatRequest,
     Embed,
     Embedded,
+    Finished,
     ModelInfo,
     RequestEvent,
     Translatable,
     Translate,
     Translated,
 )
-from edgechat.engine.worker.connection import WorkerConnection, cancelled, closed, tail
+from edgechat.engine.worker.connection import WorkerConnection, closed, tail
 from edgechat.engine.worker.messages import Cancel, Forget
 from edgechat.planner.fallback import is_short, plan_reload, refit, replan_for_more
 from edgechat.planner.plan import LoadPlan
@@ -110,7 +111,7 @@ class EngineSupervisor(BaseEngine):
         digest = _digest(msgspec.structs.replace(request, id=""))
         async with self._worker_for(request.id, digest, on_progress, may_load) as worker:
             if worker is None:
-                yield cancelled(request.id)
+                yield Finished.cancelled(request.id)
                 return
             # Otherwise only the garbage collector would close, and so cancel, an abandoned generator.
             async with contextlib.aclosing(worker.stream(request)) as events:
