@@ -258,7 +258,7 @@ class WorkerConnection:
         return EngineCrashed(
             f"The engine process ended unexpectedly {when} ({reason}).",
             hint=f"{hint} Its log: {self.log}" if self.log is not None else hint,
-            log_tail=tail(self.log) if self.log is not None else "",
+            log_tail=tail(self.log),
         )
 
     async def close(self) -> None:
@@ -325,8 +325,10 @@ def _new_log(folder: Path) -> Path:
     return folder / f"engine-{stamp}-{os.getpid()}.log"
 
 
-def tail(log: Path, n_bytes: int = _LOG_TAIL) -> str:
-    """Return the end of a log, with only printable characters; '' if it cannot be read."""
+def tail(log: Path | None, n_bytes: int = _LOG_TAIL) -> str:
+    """Return the end of a log, with only printable characters; '' if it is None or cannot be read."""
+    if log is None:
+        return ""
     try:
         with log.open("rb") as stream:
             stream.seek(max(0, log.stat().st_size - n_bytes))

@@ -185,7 +185,7 @@ class EngineSupervisor(BaseEngine):
         return self._log
 
     def log_tail(self, n_bytes: int = 4096) -> str:
-        return tail(self._log, n_bytes) if self._log is not None else ""
+        return tail(self._log, n_bytes)
 
     async def close(self) -> None:
         self._closed = True
