@@ -280,7 +280,7 @@ class RemoteEngine(BaseEngine):
             if not isinstance(text, str):
                 raise client.failed("did not return the text of the tokens")
             return Translated(request_id, what, text.encode("utf-8", "replace"))
-        asked = {"llama-server": "content", "vllm": "prompt"}.get(remote.kind, "content")
+        asked = "prompt" if remote.kind == "vllm" else "content"
         flags = {"add_special": bos, "parse_special": special} if asked == "content" else {}
         told = await client.post("/tokenize", {"model": remote.id, asked: what, **flags})
         tokens = _field(told, "tokens")
