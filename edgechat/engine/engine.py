@@ -54,7 +54,6 @@ from edgechat.engine.types import (
     FinishReason,
     Message,
     Prefill,
-    Timings,
     Translate,
     Translated,
     Usage,
@@ -195,7 +194,7 @@ class EngineCore:
         """Stop a request; its cached tokens stay valid. Unknown ids are ignored."""
         job = self.preparation.give_up(request_id)
         if job is not None and job.sequence is None:
-            return [Finished(request_id, "cancelled", Usage(0, 0, 0), Timings(0.0, 0.0, 0.0))]
+            return [Finished.cancelled(request_id)]
         sequence = job.sequence if job is not None else self.scheduler.find(request_id)
         if not isinstance(sequence, Generation):
             return []

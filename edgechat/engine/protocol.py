@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AbstractContextManager
 from enum import Enum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from edgechat.base.errors import WrongKind
 from edgechat.engine.kv.snapshot import Snapshot
@@ -166,43 +167,53 @@ def cannot_embed(name: str = "This model", query: str | None = None) -> WrongKin
     )
 
 
-class EngineUsers:
-    """Counts an engine's users and unloads it when idle. True while in use."""
+class BaseEngine(ABC):
+    """State and users of an engine, which is unloaded when idle: the common part of the implementations."""
 
-    def __init__(self, idle_seconds: float, unload: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """unload: called after `idle_seconds` without users; never if `idle_seconds` is 0."""
-        self._idle_seconds = idle_seconds
-        self._unload = unload
-        self._n = 0
+    def __init__(
+        self,
+        idle_seconds: float,
+        on_state: Callable[[EngineState], None] | None,
+        on_note: Callable[[str], None],
+    ) -> None:
+        """idle_seconds: `unload` is called after this time without users; never if it is 0."""
+        self.model: ModelInfo | None = None
+        self.state = EngineState.STOPPED
+        self._on_state, self._on_note = on_state, on_note
+        self._lock = asyncio.Lock()
         self._closed = False
+        self._idle_seconds = idle_seconds
+        self._n_users = 0
         self._timer: asyncio.TimerHandle | None = None
         self._unloading: asyncio.Task[None] | None = None
 
-    def __bool__(self) -> bool:
-        return self._n > 0
+    @abstractmethod
+    async def unload(self) -> None:
+        """See `Engine.unload`."""
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
-        """Count as a user within the context."""
-        self._n += 1
-        self._cancel()
+        """See `Engine.holding`."""
+        self._n_users += 1
+        self._stop_timer()
         try:
             yield
         finally:
-            self._n -= 1
-            if not self._n and self._idle_seconds > 0 and not self._closed:
+            self._n_users -= 1
+            if not self._n_users and self._idle_seconds > 0 and not self._closed:
                 loop = asyncio.get_running_loop()
                 self._timer = loop.call_later(self._idle_seconds, self._went_idle)
 
-    def close(self) -> None:
-        """Stop the idle timer."""
-        self._closed = True
-        self._cancel()
-
     def _went_idle(self) -> None:
-        self._unloading = asyncio.ensure_future(self._unload())
+        self._unloading = asyncio.ensure_future(self.unload())
 
-    def _cancel(self) -> None:
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _set_state(self, state: EngineState) -> None:
+        if state is not self.state:
+            self.state = state
+            if self._on_state is not None:
+                self._on_state(state)

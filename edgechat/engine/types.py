@@ -348,6 +348,11 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
     stop_text: str | None = None
     """The requested stop string that ended the reply, if any."""
 
+    @classmethod
+    def cancelled(cls, request_id: str, prompt_tokens: int = 0) -> Finished:
+        """Return the end of a request that was cancelled before its reply began."""
+        return cls(request_id, "cancelled", Usage(prompt_tokens, 0, 0), Timings(0.0, 0.0, 0.0))
+
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
     """Failure of a request, or of the load if `request_id` is None."""

@@ -101,7 +101,6 @@ def snapshot(runs: tuple[Run, ...] = RUNS, cells: int = 4096, **changes: object)
             settling=False,
             chunk_tokens=128,
             step_seconds=0.0243,
-            prompt_token_seconds=0.0019,
         ),
         "on_disk": StatesOnDisk(12, 310 * MIB),
         "memory_bytes": 1934 * MIB,

@@ -264,8 +264,7 @@ class LlamaCppBackend(LlamaCppModel):
         self._keep_places(seq, Places([*places.runs, replace(run, start=start)]))
         if self._head is not None:
             self._head.stop(seq)
-        self._rolled_back.discard(seq)
-        self._alone = (-1, 0)
+        self._forget_calls(seq)
 
     def _forget_calls(self, seq: int) -> None:
         """Record that the recurrent state of a sequence was replaced."""

@@ -71,7 +71,7 @@ class LlamaCppMedia:
         else:
             medium = Waveform(contents.pcm, contents.rate)
         with closing(medium):
-            chunks = self._projector.tokenize([medium], bos=False, special=True)
+            chunks = self._projector.tokenize(medium)
         parts: list[tuple[int, ...] | Media] = []
         for chunk in chunks:
             if isinstance(chunk, TextChunk):

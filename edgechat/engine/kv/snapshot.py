@@ -138,8 +138,6 @@ class SchedulerState(msgspec.Struct, frozen=True, kw_only=True):
     """Maximum prompt tokens in the next call if there are no streams."""
     step_seconds: float
     """Seconds for a one-token call; 0 before the first call."""
-    prompt_token_seconds: float
-    """Seconds per prompt token; 0 before the first prompt."""
     batches: tuple[int, ...] = ()
     """Number of calls, since the model was loaded, that computed one sequence, two sequences and so on."""
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import one_line
+from edgechat.engine.backends.base import FileVersion
 from edgechat.engine.kv import state_files
 from edgechat.engine.kv.snapshot import StatesOnDisk
 from edgechat.engine.kv.state_files import Cut, SavedState, StateHeader, StateRefused, WriteStopped, forget
@@ -326,10 +327,6 @@ def _log_problem(chat: str, what: str, error: Exception) -> None:
     _LOG.warning("%s", one_line(f"the state of chat {chat} is not {what}: {why}", 500))
 
 
-_Version = tuple[int, int, int]
-"""Inode, size and modification time, which identify a version of a file."""
-
-
 @dataclass(frozen=True, slots=True)
 class FoundState:
     """A saved state that shares a prefix with a prompt."""
@@ -347,7 +344,7 @@ class StateIndex:
     """Index of the states in the folder, updated when files change. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[_Version, KnownState | None]] = {}
+        self._known: dict[str, tuple[FileVersion, KnownState | None]] = {}
 
     def states(self, key: Callable[[], bytes], at_most: int) -> list[KnownState]:
         """Return the readable states with this key, of at most `at_most` bytes.

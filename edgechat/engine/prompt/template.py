@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -96,7 +97,6 @@ class ChatTemplate:
         self.has_effort = _EFFORT in self.source
         self._special = {"bos_token": bos, "eos_token": eos}
         self._process = process or template_process()
-        self._takes_system: bool | None = None
         self._takes_later_system: bool | None = None
 
     def render(
@@ -124,7 +124,7 @@ class ChatTemplate:
         if has_later_rules(messages) and not self._accepts_later_system():
             messages = history.with_rules_first(messages)
         if self.calls.told:
-            messages = history.in_words(messages, tools, ruled=not tools or self._accepts_system())
+            messages = history.in_words(messages, tools, ruled=not tools or self._accepts_system)
         variables: dict[str, Any] = {
             "messages": guard(history.as_dicts(messages, self.calls)),
             "add_generation_prompt": generation_prompt,
@@ -150,7 +150,7 @@ class ChatTemplate:
         """Return messages with the model's default system prompt, unless they already have one."""
         if not self._system or any(message.role == "system" for message in messages):
             return messages
-        if self._accepts_system():
+        if self._accepts_system:
             return [Message("system", self._system), *messages]
         at = next((at for at, message in enumerate(messages) if message.role == "user"), None)
         if at is None:
@@ -158,14 +158,13 @@ class ChatTemplate:
         question = replace(messages[at], content=f"{self._system}\n\n{messages[at].content}")
         return [*messages[:at], question, *messages[at + 1 :]]
 
+    @cached_property
     def _accepts_system(self) -> bool:
-        if self._takes_system is None:
-            try:
-                self.render((Message("system", "a"), _QUESTION))
-                self._takes_system = True
-            except TemplateError:
-                self._takes_system = False
-        return self._takes_system
+        try:
+            self.render((Message("system", "a"), _QUESTION))
+        except TemplateError:
+            return False
+        return True
 
     def _accepts_later_system(self) -> bool:
         """Return True if the template renders later system messages in place."""

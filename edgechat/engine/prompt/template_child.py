@@ -11,7 +11,6 @@ import functools
 import json
 import traceback
 from datetime import datetime
-from types import FrameType
 from typing import Any
 
 import msgspec
@@ -56,12 +55,9 @@ class _RefusedError(ValueError):
 
 def _line_of(error: Exception) -> int | None:
     """Return the innermost template line in an error's traceback."""
-    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if _is_template(frame)]
+    steps = traceback.walk_tb(error.__traceback__)
+    lines = [line for frame, line in steps if frame.f_code.co_filename == "<template>"]
     return lines[-1] if lines else getattr(error, "lineno", None)
-
-
-def _is_template(frame: FrameType) -> bool:
-    return frame.f_code.co_filename == "<template>"
 
 
 @functools.lru_cache(maxsize=4)

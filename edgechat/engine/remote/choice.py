@@ -7,7 +7,7 @@ from collections.abc import Callable
 from edgechat.base.errors import RemoteDenied
 from edgechat.base.text import one_line
 from edgechat.engine.protocol import EngineState
-from edgechat.engine.remote.engine import RemoteEngine, RunningHost
+from edgechat.engine.remote.engine import RemoteEngine, RemoteHost, RunningHost
 from edgechat.engine.remote.started import StartedHost
 from edgechat.models.remote.measured import measured_speeds
 from edgechat.models.remote.model import HostedModel, root_of, split_remote
@@ -67,12 +67,11 @@ def remote_engine(
     If the plan has a program, the engine starts it, and ends it when idle.
     """
     assert plan.remote is not None
+    host: RemoteHost
     if plan.program is not None:
         host = StartedHost(plan.program, plan.remote.name)
-        return RemoteEngine(plan, host, idle_seconds=idle_seconds, on_note=on_note, on_state=on_state)
-    server = settings.remotes.get(plan.remote.server)
-    if server is None:
+    elif (server := settings.remotes.get(plan.remote.server)) is not None:
+        host = RunningHost(server)
+    else:
         raise RemoteDenied(f"{plan.remote.server} was removed from settings.toml.")
-    return RemoteEngine(
-        plan, RunningHost(server), idle_seconds=idle_seconds, on_note=on_note, on_state=on_state
-    )
+    return RemoteEngine(plan, host, idle_seconds=idle_seconds, on_note=on_note, on_state=on_state)

@@ -29,7 +29,7 @@ from edgechat.base.errors import (
     RemoteUnreachable,
 )
 from edgechat.engine.kv.state_files import check_id
-from edgechat.engine.protocol import EngineState, EngineUsers, cannot_chat, cannot_embed
+from edgechat.engine.protocol import BaseEngine, EngineState, cannot_chat, cannot_embed
 from edgechat.engine.remote.reply import RemoteReply
 from edgechat.engine.remote.request import body_of, unsupported, without_oldest
 from edgechat.engine.types import (
@@ -42,7 +42,7 @@ from edgechat.engine.types import (
     Translatable,
     Translated,
 )
-from edgechat.engine.worker.connection import cancelled, closed
+from edgechat.engine.worker.connection import closed
 from edgechat.models.remote.client import RemoteClient
 from edgechat.models.remote.discovery import described
 from edgechat.models.remote.measured import note_speed
@@ -123,7 +123,7 @@ class _Stop:
             self._waiting = None
 
 
-class RemoteEngine:
+class RemoteEngine(BaseEngine):
     """An `Engine` on another server.
 
     If edgechat starts the server itself, the `RemoteHost` starts it on a loopback port in `open` and ends it
@@ -145,24 +145,18 @@ class RemoteEngine:
         notices about settings that the server has no field for.
         """
         assert plan.remote is not None
+        super().__init__(idle_seconds, on_state, on_note)
         self.plan = plan
-        self.model: ModelInfo | None = None
-        self.state = EngineState.STOPPED
         self.has_crashed = False
         self._host = host
-        self._on_state = on_state
-        self._on_note = on_note
         self._noted: set[str] = set()
         self._client: RemoteClient | None = None
         self._retired: list[RemoteClient] = []
         """Connections that other requests may still use."""
-        self._lock = asyncio.Lock()
-        self._closed = False
         self._stops: dict[object, _Stop] = {}
         """A `_Stop` for each request in progress, by id, and for each start."""
         self._seen: ServerLoad | None = None
         self._next_look = 0.0
-        self._users = EngineUsers(idle_seconds, self.unload)
 
     async def start(self, on_progress: Callable[[float], None] | None = None) -> ModelInfo:
         with self._stoppable(object()) as stop, self.holding():
@@ -182,7 +176,7 @@ class RemoteEngine:
             with self._stoppable(request.id) as stop, self.holding():
                 client = await stop.unless(self._ready_for(on_progress, may_load))
                 if client is None:
-                    yield cancelled(request.id)
+                    yield Finished.cancelled(request.id)
                     return
                 async with contextlib.aclosing(self._answer(request, client, stop)) as events:
                     async for event in events:
@@ -286,7 +280,7 @@ class RemoteEngine:
             if not isinstance(text, str):
                 raise client.failed("did not return the text of the tokens")
             return Translated(request_id, what, text.encode("utf-8", "replace"))
-        asked = {"llama-server": "content", "vllm": "prompt"}.get(remote.kind, "content")
+        asked = "prompt" if remote.kind == "vllm" else "content"
         flags = {"add_special": bos, "parse_special": special} if asked == "content" else {}
         told = await client.post("/tokenize", {"model": remote.id, asked: what, **flags})
         tokens = _field(told, "tokens")
@@ -315,12 +309,9 @@ class RemoteEngine:
             self._next_look = now + (_LOOK_SECONDS if self._seen is not None else _NO_LOOK_SECONDS)
         return self._seen
 
-    def holding(self) -> contextlib.AbstractContextManager[None]:
-        return self._users.holding()
-
     async def unload(self) -> None:
         async with self._lock:
-            if not self._users:
+            if not self._n_users:
                 await self._disconnect()
                 await self._host.close()
 
@@ -335,7 +326,7 @@ class RemoteEngine:
         self._closed = True
         for stop in self._stops.values():
             stop.end()
-        self._users.close()
+        self._stop_timer()
         async with self._lock:
             await self._disconnect()
             await self._host.close()
@@ -422,7 +413,7 @@ class RemoteEngine:
             self._retired.append(self._client)
         self._client, self._seen, self._next_look = None, None, 0.0
         self._set_state(EngineState.STOPPED)
-        if not self._users:
+        if not self._n_users:
             await self._disconnect()
 
     async def _disconnect(self) -> None:
@@ -432,12 +423,6 @@ class RemoteEngine:
         for client in clients:
             await client.close()
         self._set_state(EngineState.STOPPED)
-
-    def _set_state(self, state: EngineState) -> None:
-        if state is not self.state:
-            self.state = state
-            if self._on_state is not None:
-                self._on_state(state)
 
 
 async def _next(pieces: AsyncGenerator[list[bytes], None]) -> list[bytes]:

@@ -87,7 +87,7 @@ class StartedHost:
 
     def log_tail(self, n_bytes: int) -> str:
         """Return the end of the program's log, with only printable characters and the API key masked."""
-        text = tail(self.log_path, n_bytes) if self.log_path is not None else ""
+        text = tail(self.log_path, n_bytes)
         key = self._server.key if self._server is not None else None
         return text.replace(key, "…") if key else text
 

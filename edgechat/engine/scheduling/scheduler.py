@@ -276,7 +276,7 @@ class Scheduler:
         """Evict idle slots, then preempt the youngest sequences, until there are cells for the batch."""
         while planned:
             needed = sum(len(part.tokens) for _, part in planned)
-            free = self.cells - self.cache.cells_used
+            free = self.n_free
             if needed <= free:
                 break
             if self.cache.evict():
@@ -293,9 +293,10 @@ class Scheduler:
                 planned = [self._part(sequence, len(part.tokens) - (needed - free))]
         return planned
 
-    def spare(self, wanted: int) -> int:
-        """Return the number of cells that are free without eviction, up to `wanted`."""
-        return min(self.cells - self.cache.cells_used, wanted)
+    @property
+    def n_free(self) -> int:
+        """Number of cells that are free without eviction."""
+        return self.cells - self.cache.cells_used
 
     def _youngest(self) -> Sequence:
         """Return the running sequence to preempt first."""

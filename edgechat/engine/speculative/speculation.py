@@ -171,7 +171,7 @@ class Speculation:
     def _max_drafted(self, planned: Planned) -> int:
         n = len(planned)
         rows = min(self._backend.n_outputs_max, self._backend.n_batch, LARGEST) - n
-        return min(rows, self._scheduler.spare(n + rows) - n)
+        return min(rows, self._scheduler.n_free - n)
 
     def _drafted(self, planned: Planned, streams: list[Stream], most: int, step: _Step) -> Planned:
         limits = [min(self._limit(stream), most) for stream in streams]

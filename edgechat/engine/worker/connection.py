@@ -137,7 +137,7 @@ class WorkerConnection:
                     case types.Failed(_, error):
                         raise error.error()
                     case None if self._closing:
-                        yield cancelled(request.id)
+                        yield types.Finished.cancelled(request.id)
                     case None:
                         raise await self._crashed("during an answer")
 
@@ -258,7 +258,7 @@ class WorkerConnection:
         return EngineCrashed(
             f"The engine process ended unexpectedly {when} ({reason}).",
             hint=f"{hint} Its log: {self.log}" if self.log is not None else hint,
-            log_tail=tail(self.log) if self.log is not None else "",
+            log_tail=tail(self.log),
         )
 
     async def close(self) -> None:
@@ -284,11 +284,6 @@ class WorkerConnection:
 def closed() -> EngineClosed:
     """Return the error for a load that was stopped on purpose."""
     return EngineClosed("The engine was closed before the model was loaded.", hint="Start it again.")
-
-
-def cancelled(request_id: str) -> types.Finished:
-    """Return the last event of a request that never reached the worker."""
-    return types.Finished(request_id, "cancelled", types.Usage(0, 0, 0), types.Timings(0.0, 0.0, 0.0))
 
 
 def _explain_exit(code: int) -> tuple[str, str]:
@@ -330,8 +325,10 @@ def _new_log(folder: Path) -> Path:
     return folder / f"engine-{stamp}-{os.getpid()}.log"
 
 
-def tail(log: Path, n_bytes: int = _LOG_TAIL) -> str:
-    """Return the end of a log, with only printable characters; '' if it cannot be read."""
+def tail(log: Path | None, n_bytes: int = _LOG_TAIL) -> str:
+    """Return the end of a log, with only printable characters; '' if it is None or cannot be read."""
+    if log is None:
+        return ""
     try:
         with log.open("rb") as stream:
             stream.seek(max(0, log.stat().st_size - n_bytes))

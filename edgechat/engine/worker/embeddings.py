@@ -69,8 +69,6 @@ class EmbeddingEngine:
             self._pairs.check()
         self._jobs: deque[_Job] = deque()
         self._batches = [0] * embedder.n_seq_max
-        self._seconds = 0.0
-        """Seconds per token in the last call."""
 
     @property
     def is_idle(self) -> bool:
@@ -97,9 +95,7 @@ class EmbeddingEngine:
         if job is None:
             return []
         self._jobs.remove(job)
-        return [
-            types.Finished(job.id, "cancelled", types.Usage(job.n_tokens, 0, 0), types.Timings(0.0, 0.0, 0.0))
-        ]
+        return [types.Finished.cancelled(job.id, job.n_tokens)]
 
     def step(self) -> list[Event]:
         """Make one call and return its events; [] if there is nothing to do."""
@@ -107,14 +103,12 @@ class EmbeddingEngine:
         batch = list(self._next_batch(events))
         if not batch:
             return events
-        began = time.perf_counter()
         try:
             vectors = self._embedder.embed([tokens for _, tokens in batch])
         except Exception as error:
             affected = dict.fromkeys(job for job, _ in batch if job in self._jobs)
             error = fault(error)
             return events + [self._fail(job, error) for job in affected]
-        self._seconds = (time.perf_counter() - began) / sum(len(tokens) for _, tokens in batch)
         self._batches[len(batch) - 1] += 1
         for (job, tokens), vector in zip(batch, vectors, strict=True):
             job.vectors.append(vector.astype("<f4").tobytes())
@@ -197,7 +191,6 @@ class EmbeddingEngine:
             settling=False,
             chunk_tokens=min(self._embedder.n_batch, _BATCH),
             step_seconds=0.0,
-            prompt_token_seconds=self._seconds,
             batches=tuple(self._batches),
         )
         drafting = DraftingState(

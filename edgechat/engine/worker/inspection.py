@@ -168,7 +168,6 @@ class Inspector:
             settling=any(not one.generates for one in scheduler.sequences),
             chunk_tokens=min(self._engine.backend.n_batch, cost.prompt_tokens()),
             step_seconds=cost.stream_seconds(),
-            prompt_token_seconds=cost.token_seconds,
             batches=tuple(scheduler.batches),
         )
 

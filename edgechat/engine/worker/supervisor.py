@@ -29,19 +29,20 @@ from edgechat.base.errors import (
 from edgechat.device.remote.workers import why_lost
 from edgechat.engine.kv.snapshot import Snapshot
 from edgechat.engine.kv.state_files import check_id
-from edgechat.engine.protocol import EngineState, EngineUsers, cannot_chat, cannot_embed
+from edgechat.engine.protocol import BaseEngine, EngineState, cannot_chat, cannot_embed
 from edgechat.engine.types import (
     CachePolicy,
     ChatRequest,
     Embed,
     Embedded,
+    Finished,
     ModelInfo,
     RequestEvent,
     Translatable,
     Translate,
     Translated,
 )
-from edgechat.engine.worker.connection import WorkerConnection, cancelled, closed, tail
+from edgechat.engine.worker.connection import WorkerConnection, closed, tail
 from edgechat.engine.worker.messages import Cancel, Forget
 from edgechat.planner.fallback import is_short, plan_reload, refit, replan_for_more
 from edgechat.planner.plan import LoadPlan
@@ -51,7 +52,7 @@ _PERSIST_SECONDS = 10.0  # maximum seconds to save chat states
 INSPECT_SECONDS = 5.0  # maximum seconds for a snapshot, which waits for a step
 
 
-class EngineSupervisor:
+class EngineSupervisor(BaseEngine):
     """An `Engine` in a worker process.
 
     A request that has killed its worker twice raises RequestRefused.
@@ -71,20 +72,14 @@ class EngineSupervisor:
 
         replan: makes a new plan for a later load, if more memory is free then; called in a thread.
         """
+        super().__init__(idle_seconds, on_state, on_note)
         self._requested = self._plan = self._loaded_plan = plan
         self._replan = replan
-        self.model: ModelInfo | None = None
-        self.state = EngineState.STOPPED
         self._cache_policy = cache_policy
-        self._on_state = on_state
-        self._on_note = on_note
         self._worker: WorkerConnection | None = None
         self._ending: asyncio.Task[None] | None = None
         """Ends the previous worker, even if the task that awaited this was cancelled."""
         self._log: Path | None = None
-        self._lock = asyncio.Lock()
-        self._closed = False
-        self._users = EngineUsers(idle_seconds, self.unload)
         self._loading: set[str] = set()
         self._cancelled: set[str] = set()
         self._crashes: Counter[bytes] = Counter()
@@ -116,7 +111,7 @@ class EngineSupervisor:
         digest = _digest(msgspec.structs.replace(request, id=""))
         async with self._worker_for(request.id, digest, on_progress, may_load) as worker:
             if worker is None:
-                yield cancelled(request.id)
+                yield Finished.cancelled(request.id)
                 return
             # Otherwise only the garbage collector would close, and so cancel, an abandoned generator.
             async with contextlib.aclosing(worker.stream(request)) as events:
@@ -174,14 +169,11 @@ class EngineSupervisor:
             return None
         return await self._worker.inspect(chat, INSPECT_SECONDS)
 
-    def holding(self) -> contextlib.AbstractContextManager[None]:
-        return self._users.holding()
-
     async def unload(self) -> None:
         async with self._lock:
-            if not self._users:
+            if not self._n_users:
                 await self.persist()
-            if not self._users:  # there is still no user
+            if not self._n_users:  # there is still no user
                 await self._end_worker()
 
     @property
@@ -193,11 +185,11 @@ class EngineSupervisor:
         return self._log
 
     def log_tail(self, n_bytes: int = 4096) -> str:
-        return tail(self._log, n_bytes) if self._log is not None else ""
+        return tail(self._log, n_bytes)
 
     async def close(self) -> None:
         self._closed = True
-        self._users.close()
+        self._stop_timer()
         if self._worker is not None:
             await self._worker.close()  # which ends a load in progress
         async with self._lock:
@@ -329,12 +321,6 @@ class EngineSupervisor:
     def _worker_ended(self, worker: WorkerConnection) -> None:
         if worker is self._worker and self.state is EngineState.READY:
             self._set_state(EngineState.STOPPED)
-
-    def _set_state(self, state: EngineState) -> None:
-        if state is not self.state:
-            self.state = state
-            if self._on_state is not None:
-                self._on_state(state)
 
 
 def _digest(request: ChatRequest | Embed | Translate) -> bytes:

@@ -18,8 +18,6 @@ from edgechat.native.accelerators import rpc as servers
 Kind = Literal["cpu", "gpu", "igpu", "accel", "meta"]
 _KINDS: tuple[Kind, ...] = ("cpu", "gpu", "igpu", "accel", "meta")  # enum ggml_backend_dev_type
 
-_RPC = "RPC"
-
 TIME_LIMIT = 20.0
 """Seconds. A CPU build answers in 0.4; GPU drivers may take several."""
 
@@ -127,7 +125,7 @@ def inventory(rpc: tuple[str, ...] = ()) -> DeviceInventory:
     build = Build(
         version=llama_cpp.__version__,
         ggml=f"{_version('ggml_version')} ({_version('ggml_commit')})",
-        backends=tuple(name for name in backends if not name.startswith(f"{_RPC}[")),
+        backends=tuple(name for name in backends if not name.startswith(f"{servers.NAME}[")),
         features=features_of(ggml.text(lib.llama_print_system_info())),
         gpu_offload=bool(lib.llama_supports_gpu_offload()),
         rpc=bool(lib.llama_supports_rpc()),
@@ -176,7 +174,7 @@ def _devices(addresses: tuple[str, ...]) -> tuple[NativeDevice, ...]:
         backend = ggml.registry_name(ggml.ask("ggml_backend_dev_backend_reg", ctypes.c_void_p, handle))
         # An RPC device's description is its address.
         address = ggml.text(ggml.ask("ggml_backend_dev_description", ctypes.c_char_p, handle))
-        if backend == _RPC and address not in addresses:
+        if backend == servers.NAME and address not in addresses:
             continue
         props = _Props()
         ggml.call("ggml_backend_dev_get_props", None, ctypes.c_void_p(handle), ctypes.pointer(props))

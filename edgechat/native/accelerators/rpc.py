@@ -19,7 +19,7 @@ from edgechat.base.errors import ServerRefused
 from edgechat.base.network import lenders
 
 NAME = "RPC"
-"""Prefix of the devices' names."""
+"""Name of the backend, and prefix of its devices' names."""
 _PATIENCE = 3.0
 """Seconds. A free server answers at once, or after freeing its last client's memory."""
 
@@ -89,7 +89,7 @@ def _function(name: bytes) -> Any:
     """Return the address of one of the RPC backend's functions. Raises ServerRefused."""
     from edgechat.native import ggml
 
-    registry = ggml.call("ggml_backend_reg_by_name", ctypes.c_void_p, ctypes.c_char_p(b"RPC"))
+    registry = ggml.call("ggml_backend_reg_by_name", ctypes.c_void_p, ctypes.c_char_p(NAME.encode()))
     address = ggml.registered(registry, name)
     if not address:
         raise ServerRefused(

@@ -13,10 +13,9 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import ClassVar
 
@@ -238,7 +237,7 @@ class Projector:
         if not self.sees:
             return
         with closing(Bitmap(64, 64, None)) as blank:
-            chunks = self.tokenize([blank], bos=False, special=True)
+            chunks = self.tokenize(blank)
         marks: list[int] = []
         for chunk in chunks:
             if isinstance(chunk, MediaChunk):
@@ -258,40 +257,32 @@ class Projector:
             raise ValueError("the projector is closed")
         return self._pointer
 
-    def tokenize(self, parts: Sequence[str | Medium], *, bos: bool, special: bool) -> list[Chunk]:
-        """Return the chunks of a prompt: text as tokens, and each image or sound as one or more chunks.
+    def tokenize(self, medium: Medium) -> list[Chunk]:
+        """Return an image or sound as one or more chunks, with the text that the model expects around it.
 
-        Tokens that the model expects around media become part of the text. special: whether texts may contain
-        special tokens. Images are scaled here, which takes 0.1 seconds for 16 megapixels, and sounds become
-        spectrograms. The caller must close the chunks. Raises BadRequest for media that the model cannot
-        take.
+        Images are scaled here, which takes 0.1 seconds for 16 megapixels, and sounds become spectrograms. The
+        caller must close the chunks. Raises BadRequest for media that the model cannot take.
         """
-        for part in parts:
-            if isinstance(part, Medium) and not (self.sees if isinstance(part, Bitmap) else self.hears):
-                sense = "sees" if isinstance(part, Bitmap) else "hears"
-                raise BadRequest(
-                    f"{self.name} does not accept {part.what}s.", hint=f"Use a model that {sense}."
-                )
-        texts = [_text(part, special) if isinstance(part, str) else None for part in parts]
-        native = (lib.mtmd_input_part * len(parts))()
-        for one, part, text in zip(native, parts, texts, strict=True):
-            if isinstance(part, Medium):
-                one.bitmap = part.pointer
-            else:
-                one.text = ctypes.pointer(text)
-        pointers = (ctypes.POINTER(lib.mtmd_input_part) * len(parts))(*map(ctypes.pointer, native))
+        if not (self.sees if isinstance(medium, Bitmap) else self.hears):
+            sense = "sees" if isinstance(medium, Bitmap) else "hears"
+            raise BadRequest(
+                f"{self.name} does not accept {medium.what}s.", hint=f"Use a model that {sense}."
+            )
+        part = ctypes.pointer(lib.mtmd_input_part(bitmap=medium.pointer))
         logs.last_errors.clear()
-        with ExitStack() as stack:
-            found = lib.mtmd_input_chunks_init()
-            assert found is not None
-            stack.callback(lib.mtmd_input_chunks_free, found)
-            if lib.mtmd_tokenize_from_parts(self.pointer, found, pointers, len(parts), bos) != 0:
-                raise _untakable(self.name, parts)
+        found = lib.mtmd_input_chunks_init()
+        assert found is not None
+        try:
+            if lib.mtmd_tokenize_from_parts(self.pointer, found, ctypes.pointer(part), 1, False) != 0:
+                raise _untakable(self.name, medium)
             chunks = [
                 self._copied(lib.mtmd_input_chunks_get(found, index))
                 for index in range(lib.mtmd_input_chunks_size(found))
             ]
-        _number([part.id for part in parts if isinstance(part, Medium)], chunks)
+        finally:
+            lib.mtmd_input_chunks_free(found)
+        for index, chunk in enumerate(chunk for chunk in chunks if isinstance(chunk, MediaChunk)):
+            chunk.part = index
         return chunks
 
     def _copied(self, native: lib.mtmd_input_chunk_p) -> Chunk:
@@ -368,31 +359,13 @@ def parameters(*, device: str = "", threads: int = 1, max_tokens: int = 0) -> li
     return params
 
 
-def _untakable(name: str, parts: Sequence[str | Medium]) -> BadRequest:
-    if any(isinstance(part, Bitmap) for part in parts):
+def _untakable(name: str, medium: Medium) -> BadRequest:
+    if isinstance(medium, Bitmap):
         return BadRequest(
             f"{name} cannot process this picture: {logs.cause()}",
             hint="Crop it: a picture much longer than wide has nothing left when it is scaled down.",
         )
     return BadRequest(f"{name} cannot process this sound: {logs.cause()}", hint="Send another part of it.")
-
-
-def _text(text: str, special: bool) -> lib.mtmd_input_text:
-    raw = text.encode("utf-8", "replace")
-    return lib.mtmd_input_text(raw, len(raw), False, special)
-
-
-def _number(ids: Sequence[str], chunks: Sequence[Chunk]) -> None:
-    """Number the chunks of each medium.
-
-    ids: the ids of all media in order; equal media have equally many chunks.
-    """
-    media = (chunk for chunk in chunks if isinstance(chunk, MediaChunk))
-    for (_, equal), (_, made) in zip(groupby(ids), groupby(media, lambda one: one.id), strict=True):
-        run = list(made)
-        of_each = len(run) // len(list(equal))
-        for index, chunk in enumerate(run):
-            chunk.part = index % of_each
 
 
 def _device(name: str) -> int | None:

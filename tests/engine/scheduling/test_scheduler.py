@@ -407,7 +407,7 @@ def leave(scheduler, tokens):
 def test_idle_slots_go_before_who_runs_and_then_the_youngest(make):
     scheduler = make(context=200)
     leave(scheduler, text(30))
-    assert [scheduler.spare(n) for n in (999, 170, 5)] == [170, 170, 5]
+    assert scheduler.n_free == 170
     scheduler.add(one := asking("a", text(100, of=1)))
     while not one.n_generated:
         call(scheduler)

@@ -198,7 +198,6 @@ def test_a_request_that_runs(make):
         if snapshot.prompt is not None:
             seen.append(snapshot.work.running)
     assert {*seen} == {0, 1, 2}
-    assert inspector.inspect().work.prompt_token_seconds > 0
 
 
 @pytest.mark.slow

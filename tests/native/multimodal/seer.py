@@ -71,9 +71,20 @@ class Seer:
 
     def chunks(self, *parts: Part) -> list[Chunk]:
         """Return a prompt's chunks; their pixels are freed with the process."""
-        with ExitStack() as stack:
-            given = [part if isinstance(part, str) else stack.enter_context(bitmap(part)) for part in parts]
-            return self.projector.tokenize(given, bos=True, special=True)
+        chunks: list[Chunk] = []
+        for part in parts:
+            if isinstance(part, str):
+                tokens = self.vocabulary.tokenize(part, bos=not chunks, special=True)
+                found: list[Chunk] = [TextChunk(tuple(tokens))]
+            else:
+                with bitmap(part) as medium:
+                    found = self.projector.tokenize(medium)
+            for chunk in found:
+                if chunks and isinstance(chunk, TextChunk) and isinstance(chunks[-1], TextChunk):
+                    chunks[-1] = TextChunk(chunks[-1].tokens + chunk.tokens)
+                else:
+                    chunks.append(chunk)
+        return chunks
 
     def read(self, chunks: Sequence[Chunk], place: Place, *, batch: int = 0) -> Place:
         """Compute chunks one after another, images in batches of `batch`; leave the last row in `place`."""

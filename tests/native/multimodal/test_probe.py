@@ -56,7 +56,7 @@ with closing(Model(Path(sys.argv[1]), LoadParams(context=512))) as model:
     before = resident().rss
     with closing(Projector(Path(sys.argv[2]), model)) as projector:
         with closing(Bitmap(side, side, bytes(3 * side * side))) as bitmap:
-            chunks = projector.tokenize([bitmap], bos=False, special=True)
+            chunks = projector.tokenize(bitmap)
         (chunk,) = (one for one in chunks if isinstance(one, MediaChunk))
         projector.encode(chunk)
         print(resident().rss - before)

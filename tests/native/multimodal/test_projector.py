@@ -11,7 +11,7 @@ import pytest
 from edgechat.base.errors import BadRequest, LoadFailed
 from edgechat.base.images.image import MAX_SIDE
 from edgechat.native.handles import Model
-from edgechat.native.multimodal.projector import Bitmap, Cancelled, MediaChunk, Projector, TextChunk
+from edgechat.native.multimodal.projector import Bitmap, Cancelled, MediaChunk, Projector
 from edgechat.native.params import LoadParams
 from tests.kit import QWEN3, Spec, build, tiny
 from tests.kit.vision import COLOURS, KINDS, PROMPT, noisy, plain, seeing
@@ -99,16 +99,10 @@ def test_ids_are_those_of_the_pixels(seer):
 
 def test_counting_needs_no_pixels(seer):
     with closing(Bitmap(100, 80, None)) as blank:
-        counted = seer.projector.tokenize([blank], bos=False, special=True)
+        counted = seer.projector.tokenize(blank)
     seen = media(seer, plain("red", 100, 80))
     sizes = [(one.n_tokens, one.n_positions) for one in counted if isinstance(one, MediaChunk)]
     assert sizes == [(one.n_tokens, one.n_positions) for one in seen]
-
-
-def test_a_marker_in_the_text_is_text(seer):
-    (chunk,) = seer.chunks("a <__media__> b")
-    assert isinstance(chunk, TextChunk)
-    assert b"".join(map(seer.vocabulary.piece, chunk.tokens)) == b"a <__media__> b"
 
 
 def test_other_sequences_are_computed_in_between(seer):
@@ -188,7 +182,7 @@ def test_what_is_closed_is_not_used(seer):
     one.close()
     one.close()
     with pytest.raises(ValueError, match="closed"):
-        seer.projector.tokenize([one], bos=False, special=True)
+        seer.projector.tokenize(one)
     chunk = media(seer, plain("red"))[-1]
     embeddings = seer.projector.encode(chunk)
     chunk.close()
@@ -203,7 +197,7 @@ def test_the_limit_of_a_picture():
     with closing(Model(eyes.model, load)) as model:
         projector, blank = Projector(eyes.projector, model, max_tokens=16), Bitmap(96, 96, None)
         with closing(projector), closing(blank):
-            chunks = projector.tokenize([blank], bos=False, special=True)
+            chunks = projector.tokenize(blank)
         (found,) = (chunk.n_tokens for chunk in chunks if isinstance(chunk, MediaChunk))
         assert found == 16
 
