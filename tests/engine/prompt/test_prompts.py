@@ -540,12 +540,12 @@ def test_shorter_is_nothing_where_it_would_not_help():
 
 
 @given(st.integers(0, 12), st.integers(100, 1500), st.integers(0, 1500), st.integers(0, 14))
-@settings(max_examples=examples(10))
+@settings(max_examples=examples(30))
 def test_shorter_leaves_real_room(n_turns, cells, generated, dropped):
     shorter = prompts().shorter(asking(*chat(n_turns)), cells, dropped, generated)
-    assume(shorter is not None)
-    assert shorter.dropped > dropped
-    assert len(shorter.tokens) + generated <= cells * 7 // 8
+    if shorter is not None:
+        assert shorter.dropped > dropped
+        assert len(shorter.tokens) + generated <= cells * 7 // 8
 
 
 def test_the_window_is_that_of_the_policy():
