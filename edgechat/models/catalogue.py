@@ -34,7 +34,7 @@ initially on or off.
 
 
 class EmbeddingPrefixes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Prefixes for the model's input. Its makers require them to make embeddings comparable."""
+    """Prefixes for the model's input. Its developers require them so that embeddings are comparable."""
 
     query: Annotated[str, Meta(max_length=1000)] = ""
     """Prefix for queries."""
@@ -77,7 +77,7 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     unverified: bool = False
     """Whether any of its sampling values lacks a source."""
     sampling: SamplingDefaults = SamplingDefaults()
-    """Sampling recommended by the makers, with the thinking switch in its default position."""
+    """Sampling recommended by the developers, with the thinking switch in its default position."""
     switched_sampling: SamplingDefaults | None = None
     """Sampling with the switch in the other position. None if it is the same."""
     embedding: EmbeddingPrefixes | None = None
@@ -87,9 +87,7 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     checked: date | None = None
     """Date when the entry was last compared with its repository and with newer models."""
     superseded: str | None = None
-    """Name of the entry that replaces this one. A replaced model is suggested only if it is on this
-    machine.
-    """
+    """Name of the entry that replaces this one. A replaced model is suggested only if it is installed."""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -59,9 +59,7 @@ class ModelChoice:
     """A model in a repository, with a particular quantization."""
 
     name: str
-    """Path without the extension and shard number. For an MLX model, this is its folder, or '' at the top
-    level.
-    """
+    """Path without the extension and shard number. For an MLX model, its folder, or '' at the top level."""
     quant: str | None
     """Quantization in the name: 'Q4_K_M', 'UD-Q4_K_M', 'BF16', '4bit'. None if the name does not state it."""
     files: tuple[RemoteFile, ...]
@@ -70,13 +68,9 @@ class ModelChoice:
     """
     format: Format = "gguf"
     projectors: tuple[RemoteFile, ...] = ()
-    """Projectors that encode images or audio for the model, recognized by name, with the best first. Only
-    one is used.
-    """
+    """Projectors that encode images or audio for it, recognized by name, best first. Only one is used."""
     heads: tuple[RemoteFile, ...] = ()
-    """Files with the model's drafting layers (MTP), recognized by name, with the best first. Only one is
-    used.
-    """
+    """Files with its drafting layers (MTP), recognized by name, best first. Only one is used."""
 
     @property
     def shown(self) -> str:

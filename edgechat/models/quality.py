@@ -27,8 +27,8 @@ from edgechat.models.formats.quants import canonical, is_mlx_bits
 from edgechat.models.local.stores import fingerprint_of
 
 LARGE = 30_000_000_000
-"""Models with at least this many weights may use a poor quantization: Q2_K hurts 70B as much as Q3_K_M
-hurts 8B.
+"""Number of weights from which a poor quantization is acceptable: Q2_K hurts 70B as much as Q3_K_M hurts
+8B.
 """
 BLOCK = 256
 """Number of weights in a block of K-quants. If a model's rows are not a multiple of this, they get larger
@@ -109,9 +109,7 @@ _LIMITS = (
     (0.040, QualityClass.GOOD),
     (0.120, QualityClass.REDUCED),
 )
-"""Our own limits, set at gaps between the figures, where perplexity at 8B grows by 0.4 %, 2 %, 4 % and 12
-%.
-"""
+"""Our own limits, set at gaps between the figures: perplexity at 8B grows by 0.4%, 2%, 4% and 12%."""
 
 
 def loss_of_file(quant: str | None, path: Path | None) -> Figure | None:

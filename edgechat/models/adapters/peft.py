@@ -53,8 +53,8 @@ _ALIGNMENT = 32
 _READ = 1 << 20
 
 _REORDERED = frozenset({"llama", "mistral3", "granite", "smollm3"})
-"""Architectures whose query and key rows are reordered: llama.cpp rotates adjacent pairs of channels, while
-PEFT's models rotate halves.
+"""Architectures whose query and key rows are reordered: llama.cpp rotates adjacent pairs of channels,
+while PEFT's models rotate halves.
 """
 _ARCHITECTURES = _REORDERED | {
     *("qwen2", "qwen2moe", "qwen3", "qwen3moe", "gemma", "gemma2", "gemma3", "gemma4", "phi3", "lfm2"),
@@ -245,7 +245,7 @@ def _digest(file: BinaryIO, config: PeftConfig, model: ModelHeader) -> str:
 
 
 def _translated(tensor: str, name: str) -> tuple[str, str, str]:
-    """Return the name of the model tensor it modifies, the half ('A' or 'B'), and PEFT's module name."""
+    """Return the model tensor that a PEFT tensor modifies, the half ('A' or 'B'), and the PEFT module."""
     match = _NAME.fullmatch(tensor)
     module = match and (match["module"] or match["beside"])
     if match is None or not module or (match["layer"] and module not in _MODULES):

@@ -34,8 +34,8 @@ from edgechat.models.formats.quants import REFUSED, GgmlType
 FIRST_READ = 8 << 20
 """Number of bytes in the first read of a remote file. This is enough for most models."""
 FIRST_LOCAL_READ = 32 << 20
-"""Number of bytes in the first read of a local file. This is enough for all models, since parsing a large
-vocabulary twice would cost more.
+"""Number of bytes in the first read of a local file. This covers all models: reading less could mean
+parsing a large vocabulary twice, which costs more.
 """
 MAX_TAIL = 1 << 20
 """Number of bytes allowed after the last tensor. Loaders map the whole file, and a hole in it would cost
@@ -44,8 +44,8 @@ an attacker nothing.
 TENSORS_BESIDE, TENSORS_OF_LAYER, MOST_LAYERED = 256, 64, 256
 """Maximum number of tensors in a model: 256, plus 64 per layer for up to 256 layers.
 
-A layer with eight separate experts has 33. llama.cpp searches tensors linearly, so its loading time is
-quadratic in their number.
+A layer with eight separate experts has 33. llama.cpp searches tensors linearly, which takes time quadratic in
+their number.
 """
 MAX_KEYS = 65_536
 MAX_KEY = 65_535
@@ -377,9 +377,7 @@ MAX_KEPT = 32 << 20
 MAX_KEPT_VALUES = 1024
 """Longer arrays are skipped, and their values are not stored."""
 MAX_STRINGS = 2_000_000
-"""Maximum number of strings in a file's arrays: over twice as many as the largest vocabulary and its
-merges.
-"""
+"""Maximum number of strings in a file's arrays: over twice the largest vocabulary including merges."""
 
 Buffer = bytes | bytearray | memoryview
 

@@ -28,8 +28,8 @@ ENCODERS = frozenset(
         "nomic-bert-moe",
     }
 )
-"""Architectures that have neither a KV cache nor logits and read a text all at once (see llama.cpp's
-create_memory).
+"""Architectures with neither a KV cache nor logits, which read a whole text at once (see create_memory in
+llama.cpp).
 """
 POOLED_MEAN, POOLED_LAST, POOLED_RANK = 1, 3, 4
 """Values of llama.cpp's enum llama_pooling_type. 0 means no pooling, and 2 the first token."""

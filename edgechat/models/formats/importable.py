@@ -32,9 +32,7 @@ class ByteParts:
     whole: str
     """Name of the joined file."""
     paths: tuple[Path, ...]
-    """Paths of all parts, whether present or missing. Lettered parts are listed up to the last one
-    present.
-    """
+    """Paths of all parts, whether present or missing. Lettered parts end with the last one present."""
 
     @property
     def missing(self) -> list[Path]:

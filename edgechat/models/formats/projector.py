@@ -106,9 +106,7 @@ AUDIO_TYPES = frozenset(
         "voxtral",
     }
 )
-"""Projector types that this version of llama.cpp supports (tools/mtmd/clip-impl.h), except speech
-synthesis.
-"""
+"""Projector types supported by this llama.cpp (tools/mtmd/clip-impl.h), except speech synthesis."""
 _COUNTS = """
     attention.head_count attention.head_count_kv attention.head_dim block_count chunk_size conv_kernel_size
     embedding_length expert_used_count feed_forward_length image_max_pixels image_min_pixels image_size

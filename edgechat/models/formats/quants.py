@@ -69,9 +69,7 @@ MLX_TYPES = {
     6: GgmlType.Q6_K,
     8: GgmlType.Q8_0,
 }
-"""For each bit width of MLX's affine quantization, a type that takes about as long to read and compute
-with.
-"""
+"""For each bit width of MLX's affine quantization, a type with a similar cost to read and compute."""
 
 
 def canonical(label: str) -> str:

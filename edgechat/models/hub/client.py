@@ -76,7 +76,7 @@ class HubResponse:
     status: int
     headers: Mapping[str, str]
     linked: Mapping[str, str]
-    """Headers in which the hub describes the file, collected before redirects: x-linked-… and
+    """Headers that describe the file, collected from the hub before redirects: x-linked-… and
     x-repo-commit.
     """
     pieces: Iterator[bytes]

@@ -1,12 +1,12 @@
 """Resumable, verified downloads from the hub into the huggingface_hub cache.
 
-Files are downloaded over plain HTTP, as a browser would, even if the hub keeps them in its Xet storage.
-huggingface_hub would use hf-xet, which discards what it has downloaded if it is killed, and which does not
+Files are downloaded over plain HTTP, as a browser would download them, even if the hub keeps them in its Xet
+storage. huggingface_hub would use hf-xet, which discards what it has downloaded if it is killed, and does not
 allow the bytes to be hashed as they arrive. Only the largest files require it.
 
-If a second process wants the same file, it waits for the first. Bytes are written to disk as they arrive.
-After a kill, they are hashed again and only the rest is requested. The hash in each response's headers shows
-that the rest belongs to the same file, and the hash of the whole file confirms it.
+If a second process wants the same file, it waits for the first. Bytes are written to disk as they arrive. If
+a download was killed, its bytes are hashed again and only the rest is requested. The hash in each response's
+headers shows that the rest belongs to the same file, and the hash of the whole file confirms it.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ def cached_header(listing: RepoListing, choice: ModelChoice) -> ModelHeader | No
 
 
 def store_header(listing: RepoListing, choice: ModelChoice, header: ModelHeader) -> ModelHeader:
-    """Store the part of a header that describes the shape, and return it as `cached_header` will.
+    """Store a header's shape, and return the header as `cached_header` will return it.
 
     Raises ModelFileError.
     """

@@ -38,9 +38,7 @@ from edgechat.models.local.resolve import find_models
 from edgechat.models.local.stores import models_in
 
 How = Literal["cloned", "linked", "copied", "moved", "text", "joined"]
-"""text: a text model was copied out of a file with a vision tower. joined: the parts of a file were
-joined.
-"""
+"""text: only the text model was copied, without the vision tower. joined: the parts were joined."""
 
 _CHUNK = 4 << 20
 RESERVE = 1 << 26

@@ -4,8 +4,8 @@ A model from the catalogue has its catalogue name. If there are several quantiza
 quantization are added. Other models are named after their file, without the extension. If that name is taken,
 the full name is used, which includes the location: 'owner/name:Q4_K_M' in the hub's cache, 'edgechat/...' in
 our own folder, 'lmstudio/...', 'llama.cpp/...'. Ollama's models have one name per tag, such as
-'ollama/llama3.2:3b', and 'ollama/' may be omitted unless that makes a name that is taken. An MLX model is
-named after its folder or, in the hub's cache, after its repository. The full name and the path always work.
+'ollama/llama3.2:3b', and 'ollama/' may be omitted unless the shorter name is taken. An MLX model is named
+after its folder or, in the hub's cache, after its repository. The full name and the path always work.
 """
 
 from __future__ import annotations

@@ -71,9 +71,7 @@ class OllamaModel:
     projector: ModelPartFile | None
     """Projector that encodes images or audio for the model."""
     layers: OllamaLayers
-    """The other layers. Two tags for the same file that have different layers are treated as different
-    models.
-    """
+    """The other layers. Two tags for the same file with different layers count as different models."""
 
 
 class _ModelLayers(NamedTuple):
@@ -302,8 +300,8 @@ class LayerTexts(msgspec.Struct, frozen=True, kw_only=True):
     """A model's layers as shown by Ollama's server; '' for missing ones."""
 
     parameters: str = ""
-    """One line per value (each stop string is a value): the name, padded to 30 characters, and the value
-    as JSON.
+    """One value per line, including each stop string: the name, padded to 30 characters, and the value in
+    JSON.
     """
     system: str = ""
     template: str = ""

@@ -22,9 +22,7 @@ from edgechat.settings import RemoteKind
 
 MOST_MODELS = 2000
 UNNAMED = "unknown"
-"""Name that SGLang's router uses for the models of other engines, because it does not know their real
-names.
-"""
+"""Name that SGLang's router uses for models on other engines, because it does not know their names."""
 _MOST_ID = 256
 _MOST_COUNT = 2**40
 _OWNERS: Mapping[str, RemoteKind] = {

@@ -20,8 +20,8 @@ _NAMES: Mapping[RemoteKind, tuple[str, str, str]] = {
     "tgi": ("tgi_batch_current_size", "tgi_queue_size", ""),
     "edgechat": ("edgechat_running", "edgechat_waiting", ""),
 }
-"""Names of the gauges for running requests, waiting requests, and the fraction of the KV cache in use; ''
-for those that do not exist.
+"""Gauges for running requests, waiting requests, and the fraction of the KV cache in use; '' if there is
+none.
 """
 
 

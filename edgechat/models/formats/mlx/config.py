@@ -237,9 +237,7 @@ LLAMA_CPP_NAMES = {
     "qwen3_vl": "qwen3vl",
     "qwen3_vl_moe": "qwen3vlmoe",
 }
-"""Architecture names in llama.cpp, keyed by `model_type`, where they differ from mlx-lm's. Most are the
-same.
-"""
+"""Architecture names in llama.cpp, keyed by `model_type`, where they differ from mlx-lm's."""
 
 _DEFAULTS: dict[str, dict[str, int]] = {
     "gemma3": {"head_dim": 256, "num_attention_heads": 4, "num_key_value_heads": 1},

@@ -1,7 +1,7 @@
 """Translates a config.json into GGUF metadata keys, including the kind of each layer.
 
 A layer caches either all tokens, a sliding window, or a recurrent state. The kinds are those in mlx-lm's
-`make_cache`, which uses sliding windows for fewer architectures than their makers do.
+`make_cache`, which uses sliding windows for fewer architectures than their developers intended.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ QUANT = "mlx.quantization"
 MAX_TEMPLATE = 1 << 20
 """Maximum size of a chat template, in bytes and in characters. The longest known have tens of thousands."""
 _MLA_MODELS = ("deepseek_v3", "kimi_k2", "glm4_moe_lite", "mistral4")
-"""Models for which mlx-lm caches latent rows (MLA). For other models, it caches the expanded keys and
-values.
-"""
+"""Models for which mlx-lm caches latent rows (MLA). For others, it caches the expanded keys and values."""
 
 
 def metadata_of(config: Config, vocab_size: int | None) -> dict[str, Value]:
