@@ -87,7 +87,7 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     checked: date | None = None
     """Date when the entry was last compared with its repository and with newer models."""
     superseded: str | None = None
-    """Name of the entry that replaces this one. A replaced model is suggested only if it is installed."""
+    """Name of the entry that replaces this one. Replaced models are suggested only if they are local."""
 
     @property
     def names(self) -> tuple[str, ...]:
