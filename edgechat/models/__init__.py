@@ -1,1 +1,1 @@
-"""Models: the catalogue, headers, and files on this machine and on the hub."""
+"""Models: the catalogue, file headers, and the model files on this machine and on the hub."""

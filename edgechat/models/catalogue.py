@@ -28,11 +28,13 @@ _LABEL = r"(?P<quant>(?:UD-)?(?:MXFP|NVFP|BF|FP|F|T?I?Q)[0-9][A-Z0-9_]*)"
 _PART = r"(?:-[0-9]{5}-of-[0-9]{5})?"
 
 Thinking = Literal["none", "always", "default-on", "default-off"]
-"""none: answers at once. always: thinks first. default-on, default-off: has a switch, initially on or off."""
+"""none: answers immediately. always: thinks first. default-on, default-off: has a switch, which is
+initially on or off.
+"""
 
 
 class EmbeddingPrefixes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Prefixes for the model's input, required by its makers to make embeddings comparable."""
+    """Prefixes for the model's input. Its developers require them so that embeddings are comparable."""
 
     query: Annotated[str, Meta(max_length=1000)] = ""
     """Prefix for queries."""
@@ -48,48 +50,48 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     description: str
     licence: str
     gated: bool = False
-    """Whether its terms must be accepted on the hub before downloading."""
+    """Whether its terms must be accepted on the hub before it can be downloaded."""
     repo: str | None = None
-    """Repository on the hub; None for a model that comes with edgechat."""
+    """Repository on the hub. None for a model that is included in edgechat."""
     file: str
-    """File name, with '{quant}' in place of the quantization."""
+    """File name, with '{quant}' as a placeholder for the quantization."""
     quants: tuple[str, ...] = ()
-    """Quantizations in the repository, as spelled there."""
+    """Quantizations available in the repository, as spelled there."""
     quant: str | None = None
     """Recommended quantization, as spelled in the repository."""
     mlx: dict[str, str] = {}
-    """MLX repositories by quantization ('4bit'), the recommended one first."""
+    """MLX repositories, keyed by quantization ('4bit'). The recommended one comes first."""
     context: Annotated[int, Meta(ge=1)] | None = None
     """Context length used in training, in tokens."""
     draft: str | None = None
-    """Name of the draft model's entry."""
+    """Name of the catalogue entry for the draft model."""
     no_draft: str | None = None
     """Why it has no draft model."""
     thinking: Thinking = "none"
     vision: bool = False
-    """Whether the model accepts images, through the projector in its repository."""
+    """Whether the model accepts images, using the projector in its repository."""
     audio: bool = False
-    """Whether the model accepts audio, through the projector in its repository."""
+    """Whether the model accepts audio, using the projector in its repository."""
     quality: Annotated[int, Meta(ge=1, le=6)] | None = None
-    """From 1 to 6 (best); None for a model that is not meant to chat on its own."""
+    """Quality from 1 to 6 (best). None for a model that is not meant for chatting on its own."""
     unverified: bool = False
-    """Whether some of its sampling values lack a source."""
+    """Whether any of its sampling values lacks a source."""
     sampling: SamplingDefaults = SamplingDefaults()
-    """Sampling that the makers recommend with the thinking switch at its default."""
+    """Sampling recommended by the developers, with the thinking switch in its default position."""
     switched_sampling: SamplingDefaults | None = None
-    """Sampling with the switch in the other position; None if it is the same."""
+    """Sampling with the switch in the other position. None if it is the same."""
     embedding: EmbeddingPrefixes | None = None
-    """Prefixes for an embedding model; None for other models."""
+    """Prefixes for an embedding model. None for any other model."""
     reranks: bool = False
-    """Whether it only scores texts as answers to a query."""
+    """Whether the model can only score texts as answers to a query."""
     checked: date | None = None
-    """Date when it was last compared with its repository and with newer models."""
+    """Date when the entry was last compared with its repository and with newer models."""
     superseded: str | None = None
-    """Name of the entry that replaces it. A replaced model is proposed only if it is on this machine."""
+    """Name of the entry that replaces this one. Replaced models are suggested only if they are local."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its name and aliases."""
+        """The entry's name and aliases."""
         return (self.name, *self.aliases)
 
     @property
@@ -99,29 +101,29 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     @property
     def modalities(self) -> tuple[Modality, ...]:
-        """Kinds of input besides text."""
+        """Kinds of input that it accepts besides text."""
         return modalities(vision=self.vision, audio=self.audio)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Quantizations in the repository, in canonical spelling: 'Q4_K_M', 'F16'."""
+        """Quantizations available in the repository, in canonical spelling: 'Q4_K_M', 'F16'."""
         return tuple(canonical(quant) for quant in self.quants)
 
     def file_for(self, quant: str) -> str:
-        """Return the name of the file for a quantization, which may be in any spelling."""
+        """Return the name of the file with this quantization, which may be spelled in any way."""
         labels = {
             canonical(quant_in_repo): quant_in_repo for quant_in_repo in (*self.quants, self.quant or "")
         }
         return self.file.replace(_QUANT, labels.get(canonical(quant), quant))
 
     def mlx_repo(self, quant: str) -> str | None:
-        """Return the MLX repository for a quantization, which may be in any spelling, or None."""
+        """Return the MLX repository with this quantization, which may be spelled in any way, or None."""
         return next((repo for label, repo in self.mlx.items() if canonical(label) == canonical(quant)), None)
 
     def quant_of(self, file_name: str) -> str | None:
-        """Return a file's quantization in canonical spelling, or None if the file is not this model's.
+        """Return a file's quantization in canonical spelling, or None if the file is not one of this model's.
 
-        Ignores case. Any shard of a split model will do.
+        Case is ignored. If the model is split, the file may be any of its shards.
         """
         before, has_quant, after = self.file.partition(_QUANT)
         if not has_quant:
@@ -132,14 +134,14 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         return canonical(match["quant"]) if match else None
 
     def sampling_for(self, think: bool | None) -> SamplingDefaults:
-        """Return the recommended sampling with thinking switched on, off, or left at its default (None)."""
+        """Return the recommended sampling with thinking on, off, or in its default state (None)."""
         default = self.thinking in ("always", "default-on")
         moved = self.thinking.startswith("default") and think is not None and think != default
         return self.switched_sampling or self.sampling if moved else self.sampling
 
 
 def catalogue() -> tuple[CatalogueEntry, ...]:
-    """Return the shipped catalogue, changed and extended by the user's own. Raises SettingsError."""
+    """Return the shipped catalogue, modified and extended by the user's own. Raises SettingsError."""
     own = own_catalogue()
     try:
         return _with_own(own, own.stat().st_mtime_ns)
@@ -156,15 +158,15 @@ def own_catalogue() -> Path:
 
 
 def read_catalogue(path: Path) -> tuple[CatalogueEntry, ...]:
-    """Return the models in a models.toml. Raises SettingsError naming the file, the model and the field."""
+    """Return the models in a models.toml. Raises SettingsError, which names the file, model and field."""
     return _check_names([_parse_entry(table, where) for table, where in _read_tables(path)], path)
 
 
 class _ParsedCatalogue(msgspec.Struct, frozen=True, array_like=True):
-    """The shipped catalogue, parsed and cached: parsing TOML takes 20 ms, a third of `edgechat list`."""
+    """The shipped catalogue, parsed and cached. Parsing TOML takes 20 ms, a third of `edgechat list`."""
 
     version: str
-    """edgechat's version; entries written by another version may have other fields."""
+    """edgechat's version, since entries written by another version may have other fields."""
     stamp: tuple[str, int, int]
     """Path, size and modification time of models.toml."""
     entries: tuple[CatalogueEntry, ...]
@@ -189,7 +191,7 @@ def _shipped_catalogue() -> tuple[CatalogueEntry, ...]:
 
 @cache
 def _with_own(own: Path, _changed_at: int) -> tuple[CatalogueEntry, ...]:
-    """Return the shipped entries with the user's changes, followed by the user's own entries."""
+    """Return the shipped entries as modified by the user, followed by the user's own entries."""
     entries = {entry.name: entry for entry in _shipped_catalogue()}
     for table, where in _read_tables(own):
         name = table.get("name")
@@ -200,7 +202,7 @@ def _with_own(own: Path, _changed_at: int) -> tuple[CatalogueEntry, ...]:
 
 
 def _table_of(entry: CatalogueEntry) -> dict[str, Any]:
-    """Return an entry as a models.toml table."""
+    """Return an entry in the form of a models.toml table."""
     fields = {name: value for name, value in msgspec.structs.asdict(entry).items() if value is not None}
     for name in ("sampling", "switched_sampling"):
         if name in fields:
@@ -211,7 +213,7 @@ def _table_of(entry: CatalogueEntry) -> dict[str, Any]:
 
 
 def _read_tables(path: Path) -> list[tuple[dict[str, Any], str]]:
-    """Return a file's [[model]] tables, each with its location for error messages."""
+    """Return the [[model]] tables in a file, each with its location for use in error messages."""
     table = read_toml(path)
     tables = table.get("model", [])
     if set(table) - {"model"} or not isinstance(tables, list):

@@ -1,8 +1,8 @@
-"""Language models in a repository or folder, recognized by file name.
+"""Language models in a repository or folder, recognized by their file names.
 
 Recognizes quantizations, split models, and each model's projectors and drafting layers (MTP). Projectors are
-named mmproj-MODEL-F16.gguf or MODEL-mmproj-F16.gguf, or just mmproj-F16.gguf where a repository has only one
-model. They are next to the models, in a parent folder, or in a folder of their own.
+named mmproj-MODEL-F16.gguf or MODEL-mmproj-F16.gguf, or just mmproj-F16.gguf in a repository with only one
+model. They are in the same folder as the models, in a parent folder, or in a folder of their own.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ class RemoteFile:
     """Path in the repository: 'BF16/model-00001-of-00002.gguf'."""
     size: int
     sha256: str | None = None
-    """64 hexadecimal digits in lower case; None for a small file, which is stored in git itself."""
+    """64 lowercase hexadecimal digits. None for a small file, which is stored in git itself."""
     git_sha1: str | None = None
-    """Git's hash of such a small file, 40 hexadecimal digits."""
+    """Git's hash of such a small file, as 40 hexadecimal digits."""
 
     @property
     def digest(self) -> str | None:
-        """Hash that verifies the file and names its blob; None if the hub gives none."""
+        """Hash that verifies the file and names its blob. None if the hub does not state one."""
         return self.sha256 or self.git_sha1
 
 
 @dataclass(frozen=True, slots=True)
 class RepoListing:
-    """The files of a repository at one commit."""
+    """The files in a repository at one commit."""
 
     hub: str
-    """Address of the hub or mirror that listed it."""
+    """URL of the hub or mirror that listed it."""
     repo: str
     """'owner/name'."""
     commit: str
@@ -48,42 +48,43 @@ class RepoListing:
     gated: bool
     """Whether its terms must be accepted before downloading."""
     licence: str | None
-    """As stated in the repository: 'apache-2.0'."""
+    """Licence stated in the repository: 'apache-2.0'."""
     files: tuple[RemoteFile, ...]
     listed: float
-    """Time of the listing, in seconds since 1970."""
+    """When the files were listed, in seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """A model in a repository, in one quantization."""
+    """A model in a repository, with a particular quantization."""
 
     name: str
     """Path without the extension and shard number. For an MLX model, its folder, or '' at the top level."""
     quant: str | None
-    """Quantization in the name: 'Q4_K_M', 'UD-Q4_K_M', 'BF16', '4bit'; None if there is none."""
+    """Quantization in the name: 'Q4_K_M', 'UD-Q4_K_M', 'BF16', '4bit'. None if the name does not state it."""
     files: tuple[RemoteFile, ...]
-    """One file, or the shards of a split model in order. For an MLX model: config.json, the weights, and the
-    other files it needs."""
+    """One file, or the shards of a split model in order. An MLX model has config.json, the weights, and
+    any other files that it needs.
+    """
     format: Format = "gguf"
     projectors: tuple[RemoteFile, ...] = ()
-    """Projectors, which encode images or audio for it: recognized by name, best first. Only one is used."""
+    """Projectors that encode images or audio for it, recognized by name, best first. Only one is used."""
     heads: tuple[RemoteFile, ...] = ()
-    """Files with its drafting layers (MTP): recognized by name, best first. Only one is used."""
+    """Files with its drafting layers (MTP), recognized by name, best first. Only one is used."""
 
     @property
     def shown(self) -> str:
-        """Label for users that tells it apart from other models in the repository."""
+        """Label shown to users, which distinguishes it from other models in the repository."""
         return self.quant or self.name or "an MLX model whose name does not state its quantization"
 
     @property
     def file_names(self) -> tuple[str, ...]:
-        """Names of all its files."""
+        """Names of all the model's files."""
         return tuple(file.name for file in self.files)
 
     @property
     def total_bytes(self) -> int:
-        """Size of all its files, in bytes."""
+        """Total size of all the model's files, in bytes."""
         return sum(file.size for file in self.files)
 
 
@@ -117,24 +118,25 @@ _NO_MODEL = re.compile(
 )
 _HEAD_QUANTS = ("Q8_0", "Q4_0")
 _MTP = re.compile(r"[-._]mtp(?![A-Za-z0-9])", re.IGNORECASE)
-"""Marks the name of a model with its own drafting layers, or of a file with only such layers."""
+"""Matches the name of a model with its own drafting layers, or of a file that contains only such layers."""
 _LARGER = 4
-"""A file counts as drafting layers only if the model is more than this many times larger."""
+"""A file is treated as drafting layers only if the model is more than this many times larger."""
 _PROJECTOR_QUANTS = ("Q8_0", "F16", "BF16", "F32")
 """Projector quantizations, best first, for a model of at most 8 bits. Such a model loses more than its
-projector does in Q8_0, which is half the size of F16 (llama.cpp makes the same choice). For a model with more
-bits, Q8_0 comes third. F32 holds the same numbers in twice the space; BF16 is slow without hardware
-support."""
+projector does at Q8_0, which is half the size of F16 (llama.cpp makes the same choice). For a model
+with more bits, Q8_0 comes third. F32 stores the same numbers in twice the space, and BF16 is slow
+without hardware support.
+"""
 
 
 def model_choices(
     files: Iterable[RemoteFile], repo: str = "", *, mixed: bool = False
 ) -> tuple[ModelChoice, ...]:
-    """Return the language models among the files of a repository or folder: GGUF files, then MLX models.
+    """Return the language models among the files of a repository or folder: GGUF first, then MLX.
 
-    repo: the repository's name, which may state an MLX model's quantization. mixed: whether the files come
-    from many repositories. Incomplete split models are omitted. Only their headers tell whether safetensors
-    files hold a language model.
+    repo: the repository's name, which may state the quantization of an MLX model. mixed: whether the files
+    come from many repositories. Incomplete split models are left out. Whether safetensors files hold a
+    language model can only be told from their headers.
     """
     listed = list(files)
     return (*_with_companions(_gguf_choices(listed), listed, mixed), *_mlx_choices(listed, repo))
@@ -143,7 +145,7 @@ def model_choices(
 def _with_companions(
     choices: Sequence[ModelChoice], files: Iterable[RemoteFile], mixed: bool
 ) -> Iterator[ModelChoice]:
-    """Yield the models with their projectors and drafting layers filled in."""
+    """Yield the models, each with its projectors and drafting layers."""
     models = list(_without_heads(choices))
     known = {choice.name for choice in models}
     stems = {stem: file for file in files if file.size > 0 and (stem := _stem(file.name))}
@@ -163,13 +165,13 @@ def _with_companions(
 
 
 def _head_rank(stem: str) -> int:
-    """Rank a file with drafting layers by name; 0 is the best. 8 bits come first, as they lose little."""
+    """Rank a file with drafting layers by its name; 0 is best. 8 bits come first because they lose little."""
     label = quant_label(stem)
     return _HEAD_QUANTS.index(label) if label in _HEAD_QUANTS else len(_HEAD_QUANTS)
 
 
 def _projector_rank(stem: str, quant: str | None) -> int:
-    """Rank a projector by name, for a model in this quantization; 0 is the best."""
+    """Rank a projector by its name, for a model with this quantization; 0 is best."""
     label, kind = quant_label(stem), type_of(quant)
     order = list(_PROJECTOR_QUANTS)
     if kind is not None and kind.name in order[1:]:
@@ -199,7 +201,7 @@ def _gguf_choices(files: Iterable[RemoteFile]) -> tuple[ModelChoice, ...]:
 
 
 def _without_heads(choices: Sequence[ModelChoice]) -> Iterator[ModelChoice]:
-    """Yield the models, omitting drafting layers (MTP): files much smaller than a model of the same name."""
+    """Yield the models, leaving out drafting layers (MTP): files much smaller than the model they match."""
     smallest: dict[str, int] = {}
     for choice in choices:
         if not _MTP.search(choice.name):
@@ -212,19 +214,19 @@ def _without_heads(choices: Sequence[ModelChoice]) -> Iterator[ModelChoice]:
 
 
 def _family(choice: ModelChoice) -> str:
-    """Return the part of the name that all quantizations of a model share."""
+    """Return the part of the name that is common to all quantizations of a model."""
     name = _MTP.sub("", without_label(_base(choice.name)))
     return name.strip("-._ ").casefold()
 
 
 def quant_label(name: str) -> str | None:
-    """Return the last quantization in a file's name, in capitals, or None."""
+    """Return the last quantization in a file's name, in uppercase, or None."""
     labels = [match["label"].upper() for match in _LABEL.finditer(PurePosixPath(name).name)]
     return canonical(labels[-1]) if labels else None
 
 
 def without_label(name: str) -> str:
-    """Return a file's name without its quantizations."""
+    """Return a file's name with any quantizations removed."""
     return _LABEL.sub("", name)
 
 
@@ -254,7 +256,7 @@ def _mlx_choices(files: Sequence[RemoteFile], repo: str) -> Iterator[ModelChoice
 
 
 def _all_there(weights: Sequence[str]) -> bool:
-    """Return whether there are weights and no shard is missing."""
+    """Return whether there are weights and none of the shards are missing."""
     sets: dict[tuple[str, int], set[int]] = {}
     for name in weights:
         match = _PART.fullmatch(name.removesuffix(".safetensors"))
@@ -265,24 +267,24 @@ def _all_there(weights: Sequence[str]) -> bool:
 
 
 def _stem(name: str) -> str | None:
-    """Return the name of a GGUF file without its extension, or None for other files."""
+    """Return the name of a GGUF file without its extension, or None for any other file."""
     stem = name[: -len(".gguf")] if name.lower().endswith(".gguf") else ""
     return stem if _base(stem) else None
 
 
 def _is_projector(stem: str) -> bool:
-    """Return whether this is a projector that is not split; libmtmd cannot load split ones."""
+    """Return whether this is a projector that is not split, since libmtmd cannot load split ones."""
     return is_projector(_base(stem)) and not _PART.fullmatch(stem)
 
 
 def _is_head(stem: str) -> bool:
-    """Return whether a file that is not a model holds only drafting layers, judging by its name."""
+    """Return whether a file that is not a model contains only drafting layers, judging by its name."""
     base = _base(stem)
     return _MTP.search(f"-{base}") is not None and not (is_projector(base) or _PART.fullmatch(stem))
 
 
 def _is_complete(numbers: Collection[int], count: int) -> bool:
-    """Return whether these are the shard numbers 1 to `count`, with none missing."""
+    """Return whether these are all the shard numbers from 1 to `count`."""
     return 0 < count <= MAX_PARTS and set(numbers) == set(range(1, count + 1))
 
 
@@ -290,22 +292,22 @@ _PROJECTOR = re.compile(r"(?:.*[-._])?mmproj(?:[-._].*)?", re.IGNORECASE | re.DO
 _WORD = re.compile(r"mmproj|(?<![^-._])mtp(?![^-._])", re.IGNORECASE)
 _SEPARATORS = re.compile(r"[-._ ]+")
 _NAMELESS = ("ggml-model", "model", "ggml", "gguf")
-"""Generic names that converters give to any model's files."""
+"""Generic names that conversion tools give to any model's files."""
 
 
 def is_projector(stem: str) -> bool:
-    """Return whether a file name, without folder and extension, is a projector's."""
+    """Return whether a file name (without folder and extension) is that of a projector."""
     return _PROJECTOR.fullmatch(stem) is not None
 
 
 def _companions_of(
     models: Collection[str], projectors: Collection[str], *, mixed: bool
 ) -> dict[str, list[str]]:
-    """Return each model's best-matching projectors, or drafting layers, in no particular order.
+    """Return the best-matching projectors (or drafting layers) for each model, in no particular order.
 
-    Models without any are omitted. Names include folders but no extension. mixed: whether the outermost
-    folder holds models from many repositories. There, a projector whose name matches no model is ignored. In
-    any other folder, it belongs to the model if there is only one.
+    Models without any are left out. Names include folders but not extensions. mixed: whether the outermost
+    folder holds models from many repositories. In that folder, a projector whose name does not match any
+    model is ignored. In any other folder, it belongs to the model if there is only one.
     """
     keys = {model: _key(without_label(_base(model))) for model in models}
     folders = [_folder(model) for model in models]
@@ -331,9 +333,9 @@ def _companions_of(
 
 
 def _likeness(projector: str, model: str, *, alone: bool, anything: bool) -> tuple[int, int] | None:
-    """Return how well a projector's and a model's name match (higher is better), or None if they do not.
+    """Return how well the names of a projector and a model match (higher is better), or None if they do not.
 
-    alone: whether there is only one model. anything: whether any projector here belongs to that model.
+    alone: whether there is only one model. anything: whether any projector found here belongs to that model.
     """
     if projector and projector == model:
         return 3, 0
@@ -345,18 +347,18 @@ def _likeness(projector: str, model: str, *, alone: bool, anything: bool) -> tup
 
 
 def _are_one(keys: Sequence[str]) -> bool:
-    """Return whether these could all be names of one model, some more detailed than others."""
+    """Return whether these could all be names for the same model, some more detailed than others."""
     shortest = min(keys, key=len, default="")
     return all(key == shortest or not shortest or _contains(key, shortest) for key in keys)
 
 
 def _contains(longer: str, shorter: str) -> bool:
-    """Return whether one name begins or ends with the words of another."""
+    """Return whether the longer name starts or ends with the words of the shorter one."""
     return longer.startswith(shorter + "-") or longer.endswith("-" + shorter)
 
 
 def _key(name: str) -> str:
-    """Return the words of a name, joined by hyphens; '' if it names no particular model."""
+    """Return the words in a name, joined by hyphens; '' if the name is too generic to identify a model."""
     key = _SEPARATORS.sub("-", name).strip("-").casefold()
     for nameless in _NAMELESS:
         if key == nameless:

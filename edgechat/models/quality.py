@@ -1,12 +1,12 @@
-"""Quality loss of quantizations: figures with their sources, published or measured here.
+"""Quality loss caused by quantization: published figures with their sources, and measurements made here.
 
-Figures are the Kullback-Leibler divergence of the next-token distribution from the unquantized model's, in
-nats; 0 is no loss. The published ones are for one model. Larger models lose less, newer and denser ones
-more, so they rank any model's quantizations without predicting its loss. They cannot even rank nearly
-lossless ones (arXiv 2606.19558).
+Each figure is the Kullback-Leibler divergence of the next-token distribution from that of the unquantized
+model, in nats; 0 means no loss. All published figures come from a single model. Larger models lose less,
+while newer and denser ones lose more, so the figures rank any model's quantizations but do not predict its
+loss. They cannot even rank quantizations that are nearly lossless (arXiv 2606.19558).
 
-A measurement of the file itself takes precedence, except for quality classes: their limits only suit the
-published figures, as small models lose more in the same quantization.
+A measurement of the file itself takes precedence, except for quality classes. Their limits only suit the
+published figures, since small models lose more at the same quantization.
 """
 
 from __future__ import annotations
@@ -27,23 +27,27 @@ from edgechat.models.formats.quants import canonical, is_mlx_bits
 from edgechat.models.local.stores import fingerprint_of
 
 LARGE = 30_000_000_000
-"""Weights from which a model may use a poor quantization: Q2_K hurts 70B as much as Q3_K_M hurts 8B."""
+"""Number of weights from which a poor quantization is acceptable: Q2_K hurts 70B as much as Q3_K_M hurts
+8B.
+"""
 BLOCK = 256
-"""Weights in a block of K-quants. Rows that are not a multiple get larger types, so files hardly shrink."""
+"""Number of weights in a block of K-quants. If a model's rows are not a multiple of this, they get larger
+types, so its files hardly shrink.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number and its source."""
+    """A number, with its source."""
 
     value: float
     source: str
     measured: bool = False
-    """Whether it was measured on this machine, for the file itself."""
+    """Whether it was measured on this machine, using the file itself."""
 
 
 class QualityClass(IntEnum):
-    """How close a quantization is to the unquantized model; greater is better."""
+    """How close a quantization is to the unquantized model. Higher is better."""
 
     POOR = 1
     REDUCED = 2
@@ -54,7 +58,7 @@ class QualityClass(IntEnum):
 
     @property
     def label(self) -> str:
-        """Name for users: 'near-lossless'."""
+        """Name shown to users: 'near-lossless'."""
         return self.name.lower().replace("_", "-")
 
 
@@ -91,11 +95,11 @@ _WITH_IMATRIX = {
     "IQ2_XXS": 0.812022,
 }
 _NEAREST = {"8BIT": "Q8_0", "6BIT": "Q6_K", "5BIT": "Q5_1", "4BIT": "Q4_1"}
-"""For each MLX quantization, the most similar one in llama.cpp. Q4_1 and Q5_1 also store a 16-bit scale and
-minimum.
+"""The most similar llama.cpp quantization for each MLX quantization. Q4_1 and Q5_1 also store a 16-bit
+scale and minimum.
 
 No divergence has been published for MLX. MMLU-Pro scores in mlx-lm's BENCHMARKS.md confirm the order for
-Qwen3-4B-2507: 64.05 in bf16, 63.85 in 8 bits, 63.53 in 6, 62.38 in 5, 60.72 in 4.
+Qwen3-4B-2507: 64.05 at bf16, 63.85 at 8 bits, 63.53 at 6, 62.38 at 5, 60.72 at 4.
 """
 _LIKE = "of {0}, the most similar one; none was published for MLX: {1}"
 _LIMITS = (
@@ -105,11 +109,11 @@ _LIMITS = (
     (0.040, QualityClass.GOOD),
     (0.120, QualityClass.REDUCED),
 )
-"""Our own limits, set at gaps between the figures: perplexity at 8B grows by 0.4 %, 2 %, 4 % and 12 %."""
+"""Our own limits, set at gaps between the figures: perplexity at 8B grows by 0.4%, 2%, 4% and 12%."""
 
 
 def loss_of_file(quant: str | None, path: Path | None) -> Figure | None:
-    """Return a file's divergence in nats: measured here, or else published for its quantization.
+    """Return a file's divergence in nats, as measured here or else as published for its quantization.
 
     path: the file, if it is on this machine.
     """
@@ -123,8 +127,8 @@ def loss_of_file(quant: str | None, path: Path | None) -> Figure | None:
 def kl_divergence(quant: str | None) -> Figure | None:
     """Return the published divergence of a quantization in nats, or None if there is none.
 
-    The figure for MXFP4 holds for gpt-oss, which was trained in it; other models do lose something in MXFP4.
-    An uploader's own mixture gets the figure of the most similar plain quantization.
+    The figure for MXFP4 applies to gpt-oss, which was trained with it. Other models do lose something. An
+    uploader's own mixture gets the figure for the most similar plain quantization.
     """
     label = _plain_label(quant)
     if label == "MXFP4":
@@ -150,11 +154,11 @@ def quality_class(quant: str | None) -> QualityClass | None:
 
 
 def worth_offering(header: ModelHeader, quant: str | None) -> bool:
-    """Return whether this quantization of a model is worth proposing if it fits.
+    """Return whether this quantization of a model is worth suggesting, provided that it fits.
 
-    Poor quantizations are not worth it for models below 30B weights. Neither are GGUF quantizations below
-    Q4_K_M for models whose rows are not a multiple of 256, because the files hardly shrink (gemma-3-1b takes
-    0.69 GB in Q2_K, 0.81 in Q4_K_M).
+    Poor quantizations are not worth it for models with fewer than 30B weights. GGUF quantizations below
+    Q4_K_M are not worth it for models whose rows are not a multiple of 256, because the files hardly shrink
+    (gemma-3-1b is 0.69 GB at Q2_K and 0.81 GB at Q4_K_M).
     """
     figure = kl_divergence(quant)
     if figure is None:
@@ -171,7 +175,7 @@ def _plain_label(quant: str | None) -> str:
 _FILE = "quality.json"
 _FORMAT = 1
 _MOST = 256
-"""Maximum number of stored measurements; the oldest are dropped."""
+"""Maximum number of measurements to store. The oldest are removed."""
 _MOST_BYTES = 1 << 20
 
 
@@ -184,7 +188,7 @@ class MeasuredLoss(msgspec.Struct, frozen=True, kw_only=True):
     value: float
     error: float
     base: str
-    """What it was compared with: 'F16'."""
+    """What the file was compared with: 'F16'."""
     n_tokens: int
 
 
@@ -194,9 +198,10 @@ class _MeasuredFile(msgspec.Struct, frozen=True):
 
 
 def measured_loss(path: Path) -> MeasuredLoss | None:
-    """Return the measured loss of a model on this machine, or None if it was not measured.
+    """Return the measured loss of a model on this machine, or None if it has not been measured.
 
-    Quick unless a file of the same size was measured; then fingerprinting takes a few milliseconds, once.
+    This is fast unless a file of the same size has been measured. In that case, the model is fingerprinted
+    once, which takes a few milliseconds.
     """
     try:
         file = paths.cache_dir() / _FILE
@@ -211,7 +216,7 @@ def measured_loss(path: Path) -> MeasuredLoss | None:
 
 
 def keep(path: Path, value: float, error: float, base: str, n_tokens: int) -> None:
-    """Store the measured loss of a model file. Failures are ignored, as it can be measured again."""
+    """Store the measured loss of a model file. Failures are ignored, since it can be measured again."""
     with contextlib.suppress(OSError, FolderError):
         file = paths.cache_dir() / _FILE
         loss = MeasuredLoss(

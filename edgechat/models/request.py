@@ -1,4 +1,4 @@
-"""Requests for models on the hub, parsed from names that users type."""
+"""Requests for models on the hub, parsed from names typed by users."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from edgechat.models.local.resolve import entry_of, resolve
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """A repository, and which of its models are wanted."""
+    """A repository, and which of its models are requested."""
 
     hub: HubName
     entry: CatalogueEntry | None
     quant: str | None
-    """Requested quantization, in the spelling of `quants.canonical`."""
+    """Requested quantization, spelled as `quants.canonical` returns it."""
     format: Format | None = None
-    """Requested format, or the repository's; None for any."""
+    """Requested format, or else the format of the repository. None means any format."""
 
     @property
     def name(self) -> str:
-        """Its name in the catalogue, or else its repository's."""
+        """The model's name in the catalogue, or else the repository's name."""
         return self.entry.name if self.entry else self.hub.repo
 
     @property
     def revision(self) -> str:
-        """Branch, tag or commit."""
+        """The requested branch, tag or commit."""
         return self.hub.revision or "main"
 
 
@@ -46,7 +46,7 @@ def parse_request(
 
     format: for a model in the catalogue, 'mlx' selects its MLX repository, as does a quantization that only
     MLX has. In any other repository, only models in this format are selected. Raises ModelNotFound, and
-    SettingsError for contradictory arguments.
+    SettingsError if arguments contradict each other.
     """
     entry = entry_of(name)
     if entry is not None and entry.repo is None:
@@ -75,7 +75,7 @@ def parse_request(
 
 
 def matching_choices(want: ModelRequest, remote: RemoteModel) -> tuple[ModelChoice, ...]:
-    """Return the requested models in the listing, at least one. Raises ModelNotFound."""
+    """Return the requested models in the listing. Raises ModelNotFound if there are none."""
     choices: Sequence[ModelChoice] = [
         choice for choice in remote.choices if want.format in (None, choice.format)
     ]
@@ -97,7 +97,7 @@ def matching_choices(want: ModelRequest, remote: RemoteModel) -> tuple[ModelChoi
 
 
 def _mlx_repo(entry: CatalogueEntry, quant: str | None) -> str:
-    """Return the MLX repository for a model in the catalogue. Raises ModelNotFound."""
+    """Return the MLX repository of a model in the catalogue. Raises ModelNotFound."""
     if not entry.mlx:
         raise ModelNotFound(
             f"The catalogue has no MLX repository for {entry.name}.",
@@ -113,7 +113,7 @@ def _mlx_repo(entry: CatalogueEntry, quant: str | None) -> str:
 
 
 def _belongs_to(entry: CatalogueEntry, choice: ModelChoice) -> bool:
-    """Return whether a model in the entry's repository belongs to the entry."""
+    """Return whether a model in the entry's repository belongs to this entry."""
     names = choice.file_names
     if entry.quant is None:
         return names == (entry.file,)
@@ -121,7 +121,7 @@ def _belongs_to(entry: CatalogueEntry, choice: ModelChoice) -> bool:
 
 
 def _raise_not_remote(name: str) -> ModelRequest:
-    """Raise ModelNotFound for a name that does not refer to the hub."""
+    """Raise ModelNotFound for a name that does not refer to anything on the hub."""
     if Path(name).expanduser().exists():
         raise ModelNotFound(
             f"{one_line(name)} is already on this machine.", hint=f"To run it: edgechat run {one_line(name)}"

@@ -1,7 +1,8 @@
-"""Headers that ship with edgechat, so that models in the catalogue can be planned before downloading.
+"""Headers shipped with edgechat, which make it possible to plan models in the catalogue before downloading.
 
-`skeletons.bin` holds a skeleton of each model and, for each quantization, one byte per tensor: its type.
-packaging/catalogue writes it, with the types that llama.cpp's quantizer chooses.
+`skeletons.bin` contains a skeleton of each model. For each quantization, it also contains one byte per
+tensor, which is the tensor's type. It is written by packaging/catalogue, with the types that llama.cpp's
+quantizer chooses.
 
     "ECSK", uint32 n, n bytes of index (msgpack: _Index); then for each model, compressed with zlib:
     uint32 s, s bytes of skeleton, and the types in each quantization, in the order of the skeleton's tensors
@@ -32,7 +33,7 @@ _U32 = struct.Struct("<I")
 
 
 class _Model(msgspec.Struct, frozen=True, array_like=True):
-    """Where a model's data is, and its file size in each quantization, in the order of the types."""
+    """Where a model's data is, and the file size for each quantization, in the same order as the types."""
 
     name: str
     repo: str
@@ -53,7 +54,10 @@ def shipped_quants(entry: CatalogueEntry) -> tuple[str, ...]:
 
 
 def shipped_size(entry: CatalogueEntry, quant: str) -> int | None:
-    """Return the size in bytes of this model's file in a quantization; None if its header is not shipped."""
+    """Return the size in bytes of this model's file at the given quantization.
+
+    Returns None if the header is not shipped.
+    """
     model = _indexed_model(entry)
     return model.sizes.get(canonical(quant)) if model else None
 
@@ -61,8 +65,8 @@ def shipped_size(entry: CatalogueEntry, quant: str) -> int | None:
 def shipped_header(entry: CatalogueEntry, quant: str) -> ModelHeader | None:
     """Return the header of a file in this model's repository, without the tokenizer; None if not shipped.
 
-    Also None if the user's own catalogue names another repository. Raises ModelFileError if the shipped file
-    is damaged.
+    Also returns None if the user's own catalogue specifies another repository. Raises ModelFileError if the
+    shipped file is damaged.
     """
     model, label = _indexed_model(entry), canonical(quant)
     if model is None or label not in model.sizes:
@@ -110,7 +114,7 @@ def _indexed_model(entry: CatalogueEntry) -> _Model | None:
 
 @cache
 def _index() -> tuple[dict[str, _Model], bytes]:
-    """Return the models by name, and the bytes after the index."""
+    """Return the models, keyed by name, and the bytes that follow the index."""
     path = paths.shipped(FILE)
     try:
         data = path.read_bytes()
@@ -125,7 +129,7 @@ def _index() -> tuple[dict[str, _Model], bytes]:
 
 @lru_cache(maxsize=4)
 def _base(name: str) -> tuple[ModelHeader, bytes]:
-    """Return a model's header, of which only the shapes are used, and tensor types by quantization."""
+    """Return a model's header (useful only for its shapes), and the tensor types for each quantization."""
     models, data = _index()
     model = models[name]
     try:
@@ -141,15 +145,15 @@ def _damaged_installation(what: str) -> ModelFileError:
 
 
 GROUP = 64
-"""Weights that share a scale and a bias."""
+"""Number of weights that share a scale and a bias."""
 _SCALE_AND_BIAS = 4
-"""Size of a scale and a bias, in bytes."""
+"""Combined size of a scale and a bias, in bytes."""
 
 
 def mlx_header_of(entry: CatalogueEntry, quant: str) -> ModelHeader | None:
-    """Return the header of a model's MLX repository in this quantization, with estimated sizes.
+    """Return the header of a model's MLX repository with this quantization. Sizes are estimated.
 
-    quant: '4bit', 'mxfp4', 'bf16'. Returns None if the catalogue has no such repository, or the model's
+    quant: '4bit', 'mxfp4', 'bf16'. Returns None if the catalogue has no such repository, or if the model's
     shapes are not shipped. Raises ModelFileError if the shipped file is damaged.
     """
     repo, quants = entry.mlx_repo(quant), shipped_quants(entry)
@@ -174,12 +178,12 @@ def _to_mlx(tensor: ModelTensor, label: str) -> ModelTensor:
 
 
 def _mlx_type(tensor: ModelTensor, label: str) -> GgmlType:
-    # Like llama.cpp, MLX does not quantize norms, convolutions and small gates.
+    # Like llama.cpp, MLX leaves norms, convolutions and small gates unquantized.
     unquantized = tensor.type in (GgmlType.F32, GgmlType.F16, GgmlType.BF16)
     if unquantized or len(tensor.shape) < 2 or tensor.shape[0] % GROUP:
         return GgmlType.BF16
     if is_mlx_bits(label):
         return MLX_TYPES[int(label[0])]
-    if canonical(label) == "MXFP4":  # experts only; the rest is in 8 bits
+    if canonical(label) == "MXFP4":  # only for experts; the rest is at 8 bits
         return GgmlType.MXFP4 if "_exps." in tensor.name else GgmlType.Q8_0
     return GgmlType.BF16

@@ -1,4 +1,4 @@
-"""Adapters on this machine: GGUF files among the models, and folders saved by PEFT."""
+"""Adapters on this machine: GGUF files stored among the models, and folders saved by PEFT."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from edgechat.models.local.stores import FoundModel, peft_folders
 from edgechat.native.params import AdapterUse
 
 _START = 1 << 16
-"""Bytes to read from the start of a file, which has its type among the first metadata entries."""
+"""Bytes to read from the start of a file. Its type is among the first metadata entries."""
 _STATED = b"general.type" + struct.pack("<IQ", 8, len(KIND)) + KIND.encode()
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterDetails:
-    """Details from an adapter's files; empty if not stated there."""
+    """Details from an adapter's files. Fields that the files do not state are empty."""
 
     base: str = ""
-    """Name of the model it was trained for."""
+    """Name of the model that the adapter was trained for."""
     architecture: str = ""
     rank: int = 0
     damage: str = ""
-    """Why it cannot be read, as a sentence."""
+    """Why the adapter cannot be read, as a sentence."""
     obstacle: str = ""
-    """Why it cannot be converted to GGUF, as the end of a sentence."""
+    """Why the adapter cannot be converted to GGUF, phrased as the end of a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +54,20 @@ class LocalAdapter(LocalModel):
 
     @property
     def other_names(self) -> tuple[str, ...]:
-        """Its other names."""
+        """The adapter's other names."""
         names = dict.fromkeys(filter(None, (self.full_name, self.found.repo)))
         return tuple(name for name in names if name != self.name)
 
     @property
     def names(self) -> set[str]:
-        """All names, in lower case."""
+        """All of the adapter's names, in lowercase."""
         return {name.casefold() for name in (self.name, *self.other_names)}
 
     def details(self) -> AdapterDetails:
-        """Read the details from its files."""
+        """Read the details from the adapter's files."""
         try:
             if self.path.is_dir():
-                from edgechat.models.adapters.peft import read_config  # 5 ms, only if there are any
+                from edgechat.models.adapters.peft import read_config  # 5 ms, so imported only on demand
 
                 config = read_config(self.path)
                 base = config.base_model_name_or_path or ""
@@ -84,7 +84,7 @@ class LocalAdapter(LocalModel):
 
 
 def states_adapter(path: Path) -> bool:
-    """Return whether a GGUF file states that it is an adapter, without parsing its header."""
+    """Return whether a GGUF file declares itself an adapter, without parsing the whole header."""
     try:
         with path.open("rb") as file:
             start = file.read(_START)
@@ -94,9 +94,9 @@ def states_adapter(path: Path) -> bool:
 
 
 def local_adapters(known: Inventory | None = None) -> list[LocalAdapter]:
-    """Return the adapters in all places with models, sorted by name.
+    """Return the adapters in all model locations, sorted by name.
 
-    known: the inventory, if already read. Raises SettingsError.
+    known: the inventory, if it has already been read. Raises SettingsError.
     """
     found = [
         LocalAdapter(one.name, one.full_name, one.found, one.entry, one.quant)
@@ -108,7 +108,7 @@ def local_adapters(known: Inventory | None = None) -> list[LocalAdapter]:
 
 
 def find_adapter(name: str) -> LocalAdapter:
-    """Return the adapter that a name or path stands for. Raises NotAnAdapter."""
+    """Return the adapter that a name or path refers to. Raises NotAnAdapter."""
     path = Path(os.path.abspath(os.path.expanduser(name)))
     if name.strip() and os.path.exists(path):  # False for impossible file names
         return _adapter_at(path)
@@ -131,9 +131,9 @@ def find_adapter(name: str) -> LocalAdapter:
 
 
 def known_adapter(name: str) -> LocalAdapter | None:
-    """Return the adapter that a name or path stands for, including where it is stored.
+    """Return the adapter that a name or path refers to, including where it is stored.
 
-    Returns None if it is not an adapter, or if a model has that name.
+    Returns None if there is no such adapter, or if a model has that name.
     """
     try:
         found = find_adapter(name)
@@ -147,7 +147,7 @@ def known_adapter(name: str) -> LocalAdapter | None:
 
 
 def check_adapter(path: Path) -> None:
-    """Check an adapter's files, without a model. Raises NotAnAdapter, ModelFileError."""
+    """Check an adapter's files without needing its model. Raises NotAnAdapter, ModelFileError."""
     if path.is_dir():
         from edgechat.models.adapters.peft import read_weights
 
@@ -159,7 +159,7 @@ def check_adapter(path: Path) -> None:
 
 
 def adapter_uses(texts: Sequence[str]) -> tuple[AdapterUse, ...]:
-    """Parse adapters written as FILE or NAME:SCALE. Raises NotAnAdapter."""
+    """Parse adapters given as FILE or NAME:SCALE. Raises NotAnAdapter."""
     return tuple(_uses(texts))
 
 

@@ -1,9 +1,10 @@
 """Converter from PEFT adapters (adapter_config.json and adapter_model.safetensors) to GGUF.
 
-Follows llama.cpp's convert_lora_to_gguf.py: names are translated, and if converting a model reorders the rows
-of its queries and keys, lora_b's rows are reordered as well. Architectures for which this is not known are
-refused. lora_b is multiplied by PEFT's scale (alpha over rank, or over its square root), so ranks may differ.
-The converted file has no alpha, and llama.cpp applies it unscaled.
+Follows llama.cpp's convert_lora_to_gguf.py. Tensor names are translated. If converting the model reorders the
+rows of its query and key matrices, the rows of lora_b are reordered in the same way. Architectures for which
+this is not known are rejected. lora_b is multiplied by PEFT's scale (alpha divided by the rank or by its
+square root), so ranks may differ between modules. The converted file has no alpha, so llama.cpp applies it
+unscaled.
 """
 
 from __future__ import annotations
@@ -43,16 +44,18 @@ if TYPE_CHECKING:
 
 
 FOLDER = "adapters"
-"""Folder for the converted files, in the cache folder."""
+"""Subfolder of the cache folder that holds the converted files."""
 _FORMAT = 1
-"""Part of a converted file's name; increase it when the same input would give different output."""
+"""Part of a converted file's name. Increase it whenever the same input would give different output."""
 _MAX_CONFIG = 1 << 20
 _MAX_RANK = 1 << 16
 _ALIGNMENT = 32
 _READ = 1 << 20
 
 _REORDERED = frozenset({"llama", "mistral3", "granite", "smollm3"})
-"""Architectures with reordered queries and keys: llama.cpp rotates neighbors, PEFT's models rotate halves."""
+"""Architectures whose query and key rows are reordered: llama.cpp rotates adjacent pairs of channels,
+while PEFT's models rotate halves.
+"""
 _ARCHITECTURES = _REORDERED | {
     *("qwen2", "qwen2moe", "qwen3", "qwen3moe", "gemma", "gemma2", "gemma3", "gemma4", "phi3", "lfm2"),
 }
@@ -88,7 +91,7 @@ _Rank = Annotated[int, Meta(ge=1, le=_MAX_RANK)]
 
 
 class PeftConfig(msgspec.Struct, kw_only=True):
-    """The fields that are read from adapter_config.json; others do not matter once an adapter is trained."""
+    """The fields read from adapter_config.json. The others do not matter once an adapter is trained."""
 
     peft_type: str = ""
     base_model_name_or_path: str | None = None
@@ -108,7 +111,7 @@ class PeftConfig(msgspec.Struct, kw_only=True):
 
     @property
     def obstacle(self) -> str:
-        """Why it cannot be converted, as the end of a sentence; '' if it can."""
+        """Why the adapter cannot be converted, phrased as the end of a sentence; '' if it can."""
         if self.peft_type != "LORA":
             return f"it is of the kind {show(self.peft_type)}, not LORA"
         unsupported = {
@@ -126,7 +129,7 @@ class PeftConfig(msgspec.Struct, kw_only=True):
         )
 
     def factor(self, module: str, rank: int) -> float:
-        """Return the factor for lora_b in a module."""
+        """Return the factor by which to multiply a module's lora_b."""
         patterns = (self.alpha_pattern or {}).items()
         matching = (value for pattern, value in patterns if f".{module}".endswith(f".{pattern}"))
         alpha = next(matching, self.lora_alpha)
@@ -147,7 +150,7 @@ def read_config(folder: Path) -> PeftConfig:
 
 
 def converted(folder: Path, model: ModelHeader) -> Path:
-    """Return a GGUF file made from a PEFT folder, converting it the first time (see `conversions`).
+    """Return the GGUF file converted from a PEFT folder, converting it the first time (see `conversions`).
 
     Raises NotAnAdapter, ModelFileError, DiskError.
     """
@@ -179,12 +182,15 @@ def converted(folder: Path, model: ModelHeader) -> Path:
 
 
 def conversions(folder: Path) -> list[Path]:
-    """Return the GGUF files that a folder was converted to, for one or more models."""
+    """Return the GGUF files converted from a folder, possibly for several models."""
     return sorted((paths.cache_dir() / FOLDER).glob(f"{_prefix(folder)}*.gguf"))
 
 
 def read_weights(folder: Path) -> None:
-    """Check a PEFT folder's config and tensor table, without a model. Raises NotAnAdapter, ModelFileError."""
+    """Check a PEFT folder's config and tensor table without needing the model.
+
+    Raises NotAnAdapter, ModelFileError.
+    """
     read_config(folder)
     try:
         with (folder / WEIGHTS).open("rb") as file:
@@ -196,21 +202,21 @@ def read_weights(folder: Path) -> None:
 
 
 def _prefix(folder: Path) -> str:
-    """Return the prefix of the file names of a folder's conversions."""
+    """Return the prefix shared by the names of all files converted from a folder."""
     return hashlib.blake2b(os.fsencode(os.path.realpath(folder)), digest_size=8).hexdigest() + "-"
 
 
 class _PeftWeights(msgspec.Struct):
-    """The tensors in a folder, and the start of their data."""
+    """The tensors in a folder, and the offset at which their data starts."""
 
     name: str
     start: int
     pairs: dict[str, dict[str, tuple[str, StoredTensor]]]
-    """By the name of the changed tensor, then 'A' or 'B': the module's name, and the tensor."""
+    """Module names and tensors, keyed by the name of the tensor they modify, then by 'A' or 'B'."""
 
 
 def _table(file: BinaryIO, folder: Path) -> _PeftWeights:
-    """Read the tensor table of the weights. Raises NotAnAdapter, ModelFileError."""
+    """Read the tensor table of the weights file. Raises NotAnAdapter, ModelFileError."""
     name, size = str(folder / WEIGHTS), os.fstat(file.fileno()).st_size
     if size > MAX_BYTES:
         raise NotAnAdapter(f"{name} has {size} bytes; the limit for adapters is {MAX_BYTES}.")
@@ -228,7 +234,7 @@ def _table(file: BinaryIO, folder: Path) -> _PeftWeights:
 
 
 def _digest(file: BinaryIO, config: PeftConfig, model: ModelHeader) -> str:
-    """Return a hash of everything that determines the result of a conversion."""
+    """Return a hash of everything that affects the result of a conversion."""
     digest = hashlib.blake2b(digest_size=16)
     heads = (model.architecture, model.heads, model.kv_heads) if model.architecture in _REORDERED else ()
     digest.update(repr((_FORMAT, model.architecture, heads, config)).encode())
@@ -239,7 +245,7 @@ def _digest(file: BinaryIO, config: PeftConfig, model: ModelHeader) -> str:
 
 
 def _translated(tensor: str, name: str) -> tuple[str, str, str]:
-    """Return the name of the changed tensor in the model, the half ('A' or 'B'), and PEFT's module name."""
+    """Return the model tensor that a PEFT tensor modifies, the half ('A' or 'B'), and the PEFT module."""
     match = _NAME.fullmatch(tensor)
     module = match and (match["module"] or match["beside"])
     if match is None or not module or (match["layer"] and module not in _MODULES):
@@ -335,10 +341,10 @@ def _unfit(name: str, why: str) -> NotAnAdapter:
 
 
 def open_adapter(path: Path, model: ModelHeader) -> Adapter:
-    """Return the adapter in a GGUF file, or in a PEFT folder, which is converted the first time.
+    """Return the adapter in a GGUF file or PEFT folder. A folder is converted the first time.
 
     model: the header of the model to adapt. Raises NotAnAdapter, ModelFileError, or DiskError if the
-    conversion cannot be written.
+    converted file cannot be written.
     """
     if path.is_dir():
         path = converted(path, model)

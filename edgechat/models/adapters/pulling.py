@@ -16,7 +16,7 @@ from edgechat.models.local.locations import Place
 from edgechat.models.local.stores import FoundModel
 
 _BEST = ("F16", "BF16", "Q8_0", "F32")
-"""Preferred quantizations: adapters are small, and F32 is seldom more accurate."""
+"""Quantizations in order of preference: adapters are small, and F32 is seldom more accurate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +28,17 @@ class RemoteAdapter:
 
     @property
     def store(self) -> HubStore:
-        """Its repository's folder in the cache."""
+        """The repository's folder in the cache."""
         return HubStore(self.listing)
 
     @property
     def missing(self) -> tuple[RemoteFile, ...]:
-        """Files that are not on this machine."""
+        """Files that are not yet on this machine."""
         return tuple(file for file in self.files if not self.store.is_here(file))
 
     @property
     def found(self) -> FoundModel:
-        """Its files as they are after the download."""
+        """The adapter's files as they will be after the download."""
         files = tuple(ModelPartFile(self.store.path(file), file.size, 0) for file in self.files)
         repo = self.listing.repo
         format: Format = "gguf" if len(files) == 1 else "peft"
@@ -48,7 +48,7 @@ class RemoteAdapter:
 def remote_adapter(name: HubName, quant: str | None = None) -> RemoteAdapter | None:
     """Ask the hub for the adapter in a repository; return None if it has none. Raises HubError.
 
-    quant: quantization of a GGUF file, judging by its name.
+    quant: the quantization wanted, which is recognized by the name of the GGUF file.
     """
     listing = list_repo(name.repo, name.revision)
     by_name = {file.name: file for file in listing.files}

@@ -1,10 +1,10 @@
-"""Adapters as users type them, and their tensors, checked against the model before llama.cpp reads them.
+"""Adapters as users type them, and checks of their tensors against the model before llama.cpp reads them.
 
-llama.cpp checks much of what it reads only by assertions, which abort the process, and it accepts some shapes
-that fail later, within a graph. So each tensor is compared here with the one that it changes:
+llama.cpp checks much of its input only with assertions, which abort the process, and it accepts some shapes
+that fail later, inside a graph. So each tensor is compared here with the one it modifies:
 
     W [n_in, n_out]      lora_a [n_in, rank], lora_b [rank, n_out]       in ggml's order
-    token_embd.weight    lora_a [rank, n_vocab], lora_b [rank, n_embd]   its rows are looked up
+    token_embd.weight    lora_a [rank, n_vocab], lora_b [rank, n_embd]   rows are looked up, not multiplied
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from edgechat.models.formats.header import ModelHeader, ModelTensor, show
 from edgechat.models.formats.quants import GgmlType
 
 KIND = "adapter"
-"""Value of `general.type` in the metadata."""
+"""Value of `general.type` in an adapter's metadata."""
 EMBEDDING = "token_embd.weight"
 INVOCATION = "adapter.alora.invocation_tokens"
 MAX_BYTES = 8 << 30
@@ -30,17 +30,17 @@ _LAYER = re.compile(r"blk\.(\d+)\.")
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """An adapter that fits a model."""
+    """An adapter that has been checked to fit a model."""
 
     path: Path
-    """The GGUF file, converted if necessary."""
+    """Path of the GGUF file, converted if necessary."""
     header: ModelHeader
     pairs: dict[str, tuple[ModelTensor, ModelTensor]]
-    """lora_a and lora_b, by the name of the tensor they change."""
+    """The lora_a and lora_b pairs, keyed by the name of the tensor they modify."""
 
     @property
     def rank(self) -> int:
-        """Largest rank among its pairs."""
+        """The largest rank among the pairs."""
         return max(map(_rank, self.pairs.values()))
 
     @property
@@ -49,7 +49,7 @@ class Adapter:
         return sum(n for _, _, n in self.parts())
 
     def parts(self) -> list[tuple[str, int | None, int]]:
-        """Return each changed tensor's name, its layer (or None), and the size of its pair in bytes."""
+        """Return each modified tensor's name, its layer (or None), and the size of its pair in bytes."""
         layers = {name: _LAYER.match(name) for name in self.pairs}
         return [
             (name, int(match[1]) if (match := layers[name]) else None, a.n_bytes + b.n_bytes)
@@ -58,12 +58,12 @@ class Adapter:
 
 
 def is_adapter(header: ModelHeader) -> bool:
-    """Return whether a GGUF file states that it is an adapter."""
+    """Return whether a GGUF file declares itself an adapter."""
     return header.text("general.type") == KIND
 
 
 def checked_pairs(header: ModelHeader, model: ModelHeader) -> dict[str, tuple[ModelTensor, ModelTensor]]:
-    """Return the tensor pairs in an adapter's header if all fit the model. Raises NotAnAdapter."""
+    """Return the tensor pairs in an adapter's header, if all of them fit the model. Raises NotAnAdapter."""
     _check_metadata(header, model)
     pairs = tensor_pairs(header)
     tensors = {tensor.name: tensor for tensor in model.tensors}
@@ -104,7 +104,10 @@ def _check_metadata(header: ModelHeader, model: ModelHeader) -> None:
 
 
 def tensor_pairs(header: ModelHeader) -> dict[str, tuple[ModelTensor, ModelTensor]]:
-    """Return lora_a and lora_b in an adapter's header, by the tensor they change. Raises NotAnAdapter."""
+    """Return the lora_a and lora_b pairs in an adapter's header, keyed by the tensor they modify.
+
+    Raises NotAnAdapter.
+    """
     if header.file_size > MAX_BYTES:
         raise _damaged(header, f"it has {header.file_size} bytes; the limit is {MAX_BYTES}")
     halves: tuple[dict[str, ModelTensor], dict[str, ModelTensor]] = ({}, {})
@@ -185,14 +188,14 @@ def parse_scaled(text: str) -> tuple[str, float]:
 
 
 def label_of(text: str) -> str:
-    """Return a label for an adapter as typed; for a path, its last part without '.gguf'."""
+    """Return a label for an adapter as typed. For a path, this is its last component without '.gguf'."""
     name = text.replace("\\", "/").rpartition("/")[2]
     is_path = text.startswith((".", "/", "~")) or ".gguf" in name or "\\" in text
     return name.replace(".gguf", "") if is_path else text
 
 
 def checked_scale(scale: float) -> float:
-    """Return `scale` if it is valid for an adapter. Raises NotAnAdapter."""
+    """Return `scale` if it is a valid scale for an adapter. Raises NotAnAdapter."""
     if not math.isfinite(scale) or abs(scale) > MAX_SCALE:
         raise NotAnAdapter(
             f"{scale:g} is not valid as the scale of an adapter.",

@@ -1,4 +1,4 @@
-"""Model file formats: GGUF, and safetensors with MLX's config, read by bounded parsers.
+"""Model file formats: GGUF, and safetensors with an MLX config, read by parsers with strict limits.
 
 Takes untrusted bytes; returns a `ModelHeader`. Read `header.py` first, then `gguf.py`.
 """

@@ -1,8 +1,8 @@
-"""GGUF headers: a bounded reader, which checks files before native code sees them.
+"""GGUF header parser with strict limits, which checks files before native code sees them.
 
 Files are untrusted: every length and count is checked against the file's size and a limit before anything is
-allocated. The same parser reads local files and the first megabytes of remote ones. It is as strict as
-llama.cpp's loader. The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+allocated. The same parser handles local files and the first megabytes of remote ones. It is as strict as
+llama.cpp's loader. For the format, see https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
 from __future__ import annotations
@@ -32,26 +32,28 @@ from edgechat.models.formats.mtp import is_head_alone
 from edgechat.models.formats.quants import REFUSED, GgmlType
 
 FIRST_READ = 8 << 20
-"""Bytes in the first read of a remote file; enough for most models."""
+"""Number of bytes in the first read of a remote file. This is enough for most models."""
 FIRST_LOCAL_READ = 32 << 20
-"""Bytes in the first read of a local file; enough for all models, as parsing a large vocabulary twice costs
-more."""
+"""Number of bytes in the first read of a local file. This covers all models: reading less could mean
+parsing a large vocabulary twice, which costs more.
+"""
 MAX_TAIL = 1 << 20
-"""Bytes allowed after the last tensor: loaders map the whole file, and a hole in it costs an attacker
-nothing."""
+"""Number of bytes allowed after the last tensor. Loaders map the whole file, and a hole in it would cost
+an attacker nothing.
+"""
 TENSORS_BESIDE, TENSORS_OF_LAYER, MOST_LAYERED = 256, 64, 256
-"""Maximum number of tensors in a model: 256, plus 64 for each layer, up to 256 layers.
+"""Maximum number of tensors in a model: 256, plus 64 per layer for up to 256 layers.
 
-A layer with eight separate experts has 33. llama.cpp's linear search for tensors takes time quadratic in
+A layer with eight separate experts has 33. llama.cpp searches tensors linearly, which takes time quadratic in
 their number.
 """
 MAX_KEYS = 65_536
 MAX_KEY = 65_535
 MAX_TENSOR_NAME = 63
-"""In bytes, as in llama.cpp: one less than its buffer."""
+"""Maximum length in bytes, as in llama.cpp: one less than the size of its buffer."""
 MAX_DIMS = 4
 MAX_ALIGNMENT = 1 << 14
-"""The size of the largest memory pages. The limit keeps the padding between tensors small."""
+"""The size of the largest memory pages. This limit keeps the padding between tensors small."""
 MAX_SIZE = 2**63 - 1
 
 _SHORTEST_KEY, _SHORTEST_TENSOR = 13, 24
@@ -70,7 +72,7 @@ _KNOWN_MAGIC = {
     b"<htm": _WEB_PAGE,
 }
 _DRAFT_TO_TARGET = "d2t"
-"""Table in an EAGLE-3 draft model: the target's tokens that it knows."""
+"""Table in an EAGLE-3 draft model that lists the target's tokens it knows."""
 _NOT_LANGUAGE_MODELS = {
     "adapter": "a LoRA adapter",
     "mmproj": "a vision projector",
@@ -109,7 +111,7 @@ def read_growing(
     """Parse a header from the file's first `start` bytes, doubling that until the header is complete.
 
     read_first: returns the first n bytes. Raises ModelFileError, including for excess data after the last
-    tensor, and whatever `read_first` raises.
+    tensor. Also raises anything that `read_first` raises.
     """
     n = start
     while True:
@@ -128,8 +130,8 @@ def read_growing(
 def read_model(path: Path) -> ModelHeader:
     """Read the header of the model that llama.cpp would load from `path`.
 
-    Any shard of a split model will do: see `one_model`. Raises ModelFileError, including for files that are
-    not language models.
+    The path may be that of any shard of a split model: see `one_model`. Raises ModelFileError, including for
+    files that are not language models.
     """
     match = _SHARD.fullmatch(path.name)
     header = read_header(_shard_path(path, match, 1) if match else path)
@@ -207,7 +209,7 @@ def _require_language_model(header: ModelHeader) -> None:
 
 
 def parse_header(data: Buffer, file_size: int, name: str = "the file") -> ModelHeader:
-    """Parse the header at the start of `data`, the first bytes of a file of `file_size` bytes.
+    """Parse the header in `data`, which holds the first bytes of a file of `file_size` bytes.
 
     Raises NeedMoreBytes if the header extends beyond `data`, and ModelFileError if the file is unusable or
     truncated.
@@ -253,7 +255,7 @@ def _most_tensors(n_layers: int) -> int:
 
 
 def _check_tensors(name: str, n: int, metadata: dict[str, Value]) -> None:
-    """Raise ModelFileError for more tensors than the layers need.
+    """Raise ModelFileError if there are more tensors than the layers need.
 
     The number of layers comes from the metadata of the first shard, the only one that states it.
     """
@@ -336,9 +338,9 @@ def _read_tensor(cursor: Cursor) -> ModelTensor:
 
 
 def _is_computable(name: str, shape: tuple[int, ...], kind: GgmlType) -> bool:
-    """Return whether llama.cpp can compute with a tensor of this type; its loader does not check.
+    """Return whether llama.cpp can compute with a tensor of this type, which its loader does not check.
 
-    Norms, biases and scales are applied elementwise, which only works in F32; integers are indices.
+    Norms, biases and scales are applied elementwise, which only works in F32. Integer tensors are indices.
     """
     if kind is GgmlType.I64 or name == _DRAFT_TO_TARGET:
         return kind is GgmlType.I64 and name == _DRAFT_TO_TARGET
@@ -369,13 +371,13 @@ def aligned(n: int, alignment: int) -> int:
 
 
 MAX_HEADER = 128 << 20
-"""Maximum size of a header, in bytes. The largest known, with a vocabulary of 262,144 tokens, takes 16 MB."""
+"""Maximum size of a header, in bytes. The largest known header, with 262,144 vocabulary entries, is 16 MB."""
 MAX_KEPT = 32 << 20
-"""Maximum bytes of text kept from one file."""
+"""Maximum number of bytes of text to store from one file."""
 MAX_KEPT_VALUES = 1024
-"""The values of longer arrays are skipped."""
+"""Longer arrays are skipped, and their values are not stored."""
 MAX_STRINGS = 2_000_000
-"""Maximum number of strings in a file's arrays: over twice the largest vocabulary with its merges."""
+"""Maximum number of strings in a file's arrays: over twice the largest vocabulary including merges."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -393,7 +395,7 @@ SCALARS = {
     "int64": (11, "q"),
     "float64": (12, "d"),
 }
-"""Metadata types: their numbers in a file, and their codes in `struct`."""
+"""Metadata types, with their numbers in a file and their codes in `struct`."""
 _LAYOUTS = {number: (name, struct.Struct("<" + code)) for name, (number, code) in SCALARS.items()}
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
@@ -408,7 +410,7 @@ class NeedMoreBytes(Exception):
 
 
 class Cursor:
-    """A position in the available bytes, checked before each advance."""
+    """A position in the available bytes. Every advance is checked first."""
 
     __slots__ = ("at", "data", "file_size", "kept", "name", "strings")
 
@@ -433,24 +435,24 @@ class Cursor:
         return start
 
     def u32(self) -> int:
-        """Return the next 4 bytes as an unsigned number."""
+        """Return the next 4 bytes as an unsigned integer."""
         number: int = _U32.unpack_from(self.data, self.need(4))[0]
         return number
 
     def u64(self) -> int:
-        """Return the next 8 bytes as an unsigned number."""
+        """Return the next 8 bytes as an unsigned integer."""
         number: int = _U64.unpack_from(self.data, self.need(8))[0]
         return number
 
     def check_count(self, what: str, n: int, limit: int, least: int) -> None:
-        """Raise ModelFileError for a count above the limit, or impossible with `least` bytes each."""
+        """Raise ModelFileError if a count exceeds the limit, or cannot fit at `least` bytes per item."""
         if n > limit:
             raise damaged(self.name, f"it claims {n} {what}, more than {limit}")
         if n * least > self.file_size - self.at:
             raise cut_header(self.name, n * least - (self.file_size - self.at))
 
     def text(self, limit: int) -> bytes:
-        """Return the bytes of a string, at most `limit`."""
+        """Return the bytes of a string. It may be at most `limit` bytes long."""
         n = self.u64()
         if n > limit:
             raise damaged(self.name, f"a string of {n} bytes exceeds the limit of {limit}")
@@ -458,7 +460,7 @@ class Cursor:
         return bytes(self.data[start : start + n])
 
     def key(self, limit: int) -> str:
-        """Return the name of a metadata entry or of a tensor."""
+        """Return the name of a metadata entry or a tensor."""
         raw = self.text(limit)
         try:
             text = raw.decode()
@@ -469,13 +471,13 @@ class Cursor:
         return text
 
     def string(self) -> str:
-        """Return a string value. Invalid UTF-8 is replaced, since only users and templates read it."""
+        """Return a string value. Invalid UTF-8 is replaced, as only users and templates read these."""
         raw = self.text(MAX_KEPT - self.kept)
         self.kept += len(raw)
         return raw.decode(errors="replace")
 
     def value(self, key: str) -> tuple[str, Value]:
-        """Return the type of a metadata entry ('uint32', 'string', 'array', ...), and its value."""
+        """Return the type ('uint32', 'string', 'array', ...) and the value of a metadata entry."""
         kind = self.u32()
         if kind == STRING:
             return "string", self.string()
@@ -492,7 +494,7 @@ class Cursor:
         return _LAYOUTS[kind]
 
     def array(self, key: str) -> GgufArray:
-        """Return an array, without its values if it is long."""
+        """Return an array. If it is long, its values are omitted."""
         kind, n = self.u32(), self.u64()
         keep = n <= MAX_KEPT_VALUES
         if kind == STRING:
@@ -513,7 +515,7 @@ class Cursor:
         return GgufArray(type_name, n, values)
 
     def skip_strings(self, n: int) -> None:
-        """Skip n strings, checking bounds in one tight loop: there are often hundreds of thousands."""
+        """Skip n strings, checking bounds in one tight loop because there are often hundreds of thousands."""
         data, at, length_at = self.data, self.at, _U64.unpack_from
         last = len(data) - 8
         for left in range(n, 0, -1):
@@ -525,10 +527,10 @@ class Cursor:
 
 
 def damaged(name: str, why: str) -> ModelFileError:
-    """Return the error for a file that breaks the format's rules."""
+    """Return the error for a file that violates the format."""
     return ModelFileError(f"{name} is not a valid GGUF file: {why}.", hint=AGAIN)
 
 
 def cut_header(name: str, missing: int) -> ModelFileError:
-    """Return the error for a file that ends within its header, at least `missing` bytes too early."""
+    """Return the error for a file that ends inside its header, at least `missing` bytes too early."""
     return ModelFileError(f"{name} is truncated: at least {missing} bytes are missing.", hint=AGAIN)

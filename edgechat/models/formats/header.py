@@ -1,7 +1,7 @@
 """A model's header: its metadata and its tensor table, without the weights.
 
-Metadata keys are GGUF's. An MLX model's config is translated to them, so that the planner only has to know
-one format.
+The metadata keys are those of GGUF. An MLX model's config is translated into them, so that the planner only
+has to know one format.
 """
 
 from __future__ import annotations
@@ -28,20 +28,22 @@ ENCODERS = frozenset(
         "nomic-bert-moe",
     }
 )
-"""Architectures with neither KV cache nor logits, which read a text all at once (llama.cpp's
-create_memory)."""
+"""Architectures with neither a KV cache nor logits, which read a whole text at once (see create_memory in
+llama.cpp).
+"""
 POOLED_MEAN, POOLED_LAST, POOLED_RANK = 1, 3, 4
-"""Values of llama.cpp's enum llama_pooling_type; 0 is no pooling, 2 the first token's."""
+"""Values of llama.cpp's enum llama_pooling_type. 0 means no pooling, and 2 the first token."""
 
 Scalar = int | float | bool | str
 Format = Literal["gguf", "mlx", "peft"]
-"""gguf: a file, or the shards of one. mlx: a folder with config.json, safetensors and a tokenizer. peft: a
-folder with a LoRA adapter saved by PEFT; no header has this format."""
+"""gguf: a GGUF file, or the shards of one. mlx: a folder with config.json, safetensors and a tokenizer. peft:
+a folder with a LoRA adapter saved by PEFT. No header has the format peft.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class GgufArray:
-    """A metadata array. `values` is None if there are more than 1024 elements, as in a vocabulary."""
+    """A metadata array. `values` is None if it has more than 1024 elements, as a vocabulary does."""
 
     type: str
     """Type of the elements: 'string', 'uint32', 'float32', ..."""
@@ -58,10 +60,10 @@ class ModelTensor:
 
     name: str
     shape: tuple[int, ...]
-    """In ggml's order: contiguous dimension first."""
+    """Dimensions in ggml's order, with the contiguous dimension first."""
     type: GgmlType
     offset: int
-    """Bytes from the start of its file's data."""
+    """Offset in bytes from the start of the file's tensor data."""
     n_bytes: int
 
     @property
@@ -74,11 +76,11 @@ class ModelTensor:
 class ModelHeader:
     """A model's header. Properties raise ModelFileError for missing or invalid metadata.
 
-    Sizes are in bytes; lengths and counts are in tokens, layers, heads or channels.
+    Sizes are in bytes. Lengths and counts are numbers of tokens, layers, heads or channels.
     """
 
     path: str
-    """The file's name, for messages."""
+    """Name of the file, for use in messages."""
     version: int
     metadata: dict[str, Value]
     tensors: tuple[ModelTensor, ...]
@@ -89,13 +91,13 @@ class ModelHeader:
     table_offset: int = 0
     """Offset of the tensor table in a GGUF file, in bytes."""
     types: Mapping[str, str] = field(default_factory=dict)
-    """Types of a GGUF file's metadata, as the format names them: 'uint32', 'string', 'array', ..."""
+    """Types of the metadata in a GGUF file, as named by the format: 'uint32', 'string', 'array', ..."""
     vision_tensors: tuple[ModelTensor, ...] = ()
-    """Tensors of the vision tower in an MLX model's folder. They are not in `tensors`."""
+    """Tensors of the vision tower in an MLX model's folder, which are not included in `tensors`."""
 
     @cached_property
     def architecture(self) -> str:
-        """llama.cpp's name for the architecture: 'llama', 'qwen3', ..."""
+        """The architecture's name in llama.cpp: 'llama', 'qwen3', ..."""
         name = self.text("general.architecture")
         if not name:
             raise self._lacks("general.architecture")
@@ -103,12 +105,12 @@ class ModelHeader:
 
     @cached_property
     def name(self) -> str | None:
-        """The model's own name."""
+        """The model's name according to its metadata."""
         return self.text("general.name")
 
     @cached_property
     def licence(self) -> str | None:
-        """The licence, usually an SPDX name in lower case."""
+        """The licence, usually an SPDX identifier in lowercase."""
         return self.text("general.license")
 
     @cached_property
@@ -118,7 +120,7 @@ class ModelHeader:
 
     @cached_property
     def quant(self) -> str | None:
-        """The quantization according to the metadata: 'Q4_K_M', '4bit'."""
+        """The quantization stated in the metadata: 'Q4_K_M', '4bit'."""
         if self.format == "mlx":
             return self.text("mlx.quantization")
         file_type = self.metadata.get("general.file_type")
@@ -126,23 +128,23 @@ class ModelHeader:
 
     @cached_property
     def end(self) -> int:
-        """End of the last tensor, in bytes from the start of a GGUF file."""
+        """Offset of the end of the last tensor from the start of a GGUF file, in bytes."""
         last = self.tensors[-1] if self.tensors else None
         return self.data_offset + (last.offset + last.n_bytes if last else 0)
 
     @cached_property
     def n_params(self) -> int:
-        """Number of weights in all tensors."""
+        """Total number of weights in all tensors."""
         return sum(tensor.n_elements for tensor in self.tensors)
 
     @cached_property
     def weights_bytes(self) -> int:
-        """Size of all tensors, in bytes."""
+        """Total size of all tensors, in bytes."""
         return sum(tensor.n_bytes for tensor in self.tensors)
 
     @cached_property
     def n_layers(self) -> int:
-        """Number of blocks, including those for multi-token prediction (MTP)."""
+        """Number of blocks, including any for multi-token prediction (MTP)."""
         n = self.number("block_count")
         if not 0 < n <= MAX_LAYERS:
             raise ModelFileError(f"{self.path} says it has {n} layers; the limit is {MAX_LAYERS}.")
@@ -150,7 +152,7 @@ class ModelHeader:
 
     @cached_property
     def context_length(self) -> int:
-        """Context length that the model was trained with, in tokens."""
+        """Context length used in training, in tokens."""
         return self.number("context_length")
 
     @cached_property
@@ -166,9 +168,9 @@ class ModelHeader:
 
     @cached_property
     def listed_ends(self) -> tuple[tuple[int, ...], str]:
-        """The valid ids in `tokenizer.ggml.eos_token_ids`, and a sentence about invalid ones, or ''.
+        """The valid ids in `tokenizer.ggml.eos_token_ids`, and a sentence about any invalid ones, or ''.
 
-        Ollama's model files have this array if there are several end tokens; llama.cpp reads single ids.
+        Ollama's model files have this array if there are several end tokens. llama.cpp only reads single ids.
         """
         found = self.metadata.get("tokenizer.ggml.eos_token_ids")
         if not isinstance(found, GgufArray):
@@ -187,7 +189,7 @@ class ModelHeader:
 
     @cached_property
     def ends(self) -> tuple[int, ...]:
-        """All ids that end a reply, according to the file, in ascending order."""
+        """All ids that end a reply according to the file, in ascending order."""
         single = (self.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
         return tuple(sorted({*filter(self._is_token, single), *self.listed_ends[0]}))
 
@@ -206,29 +208,29 @@ class ModelHeader:
 
     @cached_property
     def key_length(self) -> int:
-        """Number of channels in a head's key."""
+        """Number of channels in each head's keys."""
         return self.number("attention.key_length", self._head_length)
 
     @cached_property
     def value_length(self) -> int:
-        """Number of channels in a head's value."""
+        """Number of channels in each head's values."""
         return self.number("attention.value_length", self._head_length)
 
     @cached_property
     def sliding_window(self) -> int:
-        """Window size in layers with sliding-window attention, in tokens; 0 if there are no such layers."""
+        """Window size of the layers with sliding-window attention, in tokens; 0 if there are none."""
         return self.number("attention.sliding_window", 0)
 
     @cached_property
     def is_encoder(self) -> bool:
-        """Whether it is an encoder, which reads a whole text at once and generates nothing."""
+        """Whether the model is an encoder, which reads a whole text at once and generates nothing."""
         return self.architecture in ENCODERS
 
     @cached_property
     def pooling(self) -> int:
         """llama.cpp's number for the pooling type; 0 for a chat model.
 
-        Encoders whose metadata states no pooling type use the mean.
+        Encoders whose metadata does not state a pooling type use the mean.
         """
         number = 0 if self.format == "mlx" else self.number("pooling_type", 0)
         return number or POOLED_MEAN * (self.is_encoder and self.format == "gguf")
@@ -245,7 +247,7 @@ class ModelHeader:
 
     @cached_property
     def reads_in_parts(self) -> bool:
-        """Whether a long text can be read in parts: attention is causal, and only the last output counts."""
+        """Whether a long text can be read in parts (causal attention, and only the last output counts)."""
         causal = self.shape_value("attention.causal") is not False and not self.is_encoder
         return causal and self.pooling in (0, POOLED_LAST, POOLED_RANK)
 
@@ -254,16 +256,16 @@ class ModelHeader:
         return self.embedding_length // max(1, *self.heads)
 
     def text(self, key: str) -> str | None:
-        """Return a metadata string by its full key; None if it is missing or not a string."""
+        """Return a metadata string by its full key, or None if it is missing or not a string."""
         value = self.metadata.get(key)
         return value if isinstance(value, str) else None
 
     def shape_value(self, key: str) -> Value | None:
-        """Return the metadata value of a key under the architecture's prefix, or None."""
+        """Return the metadata value for a key under the architecture's prefix, or None."""
         return self.metadata.get(f"{self.architecture}.{key}")
 
     def number(self, key: str, default: int | None = None) -> int:
-        """Return a count under the architecture's prefix, which is required unless a default is given."""
+        """Return a count stored under the architecture's prefix. It is required unless a default is given."""
         value = self.shape_value(key)
         if value is None and default is not None:
             return default
@@ -272,7 +274,7 @@ class ModelHeader:
         return self._checked(key, value)
 
     def per_layer(self, key: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
-        """Return a count for each layer; the metadata has one for all layers, or a list."""
+        """Return a count for each layer. The metadata may give one for all layers, or a list."""
         value = self.shape_value(key)
         if value is None and default is not None:
             return default
@@ -297,10 +299,10 @@ class ModelHeader:
 
 
 ModelKind = Literal["chat", "embedding", "reranking"]
-"""What a model produces: replies, text embeddings, or scores of texts as answers to a query."""
+"""What a model produces: replies, text embeddings, or scores for texts as answers to a query."""
 Modality = Literal["vision", "audio"]
 SENSES: dict[Modality, str] = {"vision": "sees", "audio": "hears"}
-"""Verb for a model that accepts this input."""
+"""What a model that accepts this input does, as a verb."""
 
 
 def modalities(*, vision: bool, audio: bool) -> tuple[Modality, ...]:
@@ -309,16 +311,16 @@ def modalities(*, vision: bool, audio: bool) -> tuple[Modality, ...]:
 
 
 def senses(names: Iterable[Modality]) -> str:
-    """Return the verbs for these modalities: 'sees and hears'."""
+    """Return the verbs for these modalities, joined: 'sees and hears'."""
     return " and ".join(SENSES[name] for name in names)
 
 
 MAX_LAYERS = 512
-"""As in llama.cpp."""
+"""Maximum number of layers, the same as in llama.cpp."""
 MAX_NUMBER = 2**31 - 1
-"""Largest valid count in the metadata about a model's shape."""
+"""Largest count accepted in the metadata about a model's shape."""
 MAX_ENDS = 64
-"""Maximum number of tokens that end a reply; valid files list fewer."""
+"""Maximum number of tokens that end a reply. Valid files list fewer."""
 MAX_PARTS = 1000
 """Maximum number of files in a split model."""
 
@@ -331,5 +333,5 @@ def show(text: str) -> str:
 
 
 def unsound(name: str, why: str) -> ModelFileError:
-    """Return the error for a file that breaks the format's rules."""
+    """Return the error for a file that violates the format."""
     return ModelFileError(f"{name} is not valid: {why}.", hint=AGAIN)

@@ -1,8 +1,9 @@
-"""GGUF files that must be imported first: models split by bytes, and text models with a vision tower.
+"""GGUF files that must be imported before use: models split by bytes, and text models with a vision tower.
 
-Before there were shards (`m-00001-of-00002.gguf`), models were cut at arbitrary bytes into parts named
-`m.gguf.part1of2` or `m.gguf-split-a`. Joined, they make a GGUF file. Until May 2026, Ollama's files contained
-a vision tower next to the text model. llama.cpp refuses its tensors, so importing copies only the text model.
+Before sharding was introduced (`m-00001-of-00002.gguf`), models were cut at arbitrary bytes into parts named
+`m.gguf.part1of2` or `m.gguf-split-a`. Joining the parts yields a GGUF file. Until May 2026, Ollama's files
+contained a vision tower alongside the text model. llama.cpp rejects the tower's tensors, so an import copies
+only the text model.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from edgechat.models.formats.header import MAX_PARTS, ModelHeader, ModelTensor
 _COUNTED = re.compile(r"(?P<whole>.+\.gguf)\.part(?P<number>\d{1,4})of(?P<count>\d{1,4})", re.I | re.S | re.A)
 _LETTERED = re.compile(r"(?P<whole>.+\.gguf)-split-(?P<letter>[a-z])", re.I | re.S | re.A)
 _NAMED = 4
-"""Maximum number of missing parts listed in a message."""
+"""Maximum number of missing parts to list in a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class ByteParts:
-    """The parts of one model split by bytes, in order."""
+    """The parts of a model that was split by bytes, in order."""
 
     whole: str
     """Name of the joined file."""
     paths: tuple[Path, ...]
-    """All parts, present or missing; lettered ones up to the last one present."""
+    """Paths of all parts, whether present or missing. Lettered parts end with the last one present."""
 
     @property
     def missing(self) -> list[Path]:
@@ -58,7 +59,7 @@ def byte_parts(path: Path) -> ByteParts | None:
 
 
 def part_error(path: Path, parts: ByteParts) -> ModelFileError:
-    """Return the error for using a part as a model."""
+    """Return the error for trying to use a part as a model."""
     number = parts.paths.index(path) + 1 if path in parts.paths else 1
     missing = [one_line(one.name) for one in parts.missing]
     what = f"{one_line(path.name)} is part {number} of {len(parts.paths)} of {one_line(parts.whole)}"
@@ -75,11 +76,11 @@ def part_error(path: Path, parts: ByteParts) -> ModelFileError:
 
 
 _BEGINNINGS = ("v.", "a.", "s.", "mm.", "mm_", "resampler.", "vision.", "vision_tower.")
-"""Name prefixes of tensors for images and audio; no text model has such tensors."""
+"""Name prefixes of tensors for images and audio, which no text model has."""
 
 
 class VisionInside(ModelFileError):
-    """A file has a vision tower next to the text model."""
+    """The file contains a vision tower alongside the text model."""
 
 
 def is_for_text(tensor: ModelTensor) -> bool:
@@ -88,7 +89,7 @@ def is_for_text(tensor: ModelTensor) -> bool:
 
 
 def check_text_only(header: ModelHeader) -> None:
-    """Raise VisionInside if the file contains more than a text model."""
+    """Raise VisionInside if the file contains anything besides a text model."""
     others = [tensor for tensor in header.tensors if not is_for_text(tensor)]
     if others and len(others) < len(header.tensors):
         raise VisionInside(

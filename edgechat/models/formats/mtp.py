@@ -1,7 +1,7 @@
-"""Drafting layers, which read a model's hidden states: the model's own (MTP), or EAGLE-3's.
+"""Drafting layers, which read a model's hidden states: the model's own (MTP), or those of EAGLE-3.
 
-The header gives their number (`nextn_predict_layers`), but many files omit the layers themselves. Only the
-tensor table shows whether they are there.
+The header states how many there are (`nextn_predict_layers`), but many files omit the layers themselves. Only
+the tensor table shows whether they are present.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from edgechat.native.params import CHAINED, EAGLE_LAYERS, HANDS_OUT_INPUTS, ONE_
 
 _EAGLE = "eagle3"
 _SHARES_CACHE = "gemma4-assistant"
-"""Architecture that reads its target's KV cache and has none of its own."""
+"""Architecture that has no KV cache of its own and reads its target's."""
 _ALWAYS_ALONE = {_SHARES_CACHE, _EAGLE}
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 _NEEDED = ("eh_proj", "enorm", "hnorm")
-"""Tensors that every drafting layer has; some models share the others."""
+"""Tensors that every drafting layer has. In some models, drafting layers share the other tensors."""
 _OF_A_LAYER = re.compile(rf"blk\.(\d+)\.nextn\.({'|'.join(_NEEDED)})\.weight")
 
 
 @dataclass(frozen=True, slots=True)
 class HeadFile:
-    """Drafting layers in a separate file."""
+    """Drafting layers stored in a separate file."""
 
     name: str
     header: ModelHeader
@@ -33,17 +33,17 @@ class HeadFile:
 
     @property
     def has_own_cache(self) -> bool:
-        """Whether it has its own KV cache; Gemma 4's reads its target's."""
+        """Whether the layers have their own KV cache. Those for Gemma 4 read the target's."""
         return self.header.architecture != _SHARES_CACHE
 
     @property
     def kind(self) -> Literal["mtp", "eagle3"]:
-        """mtp: the model's own layers. eagle3: EAGLE-3's, which read the inputs of some model layers."""
+        """mtp: the model's own layers. eagle3: EAGLE-3 layers, which read the inputs of some model layers."""
         return "eagle3" if self.header.architecture == _EAGLE else "mtp"
 
 
 def stated_layers(header: ModelHeader) -> range:
-    """Return the layers that, according to the header, only draft: the last ones."""
+    """Return the layers that are only for drafting, according to the header. They come last."""
     n = header.n_layers
     if header.architecture == _EAGLE:
         return range(n)
@@ -51,7 +51,7 @@ def stated_layers(header: ModelHeader) -> range:
 
 
 def has_layers(header: ModelHeader) -> bool:
-    """Return whether there are drafting layers and the file contains all of them."""
+    """Return whether the model has drafting layers and the file contains all of them."""
     found = {
         (int(match[1]), match[2])
         for tensor in header.tensors
@@ -62,7 +62,7 @@ def has_layers(header: ModelHeader) -> bool:
 
 
 def why_no_drafts(header: ModelHeader) -> str:
-    """Return why a model cannot draft with its own layers, as a sentence; '' if it can."""
+    """Return a sentence that says why a model cannot draft with its own layers; '' if it can."""
     if header.format != "gguf":
         return "MLX models cannot draft with their own layers (MTP); only GGUF files can."
     layers, architecture = stated_layers(header), header.architecture
@@ -92,7 +92,7 @@ def is_chained(header: ModelHeader) -> bool:
 
 
 def misfit(head: ModelHeader, model: ModelHeader) -> str:
-    """Return why separate drafting layers do not fit a model; '' if they do."""
+    """Return why separate drafting layers do not fit a model, or '' if they do."""
     if not is_head_alone(head):
         return "it is a complete model"
     if head.architecture == _EAGLE:

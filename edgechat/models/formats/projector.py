@@ -1,8 +1,8 @@
-"""Header of a projector: the file next to a language model that encodes images or audio for it.
+"""Header of a projector: a file that accompanies a language model and encodes images or audio for it.
 
-A projector contains an encoder for each kind of input, and a projection of the encoder's output to the
-model's embeddings. libmtmd runs it; its loader (tools/mtmd/clip.cpp) aborts on implausible numbers, so the
-keys are checked here first. An MLX model has a vision tower in its folder instead.
+A projector contains an encoder for each kind of input, and a projection from the encoder's output to the
+model's embeddings. It is run by libmtmd, whose loader (tools/mtmd/clip.cpp) aborts on implausible numbers, so
+the keys are checked here first. An MLX model has a vision tower in its folder instead.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LIMITS = {
     "preproc_image_size": MAX_IMAGE,
     "preproc_max_tiles": 256,
 }
-"""Limits for further numbers about images, none of which may be 0."""
+"""Upper limits for other image parameters, none of which may be 0."""
 
 VISION_TYPES = frozenset(
     {
@@ -106,7 +106,7 @@ AUDIO_TYPES = frozenset(
         "voxtral",
     }
 )
-"""Projector types that this llama.cpp supports (tools/mtmd/clip-impl.h), except speech synthesis."""
+"""Projector types supported by this llama.cpp (tools/mtmd/clip-impl.h), except speech synthesis."""
 _COUNTS = """
     attention.head_count attention.head_count_kv attention.head_dim block_count chunk_size conv_kernel_size
     embedding_length expert_used_count feed_forward_length image_max_pixels image_min_pixels image_size
@@ -129,27 +129,27 @@ _READ_AS = {
     "general.name": "string",
     "general.description": "string",
 }
-"""Keys that libmtmd reads (clip-impl.h), with the types it requires: it aborts on any other type."""
+"""Keys that libmtmd reads (clip-impl.h), with the types it requires. It aborts on any other type."""
 _TYPES: dict[Modality, frozenset[str]] = {"vision": VISION_TYPES, "audio": AUDIO_TYPES}
 _UNHEARD = "gemma3nv"
-"""Type whose files also have an audio encoder, which libmtmd does not load."""
+"""Projector type whose files also contain an audio encoder, which libmtmd does not load."""
 _OUTPUTS = ("mm.", "a.mm.", "mm_", "resampler.")
 
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """An encoder for one kind of input, with the projection of its output."""
+    """An encoder for one kind of input, including the projection of its output."""
 
     type: str
-    """llama.cpp's name for the projection: 'gemma3', 'qwen3vl_merger', ..."""
+    """The projection's name in llama.cpp: 'gemma3', 'qwen3vl_merger', ..."""
     n_layers: int
     embedding_length: int
-    """Number of channels in its residual stream."""
+    """Number of channels in the encoder's residual stream."""
     feed_forward_length: int
     image_size: int = 0
-    """Pixels along a side of the images used in training; 0 for audio."""
+    """Width and height of the images used in training, in pixels; 0 for audio."""
     patch_size: int = 0
-    """Pixels along a side of one patch."""
+    """Width and height of one patch, in pixels."""
 
 
 @dataclass(frozen=True)
@@ -162,29 +162,32 @@ class ProjectorHeader:
 
     @cached_property
     def modalities(self) -> tuple[Modality, ...]:
-        """Kinds of input that it encodes, at least one."""
+        """The kinds of input that the projector encodes. There is at least one."""
         return modalities(vision=self.vision is not None, audio=self.audio is not None)
 
     def misfit(self, model: ModelHeader) -> str:
-        """Return why it does not fit a language model, as the end of a sentence; '' if it does.
+        """Return why the projector does not fit a language model, as the end of a sentence; '' if it does.
 
-        Its output must be as wide as the model's embeddings, even if the model takes the output of several of
-        its layers at once (Qwen3-VL's deepstack).
+        Its output must be as wide as the model's embeddings, even if the model uses outputs from several of
+        the encoder's layers at once (Qwen3-VL's deepstack).
         """
         width = model.embedding_length
         widths = [self.number(f"{name}.projection_dim") for name in self.modalities]
         if width in widths or any(
             width in tensor.shape for tensor in self.header.tensors if tensor.name.startswith(_OUTPUTS)
         ):
-            return ""  # old files give some other width
+            return ""  # old files state some other width
         return f"it makes embeddings of {max(widths)} channels, and the model has {width}"
 
     def value(self, key: str) -> Value | None:
-        """Return the metadata value of a key under 'clip.', or None."""
+        """Return the metadata value for a key under 'clip.', or None."""
         return self.header.metadata.get(f"{ARCHITECTURE}.{key}")
 
     def number(self, key: str, default: int | None = None) -> int:
-        """Return a count under 'clip.', required unless a default is given. Raises ModelFileError."""
+        """Return a count stored under 'clip.'. It is required unless a default is given.
+
+        Raises ModelFileError.
+        """
         value = self.value(key)
         if value is None and default is not None:
             return default
@@ -192,17 +195,17 @@ class ProjectorHeader:
 
 
 def is_projector(header: ModelHeader) -> bool:
-    """Return whether this is a projector's header rather than a model's."""
+    """Return whether this header belongs to a projector rather than a model."""
     return header.text("general.architecture") == ARCHITECTURE
 
 
 def read_projector(path: Path) -> ProjectorHeader:
-    """Read the header of a projector. Raises ModelFileError, including for other kinds of file."""
+    """Read the header of a projector. Raises ModelFileError, including for other kinds of files."""
     return projector_of(read_header(path))
 
 
 def read_for(model: ModelHeader, path: Path) -> tuple[ProjectorHeader | None, str]:
-    """Return the header of a model's projector, or None and a sentence with the reason."""
+    """Return the header of a model's projector, or None and a sentence that gives the reason."""
     try:
         projector = read_projector(path)
     except ModelFileError as error:
@@ -277,7 +280,7 @@ def _encoder(header: ModelHeader, modality: Modality) -> Encoder | None:
 
 
 def _checked(header: ModelHeader, key: str, value: object) -> int:
-    """Return a count. Raises ModelFileError if it is missing or invalid."""
+    """Return `value` if it is a valid count. Raises ModelFileError if it is missing or invalid."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
         raise ModelFileError(
             f"{header.path} has no valid number for {ARCHITECTURE + '.' + key!r}.",
@@ -287,7 +290,7 @@ def _checked(header: ModelHeader, key: str, value: object) -> int:
 
 
 def tower_of(header: ModelHeader) -> tuple[ProjectorHeader | None, str]:
-    """Return the tower of an MLX model, or None and a sentence with the reason ('' if it has no tower)."""
+    """Return an MLX model's tower, or None and a sentence that gives the reason ('' if it has no tower)."""
     kind = header.text(KIND)
     if kind is None:
         return None, ""

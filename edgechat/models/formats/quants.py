@@ -1,4 +1,4 @@
-"""Weight types: their numbers in a GGUF file, their block sizes, and their common names."""
+"""Weight types: their numbers in a GGUF file, their block sizes, and the names people use for them."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from enum import IntEnum
 
 
 class GgmlType(IntEnum):
-    """Types of tensors in models on disk.
+    """Types of tensors in model files.
 
-    ggml's other types are omitted on purpose: F64 passes llama.cpp's loader and crashes its first decode,
-    Q8_1 and Q8_K exist only within kernels, no model uses other integers, and removed types (Q4_2, Q4_0_4_4,
-    ...) do not load.
+    ggml's other types are omitted on purpose: F64 passes llama.cpp's loader but crashes the first decode,
+    Q8_1 and Q8_K exist only inside kernels, no model uses other integer types, and types that ggml has
+    removed (Q4_2, Q4_0_4_4, ...) do not load.
     """
 
     block: tuple[int, int]
-    """Weights per block, and bytes per block."""
+    """Number of weights in a block, and number of bytes."""
 
     def __new__(cls, number: int, weights: int = 1, size: int = 1) -> GgmlType:
-        """Return the member with this number."""
+        """Create the member with this number."""
         kind = int.__new__(cls, number)
         kind._value_ = number
         kind.block = weights, size
@@ -56,7 +56,7 @@ class GgmlType(IntEnum):
     Q2_0 = 42, 64, 18
 
     def row_bytes(self, n: int) -> int:
-        """Return the size of n weights in bytes; n is a multiple of the block size."""
+        """Return the size in bytes of n weights, where n is a multiple of the block size."""
         weights, size = self.block
         return n // weights * size
 
@@ -69,13 +69,13 @@ MLX_TYPES = {
     6: GgmlType.Q6_K,
     8: GgmlType.Q8_0,
 }
-"""For each bit width of MLX's affine quantization, a type that costs about as much to read and to compute."""
+"""For each bit width of MLX's affine quantization, a type with a similar cost to read and compute."""
 
 
 def canonical(label: str) -> str:
     """Return the common spelling of a quantization: 'Q4_K_M' for 'q4_k_m', 'F16' for 'fp16'.
 
-    Labels that only MLX has are in lower case: '4bit', '8bit'. Those shared with GGUF are in upper case:
+    Labels that only MLX uses are in lowercase: '4bit', '8bit'. Labels it shares with GGUF are in uppercase:
     'BF16', 'MXFP4'.
     """
     upper = label.upper()
@@ -85,12 +85,12 @@ def canonical(label: str) -> str:
 
 
 def is_mlx_bits(label: str) -> bool:
-    """Return whether this is a label that only MLX models have: '4bit'."""
+    """Return whether this is a label that only MLX models use, such as '4bit'."""
     return len(label) == 4 and label[0] in "234568" and label[1:].upper() == "BIT"
 
 
 def type_of(label: str | None) -> GgmlType | None:
-    """Return the type of most weights in a file of this quantization, or None if it is unknown."""
+    """Return the type of most weights in a file with this quantization, or None if it is unknown."""
     name = canonical(label or "").removeprefix("UD-")
     if is_mlx_bits(name):
         return MLX_TYPES[int(name[0])]
@@ -113,7 +113,7 @@ REFUSED = {
     37: "IQ4_NL_4_8",
     38: "IQ4_NL_8_8",
 }
-"""Past and present types of ggml that are not valid in a model on disk."""
+"""Past and present ggml types that are not valid in a model file."""
 
 FILE_TYPES = {
     0: "F32",
@@ -153,4 +153,4 @@ FILE_TYPES = {
     40: "Q1_0",
     41: "Q2_0",
 }
-"""Names for the values of `general.file_type`: the mixture a file was quantized to."""
+"""Names for the values of `general.file_type`, which states how a file was quantized."""

@@ -1,8 +1,8 @@
-"""Skeletons: generated GGUF headers that contain only a model's shape.
+"""Skeletons: generated GGUF headers that describe only a model's shape.
 
-A dry run needs the architecture's numbers and the tensor table, but neither the weights nor the tokenizer,
-which makes up most of a header. So native code gets a file generated from checked data: some tens of
-kilobytes, then a hole as large as the weights. Packed, it takes a few kilobytes.
+A dry run needs the architecture's parameters and the tensor table, but not the weights or the tokenizer
+(which makes up most of a header). So native code gets a file generated from checked data: a few tens of
+kilobytes, followed by a hole as large as the weights. Compressed, it is only a few kilobytes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from edgechat.models.formats.gguf import ARRAY, SCALARS, STRING, aligned, parse_
 from edgechat.models.formats.header import GgufArray, ModelHeader, ModelTensor, Scalar, Value
 
 MAX_ENTRIES = 512
-"""Maximum number of metadata entries for the architecture; the most known is sixty."""
+"""Maximum number of metadata entries for the architecture. The most seen so far is sixty."""
 MAX_TEXT = 4096
 """Maximum length of a string, in bytes."""
 MAX_BYTES = 16 << 20
-"""Maximum size of a skeleton, in bytes; the largest tensor table takes less."""
+"""Maximum size of a skeleton, in bytes. The largest tensor table is smaller."""
 
 _GENERAL = ("general.architecture", "general.name", "general.license", "general.file_type")
 _DROPPED = "vocab_size"  # derived from the tokenizer, and added back
@@ -35,9 +35,9 @@ _SIZE = struct.Struct("<Q")
 
 
 def skeleton(header: ModelHeader) -> bytes:
-    """Return a GGUF header with only a model's shape: the architecture's metadata, and the tensors.
+    """Return a GGUF header that contains only a model's shape: the architecture's metadata and the tensors.
 
-    The shards of a split model become one. Raises ModelFileError for an implausible size.
+    The shards of a split model are merged. Raises ModelFileError for an implausible size.
     """
     tensors, _ = _tensor_table(header)
     data = encoded_header(dict(_shape_entries(header)), tensors, header.alignment, header.path)
@@ -69,14 +69,14 @@ def write_skeleton(header: ModelHeader, path: Path) -> None:
 
 
 def pack(header: ModelHeader) -> bytes:
-    """Return the model's file size and the compressed skeleton, packed together."""
+    """Return the model's file size and its compressed skeleton, packed together."""
     return _SIZE.pack(header.file_size) + zlib.compress(skeleton(header), 9)
 
 
 def unpack(data: bytes, name: str) -> ModelHeader:
-    """Return a packed header, reduced to what a skeleton contains. Raises ModelFileError.
+    """Unpack a header, which has only what a skeleton contains. Raises ModelFileError.
 
-    name: the model's name in messages.
+    name: the model's name, for use in messages.
     """
     stream = zlib.decompressobj()
     try:
@@ -103,13 +103,13 @@ def _shape_entries(header: ModelHeader) -> Iterator[tuple[str, Value]]:
         raise _refused(header.path, f"it has {len(shape)} metadata entries about its shape")
     yield from shape.items()
     yield prefix + _DROPPED, header.vocab_size
-    if isinstance(n_types := header.metadata.get(_TYPES_OF_TOKENS), int):  # size of an encoder's tensor
+    if isinstance(n_types := header.metadata.get(_TYPES_OF_TOKENS), int):  # size of a tensor in encoders
         yield _TYPES_OF_TOKENS, n_types
     yield "tokenizer.ggml.model", "none"
 
 
 def _tensor_table(header: ModelHeader) -> tuple[list[ModelTensor], int]:
-    """Return the tensors with their offsets in one file, and their total size in bytes."""
+    """Return the tensors with their offsets in a single file, and their total size in bytes."""
     placed: list[ModelTensor] = []
     at = 0
     for tensor in header.tensors:
@@ -119,13 +119,13 @@ def _tensor_table(header: ModelHeader) -> tuple[list[ModelTensor], int]:
 
 
 def tensor_info(tensor: ModelTensor) -> bytes:
-    """Return a tensor's entry in the tensor table of a GGUF file."""
+    """Return a tensor's entry in a GGUF file's tensor table."""
     shape = struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape)
     return _string(tensor.name) + shape + struct.pack("<IQ", tensor.type, tensor.offset)
 
 
 def _metadata_entry(key: str, value: Value, path: str) -> bytes:
-    """Return an entry in a GGUF file's metadata. Raises ModelFileError about `path` if it is too large."""
+    """Return an encoded metadata entry. Raises ModelFileError about `path` if it is too large."""
     try:
         if isinstance(value, GgufArray):
             return _string(key) + struct.pack("<I", ARRAY) + _array(value)
@@ -148,7 +148,7 @@ def _array(array: GgufArray) -> bytes:
 
 
 def _type_of(value: Scalar) -> str:
-    """Return the usual type for a value. llama.cpp reads counts only as uint32."""
+    """Return the usual type for a value. llama.cpp requires counts to be uint32."""
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, float):
@@ -169,7 +169,7 @@ def _string(text: str) -> bytes:
 
 
 def _make_sparse(file: BinaryIO) -> None:
-    """Make the file sparse on Windows; other systems do this without being asked."""
+    """Make the file sparse on Windows. Other systems do this by default."""
     if sys.platform == "win32":
         import ctypes
         import msvcrt

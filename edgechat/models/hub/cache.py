@@ -1,16 +1,16 @@
-"""huggingface_hub's cache, with files laid out as that library does, so that all programs share them.
+"""The huggingface_hub cache, using that library's file layout so that all programs can share the files.
 
     models--owner--name/blobs/<hash>                           the bytes
     models--owner--name/blobs/<hash>.incomplete                a partial download
-    models--owner--name/snapshots/<commit>/folder/a.gguf       a relative link to the bytes
+    models--owner--name/snapshots/<commit>/folder/a.gguf       a relative symlink to the bytes
     models--owner--name/refs/main                              the commit of a branch or tag
     models--owner--name/.xet/<hash>/                           edgechat's: unverified files from hf-xet
-    .locks/models--owner--name/<hash>.lock                     held while the bytes are written
+    .locks/models--owner--name/<hash>.lock                     held while the bytes are being written
     .locks/models--owner--name/<hash>.edgechat                 edgechat's: the revision of a partial download
 
-The hash is SHA-256 for files in Git LFS, and git's own for small ones. Where links are impossible, the
-snapshot holds the file itself. When a listing is read, its names are checked, and commits and hashes must be
-hexadecimal. This module refuses folders in the cache that are links.
+The hash is SHA-256 for files in Git LFS, and git's own hash for small files. Where symlinks are impossible,
+the snapshot contains the file itself. File names are checked when a listing is read, and commits and hashes
+must be hexadecimal. Symlinked folders in the cache are rejected.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _TAG = """Signature: 8a477f597d28d172789f06886806bc55
 #	https://bford.info/cachedir/
 """
 _RESERVE = 1 << 26
-"""Bytes to leave free on the disk."""
+"""Number of bytes to leave free on the disk."""
 _MAX_REVISION = 4096
 """Maximum length of a revision's name, in bytes."""
 
@@ -56,11 +56,11 @@ class HubStore:
         self.folder = self.root / self._name
 
     def path(self, file: RemoteFile) -> Path:
-        """Return the file's path in the snapshot, whether or not the file is complete."""
+        """Return the file's path in the snapshot, whether or not the file has been downloaded."""
         return self.folder.joinpath("snapshots", self.listing.commit, *file.name.split("/"))
 
     def blob(self, file: RemoteFile) -> Path:
-        """Return the path of the file's blob. Raises HubAnswerError for a file that cannot be verified."""
+        """Return the path of the file's blob. Raises HubAnswerError if the file cannot be verified."""
         return self.folder / "blobs" / self.digest(file)
 
     def digest(self, file: RemoteFile) -> str:
@@ -77,7 +77,7 @@ class HubStore:
         return self.partial_of(self.digest(file))
 
     def partial_of(self, digest: str) -> Path:
-        """Return the path of the partial download with this hash."""
+        """Return the path of the partial download of the file with this hash."""
         return self.folder / "blobs" / f"{digest}.incomplete"
 
     def new_xet_folder(self, file: RemoteFile) -> Path:
@@ -88,31 +88,31 @@ class HubStore:
         return folder
 
     def lock(self, file: RemoteFile) -> Path:
-        """Return the path of the file's lock, which huggingface_hub also uses."""
+        """Return the path of the file's lock, which is shared with huggingface_hub."""
         return self.lock_of(self.blob(file).name)
 
     def lock_of(self, digest: str) -> Path:
-        """Return the path of the lock for a hash."""
+        """Return the path of the lock for the file with this hash."""
         return self.root / ".locks" / self._name / f"{digest}.lock"
 
     def mark_begun(self, file: RemoteFile, revision: str) -> None:
-        """Record the revision of a new partial download; an existing one keeps its record."""
+        """Record the revision of a new partial download. Does nothing if the download already exists."""
         if not os.path.lexists(self.partial(file)):
             self._write(self._mark_path(self.digest(file)), revision)
 
     def unmark(self, file: RemoteFile) -> None:
-        """Remove the record of a finished or removed partial download."""
+        """Remove the record of a partial download that was completed or removed."""
         with contextlib.suppress(OSError):
             self._mark_path(self.digest(file)).unlink()
 
     def stale_partials(self, revision: str) -> list[str]:
-        """Return the hashes of edgechat's partial downloads whose files are no longer in the revision."""
+        """Return the hashes of edgechat's partial downloads of files that the revision no longer contains."""
         digests = {file.digest for file in self.listing.files}
         marks = self._mark_path("*").parent.glob(self._mark_path("*").name)
         return [mark.stem for mark in marks if mark.stem not in digests and _revision_in(mark) == revision]
 
     def remove_stale(self, digest: str) -> int:
-        """Remove a stale partial download and return its size. Requires its lock. Raises OSError."""
+        """Remove a stale partial download and return its size. Requires holding its lock. Raises OSError."""
         path = self.partial_of(digest)
         size = os.lstat(path).st_size if os.path.lexists(path) else 0
         path.unlink(missing_ok=True)
@@ -123,15 +123,15 @@ class HubStore:
         return self.lock_of(digest).with_suffix(".edgechat")
 
     def is_here(self, file: RemoteFile) -> bool:
-        """Return whether the snapshot has the file, judging by its size."""
+        """Return whether the snapshot contains the whole file, judging by its size."""
         return _size(self.path(file)) == file.size
 
     def has_bytes(self, file: RemoteFile) -> bool:
-        """Return whether the whole file is in the cache, for any commit, judging by its size."""
+        """Return whether the cache contains the whole file for any commit, judging by its size."""
         return self.is_here(file) or _size(self.blob(file)) == file.size
 
     def n_kept(self, file: RemoteFile) -> int:
-        """Return the size of the file's partial download."""
+        """Return the number of bytes in the file's partial download."""
         return min(_size(self.partial(file)) or 0, file.size)
 
     def make_folders(self, file: RemoteFile) -> None:
@@ -140,14 +140,14 @@ class HubStore:
             self.root.mkdir(parents=True, exist_ok=True)
         for path in (self.blob(file), self.path(file), self.lock(file)):
             self._make_folder(path.parent)
-        # Exclusive creation: an existing file or link is left alone.
+        # Exclusive creation, so that an existing file or symlink is not touched.
         with contextlib.suppress(OSError), (self.root / "CACHEDIR.TAG").open("x", encoding="ascii") as tag:
             tag.write(_TAG)
 
     def put(self, file: RemoteFile, *, new: bool) -> None:
-        """Link the complete blob into the snapshot.
+        """Symlink the complete blob into the snapshot.
 
-        new: whether the blob is not yet in use, so that it may be moved if links are impossible.
+        new: whether the blob is not in use yet, in which case it may be moved if symlinks are impossible.
         """
         path, blob = self.path(file), self.blob(file)
         draft = path.with_name(f".{uuid.uuid4().hex[:12]}.tmp")
@@ -175,14 +175,14 @@ class HubStore:
         self._write(path, self.listing.commit)
 
     def _write(self, path: Path, text: str) -> None:
-        """Write a small file atomically, replacing a link rather than following it."""
+        """Write a small file atomically. A symlink is replaced, not followed."""
         draft = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
         with disk_errors(path):
             draft.write_text(text, encoding="utf-8")
             os.replace(draft, path)
 
     def _make_folder(self, folder: Path) -> None:
-        """Create a folder and its parents below the root. Raises DiskError if one of them is a link."""
+        """Create a folder and its parents below the root. Raises DiskError if any of them is a symlink."""
         folder_above = self.root
         for part in folder.relative_to(self.root).parts:
             folder_above = folder_above / part
@@ -199,7 +199,7 @@ class HubStore:
 
 
 def check_space(needed: int) -> None:
-    """Raise DiskError unless the cache's disk has `needed` bytes free, plus a reserve."""
+    """Raise DiskError unless `needed` bytes are free on the cache's disk, in addition to a reserve."""
     folder = hub_cache()
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
@@ -214,7 +214,7 @@ def check_space(needed: int) -> None:
 
 
 def _symlinked(blob: Path, path: Path) -> bool:
-    """Make `path` a relative link to `blob`; return False if links are impossible."""
+    """Make `path` a relative symlink to `blob`. Return False if symlinks are impossible."""
     if is_true("HF_HUB_DISABLE_SYMLINKS"):
         return False
     try:
@@ -242,15 +242,15 @@ def _size(path: Path) -> int | None:
 
 
 SYNC_EVERY = 10.0
-"""Seconds between fsync calls: the most that a power failure can lose."""
+"""Seconds between fsync calls, and thus the most that a power failure can lose."""
 _READ = 1 << 20
 _BATCH, _BATCHES = 1 << 20, 16
-"""Bytes handed to the hashing thread at once, and the number of such batches that may be waiting."""
+"""Number of bytes passed to the hashing thread at a time, and maximum number of such batches in the queue."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class RunningHash:
-    """Hashes a stream in a separate thread, in parallel with the network."""
+    """Hashes a stream in a separate thread, while the network delivers more."""
 
     def __init__(self, new_hash: Hash) -> None:
         self._hash = new_hash
@@ -261,7 +261,7 @@ class RunningHash:
         self._thread.start()
 
     def update(self, piece: bytes) -> None:
-        """Add the next bytes."""
+        """Add more bytes."""
         self._batch.append(piece)
         self._waiting += len(piece)
         if self._waiting >= _BATCH:
@@ -269,14 +269,14 @@ class RunningHash:
             self._batch, self._waiting = [], 0
 
     def end(self) -> str:
-        """Return the hash in hexadecimal; no update may follow."""
+        """Return the hash in hexadecimal. No further updates are allowed."""
         self._queue.put(self._batch)
         self._queue.put(None)
         self._thread.join()
         return self._hash.hexdigest()
 
     def drop(self) -> None:
-        """Let the thread end, discarding the hash."""
+        """Discard the hash and let the thread exit."""
         self._queue.put(None)
 
     def _run(self) -> None:
@@ -286,7 +286,7 @@ class RunningHash:
 
 
 class Partial:
-    """The file of a partial download. The caller must hold its lock. Methods raise DiskError."""
+    """The file that holds a partial download. The caller must hold its lock. Methods raise DiskError."""
 
     def __init__(self, path: Path, new_hash: Callable[[], Hash]) -> None:
         self.path = path
@@ -297,7 +297,7 @@ class Partial:
             self._fd = os.open(path, flags, 0o666)
             info = os.fstat(self._fd)
         self.size = info.st_size
-        """Bytes in the file."""
+        """Number of bytes in the file."""
         self._synced = time.monotonic()
         if not stat.S_ISREG(info.st_mode) or info.st_nlink > 1:
             os.close(self._fd)
@@ -305,7 +305,7 @@ class Partial:
         self._hash = RunningHash(new_hash())
 
     def hash_kept(self, checked: Callable[[int], None]) -> None:
-        """Hash the bytes from an earlier download, calling `checked` with the number of bytes so far."""
+        """Hash the bytes already downloaded, calling `checked` with the number hashed so far."""
         done = 0
         with disk_errors(self.path):
             os.lseek(self._fd, 0, os.SEEK_SET)
@@ -329,7 +329,7 @@ class Partial:
             self.size += len(piece)
 
     def restart(self) -> None:
-        """Discard all bytes."""
+        """Discard all bytes and start over."""
         with disk_errors(self.path):
             os.ftruncate(self._fd, 0)
             os.lseek(self._fd, 0, os.SEEK_SET)
@@ -337,11 +337,11 @@ class Partial:
         self._hash, self.size = RunningHash(self._new_hash()), 0
 
     def digest(self) -> str:
-        """Return the hash of all bytes. Only `restart` or `finish` may follow."""
+        """Return the hash of all bytes. Afterwards, only `restart` or `finish` may be called."""
         return self._hash.end()
 
     def finish(self, final: Path) -> None:
-        """Flush the file to disk, then rename it to `final`."""
+        """Flush the file to disk and rename it to `final`."""
         with disk_errors(final):
             os.fsync(self._fd)
             os.close(self._fd)  # Windows cannot rename an open file
@@ -355,7 +355,7 @@ class Partial:
             os.unlink(self.path)
 
     def close(self) -> None:
-        """Close the file, keeping it so that the download can be resumed."""
+        """Close the file without deleting it, so that the download can be resumed."""
         with self._lock:
             if self._fd >= 0:
                 os.close(self._fd)
@@ -365,7 +365,7 @@ class Partial:
 
 @contextlib.contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError from writing or creating `path` into a DiskError."""
+    """Convert an OSError raised while writing or creating `path` into a DiskError."""
     try:
         yield
     except OSError as error:
@@ -373,7 +373,7 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def disk_error(path: Path, error: OSError) -> DiskError:
-    """Return the error for a failure to write or create `path`."""
+    """Return the error for a failed attempt to write or create `path`."""
     if error.errno in _FULL:
         return DiskError(
             f"The disk of {_shown(path.parent)} is full.",

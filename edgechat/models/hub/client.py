@@ -1,7 +1,8 @@
-"""HTTP client for the hub, with limits on time and size. Only the hub's own host gets the token.
+"""HTTP client for the hub, with limits on time and size. Only the hub's own host receives the token.
 
-huggingface_hub is used only for the token. Its requests are unsuitable before a download: they read responses
-of any size, wait forever for a slow server, and look up the user's account just for a file header.
+huggingface_hub is used only to find the token. Its own requests are unsuitable before a download: they read
+responses of any size, wait indefinitely for a slow server, and look up the user's account just to read a file
+header.
 """
 
 from __future__ import annotations
@@ -52,36 +53,38 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CONNECT = 5.0
-"""Seconds allowed for connecting."""
+"""Seconds allowed to establish a connection."""
 IDLE = 8.0
-"""Seconds allowed without progress, be it a resolved name, a connection or a byte."""
+"""Seconds allowed without progress, where progress is a resolved name, a connection or a byte received."""
 SPARE = 1.0
-"""Extra seconds, so that a more specific timeout comes first."""
+"""Extra seconds that give a more specific timeout the chance to expire first."""
 PATIENCE, SLOWEST = 60.0, 1024
-"""Over this many seconds, the average rate must be at least this many bytes per second."""
+"""Over a period of this many seconds, the average rate must be at least this many bytes per second."""
 MAX_REDIRECTS = 5
 
 
 class ConnectionCut(Exception):
-    """The connection was lost during a response."""
+    """The connection was lost before the response was complete."""
 
 
 @dataclass(slots=True)
 class HubResponse:
-    """A successful response with an unread body; header names are in lower case."""
+    """A successful response whose body has not been read yet. Header names are in lowercase."""
 
     url: str
     """The URL after all redirects."""
     status: int
     headers: Mapping[str, str]
     linked: Mapping[str, str]
-    """The hub's headers about the file, from before redirects: x-linked-… and x-repo-commit."""
+    """Headers that describe the file, collected from the hub before redirects: x-linked-… and
+    x-repo-commit.
+    """
     pieces: Iterator[bytes]
-    """The body. Raises ConnectionCut, HubUnreachable."""
+    """Pieces of the body. Iterating raises ConnectionCut, HubUnreachable."""
 
 
 class Client:
-    """Sends requests about one repository over persistent connections."""
+    """Sends requests about a single repository over persistent connections."""
 
     def __init__(
         self, hub: Endpoint, repo: str, http: httpx2.Client, watch: ProgressWatch, token: str | None
@@ -93,7 +96,7 @@ class Client:
         self._token = token
 
     def paused(self) -> AbstractContextManager[None]:
-        """Suspend the deadline between two pieces of a response: see ProgressWatch.paused."""
+        """Suspend the timeout between two pieces of a response: see ProgressWatch.paused."""
         return self._watch.paused()
 
     @contextmanager
@@ -152,10 +155,10 @@ class Client:
 
         n_bytes, waited, since = 0, 0.0, time.monotonic()
         try:
-            # No chunk size: with one, a slow connection would look silent until a chunk is full.
+            # No chunk size: a slow connection would seem silent until a whole chunk had arrived.
             for piece in response.iter_raw():
                 self._watch.beat()
-                # Only the wait for a piece counts, not what the caller does with it.
+                # Count only the time spent waiting for a piece, not the time the caller takes to process it.
                 n_bytes, waited = n_bytes + len(piece), waited + time.monotonic() - since
                 if waited >= PATIENCE:
                     if n_bytes < SLOWEST * PATIENCE:
@@ -171,10 +174,10 @@ class Client:
 
 
 def ask_hub(hub: Endpoint, repo: str, seconds: float, work: Callable[[Client], T]) -> T:
-    """Run `work` with a client in a separate thread. Raises HubError, and whatever `work` raises.
+    """Run `work` with a client in a separate thread. Raises HubError, and anything that `work` raises.
 
-    seconds: overall time limit; with math.inf, only silence is limited. After a timeout, the thread may run
-    on for a moment.
+    seconds: overall time limit. With math.inf, only silence is limited. After a timeout, the thread may keep
+    running for a moment.
     """
 
     def run(watch: ProgressWatch) -> T:
@@ -206,7 +209,7 @@ def ask_hub(hub: Endpoint, repo: str, seconds: float, work: Callable[[Client], T
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """Return the TLS context; creating it takes 25 ms. Raises SettingsError."""
+    """Return the TLS context, which takes 25 ms to create. Raises SettingsError."""
     import httpx2
 
     try:
@@ -222,14 +225,14 @@ def _tls() -> ssl.SSLContext:
 
 
 def _token() -> str | None:
-    """Return the token from `hf auth login`, or None. The first call takes a quarter of a second."""
+    """Return the token stored by `hf auth login`, or None. The first call takes a quarter of a second."""
     from huggingface_hub import constants, get_token
 
     if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
         return None
     try:
         return get_token()
-    # An unreadable token counts as none: most repositories need none, and the others say so.
+    # Ignore an unreadable token: most repositories do not need one, and the others say so.
     except Exception:
         return None
 
@@ -263,12 +266,12 @@ _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASC
 
 @dataclass(slots=True)
 class RangedFile:
-    """A listed file, requested in byte ranges."""
+    """A file from a listing, requested in byte ranges."""
 
     listing: RepoListing
     file: RemoteFile
     etag: str | None = None
-    """ETag of the last response, from the host that stores the file."""
+    """ETag of the last response, set by the host that stores the file."""
 
     @property
     def url(self) -> str:
@@ -276,16 +279,16 @@ class RangedFile:
         return Endpoint(self.listing.hub).file(self.listing.repo, self.listing.commit, self.file.name)
 
     def headers(self, at: int, end: int) -> dict[str, str]:
-        """Return the request headers for the bytes from `at` up to, but not including, `end`."""
+        """Return the headers for requesting bytes from `at` up to, but not including, `end`."""
         headers = {"Range": f"bytes={at}-{end - 1}"}
         if self.etag is not None and not self.etag.startswith("W/"):
             headers["If-Range"] = self.etag
         return headers
 
     def is_unchanged(self, answer: HubResponse) -> bool:
-        """Return whether the ETag is the same as in the last response, and remember the new one.
+        """Return whether the ETag matches that of the last response, and remember the new one.
 
-        Raises RemoteFileChanged if the hub itself says that the file differs from the listing.
+        Raises RemoteFileChanged if the hub itself reports that the file differs from the listing.
         """
         size, etag = answer.linked.get("x-linked-size"), answer.linked.get("x-linked-etag", "").strip('"')
         digest = self.file.digest
@@ -298,9 +301,9 @@ class RangedFile:
         return before in (None, self.etag)
 
     def part(self, answer: HubResponse, at: int, end: int) -> tuple[int, int]:
-        """Return the byte range in the response to a request for bytes `at` up to `end`.
+        """Return the byte range in a response, where bytes `at` up to `end` were requested.
 
-        It may be the whole file, or end early. Raises HubError.
+        The range may be the whole file, or stop before `end`. Raises HubError.
         """
         if answer.status == 200:  # the whole file: the server does not support ranges
             length = answer.headers.get("content-length", str(self.file.size))
@@ -326,29 +329,29 @@ class RangedFile:
 
 
 SECONDS = 3.0
-"""Seconds after which a silent hub counts as unreachable."""
+"""Seconds of silence after which the hub is considered unreachable."""
 _SAMPLE = 4 << 20
-"""Bytes requested to measure the rate."""
+"""Number of bytes to request to measure the rate."""
 _SAMPLE_SECONDS = 1.0
-"""Seconds after which the measurement ends."""
+"""Maximum duration of the measurement, in seconds."""
 _LEAST = 1 << 19
-"""Fewest bytes that give a meaningful rate."""
+"""Minimum number of bytes for a meaningful rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubReach:
-    """Result of probing the hub."""
+    """The result of probing the hub."""
 
     problem: str = ""
     """Why the hub cannot be reached; empty if it can."""
     rate: float | None = None
-    """Bytes per second; None if not measured."""
+    """Bytes per second; None if the rate was not measured."""
 
 
 def probe_hub(entry: CatalogueEntry, seconds: float = SECONDS) -> HubReach:
-    """Probe the hub by requesting the beginning of a model in the catalogue.
+    """Probe the hub by requesting the first bytes of a model in the catalogue.
 
-    A hub that refuses the request still counts as reachable. Raises SettingsError for an invalid HF_ENDPOINT.
+    A hub that rejects the request still counts as reachable. Raises SettingsError if HF_ENDPOINT is invalid.
     """
     hub, file = endpoint(), entry.file.format(quant=entry.quant)
 
@@ -365,7 +368,7 @@ def probe_hub(entry: CatalogueEntry, seconds: float = SECONDS) -> HubReach:
 
 
 def _rate(answer: HubResponse) -> float | None:
-    """Return the rate of a response, measured from its second piece on, when the connection is warm."""
+    """Return the rate of a response, measured from the second piece on, once the connection is warm."""
     n_bytes, began = -1, 0.0
     with suppress(EdgechatError, ConnectionCut):  # an answer of any kind is enough
         for piece in answer.pieces:

@@ -1,12 +1,12 @@
-"""Resumable, verified downloads from the hub into huggingface_hub's cache.
+"""Resumable, verified downloads from the hub into the huggingface_hub cache.
 
-Files come over plain HTTP, as in a browser, even from the hub's Xet storage. huggingface_hub would use
-hf-xet, which discards the bytes of a killed download and does not let them be hashed as they arrive. Only the
-largest files require it.
+Files are downloaded over plain HTTP, as a browser would download them, even if the hub keeps them in its Xet
+storage. huggingface_hub would use hf-xet, which discards what it has downloaded if it is killed, and does not
+allow the bytes to be hashed as they arrive. Only the largest files require it.
 
-A second process that wants the same file waits for the first. Bytes are written to disk as they arrive; after
-a kill, they are hashed again and only the rest is requested. The hash in each response's headers shows that
-the rest belongs to the same file, and the hash of the whole file confirms it.
+If a second process wants the same file, it waits for the first. Bytes are written to disk as they arrive. If
+a download was killed, its bytes are hashed again and only the rest is requested. The hash in each response's
+headers shows that the rest belongs to the same file, and the hash of the whole file confirms it.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ from edgechat.models.hub.endpoint import Endpoint, nonsense, require_network
 from edgechat.models.local.files import hash_for
 
 WAITS: tuple[float, ...] = (1, 2, 4, 8, 15, 30, 60)
-"""Seconds before each retry, after consecutive failures without progress."""
+"""Seconds to wait before each retry, after consecutive failures without progress."""
 PROGRESS = 1 << 16
-"""New bytes that count as progress."""
+"""Number of new bytes that count as progress."""
 MAX_WAIT = 300
-"""Longest wait that the hub may request, in seconds."""
+"""The longest wait requested by the hub that is accepted, in seconds."""
 MOST = 50 * 10**9
-"""Largest file that the hub serves over plain HTTP, in bytes; hf-xet downloads larger ones."""
+"""Size of the largest file that the hub serves over plain HTTP, in bytes. hf-xet downloads larger files."""
 _READ = 1 << 20
 _LOCK_POLL = 0.2
 
 
 class DownloadStopped(Exception):
-    """The caller stopped the download; received bytes are kept."""
+    """The caller stopped the download. The bytes received so far remain on disk."""
 
 
 class DownloadObserver(Protocol):
     """Callbacks for the progress of a download, called from any thread."""
 
     def has(self, file: RemoteFile, n: int) -> None:
-        """The first n bytes of the file are present."""
+        """The first n bytes of the file are on disk."""
 
     def checked(self, file: RemoteFile, n: int) -> None:
         """The first n bytes of an earlier download have been hashed again."""
 
     def says(self, text: str) -> None:
-        """Something unusual happened; `text` is a sentence for users."""
+        """Something unusual happened. `text` describes it in a sentence for users."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,9 @@ class FetchedFile:
 
     file: RemoteFile
     resumed: int
-    """Bytes kept from an earlier download."""
+    """Number of bytes reused from an earlier download."""
     received: int
-    """Bytes received this time. Both are 0 for a file that was already complete."""
+    """Number of bytes received this time. If the file was already complete, this and `resumed` are 0."""
 
 
 def download(
@@ -78,10 +78,10 @@ def download(
     observer: DownloadObserver,
     stop: threading.Event | None = None,
 ) -> list[FetchedFile]:
-    """Download files from a repository, and link them into the snapshot once all are complete.
+    """Download files from a repository, and symlink them into the snapshot once all are complete.
 
-    revision: the listing's branch, tag or commit. stop: set by another thread to end the download, which
-    takes effect after a silent connection's timeout at the latest. Raises HubError, DiskError,
+    revision: the listing's branch, tag or commit. stop: set by another thread to end the download. If the
+    connection is silent, this takes effect when the connection times out. Raises HubError, DiskError,
     DownloadStopped.
     """
     store, stop = HubStore(listing), stop or threading.Event()
@@ -90,7 +90,7 @@ def download(
         store.make_folders(file)
         with _locked(store, file, observer, stop):
             fetched.append(_download_file(store, file, revision, observer, stop))
-    # The first shard of a split model comes last: a program that finds it also finds the others.
+    # The first shard of a split model comes last: a program that finds it will also find the others.
     for result in reversed(fetched):
         store.put(result.file, new=result.resumed + result.received > 0)
     store.write_ref(revision)
@@ -99,9 +99,9 @@ def download(
 
 
 def _remove_stale_partials(store: HubStore, revision: str, observer: DownloadObserver) -> None:
-    """Remove edgechat's partial downloads of files that the revision no longer has.
+    """Remove edgechat's partial downloads of files that the revision no longer contains.
 
-    Partial downloads by other programs or for other revisions stay.
+    Partial downloads for other revisions or by other programs are not touched.
     """
     from filelock import FileLock, Timeout
 
@@ -156,7 +156,7 @@ def _download_file(
 def _download_by_xet(
     store: HubStore, file: RemoteFile, observer: DownloadObserver, stop: threading.Event
 ) -> FetchedFile:
-    """Download a file that is not served over plain HTTP. A partial download cannot be resumed."""
+    """Download a file that is not served over plain HTTP. Such a download cannot be resumed."""
     digest, folder = store.digest(file), store.new_xet_folder(file)
     report = _stoppable(stop, lambda n: observer.has(file, n))
     report_checked = _stoppable(stop, lambda n: observer.checked(file, n))
@@ -189,7 +189,7 @@ def _receive(
     observer: DownloadObserver,
     stop: threading.Event,
 ) -> int:
-    """Receive the missing bytes, over as many connections as needed, and return how many there were."""
+    """Receive the missing bytes over as many connections as needed, and return how many there were."""
     hub, ranged = Endpoint(listing.hub), RangedFile(listing, file)
     failures, best, received = 0, partial.size, 0
     report = _stoppable(stop, lambda n: observer.has(file, n))
@@ -231,7 +231,7 @@ def _stoppable(stop: threading.Event, report: Callable[[int], None]) -> Callable
 
 
 def _missing_bytes(client: Client, ranged: RangedFile, partial: Partial) -> Iterator[bytes]:
-    """Yield the missing bytes; may discard the existing ones. Raises HubError, ConnectionCut."""
+    """Yield the missing bytes, possibly discarding the existing ones. Raises HubError, ConnectionCut."""
     at, end = partial.size, ranged.file.size
     with client.get(ranged.url, ranged.headers(at, end) if at else None) as answer:
         unchanged = ranged.is_unchanged(answer)
@@ -249,7 +249,7 @@ def _missing_bytes(client: Client, ranged: RangedFile, partial: Partial) -> Iter
 
 
 def _retry_delay(error: HubUnreachable | RateLimited, failures: int) -> float | None:
-    """Return how many seconds to wait before the next try, or None to give up."""
+    """Return the number of seconds to wait before the next attempt, or None to give up."""
     if failures >= len(WAITS):
         return None
     if isinstance(error, RateLimited) and error.seconds is not None:
@@ -276,7 +276,7 @@ def _corrupt(listing: RepoListing, file: RemoteFile) -> WrongBytes:
 def _locked(
     store: HubStore, file: RemoteFile, observer: DownloadObserver, stop: threading.Event
 ) -> Iterator[None]:
-    """Hold the lock on a file's blob, waiting if another process holds it."""
+    """Hold the lock on a file's blob. Waits if another process holds it."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(store.lock(file), timeout=0, mode=0o664)
@@ -301,27 +301,27 @@ def _locked(
 _WINDOW = 8.0
 """Seconds over which the rate is averaged."""
 _MIN_SECONDS = 0.2
-"""Shortest time over which a rate is computed, in seconds."""
+"""The shortest period over which a rate is computed, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressSample:
-    """Progress at one moment."""
+    """The progress at one moment."""
 
     here: int
     total: int
-    """Both in bytes."""
+    """Total number of bytes; `here` is the number of bytes on disk."""
     rate: float = 0.0
-    """Bytes per second; 0 while unknown."""
+    """Bytes per second; 0 if not yet known."""
 
     @property
     def share(self) -> float:
-        """Completed fraction, from 0 to 1."""
+        """The fraction completed, from 0 to 1."""
         return self.here / self.total if self.total else 1.0
 
     @property
     def left(self) -> float | None:
-        """Remaining seconds; None while unknown."""
+        """Seconds remaining; None if not yet known."""
         return (self.total - self.here) / self.rate if self.rate > 0 else None
 
     @property
@@ -338,7 +338,7 @@ class ProgressSample:
 
 
 class DownloadPace:
-    """Combined progress of several files, `total` bytes in all. Not thread-safe."""
+    """Combined progress of several files with a total size of `total` bytes. Not thread-safe."""
 
     def __init__(self, total: int) -> None:
         self._total = total
@@ -347,7 +347,7 @@ class DownloadPace:
         self._samples: deque[tuple[float, int]] = deque()
 
     def has(self, file: RemoteFile, n: int) -> bool:
-        """Record that the first n bytes of a file are present; return whether the file was already known."""
+        """Record that the first n bytes of a file are on disk. Return whether the file was already known."""
         before = self._here.get(file)
         self._here[file] = n
         if not self._samples:
@@ -370,12 +370,12 @@ class DownloadPace:
 
 
 def speed(rate: float) -> str:
-    """Format a rate in bytes per second for users: '23.0 MiB/s'."""
+    """Format a rate given in bytes per second for users: '23.0 MiB/s'."""
     return f"{rate / 2**20:.1f} MiB/s" if rate >= 2**20 / 10 else f"{rate / 1024:.0f} KiB/s"
 
 
 def duration(seconds: float) -> str:
-    """Format a duration for users: '1:45'."""
+    """Format a duration given in seconds for users: '1:45'."""
     whole = int(min(seconds, 359_999))
     minutes, rest = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)

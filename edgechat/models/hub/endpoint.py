@@ -1,4 +1,4 @@
-"""The hub's address: its URLs, which host may see the token, redirects, and errors for its responses."""
+"""The hub's address: its URLs, which host receives the token, redirects, and errors for responses."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ _NUMERIC_HOST = re.compile(r"[0-9a-fx.]+", re.ASCII | re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The URL of the hub or of a mirror, without a trailing slash."""
+    """The URL of the hub or a mirror, without a trailing slash."""
 
     url: str
 
     def info(self, repo: str, revision: str | None) -> str:
-        """Return the API URL for a repository's files, with their sizes and hashes."""
+        """Return the API URL that lists a repository's files with their sizes and hashes."""
         at = f"/revision/{quote(revision, safe='')}" if revision else ""
         return f"{self.url}/api/models/{repo}{at}?blobs=true"
 
     def file(self, repo: str, commit: str, name: str) -> str:
-        """Return the URL of a file at a commit."""
+        """Return the URL of a file at the given commit."""
         return f"{self.url}/{repo}/resolve/{quote(commit, safe='')}/{quote(name)}"
 
     def page(self, repo: str) -> str:
@@ -50,12 +50,12 @@ class Endpoint:
         return f"{self.url}/{repo}"
 
     def may_see_token(self, url: str) -> bool:
-        """Return whether `url` has the hub's own scheme, host and port."""
+        """Return whether `url` has the same scheme, host and port as the hub."""
         return _origin(urlsplit(url)) == _origin(urlsplit(self.url))
 
 
 def endpoint() -> Endpoint:
-    """Return the hub that HF_ENDPOINT names, or huggingface.co. Raises SettingsError."""
+    """Return the hub specified by HF_ENDPOINT, or else huggingface.co. Raises SettingsError."""
     text = (os.environ.get("HF_ENDPOINT") or DEFAULT).rstrip("/")
     try:
         parts = urlsplit(text)
@@ -71,7 +71,7 @@ def endpoint() -> Endpoint:
 
 
 def require_network(offline: bool, what: str) -> None:
-    """Raise OfflineMode if the network must not be used.
+    """Raise OfflineMode if network access is not allowed.
 
     what: the start of the message: 'x/y was never …'.
     """
@@ -91,8 +91,8 @@ def require_network(offline: bool, what: str) -> None:
 def next_address(url: str, location: str) -> str:
     """Return the target of a redirect from `url`.
 
-    Raises HubAnswerError for an invalid URL, a step from HTTPS to HTTP, a redirect from another host to this
-    machine, or an address that is link-local (where clouds serve credentials), multicast or reserved.
+    Raises HubAnswerError for an invalid URL, a downgrade from HTTPS to HTTP, a redirect from another host to
+    this machine, or an address that is link-local (where clouds serve credentials), multicast or reserved.
     """
     try:
         target = urljoin(url, location)
@@ -137,7 +137,7 @@ def _is_this_machine(parts: SplitResult) -> bool:
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return the IP address of a host in any notation, such as 127.1 or 0x7f000001."""
+    """Return a host's IP address, which may be written in any notation, such as 127.1 or 0x7f000001."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -156,7 +156,7 @@ _RESET = re.compile(r'"[\w ]+"\s*;\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,6})', re.ASCI
 
 
 def host(url: str) -> str:
-    """Return a URL's host, for messages."""
+    """Return a URL's host, for use in messages."""
     return one_line(urlsplit(url).hostname or url, 80)
 
 
@@ -186,7 +186,7 @@ def refusal(
 ) -> HubError:
     """Return the error for an unsuccessful response from `url`.
 
-    The body is ignored: the hub states the reason in X-Error-Code.
+    The body is ignored, because the hub states the reason in X-Error-Code.
     """
     code, detail = headers.get("x-error-code", ""), one_line(headers.get("x-error-message", ""), 120)
     if status == 429:
@@ -228,7 +228,7 @@ def _not_found(hub: Endpoint, repo: str, code: str, *, had_token: bool) -> RepoN
 
 
 def similar_repos(repo: str) -> list[str]:
-    """Return models in the catalogue with similar names: 'qwen3-4b (unsloth/Qwen3-4B-…)'."""
+    """Return models in the catalogue that have similar names: 'qwen3-4b (unsloth/Qwen3-4B-…)'."""
     shown_by_name: dict[str, str] = {}
     for entry in catalogue():
         if entry.repo is not None:

@@ -1,4 +1,4 @@
-"""Repositories on the hub: their files, and the headers of their models without downloading them.
+"""Repositories on the hub: their files, and model headers read without downloading the models.
 
     remote = resolve_remote(parse_model_name("unsloth/Qwen3-4B-Instruct-2507-GGUF"), offline=False)
     for choice in remote.choices:
@@ -39,9 +39,9 @@ from edgechat.models.hub.remote_headers import read_remote_contents, read_remote
 from edgechat.models.local.files import is_git_sha1
 
 LIST_TIME_LIMIT = 20.0
-"""Seconds allowed for a listing, which usually takes well under one."""
+"""Seconds allowed for a listing, which usually takes well under one second."""
 MAX_LISTING = 8 << 20
-"""Maximum size of a listing, in bytes; each file takes about three hundred."""
+"""Maximum size of a listing, in bytes. Each file takes about three hundred."""
 MAX_FILES = 10_000
 MAX_FILE_SIZE = 1 << 50
 
@@ -60,7 +60,7 @@ class _Sibling(msgspec.Struct):
     size: _Size | None = None
     lfs: _Lfs | None = None
     blob_id: str | None = msgspec.field(default=None, name="blobId")
-    """Git's hash of the file, or of its LFS pointer."""
+    """Git's hash of the file or of its LFS pointer."""
 
 
 class _Info(msgspec.Struct):
@@ -85,10 +85,11 @@ class RemoteModel:
 
     listing: RepoListing
     choices: tuple[ModelChoice, ...]
-    """The models in the repository that match the name; at least one."""
+    """The models in the repository that match the name. There is at least one."""
     unasked: HubError | None = None
-    """Why the hub could not be asked, or None. If set, the listing comes from the cache, as of
-    `listing.listed`, and only cached headers are available."""
+    """Why the hub could not be queried, or None. If set, the listing comes from the cache and dates from
+    `listing.listed`, and only cached headers are available.
+    """
 
     @property
     def repo(self) -> str:
@@ -96,10 +97,10 @@ class RemoteModel:
         return self.listing.repo
 
     def header(self, choice: ModelChoice) -> ModelHeader:
-        """Return the parts of a choice's header that planning needs, without tokenizer and template.
+        """Return the part of a model's header that is needed for planning, without tokenizer and template.
 
-        The first time, it is read from the hub. For a GGUF file, that takes 8 MiB or more; for an MLX model,
-        about 100 KB for the config and the tensor tables. Raises HubError, ModelFileError.
+        The first time, it is read from the hub. A GGUF file requires 8 MiB or more, and an MLX model about
+        100 KB for the config and the tensor tables. Raises HubError, ModelFileError.
         """
         cached = remote_headers.cached_header(self.listing, choice)
         if cached is not None:
@@ -133,7 +134,7 @@ class RemoteModel:
         return header
 
     def _require_network(self, name: str) -> None:
-        """Raise HubError, with the reason, if a file cannot be examined now."""
+        """Raise HubError, stating the reason, if a file cannot be examined now."""
         what = f"{one_line(name)} of {self.repo} has not been examined before"
         if self.unasked is not None:
             raise type(self.unasked)(f"{what}. {self.unasked.message}", hint=self.unasked.hint)
@@ -141,9 +142,9 @@ class RemoteModel:
 
 
 def resolve_remote(name: HubName, *, offline: bool) -> RemoteModel:
-    """Return the models that a name stands for on the hub, or in the cached listing if that fails.
+    """Return the models that a name refers to on the hub, or in the cached listing if the hub fails.
 
-    offline: whether to open no sockets, as with HF_HUB_OFFLINE and EDGECHAT_OFFLINE. Raises HubError, and
+    offline: True to open no sockets, as HF_HUB_OFFLINE and EDGECHAT_OFFLINE request. Raises HubError, and
     ModelNotFound if no model in the repository matches the name.
     """
     hub = endpoint()
@@ -159,9 +160,9 @@ def resolve_remote(name: HubName, *, offline: bool) -> RemoteModel:
 
 
 def list_repo(repo: str, revision: str | None) -> RepoListing:
-    """Ask the hub for the files in a repository, and cache the answer. Raises HubError.
+    """Ask the hub for the files in a repository, and cache the response. Raises HubError.
 
-    revision: a branch, tag or commit; None is the main branch.
+    revision: a branch, tag or commit. None means the main branch.
     """
     require_network(False, f"{one_line(repo)} cannot be examined")
     if not valid_repo(repo) or (revision is not None and not valid_revision(revision)):
@@ -192,7 +193,7 @@ def _cached_listing(hub: Endpoint, name: HubName) -> RepoListing | None:
 
 
 def _listing(hub: Endpoint, repo: str, cached: _CachedListing) -> RepoListing:
-    """Return the listing in a response, without files whose names some platforms do not support.
+    """Return the listing in a response, omitting files whose names are invalid on some platforms.
 
     Raises HubAnswerError for duplicate or unsafe names.
     """
@@ -220,7 +221,7 @@ def _listing(hub: Endpoint, repo: str, cached: _CachedListing) -> RepoListing:
 
 
 def _choices_named(listing: RepoListing, name: HubName) -> tuple[ModelChoice, ...]:
-    """Return the models in a listing that match a name, at least one. Raises ModelNotFound."""
+    """Return the models in a listing that match a name. Raises ModelNotFound if there are none."""
     choices = model_choices(listing.files, listing.repo)
     if not choices:
         raise ModelNotFound(
@@ -234,7 +235,7 @@ def _choices_named(listing: RepoListing, name: HubName) -> tuple[ModelChoice, ..
 
 
 def of_quant(repo: str, choices: Sequence[ModelChoice], quant: str) -> tuple[ModelChoice, ...]:
-    """Return a repository's models in one quantization, at least one. Raises ModelNotFound."""
+    """Return a repository's models with the given quantization. Raises ModelNotFound if there are none."""
     matches = tuple(choice for choice in choices if canonical(choice.quant or "") == canonical(quant))
     return matches or _raise_lacks(repo, canonical(quant), (choice.shown for choice in choices))
 

@@ -1,4 +1,4 @@
-"""Names of models and files on the hub, as users type or paste them."""
+"""Names of models and files on the hub, as typed or pasted by users."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _MAX_TEXT = 2048
 MAX_PATH = 1024
 """Maximum length of a path, in bytes."""
 MAX_COMPONENT = 255
-"""Maximum length of one component of a path, in bytes; file systems have the same limit."""
-# Folders in a checkout and the hub's own pages: never owners of a repository.
+"""Maximum length of one path component, in bytes. File systems have the same limit."""
+# Folders in a source checkout and pages of the hub itself, which never own repositories.
 _RESERVED = frozenset({"api", "datasets", "spaces", "docs", "models", "collections", "papers", "blog"})
 
 
@@ -28,11 +28,11 @@ class HubName:
     repo: str
     """'owner/name'."""
     quant: str | None = None
-    """The requested quantization, in capitals: 'Q5_K_M'."""
+    """The requested quantization, in uppercase: 'Q5_K_M'."""
     revision: str | None = None
-    """A branch, tag or commit; None is the main branch."""
+    """A branch, tag or commit. None means the main branch."""
     file: str | None = None
-    """File that the link points to, with its folder."""
+    """Path of the file in the repository, if the link points to a file."""
 
     def __str__(self) -> str:
         name = self.repo + (f":{self.quant}" if self.quant else "")
@@ -46,9 +46,9 @@ class HubName:
 def parse_model_name(text: str) -> HubName | None:
     """Return the repository that `text` names, or None.
 
-    Accepts owner/repo, owner/repo:QUANT, hf.co/owner/repo[:QUANT], and browser URLs of a repository or of a
-    file in it. Callers should check first whether a local file has that name: 'models/tiny' could be either.
-    Names that end in .gguf are taken as paths.
+    Accepts owner/repo, owner/repo:QUANT, hf.co/owner/repo[:QUANT], and browser URLs for a repository or a
+    file in it. Callers should first check whether there is a local file with that name: 'models/tiny' could
+    be either. Names that end in .gguf are treated as paths.
     """
     text = text.strip()
     if not text or len(text) > _MAX_TEXT or not text.isprintable() or "\\" in text:
@@ -62,7 +62,7 @@ def parse_model_name(text: str) -> HubName | None:
 
 
 def valid_repo(repo: str) -> bool:
-    """Return whether this is a valid repository name for the hub: 'owner/name'."""
+    """Return whether this is a valid repository name on the hub: 'owner/name'."""
     owner, slash, name = repo.partition("/")
     if not slash or len(repo) > _MAX_REPO or "--" in repo or ".." in repo or name.endswith(".git"):
         return False
@@ -70,12 +70,12 @@ def valid_repo(repo: str) -> bool:
 
 
 def valid_revision(revision: str) -> bool:
-    """Return whether this is a valid branch, tag or commit."""
+    """Return whether this is a valid name for a branch, tag or commit."""
     return bool(_REVISION.fullmatch(revision)) and ".." not in revision and "//" not in revision
 
 
 def safe_path(name: str) -> bool:
-    """Return whether `name` is a plain relative path that stays in its folder, on every platform."""
+    """Return whether `name` is a plain relative path that cannot leave its folder on any platform."""
     try:
         n_bytes = len(name.encode())
     except UnicodeEncodeError:
@@ -90,10 +90,10 @@ def safe_path(name: str) -> bool:
 
 
 def portable_path(name: str) -> bool:
-    """Return whether a safe path is valid on Windows, too.
+    """Return whether a safe path is also valid on Windows.
 
-    There, ':' starts a stream or ends a drive, device names are reserved in every folder, and trailing dots
-    and spaces are dropped.
+    On Windows, ':' starts a stream or ends a drive letter, device names are reserved in every folder, and
+    trailing dots and spaces are dropped.
     """
     return not any(":" in part or part[-1] in ". " or _DEVICE.match(part) for part in name.split("/"))
 
@@ -128,7 +128,7 @@ def _from_link(text: str) -> HubName | None:
 
 
 def _revision_and_file(rest: list[str]) -> tuple[str | None, str | None]:
-    """Parse the part of a link after the repository: blob/main/folder/a.gguf."""
+    """Parse the part of a link that follows the repository: blob/main/folder/a.gguf."""
     if len(rest) < 2 or rest[0] not in ("blob", "resolve", "tree", "raw"):
         return None, None
     file = unquote("/".join(rest[2:]).strip("/"))

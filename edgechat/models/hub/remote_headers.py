@@ -1,6 +1,7 @@
-"""Headers of models on the hub, read from the first megabytes of their files, and cached.
+"""Headers of models on the hub, read from the first megabytes of their files and then cached.
 
-The cache also holds listings. Invalid entries are ignored, and the least recently used are removed first.
+The cache also stores listings. Invalid entries are ignored, and the least recently used ones are evicted
+first.
 """
 
 from __future__ import annotations
@@ -32,20 +33,20 @@ from edgechat.models.hub.endpoint import Endpoint, nonsense, unreachable
 T = TypeVar("T")
 
 TIME_LIMIT = 120.0
-"""Seconds allowed for the header of a model, all shards together."""
+"""Seconds allowed for reading a model's header, including all shards."""
 LATER_READ = 1 << 18
-"""Bytes in the first request for later shards, which have no tokenizer."""
+"""Number of bytes in the first request for a later shard, which has no tokenizer."""
 FIRST_TABLE = 1 << 17
-"""Bytes in the first request for a safetensors file, enough for most tables."""
+"""Number of bytes in the first request for a safetensors file. This is enough for most tables."""
 MAX_CUTS = 4
-"""Lost connections tolerated per file."""
+"""Number of lost connections tolerated per file."""
 
 
 def read_remote_header(listing: RepoListing, choice: ModelChoice) -> ModelHeader:
     """Read the header of a model on the hub, merging the headers of all its shards.
 
-    Requests the first 8 MiB (less for later shards), doubling that as needed up to `gguf.MAX_HEADER`. Raises
-    HubError, and ModelFileError for a file that is not a language model.
+    Requests the first 8 MiB (less for later shards), and doubles that as needed up to `gguf.MAX_HEADER`.
+    Raises HubError, and ModelFileError for a file that is not a language model.
     """
 
     def parts(client: Client) -> Iterator[ModelHeader]:
@@ -76,7 +77,7 @@ def read_remote_contents(
 ) -> tuple[Contents, ModelHeader]:
     """Read the config and the tensor tables of an MLX model on the hub, and build its header from them.
 
-    name: the model's name in messages. Raises HubError, and ModelFileError for an unusable model.
+    name: the model's name, for use in messages. Raises HubError, and ModelFileError for an unusable model.
     """
 
     def work(client: Client) -> tuple[Contents, ModelHeader]:
@@ -97,9 +98,9 @@ def read_remote_contents(
 
 
 def _ask(listing: RepoListing, work: Callable[[Client], T]) -> T:
-    """Run `work` with a hub client.
+    """Run `work` with a client for the hub.
 
-    If a file is damaged, the hint to download it again is replaced, as that would not help.
+    If a file is damaged, the hint to download it again is replaced, since that would not help.
     """
     try:
         return ask_hub(Endpoint(listing.hub), listing.repo, TIME_LIMIT, work)
@@ -111,7 +112,7 @@ def _ask(listing: RepoListing, work: Callable[[Client], T]) -> T:
 
 
 def _table(start: RemoteStart, file: RemoteFile, most: int) -> TensorTable:
-    """Return the table of a safetensors file. Raises ModelFileError if it has more than `most` bytes."""
+    """Return the tensor table of a safetensors file. Raises ModelFileError if it exceeds `most` bytes."""
     name = PurePosixPath(file.name).name
     n = table_length(start.first(min(file.size, FIRST_TABLE)), file.size, name)
     if n > most:
@@ -121,7 +122,7 @@ def _table(start: RemoteStart, file: RemoteFile, most: int) -> TensorTable:
 
 @dataclass(slots=True)
 class RemoteStart:
-    """The first bytes of a file on the hub, fetched on demand and never twice."""
+    """The first bytes of a file on the hub, fetched on demand and only once."""
 
     client: Client
     ranged: RangedFile
@@ -137,14 +138,14 @@ class RemoteStart:
             except ConnectionCut:
                 self.cuts += 1
             else:
-                # An empty response makes no progress: it counts as a lost connection.
+                # An empty response is no progress: count it as a lost connection.
                 self.cuts += len(self.data) == before
             if self.cuts > MAX_CUTS:
                 raise unreachable(self.ranged.url, f"the connection was lost {self.cuts} times")
         return self.data[:n]
 
     def _fetch(self, n: int) -> None:
-        """Fetch the missing part of the first n bytes. Raises HubError, ConnectionCut."""
+        """Fetch whichever of the first n bytes are missing. Raises HubError, ConnectionCut."""
         at = len(self.data)
         with self.client.get(self.ranged.url, self.ranged.headers(at, n)) as answer:
             if not self.ranged.is_unchanged(answer):
@@ -165,14 +166,14 @@ class RemoteStart:
 
 
 MAX_HEADERS = 256
-"""Maximum number of entries, of a few kilobytes each."""
+"""Maximum number of headers in the cache. Each takes a few kilobytes."""
 MAX_LISTINGS = 64
 MAX_BYTES = 8 << 20
-"""Maximum size of an entry, in bytes."""
+"""Maximum size of a cache entry, in bytes."""
 
 
 def cached_header(listing: RepoListing, choice: ModelChoice) -> ModelHeader | None:
-    """Return the cached header of a model, reduced to what `store_header` stores, or None."""
+    """Return a model's cached header, or None. It contains only what `store_header` stores."""
     data = _read("headers", _file_key(listing, choice.files))
     if data is None:
         return None
@@ -186,14 +187,17 @@ def cached_header(listing: RepoListing, choice: ModelChoice) -> ModelHeader | No
 
 
 def store_header(listing: RepoListing, choice: ModelChoice, header: ModelHeader) -> ModelHeader:
-    """Store a header's shape and return it as `cached_header` will. Raises ModelFileError."""
+    """Store a header's shape, and return the header as `cached_header` will return it.
+
+    Raises ModelFileError.
+    """
     data = pack(header)
     _write("headers", _file_key(listing, choice.files), data, MAX_HEADERS)
     return unpack(data, choice.name.rpartition("/")[2])
 
 
 def store_contents(listing: RepoListing, choice: ModelChoice, read_contents: contents.Contents) -> None:
-    """Store the contents of an MLX model, for `cached_header`."""
+    """Store the contents of an MLX model, for use by `cached_header`."""
     _write("headers", _file_key(listing, choice.files), read_contents.pack(), MAX_HEADERS)
 
 
@@ -210,7 +214,7 @@ def cached_start(listing: RepoListing, file: RemoteFile) -> ModelHeader | None:
 
 
 def store_start(listing: RepoListing, file: RemoteFile, data: bytes) -> None:
-    """Store the bytes of a header, for `cached_start`."""
+    """Store the bytes of a header, for use by `cached_start`."""
     if len(data) <= MAX_BYTES:
         _write("headers", _file_key(listing, (file,)), zlib.compress(data), MAX_HEADERS)
 
@@ -226,12 +230,12 @@ def store_listing(hub: str, repo: str, revision: str | None, data: bytes) -> Non
 
 
 def mlx_name(listing: RepoListing, choice: ModelChoice) -> str:
-    """Return the name of an MLX model on the hub, for messages."""
+    """Return the name of an MLX model on the hub, for use in messages."""
     return f"{listing.repo}/{choice.name}".rstrip("/")
 
 
 def _file_key(listing: RepoListing, files: Iterable[RemoteFile]) -> tuple[str, ...]:
-    """Return the key for a header. It includes the hub, as a mirror may have different files."""
+    """Return the cache key for a header. It includes the hub, since a mirror may have different files."""
     described = (f"{file.name} {file.size} {file.digest}" for file in files)
     return (listing.hub, listing.repo.lower(), listing.commit, *described)
 
@@ -253,7 +257,7 @@ def _read(kind: str, key: tuple[str, ...]) -> bytes | None:
 
 
 def _write(kind: str, key: tuple[str, ...], data: bytes, most: int) -> None:
-    """Write an entry atomically unless it is too large; errors are ignored."""
+    """Write an entry atomically, unless it is too large. Errors are ignored."""
     if len(data) > MAX_BYTES:
         return
     with contextlib.suppress(OSError, FolderError):

@@ -1,7 +1,7 @@
 """Downloads through hf-xet, for files that the hub serves only from its Xet storage.
 
-huggingface_hub runs in a child process, which can be killed at any moment. A killed download starts again
-from the beginning, as hf-xet cannot resume.
+huggingface_hub runs in a child process, which can be killed at any moment. A download that was killed has to
+start over, since hf-xet cannot resume.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BLOCK = 512
 
 
 class XetRequest(msgspec.Struct, frozen=True):
-    """Request to the child: a file and the destination folder."""
+    """A request to the child process: a file and the destination folder."""
 
     hub: str
     repo: str
@@ -38,7 +38,7 @@ class XetRequest(msgspec.Struct, frozen=True):
 
 
 class XetAnswer(msgspec.Struct, frozen=True):
-    """The child's answer: the path of the file, or the problem."""
+    """The child's response: the path of the file, or what went wrong."""
 
     path: str = ""
     error: str = ""
@@ -46,10 +46,10 @@ class XetAnswer(msgspec.Struct, frozen=True):
 
 
 def fetch(listing: RepoListing, file: RemoteFile, folder: Path, wait: Callable[[float, int], object]) -> Path:
-    """Download a file into `folder`, which must be empty, and return its path. It is not verified.
+    """Download a file into `folder`, which must be empty, and return its path. The file is not verified.
 
-    wait: called with the seconds to wait and the number of bytes so far; an exception ends the download.
-    Raises HubError, and OSError if the disk is full.
+    wait: called with the number of seconds to wait and the number of bytes so far. If it raises an exception,
+    the download ends. Raises HubError, and OSError if the disk is full.
     """
     import subprocess  # 18 ms, which `edgechat --version` does not need
 
@@ -82,7 +82,7 @@ def fetch(listing: RepoListing, file: RemoteFile, folder: Path, wait: Callable[[
 
 
 def _bytes_on_disk(folder: Path) -> int:
-    """Return the bytes on disk below a folder; hf-xet may write several parts of a file at once."""
+    """Return the number of bytes on disk below a folder. hf-xet may write several parts of a file at once."""
     total = 0
     for path in folder.rglob("*"):
         try:
@@ -104,7 +104,7 @@ def _missing(listing: RepoListing, name: str) -> HubError:
 
 
 def main() -> None:
-    """Answer one XetRequest, and exit if the parent ends."""
+    """Process one XetRequest, exiting if the parent process ends."""
     incoming, outgoing = spawn.adopt_pipe()
     data = frames.read(incoming)
     if data is None:
@@ -115,7 +115,7 @@ def main() -> None:
     from huggingface_hub import hf_hub_download
 
     try:
-        # Not into the cache: the parent holds its lock, and it must hold only verified bytes.
+        # Not into the cache: the parent holds its lock, and only verified bytes may be stored there.
         path = hf_hub_download(
             request.repo,
             request.name,

@@ -1,9 +1,9 @@
-"""Model files: listed without opening them, and hashed as on the hub.
+"""Model files: listing them without opening them, and hashing them as the hub does.
 
-Folders are untrusted: names are checked, depth and number are limited, folders that are links are not
-entered, and unreadable ones are skipped and noted. The hub states SHA-256 for files in Git LFS, and git's
-own hash for small ones: the SHA-1 of "blob ", the size, a zero byte and the content. SHA-1 is weak against
-forgery, but here it only confirms what the hub states.
+Folders are untrusted: names are checked, the depth and the number of files are limited, symlinked folders are
+not followed, and unreadable folders are skipped and recorded. The hub states the SHA-256 hash for files in
+Git LFS, and git's own hash for small files: the SHA-1 of "blob ", the size, a zero byte and the content.
+SHA-1 is vulnerable to forgery, but here it only confirms what the hub states.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Protocol
 from edgechat.models.hub.names import safe_path
 
 MAX_FILES = 4096
-"""Maximum number of files in one place."""
+"""Maximum number of files found in one location."""
 MAX_FOLDERS = 4096
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 """Files that every MLX model has."""
 MLX_WEIGHTS = re.compile(r"model[A-Za-z0-9._-]*\.safetensors", re.ASCII)
-"""Names of weight files, as mlx-lm accepts them."""
+"""Names that mlx-lm accepts for weight files."""
 _MLX_FILES = {
     CONFIG,
     TOKENIZER,
@@ -47,32 +47,32 @@ _MLX_FILES = {
 
 @dataclass(frozen=True, slots=True)
 class ModelPartFile:
-    """One of a model's files."""
+    """One of the files that make up a model."""
 
     path: Path
     size: int
     changed: int
     """Modification time in nanoseconds since 1970."""
     digest: str | None = None
-    """The file's hash, if the tool that stores it states one."""
+    """The file's hash, if the tool that stored the file states it."""
 
 
 @dataclass(slots=True)
 class Skipped:
-    """Unreadable folders and files, with the reasons."""
+    """Folders and files that could not be read, with the reasons."""
 
     found: dict[Path, str] = field(default_factory=dict)
 
     def note(self, error: OSError, path: Path) -> None:
-        """Record the reason, unless the path does not exist."""
+        """Record the error for this path, unless the path does not exist."""
         if not isinstance(error, FileNotFoundError | NotADirectoryError):
             self.found[path] = error.strerror or str(error)
 
 
 def names(root: Path, depth: int, skipped: Skipped, until: float = math.inf) -> list[str]:
-    """Return the relative paths, with '/', of model files up to `depth` levels below a folder.
+    """Return the relative paths (with '/') of model files up to `depth` levels below a folder.
 
-    until: when to stop searching and return the files found so far, by `time.monotonic`.
+    until: the value of `time.monotonic` at which to stop searching and return the files found so far.
     """
     files: list[str] = []
     ahead = [""]
@@ -88,12 +88,12 @@ def names(root: Path, depth: int, skipped: Skipped, until: float = math.inf) -> 
 
 
 def needed_by_mlx(name: str) -> bool:
-    """Return whether an MLX model may need a file of this name. Code is never needed."""
+    """Return whether an MLX model may need a file with this name. Code files are never needed."""
     return name in _MLX_FILES or MLX_WEIGHTS.fullmatch(name) is not None
 
 
 def _scan_folder(folder: Path, skipped: Skipped, until: float) -> tuple[list[str], list[str]]:
-    """Return a folder's subfolders and model files, except hidden ones."""
+    """Return a folder's subfolders and model files, leaving out hidden ones."""
     folders: list[str] = []
     names: list[str] = []
     try:
@@ -113,7 +113,7 @@ def _scan_folder(folder: Path, skipped: Skipped, until: float) -> tuple[list[str
 
 
 def list_names(folder: Path, skipped: Skipped) -> list[str]:
-    """Return the names in a folder."""
+    """Return the sorted names of everything in a folder."""
     try:
         return sorted(os.listdir(folder))
     except OSError as error:
@@ -122,7 +122,7 @@ def list_names(folder: Path, skipped: Skipped) -> list[str]:
 
 
 def file_at(path: Path, digest: str | None = None) -> ModelPartFile | None:
-    """Return the regular file at a path, or None."""
+    """Return the regular file at a path, or None if there is none."""
     try:
         info = os.stat(path)
     except (OSError, ValueError):
@@ -140,26 +140,26 @@ class Hash(Protocol):
     """A hashlib hash object."""
 
     def update(self, data: bytes, /) -> None:
-        """Add the next bytes."""
+        """Add more bytes."""
 
     def hexdigest(self) -> str:
-        """Return the hash of all bytes."""
+        """Return the hash of all bytes in hexadecimal."""
         ...
 
 
 def is_digest(text: str) -> bool:
-    """Return whether this is a hash: 64 or 40 hexadecimal digits in lower case."""
+    """Return whether this is a hash: 64 or 40 lowercase hexadecimal digits."""
     return _DIGEST.fullmatch(text) is not None
 
 
 def is_git_sha1(text: str) -> bool:
-    """Return whether this is git's hash of a small file."""
+    """Return whether this is git's own hash, which the hub states for small files."""
     return is_digest(text) and len(text) == _GIT
 
 
 def hash_for(digest: str, size: int) -> Hash:
-    """Return a hasher of the same kind as `digest`, for `size` bytes."""
-    import hashlib  # 2 ms, which a list of models does not need
+    """Return a hasher that computes the same kind of hash as `digest`, for a file of `size` bytes."""
+    import hashlib  # 2 ms, which listing models does not need
 
     if len(digest) != _GIT:
         return hashlib.sha256()

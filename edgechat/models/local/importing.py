@@ -1,9 +1,9 @@
-"""Import of a user's model into edgechat's folder, sharing its bytes on disk if possible.
+"""Imports a user's model into edgechat's folder, sharing its bytes on disk if possible.
 
-Files are cloned if the file system can do that, or else hard-linked, or else copied. A split model or an MLX
-folder is imported completely or not at all, and nothing is ever overwritten. The model's projector is
-imported as well. Parts of a model that was split by bytes are joined. From a file that also has a vision
-tower, only the text model is copied.
+Files are cloned if the file system supports that, otherwise hard-linked, and copied as a last resort. A split
+model or an MLX folder is imported completely or not at all, and nothing is ever overwritten. The model's
+projector is imported with it. If a model was split by bytes, the parts are joined. If a file also contains a
+vision tower, only the text model is copied.
 """
 
 from __future__ import annotations
@@ -38,24 +38,23 @@ from edgechat.models.local.resolve import find_models
 from edgechat.models.local.stores import models_in
 
 How = Literal["cloned", "linked", "copied", "moved", "text", "joined"]
-"""text: a text model was copied out of a file with a vision tower. joined: the parts of a file were
-joined."""
+"""text: only the text model was copied, without the vision tower. joined: the parts were joined."""
 
 _CHUNK = 4 << 20
 RESERVE = 1 << 26
-"""Bytes to leave free on the disk."""
+"""Number of bytes to leave free on the disk."""
 SHARD_NUMBER = re.compile(r"-\d{5}-of-\d{5}\.gguf$", re.ASCII)
 _FICLONE = 0x40049409
 DRAFT = ".part"
 DRAFT_LOCK = "lock"
-"""File in a draft's folder, which is locked while the draft is written."""
+"""File in a draft's folder that is locked while the draft is being written."""
 _STALE_AFTER = 3600.0
-"""Age in seconds after which a draft counts as abandoned."""
+"""Age in seconds after which a draft is considered abandoned."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedModel:
-    """An imported model."""
+    """A model that has been imported."""
 
     path: Path
     how: How
@@ -64,7 +63,7 @@ class ImportedModel:
 def import_model(
     file: str, *, name: str | None = None, move: bool = False, on_progress: Callable[[int, int], None]
 ) -> ImportedModel:
-    """Import a model under `name`, or under the name of its file or folder.
+    """Import a model under `name`, which defaults to the name of its file or folder.
 
     on_progress: called with the number of bytes copied and the total. Raises ModelNotFound, ModelFileError,
     NotImported.
@@ -118,7 +117,7 @@ def import_model(
         ) from error
     finally:
         if targets[0].parent != folder:
-            with contextlib.suppress(OSError):  # not empty after a success
+            with contextlib.suppress(OSError):  # not empty if the import succeeded
                 targets[0].parent.rmdir()
     return ImportedModel(targets[0].parent if model.found.format == "mlx" else targets[0], how)
 
@@ -155,9 +154,9 @@ def _import_parts(
 
 
 def _targets(folder: Path, model: LocalModel, name: str | None) -> list[Path]:
-    """Return the paths for the imported files; an MLX model gets its own folder."""
+    """Return the paths for the imported files. An MLX model gets a folder of its own."""
     if model.found.format == "gguf":
-        if name is None and model.place is Place.OLLAMA:  # its files are named by hash
+        if name is None and model.place is Place.OLLAMA:  # Ollama names files by hash
             name = model.found.tags[0].rpartition("/")[2].replace(":", "-")
         return [folder / _file_name(part.path, name) for part in model.found.files]
     model_folder = folder / check_name(folder_name(model.path).rpartition("/")[2] if name is None else name)
@@ -167,7 +166,7 @@ def _targets(folder: Path, model: LocalModel, name: str | None) -> list[Path]:
 
 
 def _file_name(path: Path, name: str | None) -> str:
-    """Return a file's name in our folder; shards keep their numbers."""
+    """Return a file's name in our folder. Shards keep their shard numbers."""
     new_name = path.name if name is None else name.removesuffix(".gguf")
     if name is not None:
         number = SHARD_NUMBER.search(path.name)
@@ -181,13 +180,13 @@ class _NewProjector(NamedTuple):
     source: Path
     target: Path
     is_shared: bool
-    """Whether other models use the source, too."""
+    """Whether other models also use the source."""
 
 
 def _new_projector(model: LocalModel, folder: Path, imported: Path) -> _NewProjector | None:
-    """Return a model's projector and its target; None if there is none, or if it is already there.
+    """Return a model's projector and its target, or None if there is none or it has already been imported.
 
-    It is named after the model without its quantization, so that all quantizations share it.
+    The target is named after the model without its quantization, so that all quantizations can share it.
     """
     projector = model.found.projector
     if projector is None:
@@ -214,7 +213,7 @@ def check_name(name: str) -> str:
 def _place_all(
     pairs: list[tuple[Path, Path]], *, move: bool, kept: set[Path], on_progress: Callable[[int, int], None]
 ) -> How:
-    """Import all files or none. The first file comes last, because it makes the set a model.
+    """Import all files or none. The first file is imported last, because it makes the others a model.
 
     kept: sources that are never moved.
     """
@@ -242,7 +241,7 @@ def _place_all(
 def _place_text_part(
     pairs: list[tuple[Path, Path]], *, move: bool, kept: set[Path], on_progress: Callable[[int, int], None]
 ) -> How:
-    """Import only the text model, without a projector. It is never moved."""
+    """Import only the text model, without a projector. The source file is never moved."""
     source, target = pairs[0]
     total = text_bytes(read_header(source))
     check_free(target.parent, total)
@@ -275,7 +274,7 @@ def _place_one(source: Path, target: Path, *, clone: bool, on_progress: Callable
 
 
 def remove_old_drafts(folder: Path) -> None:
-    """Remove drafts left by a killed import (files) or a killed `quantize` (folders)."""
+    """Remove drafts left behind by a killed import (files) or a killed `quantize` (folders)."""
     from filelock import FileLock
 
     for draft in folder.glob(f"**/.*{DRAFT}"):
@@ -284,7 +283,7 @@ def remove_old_drafts(folder: Path) -> None:
             if time.time() - changed <= _STALE_AFTER:
                 continue
             if draft.is_dir():
-                # A draft in progress may be unchanged for hours; then this raises Timeout, an OSError.
+                # A draft in progress may not change for hours. In that case this raises Timeout, an OSError.
                 with FileLock(draft / DRAFT_LOCK, timeout=0):
                     pass
                 shutil.rmtree(draft)
@@ -303,7 +302,7 @@ def _hard_linked(source: Path, target: Path) -> bool:
 
 
 def _cloned(source: Path, target: Path) -> bool:
-    """Clone a file copy-on-write, as btrfs, XFS and bcachefs can; return False elsewhere."""
+    """Clone a file copy-on-write, as btrfs, XFS and bcachefs can. Return False if that is impossible."""
     if sys.platform != "linux":
         return False
     import fcntl
@@ -319,7 +318,7 @@ def _cloned(source: Path, target: Path) -> bool:
 
 
 def check_free(folder: Path, size: int, hint: str = "Free some space.") -> None:
-    """Raise NotImported unless the disk has room for a copy of `size` bytes."""
+    """Raise NotImported unless there is enough free space for a copy of `size` bytes."""
     free = shutil.disk_usage(folder).free
     if size + RESERVE > free:
         raise NotImported(
@@ -345,16 +344,16 @@ def _copy(source: Path, target: Path, on_progress: Callable[[int], None]) -> Non
 
 
 def rename_new(draft: Path, target: Path) -> None:
-    """Rename a finished file, without ever replacing an existing one."""
+    """Rename a finished file, never replacing an existing one."""
     if _hard_linked(draft, target):
         return
-    if os.path.lexists(target):  # no links here, so the check is not atomic
+    if os.path.lexists(target):  # no hard links on this disk, so the check is not atomic
         raise FileExistsError(17, "the name is in use", str(target))
     os.rename(draft, target)
 
 
 def name_in_use(target: Path) -> NotImported:
-    """Return the error for a name that another model already has."""
+    """Return the error for a name that is already taken by another model."""
     return NotImported(
         f"A model of that name already exists: {one_line(str(target), 300)}.",
         hint="Choose another name (--name), or remove the existing model: edgechat rm "
@@ -363,7 +362,7 @@ def name_in_use(target: Path) -> NotImported:
 
 
 _START = struct.Struct("<4sIQQ")
-"""Magic, version, number of tensors, and number of metadata entries."""
+"""Magic bytes, version, number of tensors, and number of metadata entries."""
 
 
 def text_bytes(header: ModelHeader) -> int:
@@ -374,10 +373,10 @@ def text_bytes(header: ModelHeader) -> int:
 
 
 def write_text_part(source: Path, target: Path, on_progress: Callable[[int], None]) -> None:
-    """Copy the text model to a new file, with unchanged metadata.
+    """Copy the text model to a new file without changing the metadata.
 
-    on_progress: called with the bytes written. Raises ModelFileError and OSError, and NotImported if the
-    source changes in the meantime.
+    on_progress: called with the number of bytes written. Raises ModelFileError and OSError, and NotImported
+    if the source changes in the meantime.
     """
     header = read_header(source)
     kept = [tensor for tensor in header.tensors if is_for_text(tensor)]
@@ -438,8 +437,8 @@ def check_parts(path: Path, parts: ByteParts) -> int:
 def join(parts: ByteParts, target: Path, size: int, on_progress: Callable[[int], None]) -> None:
     """Join all parts into a new file of `size` bytes.
 
-    on_progress: called with the bytes written. Raises OSError, and NotImported if the parts change in the
-    meantime.
+    on_progress: called with the number of bytes written. Raises OSError, and NotImported if the parts change
+    in the meantime.
     """
     with target.open("xb") as new:
         for part in parts.paths:

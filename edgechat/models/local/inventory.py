@@ -1,11 +1,11 @@
-"""Every model on this machine, with the names that users can type for it.
+"""All models on this machine, with the names that users can type for them.
 
-A model in the catalogue has its catalogue name, followed by a colon and the quantization if there are several
-of them. Other models are named after their file, without the extension. If that name is taken, the full name
-is used, which includes the place: 'owner/name:Q4_K_M' in the hub's cache, 'edgechat/...' in our own folder,
-'lmstudio/...', 'llama.cpp/...'. Ollama's models have one name per tag, such as 'ollama/llama3.2:3b', and also
-work without 'ollama/' unless that name is taken. An MLX model is named after its folder, or after its
-repository in the hub's cache. The full name and the path always work.
+A model from the catalogue has its catalogue name. If there are several quantizations of it, a colon and the
+quantization are added. Other models are named after their file, without the extension. If that name is taken,
+the full name is used, which includes the location: 'owner/name:Q4_K_M' in the hub's cache, 'edgechat/...' in
+our own folder, 'lmstudio/...', 'llama.cpp/...'. Ollama's models have one name per tag, such as
+'ollama/llama3.2:3b', and 'ollama/' may be omitted unless the shorter name is taken. An MLX model is named
+after its folder or, in the hub's cache, after its repository. The full name and the path always work.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PREFIXES = {
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
-    """A model on this machine, with its names."""
+    """A model on this machine and its names."""
 
     name: str
     """The shortest unambiguous name."""
@@ -47,31 +47,31 @@ class LocalModel:
     found: FoundModel
     entry: CatalogueEntry | None = None
     quant: str | None = None
-    """From the file's name or, for an MLX model, from its config."""
+    """The quantization according to the file's name or, for an MLX model, according to its config."""
 
     @property
     def path(self) -> Path:
-        """Path for the backend: the file, or the folder of an MLX model."""
+        """Path for the backend: a file, or the folder of an MLX model."""
         return self.found.path
 
     @property
     def chat_name(self) -> str:
-        """Name to use for a chat: the path, if the model is outside the known places."""
+        """Name to use for a chat. If the model is outside the known locations, this is its path."""
         return self.full_name if self.place is Place.ELSEWHERE else self.name
 
     @property
     def other_tags(self) -> tuple[str, ...]:
-        """Ollama's other tags for the same file."""
+        """Other tags that Ollama has for the same file."""
         return self.found.tags[1:]
 
     @property
     def place(self) -> Place:
-        """Where it is stored."""
+        """Where the model is stored."""
         return self.found.place
 
     @property
     def where(self) -> str:
-        """The place, for users. Outside the known places, this is the folder: '~/Downloads'."""
+        """The location, as shown to users. Outside the known locations, this is the folder: '~/Downloads'."""
         if self.place is not Place.ELSEWHERE:
             return str(self.place.value)
         folder, home = self.path.parent, Path(os.path.expanduser("~"))
@@ -81,12 +81,12 @@ class LocalModel:
 
     @property
     def size(self) -> int:
-        """Size of its files, in bytes."""
+        """Total size of the model's files, in bytes."""
         return self.found.size
 
     @property
     def missing_modalities(self) -> tuple[Modality, ...]:
-        """The modalities that pulling the model again would add, along with its projector."""
+        """The modalities that pulling the model again would add, as it also downloads the projector."""
         is_pulled = self.place is Place.HUB and self.found.format == "gguf"
         if self.entry is None or self.found.projector is not None or not is_pulled:
             return ()
@@ -95,18 +95,18 @@ class LocalModel:
 
 @dataclass(frozen=True)
 class Inventory:
-    """The models on this machine at one moment: ours first, then the hub's cache, then other tools'."""
+    """A snapshot of the models on this machine: ours first, then the hub's cache, then other tools'."""
 
     models: tuple[LocalModel, ...]
     skipped: dict[Path, str] = field(default_factory=dict)
-    """Unreadable folders and files, with the reasons."""
+    """Folders and files that could not be read, with the reasons."""
 
     def of(self, entry: CatalogueEntry) -> list[LocalModel]:
         """Return the models that belong to a catalogue entry."""
         return [model for model in self.models if model.entry is not None and model.entry.name == entry.name]
 
     def find(self, name: str) -> list[LocalModel]:
-        """Return the models that a name stands for: one, several quantizations of one, or none."""
+        """Return the models that a name refers to: one, several quantizations of one, or none."""
         wanted = name.strip().casefold().removesuffix(".gguf")
         exact = self._by_name.get(wanted)
         if exact is not None:
@@ -131,7 +131,7 @@ class Inventory:
 
 
 def inventory() -> Inventory:
-    """Scan all places; hundreds of models take a few tens of milliseconds. Raises SettingsError."""
+    """Scan all locations, which takes tens of milliseconds for hundreds of models. Raises SettingsError."""
     skipped = Skipped()
     found = list(all_models(skipped))
     return Inventory(tuple(_named(found, catalogue())), skipped.found)
@@ -160,8 +160,8 @@ def _entry_of(
 ) -> tuple[CatalogueEntry | None, str | None]:
     """Return a model's catalogue entry and its quantization.
 
-    The file's name must match and, in the hub's cache, the repository as well. beginnings: how the
-    entries' file names begin.
+    The file's name must match and, in the hub's cache, so must the repository. beginnings: the start of each
+    entry's file name.
     """
     if model.place is Place.OLLAMA:
         return None, None
@@ -200,7 +200,7 @@ def _mlx_entry_of(model: FoundModel, entries: Sequence[CatalogueEntry]) -> Catal
 
 
 def _without_repo(file: str, entry: CatalogueEntry) -> str:
-    """Return a file's name without its repository, which llama.cpp prepends."""
+    """Return a file's name without the repository that llama.cpp prepends to it."""
     if entry.repo is not None:
         prefix = entry.repo.replace("/", "_") + "_"
         if file.lower().startswith(prefix.lower()):
@@ -220,7 +220,7 @@ def _full_name(model: FoundModel) -> str:
 
 
 def _numbered(names: Iterable[str]) -> Iterator[str]:
-    """Yield the names, appending a number to repeated ones."""
+    """Yield the names, adding a number to those that occur more than once."""
     seen: Counter[str] = Counter()
     for name in names:
         key = name.casefold()
@@ -229,7 +229,7 @@ def _numbered(names: Iterable[str]) -> Iterator[str]:
 
 
 def _other_names(model: LocalModel) -> Iterator[str]:
-    """Yield a model's other unambiguous names."""
+    """Yield the model's other unambiguous names."""
     if model.place is Place.OLLAMA:
         for tag in model.found.tags:
             yield f"ollama/{tag}"
@@ -259,14 +259,14 @@ def _matches_hub_name(model: LocalModel, remote: HubName) -> bool:
 NEARBY_DEPTH = 2
 NEARBY_SECONDS = 1.0
 MOST_NEARBY = 32
-"""Maximum number of models, as all their headers will be read."""
+"""Maximum number of models to return, since the headers of all of them will be read."""
 
 
 def models_nearby(known: Iterable[Path]) -> list[LocalModel]:
-    """Return the GGUF models in the downloads and the working folder, newest first, except known files.
+    """Return the GGUF models in the downloads and working folders, newest first, leaving out known files.
 
     Both folders may contain anything, so the search is limited to two levels, one second, and the newest
-    models. Links to known files count as known.
+    models. Links to known files are also left out.
     """
     until = time.monotonic() + NEARBY_SECONDS
     seen = set(map(os.path.realpath, known))
@@ -285,9 +285,9 @@ def models_nearby(known: Iterable[Path]) -> list[LocalModel]:
 
 
 def _folders() -> Iterator[Path]:
-    """Yield the downloads and working folders.
+    """Yield the downloads folder and the working folder.
 
-    A folder is omitted if its path is not valid Unicode, which llama.cpp and the worker's pipe require.
+    A folder is left out if its path is not valid Unicode, which llama.cpp and the worker's pipe require.
     """
     for find in (downloads_folder, Path.cwd):
         with contextlib.suppress(OSError, UnicodeEncodeError):  # the working folder may have been removed

@@ -1,6 +1,7 @@
-"""Model folders on this machine: edgechat's own, the hub's cache, and other tools'.
+"""Folders with models on this machine: edgechat's own, the hub's cache, and those of other tools.
 
-Each folder is located by its tool's own rules, without importing the tool. None of them needs to exist.
+Each folder is located by its tool's own rules, without importing the tool. Any of these folders may be
+missing.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _DOWNLOADS = re.compile(r'^XDG_DOWNLOAD_DIR="(?:\$HOME/)?([^"$]*)"', re.MULTILIN
 
 
 class Place(Enum):
-    """The tool or folder that a model belongs to; the value is what users see."""
+    """The tool or folder that a model belongs to. The value is shown to users."""
 
     SHIPPED = "edgechat"
     OWN = "own folder"
@@ -38,9 +39,9 @@ def own_folder() -> Path:
 
 
 def hub_cache() -> Path:
-    """Return huggingface_hub's cache folder, found by the library's own rules.
+    """Return the huggingface_hub cache folder, located by that library's own rules.
 
-    Importing the library would take a quarter of a second. llama.cpp downloads into this folder too.
+    Importing the library would take a quarter of a second. llama.cpp also downloads into this folder.
     """
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = os.environ.get("HF_HOME") or os.path.join(home, "huggingface")
@@ -49,7 +50,7 @@ def hub_cache() -> Path:
 
 
 def llama_cpp_folder() -> Path:
-    """Return the folder where llama.cpp stored downloads before it used the hub's cache."""
+    """Return the folder in which llama.cpp stored downloads before it switched to the hub's cache."""
     folder = os.environ.get("LLAMA_CACHE")
     if folder:
         return Path(folder)
@@ -61,10 +62,10 @@ def llama_cpp_folder() -> Path:
 
 
 def lm_studio_folders() -> list[Path]:
-    """Return the folders where LM Studio may store models: the configured and the default ones.
+    """Return the folders in which LM Studio may store models: the configured one and the default ones.
 
-    Its home is named in ~/.lmstudio-home-pointer, or is one of two defaults. Its settings may name another
-    folder.
+    LM Studio's home is named in ~/.lmstudio-home-pointer, or else is one of two defaults. Its settings may
+    specify another folder for models.
     """
     home = _home()
     homes = [home / ".lmstudio", home / ".cache" / "lm-studio"]
@@ -80,7 +81,7 @@ def lm_studio_folders() -> list[Path]:
 
 
 def ollama_folders() -> list[Path]:
-    """Return the folders where Ollama may keep models: OLLAMA_MODELS, or the user's and the service's."""
+    """Return the folders in which Ollama may store models: OLLAMA_MODELS, or the user's and the service's."""
     configured = os.environ.get("OLLAMA_MODELS")
     if configured:
         return [Path(configured).expanduser()]
@@ -91,14 +92,14 @@ def ollama_folders() -> list[Path]:
 
 
 def downloads_folder() -> Path:
-    """Return the folder where browsers put downloads; its name on Linux depends on the language."""
+    """Return the folder in which browsers store downloads. Its name on Linux depends on the language."""
     config = Path(os.environ.get("XDG_CONFIG_HOME") or _home() / ".config")
     named = _DOWNLOADS.search(_read_text(config / "user-dirs.dirs", _MAX_SETTINGS))
     return _home() / (named[1] if named else "Downloads")
 
 
 def _downloads_folders(settings: Path) -> Iterator[Path]:
-    """Yield the models folder in LM Studio's settings, if any."""
+    """Yield the models folder specified in LM Studio's settings, if any."""
     try:
         table = json.loads(_read_text(settings, _MAX_SETTINGS) or "{}")
     except (ValueError, RecursionError):

@@ -1,12 +1,12 @@
-"""Ollama's models: manifests by name, blobs by hash, and the layers other than the weights.
+"""Ollama's models: manifests stored by name, blobs stored by hash, and layers other than the weights.
 
     manifests[-v2]/<host>/<namespace>/<model>/<tag>   JSON: layers, each with a media type and a digest;
-                                                      a link to a blob, or the file itself
+                                                      a symlink to a blob, or the file itself
     blobs/sha256-<64 digits>                          the layers; model and projector are GGUF files
 
-A manifest may list manifests for several engines; the one with a GGUF file is used. The other layers are
-small files that anyone may have written. Each has a size limit, and unknown contents are reported and
-ignored:
+A manifest may list manifests for several engines, in which case the one with a GGUF file is used. The other
+layers are small files that anyone may have written. Each has a size limit, and unknown contents are ignored
+and reported:
 
     params     JSON: {"temperature": 0.6, "stop": ["<|eot_id|>"], "num_ctx": 8192, ...}
     system     text; template: text, in Go's template language; license: text
@@ -34,7 +34,7 @@ from edgechat.settings import SamplingDefaults
 
 MAX_MANIFESTS = 4096
 MAX_BYTES = 1 << 20
-"""Maximum size of a manifest, in bytes; most take about a kilobyte."""
+"""Maximum size of a manifest, in bytes. Most are about a kilobyte."""
 
 _MODEL = "application/vnd.ollama.image.model"
 _PROJECTOR = "application/vnd.ollama.image.projector"
@@ -63,19 +63,19 @@ class _Manifest(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class OllamaModel:
-    """A GGUF file in Ollama's store, with its names in Ollama."""
+    """A GGUF file in Ollama's store, with the names it has in Ollama."""
 
     tags: tuple[str, ...]
-    """As Ollama's commands accept them: 'llama3.2:3b'. 'latest' comes last."""
+    """Tags, as Ollama's commands accept them: 'llama3.2:3b'. 'latest' comes last."""
     file: ModelPartFile
     projector: ModelPartFile | None
-    """The projector, which encodes images or audio for it."""
+    """Projector that encodes images or audio for the model."""
     layers: OllamaLayers
-    """The other layers. If two tags of the same file have different layers, they are different models."""
+    """The other layers. Two tags for the same file with different layers count as different models."""
 
 
 class _ModelLayers(NamedTuple):
-    """A manifest's layers: the SHA-256 of the model and of its projector, and the paths of the others."""
+    """A manifest's layers: the SHA-256 hashes of the model and its projector, and the paths of the others."""
 
     model: str
     projector: str | None
@@ -83,9 +83,9 @@ class _ModelLayers(NamedTuple):
 
 
 def models(root: Path, note: Note) -> Iterator[OllamaModel]:
-    """Yield the models in one of Ollama's folders, by name. Unreadable files are noted and skipped."""
+    """Yield the models in one of Ollama's folders, sorted by name. Unreadable files are noted and skipped."""
     named: dict[str, _ModelLayers] = {}
-    for folder in ("manifests-v2", "manifests"):  # Ollama's order
+    for folder in ("manifests-v2", "manifests"):  # in Ollama's order
         for tag, path in _manifests(root / folder, note):
             layers = _layers(path, root, note) if tag not in named else None
             if layers is not None:
@@ -105,7 +105,7 @@ def models(root: Path, note: Note) -> Iterator[OllamaModel]:
 
 
 def is_blob(path: Path) -> bool:
-    """Return whether a path looks like one of Ollama's blobs."""
+    """Return whether a path looks like that of a blob in Ollama's store."""
     return path.parent.name == "blobs" and _DIGEST.fullmatch(path.name) is not None
 
 
@@ -125,7 +125,7 @@ def _blob(root: Path, digest: str, note: Note) -> ModelPartFile | None:
 
 
 def _manifests(root: Path, note: Note) -> Iterator[tuple[str, Path]]:
-    """Yield the name and the path of each manifest; they are four levels deep."""
+    """Yield the name and path of each manifest. Manifests are four levels deep."""
     levels = [("", root)]
     for _ in range(4):
         below: list[tuple[str, Path]] = []
@@ -177,7 +177,7 @@ def _layers(path: Path, root: Path, note: Note) -> _ModelLayers | None:
 
 
 def _digest(manifest: _Manifest, media_type: str) -> str | None:
-    """Return the hash of the only layer of a type; None if there is none, or several."""
+    """Return the hash of the layer with this type, or None unless there is exactly one."""
     digests = [layer.digest for layer in manifest.layers if layer.media_type == media_type]
     match = _DIGEST.fullmatch(digests[0]) if len(digests) == 1 else None
     return match[1].lower() if match else None
@@ -197,9 +197,9 @@ def _read(path: Path, note: Note) -> _Manifest | None:
 
 
 MAX_PARAMS, MAX_TEXT = 1 << 16, 1 << 18
-"""Maximum size of the parameters layer, and of any other layer, in bytes."""
+"""Maximum sizes of the parameters layer and of any other layer, in bytes."""
 MAX_STOPS, MAX_STOP = 32, 256
-"""Maximum number of stop strings, and maximum characters in each."""
+"""Maximum number of stop strings, and maximum number of characters in each."""
 MAX_CONTEXT = 1 << 24
 MAX_ADAPTERS = 4
 _SHOWN = 60
@@ -230,11 +230,11 @@ _OF_LOADING = frozenset(
         "vocab_only",
     ]
 )
-"""Ollama's parameters for loading a model; edgechat plans loading itself."""
+"""Ollama's parameters for loading a model. They are ignored, because edgechat plans loading itself."""
 
 
 class OllamaLayers(NamedTuple):
-    """Files of the layers other than the weights; each may be None, or not exist."""
+    """Paths of the layers other than the weights. Each may be None, and the file may not exist."""
 
     params: Path | None = None
     system: Path | None = None
@@ -252,13 +252,13 @@ class ModelDefaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     stop: tuple[str, ...] = ()
     """Strings that end a reply."""
     system: str = ""
-    """System prompt for conversations without one."""
+    """System prompt for conversations that do not have one."""
     chat_format: str = ""
-    """Name of the chat format recognized in its template; '' if it is unknown."""
+    """Name of the chat format recognized in the template; '' if unknown."""
     template: str | None = None
-    """Jinja source for that format, for a file without its own template."""
+    """Jinja source for that format, used if the file has no template of its own."""
     adapters: tuple[str, ...] = ()
-    """Paths of the LoRA adapters that belong to it."""
+    """Paths of the model's LoRA adapters."""
     licence: str = ""
     """First line of the licence."""
     unread: tuple[str, ...] = ()
@@ -269,7 +269,7 @@ NO_DEFAULTS = ModelDefaults()
 
 
 def read_defaults(layers: OllamaLayers) -> ModelDefaults:
-    """Read the layers; anything unreadable or unknown is reported in `unread`."""
+    """Read the layers. Anything unreadable or unknown is reported in `unread`."""
     unread: list[str] = []
     params = _params(layers.params, unread)
     sampling, context, stop = _sampling(params, unread), _context(params, unread), _stop(params, unread)
@@ -297,19 +297,20 @@ def read_defaults(layers: OllamaLayers) -> ModelDefaults:
 
 
 class LayerTexts(msgspec.Struct, frozen=True, kw_only=True):
-    """A model's layers as Ollama's server shows them; '' for missing ones."""
+    """A model's layers as shown by Ollama's server; '' for missing ones."""
 
     parameters: str = ""
-    """One line per value, including each stop string: the name, padded to 30 characters, and the value as
-    JSON."""
+    """One value per line, including each stop string: the name, padded to 30 characters, and the value in
+    JSON.
+    """
     system: str = ""
     template: str = ""
-    """In Go's template language."""
+    """The template, in Go's template language."""
     license: str = ""
 
 
 def layer_texts(layers: OllamaLayers) -> LayerTexts:
-    """Return the layers unchanged, skipping unreadable ones."""
+    """Return the text of the layers unchanged, skipping any that cannot be read."""
     unread: list[str] = []
     lines = [
         f"{one_line(name, 40):<30} {json.dumps(value)}"
@@ -335,7 +336,7 @@ def in_words(defaults: ModelDefaults) -> str:
 
 
 def system_in_words(defaults: ModelDefaults) -> str:
-    """Return the beginning of the system prompt, on one line."""
+    """Return the start of the system prompt, on one line."""
     return flat(one_line(defaults.system, _SHOWN))
 
 

@@ -1,7 +1,7 @@
-"""Chat formats of Ollama's templates, recognized by the marks in them.
+"""Chat formats of Ollama's templates, recognized by the markers in them.
 
-The templates are in Go's template language, which is not parsed here. For each recognized format there is a
-Jinja template of our own, which only supports turns: tools are described in words.
+The templates are written in Go's template language, which is not parsed here. For each recognized format
+there is a Jinja template of our own, which only supports turns: tools are described in text.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class ChatFormat(NamedTuple):
-    """A chat format: its common name, the marks in its templates, and our Jinja source."""
+    """A chat format: its common name, the markers in its templates, and our Jinja source."""
 
     name: str
     signs: tuple[str, ...]
@@ -18,7 +18,7 @@ class ChatFormat(NamedTuple):
 
 
 def _turns(system: str, user: str, assistant: str, *, ask: str) -> str:
-    """Return the source for a format that wraps each message; X stands for the message's text."""
+    """Return the source for a format that wraps each message. X stands for the message's text."""
     roles = (("system", system), ("user", user), ("assistant", assistant))
     words = [
         f"{{% {'elif' if at else 'if'} m.role == '{role}' %}}{text.replace('X', '{{ m.content }}')}"
@@ -31,14 +31,14 @@ def _turns(system: str, user: str, assistant: str, *, ask: str) -> str:
 
 
 def _named(role: str, text: str, *, ask: str) -> str:
-    """Return the source for a format that names the role in a mark before each message."""
+    """Return the source for a format in which a marker before each message names the role."""
     return (
         f"{{% for m in messages %}}{role}{text}{{% endfor %}}"
         f"{{% if add_generation_prompt %}}{ask}{{% endif %}}"
     )
 
 
-# Puts the system prompt before the first question.
+# Puts the system prompt before the first user message.
 _MERGED = (
     "{% set ns = namespace(rules='') %}{% for m in messages %}"
     "{% if m.role == 'system' %}{% set ns.rules = ns.rules + m.content + '\n\n' %}"

@@ -1,4 +1,4 @@
-"""Name resolution: from typed names to model files on this machine, without the network."""
+"""Name resolution: from names typed by users to model files on this machine, without network access."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _LONGEST = 200
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
-    """A model on this machine."""
+    """The model on this machine that a name refers to."""
 
     path: Path
     name: str
-    """Its name in the catalogue, or the file's name without extension."""
+    """The model's name in the catalogue, or else the file's name without its extension."""
     entry: CatalogueEntry | None = None
 
 
 def resolve(name: str) -> ResolvedModel:
-    """Return the model that `name` stands for: a catalogue name, a path, or any model on this machine.
+    """Return the model that `name` refers to: a catalogue name, a path, or any model on this machine.
 
-    A catalogue name takes precedence over a file of that name; './guide' is always a path. Raises
+    A catalogue name takes precedence over a file with the same name; './guide' is always a path. Raises
     ModelNotFound, and ModelFileError if `name` exists but cannot be a model.
     """
     entry = entry_of(name)
@@ -76,7 +76,7 @@ def resolve(name: str) -> ResolvedModel:
 
 
 def local_models(name: str) -> list[LocalModel]:
-    """Return the models on this machine that a name or path stands for, possibly none."""
+    """Return the models on this machine that a name or path refers to, which may be none."""
     models_here = inventory()
     if "\0" in name or not name.strip():
         return []
@@ -87,9 +87,9 @@ def local_models(name: str) -> list[LocalModel]:
 
 
 def find_models(name: str) -> list[LocalModel]:
-    """Return the models that a name or path stands for, at least one, even outside the known places.
+    """Return the models that a name or path refers to, even outside the known locations.
 
-    Raises ModelNotFound or ModelFileError.
+    Raises ModelNotFound or ModelFileError if there are none.
     """
     models = local_models(name)
     if models:
@@ -102,9 +102,9 @@ def find_models(name: str) -> list[LocalModel]:
 
 
 def local_file(entry: CatalogueEntry) -> Path | None:
-    """Return the path of this model's file on this machine, or None. For an MLX model it is the folder.
+    """Return the path of this model's file (or its folder, for an MLX model) on this machine, or None.
 
-    Of several quantizations, the recommended one is preferred, then the first in local_files().
+    If there are several quantizations, the recommended one is preferred, then the first one in local_files().
     """
     if entry.repo is None:
         shipped = paths.shipped(entry.file)
@@ -117,11 +117,11 @@ def local_file(entry: CatalogueEntry) -> Path | None:
 
 
 def local_files(entry: CatalogueEntry, models_here: Inventory | None = None) -> dict[str, Path]:
-    """Return this model's files on this machine by quantization ('Q4_K_M'), judging by their names.
+    """Return this model's files on this machine, keyed by the quantization in their names ('Q4_K_M').
 
     GGUF files come before MLX folders ('4bit'). Within a format, our own folder comes first, then the hub's
-    cache with its main revision first, then other tools' folders. A split model is represented by its first
-    shard. Empty for a model with only one quantization.
+    cache (starting with the main revision), then the folders of other tools. A split model is represented by
+    its first shard. The result is empty for a model that has only one quantization.
     """
     files: dict[str, Path] = {}
     for model in sorted((models_here or inventory()).of(entry), key=lambda model: model.found.format):
@@ -137,7 +137,7 @@ def entry_of(name: str) -> CatalogueEntry | None:
 
 
 def _printable(name: str) -> str:
-    """Return a file's name for messages: one printable line, even if it is not valid Unicode."""
+    """Return a file's name for use in messages: one printable line, even if it is not valid Unicode."""
     return one_line(name.encode("utf-8", "replace").decode("utf-8"))
 
 
@@ -157,7 +157,7 @@ def _text_path(path: Path) -> Path:
 
 
 def _first_part(path: Path) -> Path:
-    """Return the first shard of a split model, which llama.cpp expects."""
+    """Return the path of a split model's first shard, which llama.cpp expects."""
     return path.with_name(re.sub(r"-[0-9]{5}(-of-[0-9]{5}\.gguf)$", r"-00001\1", path.name))
 
 
@@ -193,7 +193,7 @@ def _not_found(name: str, models_here: Inventory | None = None) -> ModelNotFound
     folder, base = os.path.split(name)
     suggestions = {known: known for entry in catalogue() for known in entry.names}
     if "\0" not in folder:
-        # Compared without the extension, which would make all files look alike.
+        # Compare names without the extension, which would make all files look alike.
         files = _ggufs(Path(os.path.expanduser(folder)))
         suggestions |= {file.removesuffix(".gguf").lower(): os.path.join(folder, file) for file in files}
     near = [suggestions[match] for match in difflib.get_close_matches(_stem(base), suggestions, n=3)]
@@ -211,7 +211,7 @@ def _not_found(name: str, models_here: Inventory | None = None) -> ModelNotFound
 
 
 def _peft_names() -> dict[str, str]:
-    """Return the names of adapters saved by PEFT, keyed in lower case."""
+    """Return the names of adapters saved by PEFT, keyed by the names in lowercase."""
     return {found.label.casefold(): found.label for found in peft_folders(Skipped())}
 
 

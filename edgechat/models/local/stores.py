@@ -1,10 +1,10 @@
 """Model files on this machine, from all tools, found by name and size without opening them.
 
-Only the config.json next to safetensors is read, to see whether they are a language model. Folders are
-untrusted: see files.py. The hub's cache:
+Only the config.json next to safetensors files is read, to find out whether they hold a language model.
+Folders are untrusted: see files.py. The hub's cache:
 
     models--owner--name/refs/main                         the commit of a branch
-    models--owner--name/snapshots/<commit>/folder/a.gguf  a link to a blob, or the file itself
+    models--owner--name/snapshots/<commit>/folder/a.gguf  a symlink to a blob, or the file itself
     models--owner--name/snapshots/<commit>/config.json    likewise for each file of an MLX model
 """
 
@@ -47,31 +47,32 @@ _PART = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.gguf", re.DOTALL | 
 
 @dataclass(frozen=True, slots=True)
 class FoundModel:
-    """A model: one file, the shards of a split one in order, or the files of an MLX model.
+    """A model: one file, the shards of a split model in order, or the files of an MLX model.
 
-    Can also be a LoRA adapter saved by PEFT, with its two files.
+    It can also be a LoRA adapter saved by PEFT, which has two files.
     """
 
     place: Place
     label: str
-    """Path in that place, without extension and shard number: 'owner/name/BF16/model'. For an MLX model, its
-    folder: 'owner/name'."""
+    """Path in that location, without extension and shard number: 'owner/name/BF16/model'. For an MLX
+    model, this is its folder: 'owner/name'.
+    """
     files: tuple[ModelPartFile, ...]
     quant: str | None = None
-    """The quantization in the name; for an MLX model, from its config."""
+    """The quantization in the name or, for an MLX model, in its config."""
     repo: str | None = None
-    """'owner/name' in the hub's cache."""
+    """'owner/name' for a model in the hub's cache."""
     revision: str | None = None
-    """The commit there, if a newer revision has a different version of the file."""
+    """The commit in the hub's cache, if a newer revision has a different version of the file."""
     tags: tuple[str, ...] = ()
-    """Its names in Ollama."""
+    """The model's names in Ollama."""
     layers: OllamaLayers | None = None
-    """Ollama's other layers for it."""
+    """The other layers that Ollama has for it."""
     format: Format = "gguf"
     projector: ModelPartFile | None = None
-    """Projector that encodes images or audio for it; several models may share it."""
+    """Projector that encodes images or audio for the model. Several models may share it."""
     head: ModelPartFile | None = None
-    """File with only its drafting layers (MTP); several quantizations may share it."""
+    """File that contains only the model's drafting layers (MTP). Several quantizations may share it."""
 
     @property
     def path(self) -> Path:
@@ -80,19 +81,19 @@ class FoundModel:
 
     @property
     def size(self) -> int:
-        """Size of all files except the projector and the drafting layers, in bytes."""
+        """Total size of the files in bytes, not counting the projector and the drafting layers."""
         return sum(file.size for file in self.files)
 
     @property
     def all_files(self) -> tuple[ModelPartFile, ...]:
-        """Its files, its projector, and its drafting layers."""
+        """The model's files, including its projector and its drafting layers."""
         return (*self.files, *filter(None, (self.projector, self.head)))
 
 
 def all_models(skipped: Skipped) -> Iterator[FoundModel]:
-    """Yield every model on this machine: ours first, then the hub's cache, then other tools'."""
+    """Yield all models on this machine: ours first, then the hub's cache, then those of other tools."""
     guide = file_at(paths.shipped(_GUIDE))
-    if guide is not None:  # its draft is not listed: it is part of the guide, and only found_at() knows it
+    if guide is not None:  # its draft is part of it: not listed, and known only to found_at()
         yield FoundModel(Place.SHIPPED, "guide", (guide,))
     with contextlib.suppress(FolderError):  # reported when our folder is needed
         yield from _named_files(Place.OWN, locations.own_folder(), 2, skipped)
@@ -113,7 +114,7 @@ def all_models(skipped: Skipped) -> Iterator[FoundModel]:
 
 
 def found_at(path: Path) -> FoundModel | None:
-    """Return the model at a path, which may be a file, a shard or an MLX folder anywhere, or None."""
+    """Return the model at a path, or None. It may be a file, a shard or an MLX folder, anywhere on disk."""
     if os.path.isdir(path):
         return _in_folder(path)
     file = file_at(path)
@@ -132,18 +133,18 @@ def found_at(path: Path) -> FoundModel | None:
 
 
 def models_in(folder: Path, depth: int = 1, until: float = math.inf) -> list[FoundModel]:
-    """Return the GGUF models in any folder, `depth` levels deep. until: see `files.names`."""
+    """Return the GGUF models in any folder, up to `depth` levels deep. until: see `files.names`."""
     found = _named_files(Place.ELSEWHERE, folder, depth, Skipped(), until)
     return [model for model in found if model.format == "gguf"]
 
 
 def is_model_folder(path: Path) -> bool:
-    """Return whether a folder is an MLX model, judging by its files: config, all weights, tokenizer."""
+    """Return whether a folder holds an MLX model, judging by its files: config, all weights, tokenizer."""
     return os.path.isdir(path) and _in_folder(path) is not None
 
 
 def _in_folder(path: Path) -> FoundModel | None:
-    """Return the MLX model in a folder, whatever its config contains, or None."""
+    """Return the MLX model in a folder, or None. The contents of its config do not matter."""
     files = {name: file for name in names(path, 1, Skipped()) if (file := file_at(path / name))}
     for choice in _choices(files):
         if choice.format == "mlx":
@@ -153,7 +154,7 @@ def _in_folder(path: Path) -> FoundModel | None:
 
 
 def _sibling_shards(path: Path) -> list[str]:
-    """Return the file names of all shards of the model that `path` belongs to."""
+    """Return the names of all shard files of the model that `path` belongs to."""
     match = _PART.fullmatch(path.name)
     if match is None:
         return [path.name]
@@ -164,7 +165,7 @@ def _sibling_shards(path: Path) -> list[str]:
 def _named_files(
     place: Place, root: Path, depth: int, skipped: Skipped, until: float = math.inf
 ) -> Iterator[FoundModel]:
-    """Yield the models in a folder where files are named after models, rather than by hash."""
+    """Yield the models in a folder where files are named after models rather than by hash."""
     files = {name: file for name in names(root, depth, skipped, until) if (file := file_at(root / name))}
     for choice, parts in _usable_choices(files, mixed=True):
         yield FoundModel(
@@ -179,7 +180,7 @@ def _named_files(
 
 
 def _hub(root: Path, skipped: Skipped) -> Iterator[FoundModel]:
-    """Yield the models in the hub's cache. A model that several revisions share is yielded only once."""
+    """Yield the models in the hub's cache. A model shared by several revisions is yielded only once."""
     for name in list_names(root, skipped)[:MAX_FOLDERS]:
         repo = name.removeprefix(_REPO).replace("--", "/", 1)
         if name.startswith(_REPO) and valid_repo(repo):
@@ -219,7 +220,7 @@ def _repository(folder: Path, repo: str, skipped: Skipped) -> Iterator[FoundMode
 
 
 def _snapshots(folder: Path, skipped: Skipped) -> Iterator[Path]:
-    """Yield the folders of a repository's revisions: main first, then from new to old."""
+    """Yield the folders of a repository's revisions: the main one first, then from newest to oldest."""
     main = _main_commit(folder)
     if main is not None:
         yield folder / "snapshots" / main
@@ -267,7 +268,7 @@ def _main_commit(folder: Path) -> str | None:
 
 
 def _snapshot_file(path: Path, blobs: str) -> ModelPartFile | None:
-    """Return a file in a snapshot: a regular file, or a link into the repository's own blobs."""
+    """Return a file in a snapshot: a regular file, or a symlink into the blobs of the same repository."""
     try:
         target = os.readlink(path)
     except OSError:
@@ -285,14 +286,14 @@ def _choices(files: dict[str, ModelPartFile], *, mixed: bool = False) -> tuple[M
 
 
 def _first(companions: Sequence[RemoteFile], files: dict[str, ModelPartFile]) -> ModelPartFile | None:
-    """Return a model's best projector, or its best drafting layers."""
+    """Return the best of a model's projectors, or of its files with drafting layers."""
     return files[companions[0].name] if companions else None
 
 
 def _usable_choices(
     files: dict[str, ModelPartFile], *, mixed: bool = False
 ) -> Iterator[tuple[ModelChoice, tuple[ModelPartFile, ...]]]:
-    """Yield the choices with their files, omitting safetensors that are not an MLX language model."""
+    """Yield the choices with their files, leaving out safetensors that are not an MLX language model."""
     for choice in _choices(files, mixed=mixed):
         parts = tuple(files[name] for name in choice.file_names)
         if choice.format == "mlx":
@@ -304,7 +305,7 @@ def _usable_choices(
 
 
 def _mlx_quant(path: Path) -> str | None:
-    """Return the quantization in a config.json, or None if it is not an MLX language model's."""
+    """Return the quantization in a config.json, or None if it is not that of an MLX language model."""
     try:
         config = read_config(path)
         return config.quant if is_language_model(config) else None
@@ -313,23 +314,23 @@ def _mlx_quant(path: Path) -> str | None:
 
 
 def _unique_folders(folders: list[Path]) -> list[Path]:
-    """Return the folders, omitting those that are links to others."""
+    """Return the folders, leaving out those that are symlinks to others."""
     return list({os.path.realpath(folder): folder for folder in reversed(folders)}.values())[::-1]
 
 
 _END = 1 << 20
-"""Bytes read at the start of a file (names, shapes and vocabulary), and at its end."""
+"""Number of bytes read at the start of a file (names, shapes and vocabulary), and at its end."""
 _SAMPLES, _SAMPLE = 64, 4096
-"""Number of samples in between, and bytes in each."""
+"""Number of samples taken in between, and number of bytes in each."""
 
 
 def fingerprint_of(model_path: str | os.PathLike[str], extra: str) -> bytes:
-    """Return a 32-byte fingerprint of `extra` and of a model's content, all shards included.
+    """Return a 32-byte fingerprint of `extra` and of a model's content, including all shards.
 
-    Takes a few milliseconds. The file's name, location and timestamp do not matter. A fine-tune has a
+    This takes a few milliseconds. The file's name, location and timestamp do not matter. A fine-tune has a
     different fingerprint unless it changed so few weights that none of them is in a sample. Raises OSError.
     """
-    from hashlib import blake2b  # 2 ms, which a list of models does not need
+    from hashlib import blake2b  # 2 ms, which listing models does not need
 
     model = found_at(Path(model_path))
     if model is None:

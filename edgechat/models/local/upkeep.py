@@ -1,9 +1,9 @@
-"""Upkeep of models on this machine: records of their last use, verification, and removal.
+"""Maintenance of models on this machine: records of when they were last used, verification, and removal.
 
-The worker writes a small file in the data folder for each loaded model. Invalid files are ignored, and the
-oldest are removed. Models in the hub's cache are removed by huggingface_hub: first their file names in all
-revisions, then the bytes that no other file in the repository shares. A repository without other files is
-removed whole.
+The worker writes a small file in the data folder for each model it loads. Invalid files are ignored, and the
+oldest ones are removed. Models in the hub's cache are removed by huggingface_hub: first their file names in
+all revisions, then the bytes that no other file in the repository shares. If a repository has no other files,
+all of it is removed.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ _MAX_PROCESSES = 64
 
 
 class ModelUse(msgspec.Struct, frozen=True):
-    """The last use of a model."""
+    """The most recent use of a model."""
 
     path: str
-    """Real path of the file, with all links resolved."""
+    """Path of the file, with all symlinks resolved."""
     when: float
-    """Seconds since 1970."""
+    """Time of use, in seconds since 1970."""
     by: tuple[Owner, ...] = ()
-    """Processes that had loaded it and were still running at that time."""
+    """Processes that had loaded the model and were still running at that time."""
 
     @property
     def is_loaded(self) -> bool:
-        """Whether a process that loaded it is still running."""
+        """Whether any process that loaded the model is still running."""
         return any(alive(process) for process in self.by)
 
 
 def note_use(path: str) -> None:
     """Record that this process has loaded the model. Errors are ignored."""
-    import hashlib  # 2 ms, which a list of models does not need
+    import hashlib  # 2 ms, which listing models does not need
 
     real = os.path.realpath(path)
     with contextlib.suppress(OSError, FolderError, UnicodeEncodeError):
@@ -67,7 +67,7 @@ def note_use(path: str) -> None:
 
 
 def uses() -> dict[str, ModelUse]:
-    """Return the last use of each model, by the model's real path."""
+    """Return the most recent use of each model, keyed by the model's real path."""
     latest: dict[str, ModelUse] = {}
     with contextlib.suppress(OSError, FolderError):
         for entry in list(os.scandir(_folder()))[: 2 * MOST_REMEMBERED]:
@@ -78,7 +78,7 @@ def uses() -> dict[str, ModelUse]:
 
 
 def use_of(path: Path) -> ModelUse | None:
-    """Return the last use of one model, or None."""
+    """Return the most recent use of one model, or None."""
     return uses().get(os.path.realpath(path))
 
 
@@ -98,12 +98,12 @@ _CHUNK = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Result of a verification."""
+    """The result of a verification."""
 
     hashed: bool
-    """Whether all files were compared with known hashes; otherwise, only headers and sizes were checked."""
+    """Whether all files were compared with known hashes, instead of checking only headers and sizes."""
     damage: str = ""
-    """What is wrong; empty if nothing is."""
+    """What is wrong; empty if the model is intact."""
 
 
 def verify(
@@ -114,7 +114,8 @@ def verify(
 ) -> Verification:
     """Verify a model by its hashes if they are known, or else by its format.
 
-    on_progress: called with the number of bytes read. check: reads the format. Raises EdgechatError.
+    on_progress: called with the number of bytes read. check: called to check the format. Raises
+    EdgechatError.
     """
     hashed = all(file.digest for file in model.found.all_files)
     try:
@@ -143,17 +144,17 @@ def verify(
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """A prepared removal."""
+    """A removal that has been prepared but not carried out."""
 
     files: tuple[Path, ...]
     frees: int
-    """Bytes that it frees; a file with another hard link frees none."""
+    """Number of bytes it frees. A file with another hard link does not free any."""
     run: Callable[[], None]
-    """Carries it out. Raises NotRemovable."""
+    """Carries out the removal. Raises NotRemovable."""
 
 
 def single_model(name: str) -> LocalModel:
-    """Return the only model that a name or path stands for.
+    """Return the only model that a name or path refers to.
 
     Raises NotRemovable if there are several, and ModelNotFound or ModelFileError if there is none.
     """
@@ -165,9 +166,9 @@ def single_model(name: str) -> LocalModel:
 
 
 def removal(model: LocalModel, derived: Sequence[Path] = ()) -> Removal:
-    """Prepare the removal of a model, without removing anything yet. Raises NotRemovable.
+    """Prepare the removal of a model without removing anything yet. Raises NotRemovable.
 
-    derived: our own files that were made from it, to be removed as well.
+    derived: files that edgechat created from the model, which are to be removed with it.
     """
     if model.place not in (Place.OWN, Place.HUB):
         raise _not_ours(model)
@@ -187,7 +188,7 @@ def removal(model: LocalModel, derived: Sequence[Path] = ()) -> Removal:
 
 
 def _own_companions(model: LocalModel) -> tuple[ModelPartFile, ...]:
-    """Return the model's projector and drafting layers, unless another model uses them."""
+    """Return the model's projector and drafting layers, leaving out those that another model uses."""
     companions = model.found.all_files[len(model.found.files) :]
     if not companions:
         return ()
@@ -250,15 +251,15 @@ def _of_hub(model: LocalModel, wanted: tuple[Path, ...]) -> Removal:
         raise _invalid_cache(model, "; ".join(one_line(str(warning)) for warning in cache.warnings))
     everything = [file for revision in repo.revisions for file in revision.files]
     chosen = [file for file in everything if file.file_path in wanted]
-    if model.found.format == "gguf":  # an MLX model's small files are identical in many revisions and models
+    if model.found.format == "gguf":  # an MLX model's small files are the same in many revisions
         blobs = {file.blob_path for file in chosen}
         chosen = [file for file in everything if file.blob_path in blobs]
-    # Files must be inside the repository: a link could name any file.
+    # Files must be inside the repository: a symlink could point to any file.
     inside = (repo.repo_path / "blobs", *(revision.snapshot_path for revision in repo.revisions))
     for file in chosen:
         if not any(folder in file.blob_path.parents for folder in inside):
             raise _invalid_cache(model, f"{file.file_path} is a link to a place outside it")
-    # A renamed repository is in the cache twice, with the same commits; only this copy is removed.
+    # A renamed repository is in the cache twice, with the same commits. Remove only this copy.
     cache = replace(cache, repos=frozenset({repo}))
     unfinished = any((repo.repo_path / "blobs").glob("*.incomplete"))
     if len(chosen) == len(everything) and not unfinished:

@@ -1,6 +1,6 @@
-"""HTTP client for a remote engine, with limits on time and size, and its errors translated to edgechat's.
+"""HTTP client for a remote engine, with limits on time and size. Translates the engine's errors into ours.
 
-The key is sent to this server only.
+The key is sent only to this server.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ if TYPE_CHECKING:
     import httpx2
 
 CONNECT_SECONDS, ASK_SECONDS, SILENT_SECONDS = 5.0, 10.0, 600.0
-"""Seconds allowed for connecting, for a question about the server, and between two pieces of a reply: servers
-load models and read long prompts in silence."""
+"""Seconds allowed for connecting, for a query about the server, and between two pieces of a reply. The
+last is long because servers are silent while they load models and read long prompts.
+"""
 MOST_JSON, MOST_LINE, MOST_ANSWER = 8 * 2**20, 2**20, 256 * 2**20
-"""Maximum bytes of a response about the server, of one line in a stream, and of a whole stream."""
+"""Maximum size of a response about the server, of one line in a stream, and of a whole stream, in bytes."""
 _MOST_ERROR = 2**16
 _TOO_LONG = re.compile(
     r"context.{0,40}(length|size|window)|too many tokens|(prompt|input).{0,40}too long", re.I
@@ -51,13 +52,13 @@ _MOST_WAIT = 3600
 
 
 class RemoteClient:
-    """Connections to one server, for use in one event loop. Must be closed.
+    """Connections to one server, for use in a single event loop. Must be closed.
 
-    Redirects are never followed: they could send the key, and the chat, elsewhere.
+    Redirects are never followed, because they could send the key and the chat somewhere else.
     """
 
     def __init__(self, name: str, server: RemoteServer) -> None:
-        """Set up the client; `name` is the server's name for users."""
+        """Set up the client. `name` is the server's name as shown to users."""
         self.name = name
         self.server = server
         self.root = root_of(server.url)
@@ -66,19 +67,19 @@ class RemoteClient:
         self._secret: str | None = None
 
     async def get(self, path: str, *, seconds: float = ASK_SECONDS) -> Any:
-        """GET a path below the root and return the JSON in the response. Raises EdgechatError."""
+        """GET a path below the root and return the JSON response. Raises EdgechatError."""
         return await self._ask("GET", path, None, seconds)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """POST `body` to a path and return the JSON in the response. Raises EdgechatError."""
+        """POST `body` to a path and return the JSON response. Raises EdgechatError."""
         return await self._ask("POST", path, body, ASK_SECONDS)
 
     async def text(self, path: str, *, seconds: float = ASK_SECONDS) -> str:
-        """GET a path below the root and return the text. Raises EdgechatError."""
+        """GET a path below the root and return the response as text. Raises EdgechatError."""
         return (await self._bytes("GET", path, None, seconds)).decode("utf-8", "replace")
 
     async def lines(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[list[bytes], None]:
-        """POST `body` and yield the lines of the response, grouped as they arrive. Raises EdgechatError."""
+        """POST `body` and yield the lines of the response in groups, as they arrive. Raises EdgechatError."""
         async with self._response("POST", path, body, SILENT_SECONDS) as response:
             rest, n_bytes = bytearray(), 0
             async for piece in response.aiter_raw():
@@ -109,7 +110,7 @@ class RemoteClient:
         )
 
     def said(self, text: str, limit: int = 300) -> str:
-        """Return text from the server for users: one line, without the key in case the server repeats it."""
+        """Format text from the server for users: one line, without the key in case the server repeats it."""
         if self._secret:
             text = text.replace(self._secret, "…")
         return one_line(text, limit)
@@ -129,7 +130,7 @@ class RemoteClient:
             seconds = min(int(retry_after), _MOST_WAIT) if retry_after.isdecimal() else 1
             hint = f"Ask again in {seconds} second{'s' * (seconds != 1)}."
             return QueueFull(f"{self.name} is too busy: {message}.", hint=hint, seconds=seconds)
-        if status in (502, 503, 504):  # from a router: none of its engines is available
+        if status in (502, 503, 504):  # from a router that has no engine available
             return RemoteUnreachable(
                 f"{self.name} cannot answer now: {message}.",
                 hint=f"To see when it can: edgechat remote test {self.name}",
@@ -174,7 +175,7 @@ class RemoteClient:
     async def _response(
         self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float
     ) -> AsyncIterator[httpx2.Response]:
-        """Yield a response that is not an error; its connection is closed on exit."""
+        """Yield a response that is not an error. Its connection is closed on exit."""
         import httpx2
 
         http = self._client()
@@ -234,17 +235,17 @@ class RemoteClient:
             self._http = httpx2.AsyncClient(
                 headers=headers,
                 follow_redirects=False,
-                trust_env=not is_here,  # this machine is never reached through a proxy
+                trust_env=not is_here,  # never use a proxy for this machine
                 limits=httpx2.Limits(max_connections=None, max_keepalive_connections=4),
             )
         return self._http
 
     async def _look_up(self, seconds: float) -> None:
-        """Wait until the host's address is known. Raises RemoteUnreachable."""
+        """Wait until the host name has been resolved. Raises RemoteUnreachable."""
         host = urlsplit(self.root).hostname or ""
         try:
             async with asyncio.timeout(seconds):
-                # A proxy looks up names itself.
+                # A proxy resolves names itself.
                 self._has_address = bool(getproxies().keys() - {"no"}) or await _resolves(host)
         except TimeoutError as error:
             raise self._unreachable(f"looking up {one_line(host, 100)} took too long") from error
@@ -276,10 +277,10 @@ class RemoteClient:
 
 
 async def _resolves(host: str) -> bool:
-    """Return whether a host has an address. Cancelling this leaves the lookup running.
+    """Return whether a host name can be resolved. If this is cancelled, the lookup keeps running.
 
-    asyncio would do it in a thread that it joins when a loop or the program ends: without a network, a list
-    that gave up after two seconds would appear only after ten.
+    asyncio would run the lookup in a thread that it joins when the loop or the program ends. Without a
+    network, a listing that gave up after two seconds would then appear only after ten.
     """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[bool] = loop.create_future()
@@ -293,7 +294,7 @@ async def _resolves(host: str) -> bool:
             found = bool(socket.getaddrinfo(host, None))
         except (OSError, UnicodeError):
             found = False
-        with contextlib.suppress(RuntimeError):  # the loop has ended
+        with contextlib.suppress(RuntimeError):  # the loop has been closed
             loop.call_soon_threadsafe(settle, found)
 
     threading.Thread(target=ask, daemon=True, name="look-up").start()
@@ -301,7 +302,7 @@ async def _resolves(host: str) -> bool:
 
 
 async def _beginning(response: httpx2.Response) -> bytes:
-    """Return the beginning of an unsuccessful response, which may never end."""
+    """Return the start of an unsuccessful response, which may never end."""
     data = bytearray()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(ASK_SECONDS):
@@ -313,7 +314,7 @@ async def _beginning(response: httpx2.Response) -> bytes:
 
 
 def _message(body: bytes) -> tuple[str, str]:
-    """Return an error's message and code, in the forms that known servers use; '' where there is none."""
+    """Return an error's message and code, in any format that known servers use; '' for what is missing."""
     try:
         said = msgspec.json.decode(body)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
@@ -329,5 +330,5 @@ def _message(body: bytes) -> tuple[str, str]:
 
 
 def _offline() -> str | None:
-    """Return what keeps edgechat off the network, or None. Raises SettingsError."""
+    """Return what prevents edgechat from using the network, or None. Raises SettingsError."""
     return offline_by() or ("offline in settings.toml" if settings.load().offline else None)

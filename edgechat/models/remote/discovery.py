@@ -1,7 +1,7 @@
-"""Server discovery: what kind of server a remote is, which models it has, and what a model can do.
+"""Server discovery: what kind of server a remote is, which models it has, and what each model can do.
 
 Most servers identify themselves in their list of models (`owned_by`). The others are recognized by an
-endpoint that only they have.
+endpoint that no other server has.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from edgechat.settings import RemoteKind
 
 MOST_MODELS = 2000
 UNNAMED = "unknown"
-"""SGLang's router uses this name for the models of other engines, as it is not told their names."""
+"""Name that SGLang's router uses for models on other engines, because it does not know their names."""
 _MOST_ID = 256
 _MOST_COUNT = 2**40
 _OWNERS: Mapping[str, RemoteKind] = {
@@ -33,18 +33,18 @@ _OWNERS: Mapping[str, RemoteKind] = {
     "organization_owner": "lmstudio",
 }
 _ROUTER = "local"
-"""The owner of the models in a list from SGLang's router."""
+"""Owner that SGLang's router states in its list of models."""
 _SIGNS: tuple[tuple[RemoteKind, str, str], ...] = (
     ("lmstudio", "/api/v0/models", "data"),
     ("tgi", "/info", "max_total_tokens"),
     ("llama-server", "/props", "default_generation_settings"),
     ("ollama", "/api/version", "version"),
 )
-"""For each kind: an endpoint, and a field of its response. Ollama's comes last, because others imitate it."""
+"""For each kind, an endpoint and a field in its response. Ollama's comes last, because others imitate it."""
 
 
 async def models_of(client: RemoteClient) -> tuple[RemoteKind, list[HostedModel]]:
-    """Return what kind of server this is, and its models. Raises EdgechatError."""
+    """Return the kind of server and its models. Raises EdgechatError."""
     listed = await client.get("/v1/models")
     entries = _value(listed, "data")
     if not isinstance(listed, dict) or not isinstance(entries, list | None):
@@ -55,7 +55,7 @@ async def models_of(client: RemoteClient) -> tuple[RemoteKind, list[HostedModel]
     entries = [entry for entry in (entries or [])[:MOST_MODELS] if _is_model(entry)]
     if _owner(entries) == _ROUTER:
         with contextlib.suppress(ModelNotFound):  # not a router after all
-            await client.get("/readiness")  # the list is there even without any engine
+            await client.get("/readiness")  # the list exists even if there is no engine
     kind = client.server.kind or _OWNERS.get(_owner(entries)) or await _probed(client)
     details: Mapping[str, Mapping[str, Any]] = {}
     if kind == "lmstudio":
@@ -64,8 +64,11 @@ async def models_of(client: RemoteClient) -> tuple[RemoteKind, list[HostedModel]
 
 
 async def described(client: RemoteClient, model: str) -> HostedModel:
-    """Return one of a server's models, with everything the server says about it. Raises EdgechatError."""
-    if client.server.kind == "transformers":  # it lists the hub's cache, but runs whatever it is asked for
+    """Return one of a server's models, including all details that the server provides.
+
+    Raises EdgechatError.
+    """
+    if client.server.kind == "transformers":  # it lists the hub's cache, but runs any model on request
         return _model(client, "transformers", {"id": model})
     kind, models = await models_of(client)
     found = next((one for one in models if one.id == model), None)
@@ -117,7 +120,7 @@ async def _probed(client: RemoteClient) -> RemoteKind:
 
 
 async def _entries(client: RemoteClient, path: str, field: str = "data") -> list[dict[str, Any]]:
-    """Return the models that another endpoint lists, or [] if it fails."""
+    """Return the models listed by another endpoint, or [] if the request fails."""
     try:
         told = await client.get(path)
     except EdgechatError:
@@ -130,7 +133,7 @@ async def _entries(client: RemoteClient, path: str, field: str = "data") -> list
 
 
 def _model(client: RemoteClient, kind: RemoteKind, entry: Mapping[str, Any]) -> HostedModel:
-    """Return the model described by an entry in a list, which may have any server's fields."""
+    """Return the model described by an entry in a list. It may have the fields of any kind of server."""
     meta, architecture = _table(entry, "meta"), _table(entry, "architecture")
     contexts = [
         _count(meta, "n_ctx"),
@@ -170,7 +173,7 @@ def _of_llama_server(model: HostedModel, props: Any) -> HostedModel:
 def _of_ollama(model: HostedModel, shown: Any, loaded: Sequence[Mapping[str, Any]]) -> HostedModel:
     able, details = _value(shown, "capabilities"), _table(shown, "model_info")
     able = able if isinstance(able, list) else ["completion", "tools"]
-    # The context used in training says nothing: Ollama chooses one at load time, to fit the free memory.
+    # Ignore the context used in training: Ollama chooses one at load time, to fit into free memory.
     contexts = [_count(entry, "context_length") for entry in loaded if entry["id"] == model.id]
     return msgspec.structs.replace(
         model,

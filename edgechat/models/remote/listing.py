@@ -1,4 +1,4 @@
-"""Model lists of all remote engines, requested concurrently and with a short timeout."""
+"""Lists the models on all remote engines, asking them concurrently and with a short timeout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgechat.models.remote.model import HostedModel
 from edgechat.settings import RemoteKind, RemoteServer
 
 LIST_SECONDS = 2.0
-"""Seconds to wait for each server when a list is shown."""
+"""Seconds to wait for each server when listing models."""
 
 
 class RemoteListing(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,13 +24,13 @@ class RemoteListing(msgspec.Struct, frozen=True, kw_only=True):
     server: str
     kind: RemoteKind | None = None
     models: Sequence[HostedModel] = ()
-    """The models that can chat."""
+    """The models that can be used for chat."""
     error: EdgechatError | None = None
-    """Why the request failed, if it did."""
+    """Why the request failed, or None."""
 
 
 class RemoteRow(msgspec.Struct, frozen=True):
-    """A model, with its measured speed."""
+    """A model and its measured speed."""
 
     model: HostedModel
     speed: MeasuredSpeed | None
@@ -55,12 +55,12 @@ async def listing_of(name: str, server: RemoteServer, seconds: float = LIST_SECO
 
 
 async def listings(remotes: Mapping[str, RemoteServer]) -> list[RemoteListing]:
-    """Ask all servers concurrently; this takes only as long as the slowest one."""
+    """Ask all servers concurrently. This takes only as long as the slowest one does."""
     return await asyncio.gather(*(listing_of(name, server) for name, server in remotes.items()))
 
 
 def rows_of(listed: Sequence[RemoteListing]) -> list[RemoteRow]:
-    """Return the models in the listings, with their measured speeds."""
+    """Return the models in the listings, along with their measured speeds."""
     speeds = measured_speeds()
     models = (model for listing in listed for model in listing.models)
     return [RemoteRow(model, speeds.get(model.name)) for model in models]

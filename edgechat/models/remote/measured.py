@@ -1,7 +1,7 @@
-"""Measured speeds of remote models, averaged over their last replies, in a file in the cache folder.
+"""Measured speeds of remote models, averaged over recent replies and stored in a file in the cache folder.
 
-A second file has the startup times of the programs that edgechat starts. An unreadable or invalid file counts
-as empty.
+A second file stores the startup times of the programs that edgechat starts. A file that is unreadable or
+invalid is treated as empty.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ T = TypeVar("T")
 MOST_REMEMBERED = 512
 _MOST_BYTES = 2**18
 _SHARE = 0.3
-"""Weight of a new reply in the average."""
+"""Weight of a new reply in the moving average."""
 
 
 class MeasuredSpeed(msgspec.Struct, frozen=True):
-    """A moving average over replies."""
+    """A moving average over a model's replies."""
 
     ttft_ms: float
     decode_tps: float
     when: float
-    """Time of the last reply, in seconds since 1970."""
+    """Time of the most recent reply, in seconds since 1970."""
 
 
 class EngineStart(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The last start of a program that edgechat starts."""
+    """The most recent start of a program that edgechat starts."""
 
     seconds: float = 0.0
-    """How long it took to be ready, the last time it became ready; 0 if it never did."""
+    """Seconds until it was ready, the last time that it became ready; 0 if it never did."""
     failure: str = ""
-    """Why it did not become ready; '' if it did."""
+    """Why the last start failed; '' if it succeeded."""
     log: str = ""
-    """The path of its log."""
+    """Path of the program's log file."""
 
 
 _SPEEDS = msgspec.json.Decoder(dict[str, MeasuredSpeed])
@@ -49,7 +49,7 @@ _STARTS = msgspec.json.Decoder(dict[str, EngineStart])
 
 
 def measured_speeds() -> dict[str, MeasuredSpeed]:
-    """Return the measured speeds by model name: 'desk/qwen3-32b'."""
+    """Return the measured speeds, keyed by model name: 'desk/qwen3-32b'."""
     return _read("remote-speeds", _SPEEDS)
 
 
@@ -64,18 +64,18 @@ def note_speed(name: str, ttft_ms: float, decode_tps: float) -> None:
 
 
 def forget_speeds(server: str) -> None:
-    """Forget the speeds of a server's models. Errors are ignored."""
+    """Delete the stored speeds of a server's models. Errors are ignored."""
     known = measured_speeds().items()
     _write("remote-speeds", {name: speed for name, speed in known if not name.startswith(f"{server}/")})
 
 
 def engine_starts() -> dict[str, EngineStart]:
-    """Return the recorded starts by model name: 'vllm:qwen3-8b'."""
+    """Return the recorded starts, keyed by model name: 'vllm:qwen3-8b'."""
     return _read("engine-starts", _STARTS)
 
 
 def note_start(name: str, start: EngineStart) -> None:
-    """Record the last start of a model's program. Errors are ignored."""
+    """Record the most recent start of a model's program. Errors are ignored."""
     known = engine_starts()
     before = known.pop(name, EngineStart())
     known[name] = start if start.seconds else msgspec.structs.replace(start, seconds=before.seconds)
@@ -90,7 +90,7 @@ def _read(file: str, decoder: msgspec.json.Decoder[dict[str, T]]) -> dict[str, T
 
 
 def _write(file: str, known: dict[str, T]) -> None:
-    """Write the most recent entries, oldest first."""
+    """Write the most recent entries, from oldest to newest."""
     with contextlib.suppress(OSError, FolderError):
         paths.replace(_path(file), msgspec.json.encode(dict(list(known.items())[-MOST_REMEMBERED:])))
 

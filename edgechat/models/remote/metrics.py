@@ -1,4 +1,4 @@
-"""How busy a server is, according to its /metrics (Prometheus text format)."""
+"""How busy a server is, according to its /metrics endpoint (in Prometheus text format)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ _NAMES: Mapping[RemoteKind, tuple[str, str, str]] = {
     "tgi": ("tgi_batch_current_size", "tgi_queue_size", ""),
     "edgechat": ("edgechat_running", "edgechat_waiting", ""),
 }
-"""Gauges for running requests, waiting requests, and the fraction of the KV cache in use; '' where
-missing."""
+"""Gauges for running requests, waiting requests, and the fraction of the KV cache in use; '' if there is
+none.
+"""
 
 
 class ServerLoad(msgspec.Struct, frozen=True):
-    """How busy a server is, including other clients' requests. Values are None if it does not state them."""
+    """How busy a server is, counting all clients' requests. Values that are not reported are None."""
 
     running: int | None = None
     waiting: int | None = None
@@ -33,7 +34,7 @@ class ServerLoad(msgspec.Struct, frozen=True):
 
 
 async def load_of(client: RemoteClient, kind: RemoteKind) -> ServerLoad | None:
-    """Return how busy a server is, or None if it does not say."""
+    """Return how busy a server is, or None if it does not report that."""
     if kind not in _NAMES:
         return None
     try:
@@ -51,7 +52,7 @@ async def load_of(client: RemoteClient, kind: RemoteKind) -> ServerLoad | None:
 
 
 def _sum(text: str, name: str) -> float | None:
-    """Return a gauge, summed over all labels, or None if it is missing."""
+    """Return the value of a gauge, summed over all labels, or None if it is missing."""
     if not name:
         return None
     found = re.findall(rf"^{re.escape(name)}(?:\{{[^\n]*\}})? ([0-9.eE+-]{{1,32}})\s*$", text, re.MULTILINE)

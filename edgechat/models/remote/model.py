@@ -1,4 +1,4 @@
-"""A remote engine's model, as plain values."""
+"""A model on a remote engine, described by plain values."""
 
 from __future__ import annotations
 
@@ -20,44 +20,44 @@ KINDS: Mapping[RemoteKind, str] = {
     "transformers": "Transformers",
     "openai": "OpenAI's protocol",
 }
-"""Their names for users."""
+"""Names of the server kinds, as shown to users."""
 
 
 class HostedModel(msgspec.Struct, frozen=True, kw_only=True):
     """A model on a server, as described by the server."""
 
     server: str
-    """The server's name for users."""
+    """The server's name, as shown to users."""
     id: str
     kind: RemoteKind
     url: str
     """The server's URL."""
     context: int = 0
-    """Context length in tokens; 0 if the server does not state it."""
+    """Context length in tokens; 0 if the server does not report it."""
     n_params: int = 0
     sees: bool = False
     hears: bool = False
     chats: bool = True
-    """Whether it does more than make embeddings."""
+    """Whether it can do more than make embeddings."""
     can_switch_thinking: bool = False
     has_tools: bool = True
-    """Whether it supports tools itself; assumed if the server does not say."""
+    """Whether the model supports tools natively. This is assumed if the server does not say."""
 
     is_started: bool = False
-    """Whether edgechat starts the server. If so, `server` is the name of the program."""
+    """Whether edgechat itself starts the server, in which case `server` is the program's name."""
 
     @property
     def name(self) -> str:
-        """The model's name for users."""
+        """The model's name, as shown to users."""
         return f"{self.server}{':' if self.is_started else '/'}{self.id}"
 
 
 def split_remote(model: str, remotes: Collection[str]) -> tuple[str, str] | None:
-    """Split NAME/MODEL into server and model; None if it is a file, or NAME is not a remote."""
+    """Split NAME/MODEL into server and model. Returns None for a file, or if NAME is not a remote."""
     name, _, id = model.partition("/")
     return (name, id) if id and name in remotes and not os.path.isfile(model) else None
 
 
 def root_of(url: str) -> str:
-    """Return a server's URL without the '/v1' of OpenAI's protocol."""
+    """Return a server's URL without the '/v1' used by OpenAI's protocol."""
     return url.rstrip("/").removesuffix("/v1").rstrip("/")

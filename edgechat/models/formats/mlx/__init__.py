@@ -1,4 +1,4 @@
-"""MLX models: a folder with config.json, safetensors and a tokenizer, read into a ModelHeader.
+"""MLX models: folders with config.json, safetensors and a tokenizer, read into a ModelHeader.
 
 MLX itself is not imported here.
 """

@@ -13,18 +13,18 @@ from edgechat.base.errors import ModelFileError
 from edgechat.models.formats.header import MAX_LAYERS, MAX_NUMBER, show, unsound
 
 MAX_CONFIG = 1 << 20
-"""Maximum size of a config.json, in bytes; a few kilobytes are usual."""
+"""Maximum size of a config.json, in bytes. Most are a few kilobytes."""
 
 _TEXT_CLASSES = ("ForCausalLM", "LMHeadModel")
 _MULTIMODAL_CLASSES = ("ForConditionalGeneration",)
 _NATIVE = ("mxfp4", "mxfp8")
-"""Other tools' quantizations that mlx-lm reads unchanged."""
+"""Quantizations from other tools that mlx-lm can read as they are."""
 _MODES = ("mxfp4", "mxfp8", "nvfp4")
 _UNSUPPORTED_CACHES = {
     *("baichuan_m1", "deepseek_v32", "falcon_h1", "llama4", "longcat_flash", "longcat_flash_ngram"),
     "minimax_m3",
 }
-"""Models whose caches in mlx-lm are composite or chunked."""
+"""Models for which mlx-lm uses composite or chunked caches."""
 _USE_MLX_COPY = "Use an MLX copy of this model; their names end in -4bit or -8bit."
 
 
@@ -33,20 +33,20 @@ class Config:
     """A config.json. Methods raise ModelFileError for invalid values."""
 
     name: str
-    """The model's name in messages."""
+    """The model's name, for use in messages."""
     whole: Mapping[str, Any]
     text: Mapping[str, Any]
-    """The part about the language model if the model is multimodal; otherwise the same as `whole`."""
+    """For a multimodal model, the part about the language model. Otherwise the same as `whole`."""
     kind: str
     """The language model's `model_type`: 'qwen3', 'gemma3'."""
 
     def get(self, key: str) -> Any:
-        """Return a value from the language model's part, or else from the whole config, or else None."""
+        """Return a value from the language model's part or else from the whole config, or None."""
         value = self.text.get(key)
         return self.whole.get(key) if value is None else value
 
     def number(self, *keys: str, default: int | None = None) -> int | None:
-        """Return the count under the first of these keys that is present, or else `default`."""
+        """Return the count for the first of these keys that is present, or else `default`."""
         for key in keys:
             value = self.get(key)
             if value is None:
@@ -59,7 +59,7 @@ class Config:
         return default
 
     def require(self, *keys: str, default: int | None = None) -> int:
-        """Return a count as `number` does. Raises ModelFileError if there is none."""
+        """Return a count, as `number` does. Raises ModelFileError if there is none."""
         value = self.number(*keys, default=default)
         if value is None:
             raise ModelFileError(
@@ -78,7 +78,7 @@ class Config:
         return n
 
     def layer_types(self, key: str) -> tuple[str, ...] | None:
-        """Return the type of each layer ('full_attention'), or None if the config does not list them."""
+        """Return the type of each layer (such as 'full_attention'), or None if they are not listed."""
         words = self.get(key)
         if not isinstance(words, list) or not words:
             return None
@@ -88,9 +88,9 @@ class Config:
 
     @property
     def quantization(self) -> Mapping[str, Any] | None:
-        """MLX's quantization: {'bits': 4, 'group_size': 64, 'mode': 'affine'}; None for unquantized weights.
+        """MLX's quantization: {'bits': 4, 'group_size': 64, 'mode': 'affine'}; None if there is none.
 
-        Raises ModelFileError for another tool's quantization.
+        Raises ModelFileError if the model was quantized by another tool.
         """
         native = self.whole.get("quantization")
         if isinstance(native, dict):
@@ -110,7 +110,7 @@ class Config:
 
     @property
     def quant(self) -> str:
-        """The quantization's label: '4bit', 'mxfp4', 'bf16'."""
+        """The label of the quantization: '4bit', 'mxfp4', 'bf16'."""
         quantization = self.quantization
         if quantization is None:
             dtype = self.get("torch_dtype") or self.get("dtype")
@@ -133,7 +133,7 @@ def read_config(path: Path) -> Config:
 
 
 def parse_config(data: bytes, name: str) -> Config:
-    """Parse a config.json. Raises ModelFileError, including for a model that requires its own code."""
+    """Parse a config.json. Raises ModelFileError, including for a model that needs custom code."""
     config = parse_json(data, f"{name}'s config.json")
     if config.get("model_file") is not None:
         raise ModelFileError(
@@ -166,7 +166,7 @@ def is_language_model(config: Config) -> bool:
     names = config.whole.get("architectures")
     if not isinstance(names, list) or not names:
         return True
-    # Without vision, such a model translates, or only accepts audio.
+    # Without vision, such a model is only for translation or audio input.
     sees = config.text is not config.whole or isinstance(config.whole.get("vision_config"), dict)
     endings = (*_TEXT_CLASSES, *_MULTIMODAL_CLASSES) if sees else _TEXT_CLASSES
     return any(isinstance(name, str) and name.endswith(endings) for name in names)
@@ -189,7 +189,7 @@ def require_language_model(config: Config) -> None:
 def folder_name(folder: Path) -> str:
     """Return the name of the model in a folder.
 
-    This is the folder's name or, in the hub's cache, the repository's.
+    This is the name of the folder or, in the hub's cache, that of the repository.
     """
     repo = folder.parent.parent.name
     if folder.parent.name == "snapshots" and repo.startswith("models--"):
@@ -198,7 +198,7 @@ def folder_name(folder: Path) -> str:
 
 
 def bounded(path: Path, most: int) -> bytes:
-    """Return a file's contents. Raises OSError, and ModelFileError if there are more than `most` bytes."""
+    """Return a file's contents. Raises OSError, and ModelFileError if the file exceeds `most` bytes."""
     if not path.is_file():  # opening a pipe would block
         raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
     with path.open("rb") as file:
@@ -237,7 +237,7 @@ LLAMA_CPP_NAMES = {
     "qwen3_vl": "qwen3vl",
     "qwen3_vl_moe": "qwen3vlmoe",
 }
-"""llama.cpp's names of architectures that differ from mlx-lm's, by `model_type`; most are the same."""
+"""Architecture names in llama.cpp, keyed by `model_type`, where they differ from mlx-lm's."""
 
 _DEFAULTS: dict[str, dict[str, int]] = {
     "gemma3": {"head_dim": 256, "num_attention_heads": 4, "num_key_value_heads": 1},
@@ -258,7 +258,7 @@ _DEFAULTS: dict[str, dict[str, int]] = {
 def default_count(kind: str, key: str, *, multimodal: bool = False) -> int | None:
     """Return mlx-lm's default for a count that a config omits, or None.
 
-    multimodal: whether the model is part of a multimodal one, where Gemma 3 has other values.
+    multimodal: whether the model is part of a multimodal one, for which Gemma 3 has other defaults.
     """
     if kind == "gemma3" and multimodal:
         wide = {"num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 131_072}

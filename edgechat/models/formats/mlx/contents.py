@@ -1,4 +1,4 @@
-"""The parts of an MLX model that planning needs, from a folder or the hub, and the header built from them."""
+"""The parts of an MLX model needed for planning, from a folder or the hub, and the header built from them."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ from edgechat.models.local.files import CONFIG
 
 MAX_FILES = 1000
 MAX_TABLES = 64 << 20
-"""Maximum size of a model's tensor tables, all files together, in bytes."""
+"""Maximum total size of a model's tensor tables, in bytes."""
 _MAX_TOKENIZER = 4 << 20
-"""Maximum size of a tokenizer_config.json, in bytes; some list every added token."""
+"""Maximum size of a tokenizer_config.json, in bytes. Some list every added token."""
 
 
 class TensorTable(msgspec.Struct, frozen=True, array_like=True):
     """The tensor table of one safetensors file."""
 
     file: str
-    """The file's name in messages."""
+    """The file's name, for use in messages."""
     file_size: int
     data: bytes
 
 
 class Contents(msgspec.Struct, frozen=True, array_like=True):
-    """The parts that are read from a model, all of them untrusted."""
+    """The parts that are read from a model, none of which are trusted."""
 
     config: Annotated[bytes, Meta(max_length=MAX_CONFIG)]
     tables: Annotated[tuple[TensorTable, ...], Meta(max_length=MAX_FILES)]
@@ -59,10 +59,10 @@ class Contents(msgspec.Struct, frozen=True, array_like=True):
     template: str | None = None
     """Contents of chat_template.jinja, if requested."""
     sees: bool = True
-    """Whether it has an image processor's config, as every model with vision does."""
+    """Whether there is a config for an image processor, as there is for every model with vision."""
 
     def header(self, name: str) -> ModelHeader:
-        """Return the model's header. name: the model's name in messages. Raises ModelFileError."""
+        """Return the model's header. name: the model's name, for use in messages. Raises ModelFileError."""
         config = parse_config(self.config, name)
         require_language_model(config)
         stored: list[StoredTensor] = []
@@ -92,12 +92,12 @@ class Contents(msgspec.Struct, frozen=True, array_like=True):
         )
 
     def pack(self) -> bytes:
-        """Return the compressed contents, for `unpack`."""
+        """Return the contents in compressed form, for use with `unpack`."""
         return zlib.compress(msgspec.msgpack.encode(self), 9)
 
 
 def unpack(data: bytes) -> Contents:
-    """Unpack what `Contents.pack` returned. Raises ModelFileError for anything else."""
+    """Unpack the result of `Contents.pack`. Raises ModelFileError for any other data."""
     stream = zlib.decompressobj()
     try:
         packed = stream.decompress(data, MAX_TABLES + MAX_CONFIG)
@@ -111,7 +111,7 @@ def unpack(data: bytes) -> Contents:
 def read_folder(folder: Path) -> ModelHeader:
     """Read the header of the MLX model in a folder.
 
-    Raises ModelFileError if the model is not valid or cannot be opened.
+    Raises ModelFileError if the model is invalid or cannot be opened.
     """
     name = folder_name(folder)
     try:

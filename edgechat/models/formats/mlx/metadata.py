@@ -1,7 +1,7 @@
-"""Translation of a config.json to GGUF's metadata keys, including the kind of each layer.
+"""Translates a config.json into GGUF metadata keys, including the kind of each layer.
 
-Layers cache all tokens, a sliding window, or a recurrent state, as in mlx-lm's `make_cache`. It gives windows
-to fewer architectures than their makers did.
+A layer caches either all tokens, a sliding window, or a recurrent state. The kinds are those in mlx-lm's
+`make_cache`, which uses sliding windows for fewer architectures than their developers intended.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from edgechat.models.formats.header import GgufArray, Value
 from edgechat.models.formats.mlx.config import LLAMA_CPP_NAMES, Config, default_count
 
 QUANT = "mlx.quantization"
-"""Key for the quantization's label: '4bit'."""
+"""Metadata key for the label of the quantization: '4bit'."""
 MAX_TEMPLATE = 1 << 20
-"""Maximum bytes, and characters, of a chat template; the longest known have a few tens of thousands."""
+"""Maximum size of a chat template, in bytes and in characters. The longest known have tens of thousands."""
 _MLA_MODELS = ("deepseek_v3", "kimi_k2", "glm4_moe_lite", "mistral4")
-"""Models for which mlx-lm caches latent rows (MLA); for others, it caches the expanded keys and values."""
+"""Models for which mlx-lm caches latent rows (MLA). For others, it caches the expanded keys and values."""
 
 
 def metadata_of(config: Config, vocab_size: int | None) -> dict[str, Value]:
-    """Return the metadata.
+    """Return the model's metadata.
 
-    vocab_size: the embedding's number of rows, because configs round or omit the vocabulary size. Raises
-    ModelFileError if the config lacks the model's shape or has invalid values.
+    vocab_size: the number of rows in the embedding matrix, since configs may round or omit the vocabulary
+    size. Raises ModelFileError if the config does not describe the model's shape or has invalid values.
     """
     name = LLAMA_CPP_NAMES.get(config.kind, config.kind)
     metadata: dict[str, Value] = {"general.architecture": name, QUANT: config.quant}
@@ -47,9 +47,10 @@ def metadata_of(config: Config, vocab_size: int | None) -> dict[str, Value]:
 
 
 def tokenizer_entries(config: Config, tokenizer: Mapping[str, Any], template: str | None) -> dict[str, Value]:
-    """Return the parts of the tokenizer's metadata that planning and chatting need.
+    """Return the parts of the tokenizer's metadata that are needed for planning and chatting.
 
-    tokenizer: contents of tokenizer_config.json. template: chat_template.jinja, which takes precedence.
+    tokenizer: contents of tokenizer_config.json. template: contents of chat_template.jinja, which takes
+    precedence.
     """
     entries: dict[str, Value] = {}
     template = template or template_in(tokenizer)
@@ -66,7 +67,7 @@ def tokenizer_entries(config: Config, tokenizer: Mapping[str, Any], template: st
 
 
 def template_in(table: Mapping[str, Any]) -> str | None:
-    """Return the chat template in a tokenizer_config.json or chat_template.json; the default of several."""
+    """Return the default chat template in a tokenizer_config.json or chat_template.json."""
     template = table.get("chat_template")
     if isinstance(template, list):
         named = {
@@ -88,7 +89,7 @@ def _sizes(config: Config) -> Iterator[tuple[str, Value]]:
     yield "context_length", config.require(*positions, default=_default(config, positions[0]) or 0)
     yield "embedding_length", config.require("hidden_size", "n_embd", "d_model", "dim")
     width = config.get("intermediate_size")
-    if isinstance(width, int):  # Gemma 3n and 4 may list one for each layer
+    if isinstance(width, int):  # Gemma 3n and 4 may list one width per layer
         yield "feed_forward_length", config.require("intermediate_size")
 
 
@@ -119,7 +120,7 @@ def _attention(config: Config, layers: LayerKinds) -> Iterator[tuple[str, Value]
     n_kv = config.number("num_key_value_heads", "multi_query_kv_heads", default=default_kv)
     n_kv = heads if n_kv is None else n_kv
     global_length = config.number("global_head_dim", default=_default(config, "global_head_dim"))
-    if global_length and any(layers.windowed):  # Gemma 4: layers with full attention have longer heads
+    if global_length and any(layers.windowed):  # Gemma 4: longer heads in layers with full attention
         yield "attention.key_length_swa", length
         yield "attention.value_length_swa", length
         length = global_length
@@ -136,7 +137,7 @@ def _attention(config: Config, layers: LayerKinds) -> Iterator[tuple[str, Value]
 
 
 def _mla_entries(config: Config) -> Iterator[tuple[str, Value]]:
-    """Yield the sizes of multi-head latent attention (MLA); mlx-lm caches one short row for all heads."""
+    """Yield the sizes for multi-head latent attention (MLA). mlx-lm caches one short row for all heads."""
     rank, rope_length = config.require("kv_lora_rank"), config.require("qk_rope_head_dim")
     yield "attention.head_count_kv", 1
     yield "attention.key_length", rank + rope_length
@@ -146,7 +147,7 @@ def _mla_entries(config: Config) -> Iterator[tuple[str, Value]]:
 
 
 def _kv_heads(config: Config, n_kv: int, layers: LayerKinds) -> Value:
-    """Return the number of key heads, as a list if it differs between layers."""
+    """Return the number of key and value heads, as a list if it differs between layers."""
     n_global = config.number("num_global_key_value_heads")
     values = [
         0 if recurrent else n_kv if windowed or n_global is None else n_global
@@ -156,7 +157,7 @@ def _kv_heads(config: Config, n_kv: int, layers: LayerKinds) -> Value:
 
 
 _FIXED_PERIOD = {"gemma3": 6, "cohere2": 4}
-"""Every nth layer has full attention, whatever `layer_types` says."""
+"""Every nth layer has full attention, regardless of `layer_types`."""
 _PERIOD_WITHOUT_LIST = {
     "afmoe": 1,
     "gemma3n": 5,
@@ -167,16 +168,16 @@ _PERIOD_WITHOUT_LIST = {
     "ministral3": 1,
     "olmo3": 4,
 }
-"""The same for configs without `layer_types`; 1 means that all layers have full attention."""
+"""Every nth layer has full attention if the config has no `layer_types`. A value of 1 means all layers."""
 _DEFAULT_WINDOWS = {"gemma3": 512, "gemma3n": 512, "gemma4": 512, "gpt_oss": 128, "cohere2": 4096}
 _RECURRENT_TYPES = {"linear_attention", "conv", "mamba", "recurrent"}
 _ATTENTION_PERIOD = {"qwen3_5": 4, "qwen3_5_moe": 4, "qwen3_next": 4}
-"""Every nth layer has attention and the others are recurrent, if the config does not list them."""
+"""Every nth layer has attention and the others are recurrent, unless the config states another interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerKinds:
-    """Whether each layer has windowed attention, and whether it is recurrent instead."""
+    """For each layer, whether it has windowed attention and whether it is recurrent."""
 
     windowed: tuple[bool, ...]
     recurrent: tuple[bool, ...]
@@ -190,7 +191,7 @@ def layers_of(config: Config) -> LayerKinds:
 
 
 def state_entries(config: Config) -> Iterator[tuple[str, Value]]:
-    """Yield the sizes of a recurrent state, under llama.cpp's names."""
+    """Yield the sizes that describe a recurrent state, under llama.cpp's names."""
     if config.number("conv_L_cache") is not None:  # LFM2
         yield "shortconv.l_cache", config.require("conv_L_cache")
     heads = config.number("linear_num_value_heads")
@@ -208,7 +209,7 @@ def state_entries(config: Config) -> Iterator[tuple[str, Value]]:
 
 
 def window_entries(config: Config, layers: LayerKinds) -> Iterator[tuple[str, Value]]:
-    """Yield the window size, and which layers have a window."""
+    """Yield the window size, and a list of the layers that use it."""
     if any(layers.windowed):
         yield (
             "attention.sliding_window",
@@ -218,7 +219,7 @@ def window_entries(config: Config, layers: LayerKinds) -> Iterator[tuple[str, Va
 
 
 def flags(values: tuple[bool, ...]) -> GgufArray:
-    """Return a metadata list of booleans."""
+    """Return a metadata array of booleans."""
     return GgufArray("bool", len(values), values)
 
 

@@ -2,11 +2,12 @@
 
     uint64 n, n bytes of JSON: {"name": {"dtype": "U32", "shape": [2, 3], "data_offsets": [0, 24]}, ...}
 
-The format: https://github.com/huggingface/safetensors. Unlike MLX, this reader checks the table: tensors must
-follow each other without gaps up to the end of the file. A quantized matrix consists of three tensors: its
-packed numbers (`weight`), `scales` and `biases`. They become one, with the unpacked shape and the bytes of
-all three. Vision tensors are returned separately. As in mlx-lm, tensors for audio and multi-token prediction
-are skipped, and so is an output that shares the input's matrix.
+For the format, see https://github.com/huggingface/safetensors. Unlike MLX, this reader checks the table: the
+tensors must follow one another without gaps up to the end of the file. A quantized matrix is stored as three
+tensors: the packed weights (`weight`), `scales` and `biases`. They are merged into one tensor, which has the
+unpacked shape and the total size of all three. Vision tensors are returned separately. As in mlx-lm, tensors
+for audio and for multi-token prediction are skipped, and so is an output matrix that is shared with the
+input.
 """
 
 from __future__ import annotations
@@ -67,16 +68,16 @@ _LAYER_NAMES = {
 }
 _PLAIN_TYPES = {"F32": GgmlType.F32, "F16": GgmlType.F16, "BF16": GgmlType.BF16, "F8_E4M3": GgmlType.Q8_0}
 _BYTE_SCALES = {(4, 32): GgmlType.MXFP4, (4, 16): GgmlType.NVFP4, (8, 32): GgmlType.Q8_0}
-"""Types by bits and group size, for scales stored as bytes."""
+"""Types keyed by bits and group size, for scales stored as bytes."""
 _GROUPS = (64, 32, 128, 16)
 
 
 def tensors_of(
     stored: Iterable[StoredTensor], config: Config
 ) -> tuple[tuple[ModelTensor, ...], tuple[ModelTensor, ...]]:
-    """Return the tensors in all files of a model: the language model's, and the vision tower's.
+    """Return the tensors in all files of a model: those of the language model, and those of the vision tower.
 
-    Raises ModelFileError for duplicate names, and for parts of a quantized tensor that do not match.
+    Raises ModelFileError for duplicate names, and if the parts of a quantized tensor do not match.
     """
     table: dict[str, StoredTensor] = {}
     for tensor in stored:
@@ -123,7 +124,7 @@ def _gguf_tensor(
 ) -> ModelTensor:
     base = tensor.name.removesuffix(".weight")
     parts = [table[key] for key in (f"{base}.scales", f"{base}.biases") if key in table]
-    if tensor.name.endswith("_blocks"):  # gpt-oss as released by its makers: two numbers per byte
+    if tensor.name.endswith("_blocks"):  # the original gpt-oss files: two numbers per byte
         parts = [table[key] for key in (f"{tensor.name.removesuffix('_blocks')}_scales",) if key in table]
         shape, kind = (*tensor.shape[:-2], 2 * math.prod(tensor.shape[-2:])), GgmlType.MXFP4
     elif tensor.name.endswith(".weight") and parts and tensor.dtype == "U32":
@@ -138,7 +139,7 @@ def _gguf_tensor(
 def _unpacked(
     packed: StoredTensor, scales: StoredTensor, quantization: Mapping[str, Any] | None, name: str
 ) -> tuple[tuple[int, ...], GgmlType]:
-    """Return the unpacked shape of a quantized matrix, and the most similar type."""
+    """Return the unpacked shape of a quantized matrix, and the GGUF type most similar to it."""
     wrong = unsound(name, f"the parts of the quantized tensor {show(packed.name)} do not match")
     if not packed.shape or not scales.shape or packed.shape[:-1] != scales.shape[:-1] or not scales.shape[-1]:
         raise wrong
@@ -154,9 +155,10 @@ def _unpacked(
 def _bits_and_groups(
     base: str, quantization: Mapping[str, Any] | None, bytes_as_scales: bool
 ) -> Iterator[tuple[int, int]]:
-    """Yield possible bits and group sizes for a matrix, starting with the config's.
+    """Yield possible bit widths and group sizes for a matrix, starting with those in the config.
 
-    Shapes only give the product of the two. mlx-lm also uses it to recognize layers with other bits.
+    Shapes only give the product of the two. mlx-lm also uses the product to recognize layers with other bit
+    widths.
     """
     default = quantization or {}
     own_settings = default.get(base)
@@ -174,13 +176,13 @@ def _bits_and_groups(
 
 
 def _tower_name(name: str) -> str:
-    """Return a tower tensor's name, simplified: plans only need to know which layer it belongs to, if any."""
+    """Return a simplified name for a tower's tensor: plans only need to know its layer, if it has one."""
     match = _LAYER.search(name)
     return f"v.{name}" if match is None else f"v.blk.{int(match[1])}.{match[2]}"
 
 
 def _gguf_name(name: str) -> str:
-    """Return a tensor's GGUF name, simplified: plans only need the layer, and whether it is an expert."""
+    """Return a simplified GGUF name: plans only need to know the layer, and whether it is an expert."""
     match = _LAYER.search(name)
     if match is None:
         base, _, last = name.rpartition(".")
@@ -199,9 +201,9 @@ def _gguf_name(name: str) -> str:
 
 
 PREFIX = 8
-"""Bytes before the table, which hold its length."""
+"""Number of bytes before the table. They hold its length."""
 MAX_TABLE = 32 << 20
-"""Maximum size of a file's table, in bytes; a tensor takes about a hundred."""
+"""Maximum size of the table in one file, in bytes. Each tensor takes about a hundred."""
 MAX_TENSORS = 65_536
 MAX_NAME = 512
 """Maximum length of a tensor's name, in bytes."""
@@ -226,9 +228,9 @@ class StoredTensor:
     dtype: str
     """In the format's spelling: 'BF16', 'U32'."""
     shape: tuple[int, ...]
-    """Contiguous dimension last, unlike in GGUF."""
+    """Dimensions with the contiguous one last, unlike in GGUF."""
     offset: int
-    """Bytes from the start of its file's data."""
+    """Offset in bytes from the start of the file's tensor data."""
     n_bytes: int
 
 
@@ -239,7 +241,7 @@ class _Entry(msgspec.Struct):
 
 
 def table_length(prefix: bytes | bytearray, file_size: int, name: str) -> int:
-    """Return the table's size, given the first PREFIX bytes of a file. Raises ModelFileError."""
+    """Return the size of the table, given the first PREFIX bytes of a file. Raises ModelFileError."""
     if file_size < PREFIX or len(prefix) < PREFIX:
         raise unsound(name, "it is too short to be a safetensors file")
     (n,) = struct.unpack_from("<Q", prefix)
@@ -254,9 +256,9 @@ def table_length(prefix: bytes | bytearray, file_size: int, name: str) -> int:
 
 
 def parse_table(table: bytes | bytearray, file_size: int, name: str) -> tuple[StoredTensor, ...]:
-    """Return the tensors in the table of a file of `file_size` bytes, in the order of their data.
+    """Parse the table of a file of `file_size` bytes and return its tensors, in the order of their data.
 
-    Raises ModelFileError for an unusable file, such as a truncated one.
+    Raises ModelFileError if the file is unusable, for example truncated.
     """
     try:
         raw = msgspec.json.decode(table, type=dict[str, msgspec.Raw])

@@ -1,8 +1,8 @@
-"""The vision tower in an MLX model's folder, as described by its config.
+"""The vision tower in an MLX model's folder, as described by the model's config.
 
-The tower's sizes go into the model's metadata, under the keys of llama.cpp's projectors. Its tensors are kept
-apart from the language model's. Whether a tower is usable depends on the backend, which must know how to
-prepare images for it: see engine/backends/mlx/families.py.
+The tower's sizes are added to the model's metadata, under the keys that llama.cpp's projectors use. Its
+tensors are listed separately from those of the language model. Whether a tower is usable depends on the
+backend, which must know how to prepare images for it: see engine/backends/mlx/families.py.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from edgechat.models.formats.header import ModelTensor, Value
 from edgechat.models.formats.mlx.config import Config
 
 PROCESSORS = ("preprocessor_config.json", "processor_config.json")
-"""Configs of the image processor; every folder with vision has one of them."""
+"""Config files of the image processor. Every model folder with vision has one of them."""
 MAX_IMAGE, MAX_WIDTH = 1 << 14, 1 << 20
-"""Maximum number of pixels along a side; and of channels, or of values in a patch."""
+"""Maximum width of an image in pixels, and maximum number of channels or of values in a patch."""
 KIND = "mlx.vision"
 """Metadata key for the `model_type` of a model with a tower."""
 PROBLEM = "mlx.vision.problem"
-"""Metadata key for the reason why its tower cannot be used."""
+"""Metadata key for the reason why the tower cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
 class TowerKeys:
-    """The keys that a config uses for its tower, which depend on the model's `model_type`."""
+    """The config keys for a tower, which depend on the model's `model_type`."""
 
     type: str
-    """llama.cpp's name for the projection, if it has one."""
+    """The projection's name in llama.cpp, if it has one."""
     width: str = "hidden_size"
     heads: str = "num_heads"
     merge: str = "spatial_merge_size"
@@ -50,11 +50,11 @@ TOWERS = {
     "qwen3_vl_moe": TowerKeys("qwen3vl_merger"),
     "smolvlm": _SIGLIP,
 }
-"""Usable towers, by `model_type`."""
+"""Usable towers, keyed by `model_type`."""
 
 
 def vision_entries(config: Config, tensors: Collection[ModelTensor]) -> dict[str, Value]:
-    """Return the metadata of the model's tower, given the tower's tensors; {} if there is no tower."""
+    """Return metadata for the model's tower, given the tower's tensors; {} if there is no tower."""
     vision, kind = config.whole.get("vision_config"), config.whole.get("model_type")
     if not tensors or not isinstance(vision, dict) or not isinstance(kind, str):
         return {}
@@ -64,7 +64,7 @@ def vision_entries(config: Config, tensors: Collection[ModelTensor]) -> dict[str
         return entries
     try:
         return entries | dict(_sizes(Config(config.name, config.whole, vision, kind), tower, tensors))
-    except ModelFileError as error:  # the language model still works
+    except ModelFileError as error:  # the language model is still usable
         return entries | {PROBLEM: error.message}
 
 
@@ -83,14 +83,14 @@ def _sizes(
     }
     if tower.merge:
         sizes["spatial_merge_size"] = merge = _merge(numbers, tower, sizes)
-        if tokens := numbers.number("vision_soft_tokens_per_image"):  # Gemma 4's
+        if tokens := numbers.number("vision_soft_tokens_per_image"):  # Gemma 4
             sizes["image_max_pixels"] = min(tokens, MAX_WIDTH) * (merge * sizes["patch_size"]) ** 2
     for key, value in sizes.items():
         yield f"clip.vision.{key}", value
 
 
 def _merge(numbers: Config, tower: TowerKeys, sizes: dict[str, int]) -> int:
-    """Return the number of patches along a side that become one token."""
+    """Return how many patches along each side are merged into one token."""
     if tower.merge == "mm_tokens_per_image":
         tokens = _bounded(numbers, tower.merge, MAX_WIDTH, default=256)
         return max(1, sizes["image_size"] // sizes["patch_size"] // math.isqrt(tokens))
