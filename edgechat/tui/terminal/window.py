@@ -108,9 +108,10 @@ def restore_hang_up() -> None:
 
 
 class OutputFilter(LineFilter):
-    """The last output filter: removes control characters, which take up no cell.
+    """The last output filter: removes control characters, which take up no cells.
 
-    Textual's own widgets need it. Ours have already removed them, or make them visible (`Area`, `LineField`).
+    Textual's own widgets need this. Ours have already removed them, or make them visible (`Area`,
+    `LineField`).
     """
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
