@@ -169,7 +169,7 @@ class Pulls:
             return
         self._loop = asyncio.get_running_loop()
         self._set(waiting, PullState.ASKING)
-        # Not an executor, since the program would wait for it at exit.
+        # Not an executor, since the program would wait for its threads at exit.
         self._thread = threading.Thread(target=self._run, args=(waiting,), name="pull", daemon=True)
         self._thread.start()
 

@@ -155,7 +155,7 @@ def placeholders(number: PictureNumber, columns: int, rows: int) -> tuple[Strip,
 
 
 _PARTS = 8
-"""Escape sequences written at once: 33 KB."""
+"""Number of escape sequences written at once: 33 KB."""
 _MOST_PIXELS = 1 << 20
 """Maximum number of pixels in a picture: 3 MB before compression."""
 _USUAL_CELL = (10, 20)

@@ -207,7 +207,7 @@ class ThoughtPiece(FoldedPiece):
         super().__init__(text)
         self.tokens = tokens
         self.seconds = seconds
-        """How long it took; None while it is going on."""
+        """How many seconds the thinking took; None while it is in progress."""
 
     def resume(self) -> None:
         self.seconds = None
