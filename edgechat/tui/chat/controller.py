@@ -37,7 +37,7 @@ _SAVE_AFTER = 0.8
 _HISTORY = 200
 """Number of questions in the prompt's history."""
 _LONG = 15.0
-"""When an answer that took longer than this, in seconds, ends, a user in another window is notified."""
+"""When an answer took longer than this many seconds, a user in another window is notified."""
 _ENDED = {"complete": "has ended", "stopped": "was stopped", "failed": "has failed"}
 
 

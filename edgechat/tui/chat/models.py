@@ -50,11 +50,11 @@ class ChatModels:
         self.pulls.listen(self._changed)
         self.pulls.on_done = self._done
         self.awaited: Pull | None = None
-        """Download of the model that will answer once it is complete. It stays awaited if it is resumed."""
+        """Download of the model that will answer once complete, even after being stopped and resumed."""
         self.follower: Pull | None = None
         """Download of a better model, which follows the awaited one."""
         self.offered = ""
-        """The last model downloaded, which the user is offered to switch to; empty if there is no offer."""
+        """The last model downloaded, which the user is invited to switch to; empty if there is no offer."""
         self.stand_in: StandIn | None = None
         """Model to use instead of one that cannot see images or is not responding."""
         self._view = view

@@ -77,7 +77,7 @@ class OpenConversation(ReplyStatus):
         self.pending_question: UnsentPrompt | None = None
         """The question being saved."""
         self.waiting: list[UnsentPrompt] = []
-        """Questions to send one by one, whenever a reply ends or once an awaited model has arrived."""
+        """Questions to send one by one, as replies end or once an awaited model has arrived."""
         self._session = session
         self._view = view
         self._listener = listener
@@ -266,7 +266,7 @@ class OpenConversation(ReplyStatus):
         return attachments, images
 
     async def _use_named_folders(self, text: str) -> None:
-        """Search the documents in any folders that the question names, from now on. Raises EdgechatError."""
+        """From now on, search the documents in any folders that the question names. Raises EdgechatError."""
         from edgechat.documents.registry import collection_at, collection_of, root_of, survey
 
         for path in await asyncio.to_thread(paths_named_in, text, "folder"):

@@ -94,11 +94,9 @@ class ReplyEvents:
         self._prompt_tokens = 0
         self._tokens = 0
         self._running: dict[str, tuple[str, float]] = {}
-        """Running calls by id: name and start time."""
+        """Name and start time of each running call, keyed by id."""
         self._first_at: float | None = None
-        """When the first token arrived; None before that, and once the engine reports its own
-        measurements.
-        """
+        """When the first token arrived; None before that, and once the engine has sent its timings."""
         self._warned_unsaved = False
 
     async def run(self, session: ChatSession, permission: Permission) -> EdgechatError | None:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 _TYPING = 1.0
-"""Seconds without a key press after which the user has stopped typing."""
+"""Seconds without a key press after which the user is considered to have stopped typing."""
 
 
 class ChatScreen(ChatLayout):

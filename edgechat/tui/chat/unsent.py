@@ -45,8 +45,8 @@ class UnsentPrompt(msgspec.Struct, omit_defaults=True):
 class PromptContent:
     """The prompt's content: the user's next question, or something that temporarily replaces it.
 
-    While the user rewords an earlier question or fills in a command, the next question is set aside. It
-    returns once that is sent.
+    While the user rewords an earlier question or fills in a command, the next question is set aside,
+    and restored once the other text has been sent.
     """
 
     def __init__(self, view: ChatView) -> None:

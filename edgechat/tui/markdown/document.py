@@ -310,7 +310,7 @@ class Document:
         self._open = builder.build(_parser().parse(self.tail))
 
     def _finish_blocks(self) -> None:
-        """Move everything final out of the tail, which is all but the last block or list item."""
+        """Move everything that is final out of the tail: all but the last block or list item."""
         # Only whole lines: a '-' may become '-5', which does not start an item.
         whole = self.tail[: self.tail.rindex("\n") + 1]
         tokens = _parser().parse(whole)

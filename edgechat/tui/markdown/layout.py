@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _NARROWEST = 8
 _RULES = {1: "━", 2: "─"}
-"""Rules below headings, by heading level."""
+"""Rules below headings, keyed by heading level."""
 _BAR, _FOLDED = "▏ ", "↪ "
 """Prefixes for a line of code, and for the continuation of a folded line."""
 _COPY = "copy"

@@ -29,7 +29,7 @@ _CLOSERS = {
     "<": (">",),
     "&": (";",),
 }
-"""Possible closings of a piece of markup, keyed by the character that opens it."""
+"""Possible endings of a piece of markup, keyed by the character that opens it."""
 _NOT_YET = ("table", "maths")
 """Kinds of blocks in which any line may change until the block ends."""
 

@@ -149,8 +149,9 @@ def speed(tps: float | None, *, is_measured: bool = False) -> str:
 
 
 _NEARBY_SECONDS = 5.0
-"""Seconds to wait for the downloads and working folders: network shares may hang, and macOS may ask
-for permission to read the folders.
+"""Seconds to wait for a search of the downloads and working folders.
+
+Network shares may hang, and macOS may ask for permission to read the folders.
 """
 
 P = ParamSpec("P")

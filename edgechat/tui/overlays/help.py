@@ -116,12 +116,12 @@ def sections(parts: Sequence[Part], screen: Screen[object]) -> list[Section]:
 
 
 def _once(bindings: Iterable[Binding]) -> list[Binding]:
-    """Return the bindings without those that have the same key and description as another."""
+    """Return the bindings, keeping only one of those with the same key and description."""
     return list({(binding.key, binding.description): binding for binding in bindings}.values())
 
 
 def _without_ranges(bindings: list[Binding]) -> list[Binding]:
-    """Return the bindings without those covered by an earlier one's displayed key, such as '1-9'."""
+    """Return the bindings, leaving out those covered by an earlier one's displayed key, such as '1-9'."""
     listed: list[Binding] = []
     for binding in bindings:
         last = listed[-1] if listed else None

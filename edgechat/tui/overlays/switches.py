@@ -202,7 +202,7 @@ class ToolsScreen(SwitchDialog):
         """Name of the tools whose argument is being entered."""
         self._open_tools = open_tools
         self._offered: dict[str, Content] = {}
-        """Details of the tools that are on, by name."""
+        """Details of the tools that are on, keyed by name."""
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="frame") as box:

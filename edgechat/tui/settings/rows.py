@@ -32,7 +32,7 @@ from edgechat.settings.reading import checked_value, literals, stripped
 from edgechat.tui.widgets.fields import Area, LineField
 
 Editor = Literal["choice", "line", "text"]
-"""How a value is edited: by stepping through the allowed values, or as one or several lines of text."""
+"""How a value is edited: by stepping through the allowed values, or as one or more lines of text."""
 
 _PRESET_DEFAULT = "the chat's own"
 _APPLIES = {

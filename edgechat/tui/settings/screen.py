@@ -316,9 +316,9 @@ class SettingsScreen(AppScreen[None]):
 
 
 def check_name(path: tuple[str, ...], value: Any, known: Settings) -> None:
-    """Raise ModelNotFound for a model that is neither local nor in the catalogue. Blocks.
+    """Raise ModelNotFound for a model that is neither local nor in the catalogue.
 
-    Raises ModelFileError for a path that is not a model. This does not query other programs or servers.
+    Raises ModelFileError for a path that is not a model. Blocks, but queries no other programs or servers.
     """
     if path not in MODEL_KINDS or value is None or value in (AUTO, NONE, NGRAM, MTP):
         return

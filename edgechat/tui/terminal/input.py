@@ -26,7 +26,7 @@ _STARTS = ("\x1bP>|", "\x1b_G")
 _ENDS = ("\x1b\\", "\a")
 _MOST_LETTERS = 512
 _START_SECONDS = 0.05
-"""Seconds to wait for the rest of a reply's prefix; its first letters may also be Alt+Shift+P."""
+"""Seconds to wait for the rest of a reply's prefix, whose first letters may also be Alt+Shift+P."""
 _REPLY_SECONDS = 1.0
 """Seconds to wait for the next letter before an incomplete reply is dropped."""
 

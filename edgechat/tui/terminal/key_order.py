@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from textual.dom import DOMNode
 
 _BURST = 0.02
-"""Letters that arrive less than this many seconds apart were not typed: even a held key repeats more
-slowly.
-"""
+"""Letters less than this many seconds apart were not typed: even a held key repeats more slowly."""
 _HOLD_TIMEOUT = 2.0
 """Maximum seconds that keys wait for the effects of the previous one to complete."""
 

@@ -296,7 +296,7 @@ class TerminalPictures:
         return True
 
     def keep(self, keys: Collection[PictureKey], *, spare: int = 0) -> None:
-        """Free all pictures except these and the `spare` most recently sent others."""
+        """Free all pictures except these and the `spare` others sent most recently."""
         others = [key for key in self._sent if key not in keys]
         for key in others[: max(0, len(others) - spare)]:
             number = self._sent.pop(key).number

@@ -26,7 +26,7 @@ class TerminalWindow:
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
         self._title: str | None = None
-        """None before the first title is set."""
+        """The current title; None before the first one is set."""
         self._has_title = os.environ.get("TERM", "") not in _NO_TITLE
 
     def show_title(self, title: str, *, is_busy: bool = False) -> None:

@@ -202,7 +202,7 @@ class Transcript(VerticalScroll):
     def _scroll_to_piece(self, index: int, line: int = 0) -> None:
         """Scroll a piece's line to the top of the screen; `line` may be negative."""
         self.release_anchor()
-        self._text_end = _FAR  # or the next layout would see the end on the screen, and stay there
+        self._text_end = _FAR  # otherwise the next layout would see the end on screen and stay there
         self._reading = (index, line)
         self._mount_near(max(0, self._positions()[index] + line))
         self._lay_out_again()

@@ -46,7 +46,7 @@ from edgechat.tui.transcript.transcript import Transcript
 from edgechat.tui.transcript.welcome import WelcomePiece
 
 Passages = Mapping[int, Attachment]
-"""Passages that a conversation's replies may cite, by number; more may be added."""
+"""Passages that a conversation's replies may cite, keyed by number; more may be added."""
 NO_PASSAGES: Passages = MappingProxyType({})
 _MOST_TOLD = 300
 """Maximum number of characters of a passage to show in the tooltip for its number."""
@@ -336,7 +336,7 @@ class ConversationView:
         self.pieces: list[Piece] = [welcome] if welcome is not None else []
         self._welcome = welcome
         self._passages: dict[int, Attachment] = {}
-        """Passages that the replies may cite, by number."""
+        """Passages that the replies may cite, keyed by number."""
         self._transcript: Transcript | None = None
 
     def show_in(self, transcript: Transcript, *, turn: str = "") -> None:

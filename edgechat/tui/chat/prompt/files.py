@@ -143,7 +143,7 @@ def rank(query: str, path: str, lower: str) -> Rank | None:
 
 
 def _span(query: str, text: str) -> int:
-    """Return the length of the shortest substring with all the letters in order; 0 if there is none."""
+    """Return the length of the shortest substring that has all letters in order; 0 if there is none."""
     shortest = 0
     start = text.find(query[0])
     while start >= 0:

@@ -17,7 +17,7 @@ _MANY_TOKENS, _LONG_SECONDS = 1000, 10.0
 _TELLING = 256
 """Minimum number of tokens that a reply must have read for its speed to count."""
 _SAMPLE = 1000
-"""Prompt length, in tokens, at which a plan's predicted speed is taken."""
+"""Length, in tokens, of the prompt for which a plan predicts the speed."""
 
 
 class ReadingTime:
